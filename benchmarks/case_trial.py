@@ -170,7 +170,7 @@ def forms(model: ModelProto, inputs: Mapping[str, Any]) -> Iterator[tuple[str, M
 
 def _why_not(rehearsal: Rehearsal, axis: str) -> str:
     """Why the model cannot be divided along an axis that some of its operators declare."""
-    coarse = rehearsal.study.coarse
+    coarse = rehearsal.study.memo.coarse
     having = [
         op for op in rehearsal.graph.operators if axis in {a.name for a in coarse.accesses[op.name].axes()}
     ]
@@ -188,7 +188,7 @@ def _shapes(model: ModelProto, inputs: Mapping[str, Any]) -> dict[str, tuple[int
 
 def declared_axes(graph: Graph) -> tuple[str, ...]:
     """Names of the axes that an operator of the graph can be cut in two along."""
-    accesses = Rehearsal(graph).study.coarse.accesses
+    accesses = Rehearsal(graph).study.memo.coarse.accesses
     axes = (axis for op in graph.operators for axis in accesses[op.name].axes())
     return tuple(dict.fromkeys(axis.name for axis in axes if axis.extent > axis.quantum))
 

@@ -31,7 +31,7 @@ from edgepart.planner.layout.strategy import Problem, Strategy
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.planner import compare
-from edgepart.planner.search.moves import devices_of, without
+from edgepart.planner.search.moves import devices_of, leave_out
 from edgepart.planner.search.study import Study
 
 OTHERS = ("vit_b16", "bert_base")
@@ -127,11 +127,11 @@ def measure(where: Where) -> Cell:
     model, name, bits_per_s = where
     start = time.process_time()
     study = Study(Problem(graph(model), cluster(name, bits_per_s), "d0"))
-    results = {r.name: r for r in compare(study.problem, study)}
+    results = {r.name: r for r in compare(study.memo.problem, study)}
     seconds = {name: r.simulation.latency_s for name, r in results.items() if r.simulation is not None}
     best = results["auto"].strategy
     assert best is not None  # Every device has memory for these models.
-    used = tuple(study.outline(best).compute_s)
+    used = tuple(study.scorer.outline(best).compute_s)
     searched_s = time.process_time() - start
     lighter = min(_lighter(study, best), default=float("inf")) / seconds["auto"]
     return Cell(model, name, bits_per_s, seconds, used, lighter, searched_s)
@@ -139,11 +139,13 @@ def measure(where: Where) -> Cell:
 
 def _lighter(study: Study, best: Strategy) -> Iterator[float]:
     """Seconds of the plan without each of its devices."""
-    choices = study.choices_of(best)
+    choices = study.candidates.choices_of(best)
     named = devices_of(choices)
     for device in named if len(named) > 1 else ():
-        instead = min((name for name in named if name != device), key=study.by_speed.index)
-        yield study.outline(study.strategy("auto", without(choices, device, instead), "")).latency_s
+        instead = min((name for name in named if name != device), key=study.memo.by_speed.index)
+        yield study.scorer.outline(
+            study.candidates.make("auto", leave_out(choices, device, instead), "")
+        ).latency_s
 
 
 def cells(models: Sequence[str], clusters: Sequence[str]) -> list[Where]:

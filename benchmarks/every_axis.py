@@ -135,8 +135,10 @@ def _auto(graph: Graph, count: int, search_s: float, compiler: Compiler) -> tupl
     problem = Problem(graph, cluster, "device0", search_budget_s=search_s)
     study = Study(problem)
     strategy = best_strategy(problem, AUTO, study)
-    accesses = study.coarse.accesses
-    plan = check(make_plan(problem, strategy, model_digest="", cost=study.cost, accesses=accesses), graph)
+    accesses = study.memo.coarse.accesses
+    plan = check(
+        make_plan(problem, strategy, model_digest="", cost=study.memo.cost, accesses=accesses), graph
+    )
     draft = lower(problem, strategy, accesses)
     return (
         InProcess(plan, graph, compiler=compiler),

@@ -31,7 +31,7 @@ from edgepart.planner.placing.problem.checker import violations
 from edgepart.planner.placing.problem.schedule import Asked
 from edgepart.planner.placing.problem.workload import Machine, Task, TaskTensor, Workload
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies.model_workload import fused_workload
+from edgepart.planner.strategies.model_workload import build_fused_workload
 
 MODULE = 5
 """Tasks from which on a piece is a module, and no chain."""
@@ -45,7 +45,7 @@ def modules(devices: int) -> Iterator[Workload]:
     among = tuple(Device(f"d{n}", "k", 2e9 * (1 + n), 5e8 * (1 + n), 4e9) for n in range(devices))
     cluster = Cluster(among, {}, Link(1.17e8, 0.0002))
     study = Study(Problem(load_graph(light("inception_v1")), cluster, "d0"))
-    for number, piece in enumerate(pieces(study.once(fused_workload).workload)):
+    for number, piece in enumerate(pieces(study.memo.once(build_fused_workload).workload)):
         if len(piece.tasks) >= MODULE:
             yield replace(piece.workload, name=f"inception_v1, piece {number}, {devices} devices")
 

@@ -17,9 +17,9 @@ from benchmarks.placing_clusters import setting
 from benchmarks.placing_costs import Groups, workload
 from edgepart.agent.planwork.garbage_collection import collect_seldom
 from edgepart.planner.errors import EdgepartError
-from edgepart.planner.layers.runtime_fusion import fused
+from edgepart.planner.layers.runtime_fusion import find_fused_groups
 from edgepart.planner.model.graph import Graph, Operator
-from edgepart.planner.placing.engine.evaluate import shortest
+from edgepart.planner.placing.engine.evaluate import find_shortest
 from edgepart.planner.placing.placers.best import find
 from edgepart.planner.placing.problem.checker import violations
 from edgepart.planner.placing.problem.schedule import Asked, PlacementFound
@@ -98,7 +98,7 @@ class Trial:
 
     @cached_property
     def workload(self) -> Workload:
-        groups = fused(self._sketch) if self.case.graph == "coarsened" else _alone(self._sketch)
+        groups = find_fused_groups(self._sketch) if self.case.graph == "coarsened" else _alone(self._sketch)
         return workload(f"{self.case.model}, {self.case.graph}", self._sketch, groups, self._setting)
 
     def cells(self, placers: Sequence[str], limits: Limits) -> Iterator[Cell]:
@@ -162,7 +162,7 @@ class Trial:
         leads = [number[group[0].name] for group in groups]
         run = workload("as run", self._sketch, groups, self._setting)
         orders = [[-found.schedule.start_s[lead] for lead in leads]] if found.schedule else []
-        return shortest(run, [found.placement[lead] for lead in leads], orders).makespan_s
+        return find_shortest(run, [found.placement[lead] for lead in leads], orders).makespan_s
 
 
 def _alone(graph: Graph) -> Groups:
@@ -177,7 +177,7 @@ def as_run(graph: Graph, placement: Placement) -> Groups:
     """What each device fuses of the operators that it has; `placement` is by operator, in the graph's order."""
     groups: list[Sequence[Operator]] = []
     for machine in sorted(set(placement)):
-        groups += fused(
+        groups += find_fused_groups(
             _part(graph, [op for op, m in zip(graph.operators, placement, strict=True) if m == machine])
         )
     return groups

@@ -39,9 +39,10 @@ from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.planner import best_strategy
 from edgepart.planner.region import Array
+from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies.bbgrap import along
-from edgepart.planner.strategies.single import alone
+from edgepart.planner.strategies.bbgrap import divide_along
+from edgepart.planner.strategies.single import run_alone
 
 WIDTH, HEADS, SEQUENCE = 64, 4, 48
 SPLITS = ("sequence", "feature")
@@ -180,13 +181,15 @@ def measure(path: Path, profiled: str | None = None) -> list[Measured]:
     problem = Problem(graph, cluster(), "a")
     steps.take("declare", lambda: (None, f"{sum(1 for _ in accesses(graph).values())} bound"))
     study = Study(problem)
-    strategies = {"single": steps.take("lay out single", lambda: (alone(study, study.by_speed[0]), ""))}
+    strategies = {
+        "single": steps.take("lay out single", lambda: (run_alone(study, study.memo.by_speed[0]), ""))
+    }
     for axis in SPLITS:
         strategies[axis] = steps.take(f"lay out {axis}", partial(_split, study, axis))
     for name, strategy in strategies.items():
         for sketch in (True, False):
             step = f"{'sketch' if sketch else 'lower'} {name}"
-            steps.take(step, partial(_planned, study, strategy, sketch))
+            steps.take(step, partial(_planned, study.memo, strategy, sketch))
     steps.take(
         "search single", lambda: (best_strategy(problem, "single", study), "the best of three devices")
     )
@@ -211,18 +214,18 @@ def _loaded(path: Path) -> tuple[Graph, str]:
 
 
 def _split(study: Study, axis: str) -> tuple[Strategy, str]:
-    strategy = along(study, axis, study.by_speed)
+    strategy = divide_along(study, axis, study.memo.by_speed)
     return strategy, strategy.why.split(" over")[0]
 
 
-def _planned(study: Study, strategy: Strategy, sketch: bool) -> tuple[None, str]:
+def _planned(memo: Memo, strategy: Strategy, sketch: bool) -> tuple[None, str]:
     made = make_plan(
-        study.problem,
+        memo.problem,
         strategy,
         model_digest="m",
-        cost=study.cost,
+        cost=memo.cost,
         sketch=sketch,
-        accesses=study.coarse.accesses,
+        accesses=memo.coarse.accesses,
     )
     segments = [segment for program in made.programs.values() for segment in program.segments]
     size = sum(len(segment.model) for segment in segments)

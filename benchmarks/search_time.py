@@ -95,24 +95,24 @@ Times = tuple[float, float, float, str]
 
 def _optcnn(study: Study) -> Times:
     start = time.process_time()
-    strategy, priced, found = solve(study)
+    strategy, problem, found = solve(study)
     searched = time.process_time()
-    predicted = study.forecast(strategy).latency_s
-    kinds = len({reach.kind for reach in priced.reaches})
-    largest = max(map(len, priced.choices))
+    predicted = study.scorer.forecast(strategy).latency_s
+    kinds = len({node.kind for node in problem.nodes})
+    largest = max(map(len, problem.choices))
     proof = "exact" if found.exact else found.why
-    detail = f"{len(priced.reaches)} nodes, {kinds} kinds, {len(priced.edges)} edges, {largest} configurations; {proof}"
+    detail = f"{len(problem.nodes)} nodes, {kinds} kinds, {len(problem.edges)} edges, {largest} configurations; {proof}"
     return searched - start, time.process_time() - searched, predicted, detail
 
 
 def _tofu(study: Study) -> Times:
     """The paper's version; of its limits, none lifted."""
     start = time.process_time()
-    team, words = tofu.plain(study)
-    found = tofu.Recursion(ByteCosts(study), team).run()
-    strategy = tofu.strategy(study, found, words)
+    team, words = tofu.choose_paper_team(study.memo)
+    found = tofu.Recursion(ByteCosts(study.memo), team).run()
+    strategy = tofu.make_strategy(study, found, words)
     searched = time.process_time()
-    predicted = study.forecast(strategy).latency_s
+    predicted = study.scorer.forecast(strategy).latency_s
     levels = ", ".join(f"{one.cost / 1e6:.3g}" for one in found.solutions)
     proof = "each exact" if all(one.exact for one in found.solutions) else "not all exact"
     detail = f"{len(found.solutions[0].choice)} nodes; MB moved after each step: {levels}; {proof}"
@@ -129,8 +129,13 @@ def _any(name: str) -> Callable[[Study], Times]:
     def search(study: Study) -> Times:
         start = time.process_time()
         tried = list(get(name)(study))
-        best = study.best(tried)
-        return time.process_time() - start, 0.0, study.forecast(best).latency_s, f"{len(tried)} candidates"
+        best = study.scorer.pick_best(tried)
+        return (
+            time.process_time() - start,
+            0.0,
+            study.scorer.forecast(best).latency_s,
+            f"{len(tried)} candidates",
+        )
 
     return search
 

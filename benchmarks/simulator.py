@@ -154,7 +154,7 @@ def real_ones() -> Iterator[Measured]:
     boxes = tuple(Device(f"d{n}", "k", 1e10 / (n + 1), 2.5e9 / (n + 1), 4e9) for n in range(8))
     cluster = Cluster(boxes, {}, Link(1.17e8, 2e-4))
     study = Study(Problem(graph, cluster, "d0", axis="height"))
-    found = study.forecast(best_strategy(study.problem, "bbgrap", study))
+    found = study.scorer.forecast(best_strategy(study.memo.problem, "bbgrap", study))
     schedule = found.schedule
     what = "resnet50 along its rows"
     yield measure(what, schedule, 8, 1, lambda: run_schedule(schedule, cluster, "d0"))

@@ -186,7 +186,7 @@ def document_of(
         },
         "axes": list(rehearsal.axes),
         "tolerance": reference.tolerance,
-        "transfer_dtype": rehearsal.study.problem.transfer_dtype,
+        "transfer_dtype": rehearsal.study.memo.problem.transfer_dtype,
         "random_outputs": list(reference.random),
         "opaque_flops_share": opaque_flops / flops if flops else 0.0,
         "ways": [
@@ -211,7 +211,7 @@ def document_of(
 
 def _nodes(rehearsal: Rehearsal, ways: list[AxisSplit]) -> Iterator[tuple[str, dict[str, Any]]]:
     """For each node: its type, the axes of its splits, and the largest difference of the answers where it was split."""
-    graph, accesses = rehearsal.graph, rehearsal.study.coarse.accesses
+    graph, accesses = rehearsal.graph, rehearsal.study.memo.coarse.accesses
     for op in graph.operators:
         full = {index: graph.region_of(name) for index, name in enumerate(op.outputs) if name}
         mine = [way for way in ways if op.name in way.split]

@@ -160,7 +160,7 @@ def _ruler(total: float, x: Any, height: int) -> Iterator[str]:
 
 def _parts(problem: Problem, strategy: Strategy, colours: Mapping[str, str]) -> str:
     """A column for each tensor between layers, with each device's interval along the axis that is split."""
-    graph, layer_of, layouts = problem.graph, layers(problem.graph), strategy.everywhere
+    graph, layer_of, layouts = problem.graph, layers(problem.graph), strategy.all_layouts
     names = [
         name
         for op in graph.operators

@@ -73,11 +73,11 @@ def _best(problem: Problem, strategy: str) -> dict[str, Any]:
 
     study = Study(problem)
     best = best_strategy(problem, strategy, study)
-    used = sorted(study.forecast(best).compute_s)
+    used = sorted(study.scorer.forecast(best).compute_s)
     if problem.objective == "latency":
-        found = study.forecast(best).latency_s
+        found = study.scorer.forecast(best).latency_s
         return {"predicted_latency_s": found, "latency_devices": used, "latency_why": best.why}
-    rate = study.stream(best).throughput_per_s
+    rate = study.scorer.forecast_stream(best).throughput_per_s
     return {"predicted_throughput_per_s": rate, "throughput_devices": used, "throughput_why": best.why}
 
 

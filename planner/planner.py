@@ -15,11 +15,11 @@ from edgepart.planner.plans.plan import Plan
 from edgepart.planner.region import Region
 from edgepart.planner.report.explain import explain
 from edgepart.planner.report.sentences import as_sentence
-from edgepart.planner.search.choose_borders import hastened
-from edgepart.planner.search.choose_relays import passed_on
+from edgepart.planner.search.choose_borders import send_borders_first
+from edgepart.planner.search.choose_relays import add_relays
 from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import Simulation, simulate
-from edgepart.planner.strategies.out_of_memory import infeasible
+from edgepart.planner.strategies.out_of_memory import explain_infeasible
 from edgepart.planner.strategies.registry import get, strategies
 
 Digests = MutableMapping[tuple[str, str, Region], str]
@@ -62,9 +62,9 @@ def choose(
     Infeasible if no plan fits the devices' memory; UsageError for an unknown strategy, objective or axis."""
     study = study or Study(problem, profiles)
     strategy = best_strategy(problem, strategy_name, study)
-    strategy = study.best([strategy, *also])
-    plan = study.lowering.plan(strategy, model_digest=model_digest, digests=digests)
-    simulation = simulate(plan, problem.cluster, problem.gateway, study.cost)
+    strategy = study.scorer.pick_best([strategy, *also])
+    plan = study.memo.lowering.plan(strategy, model_digest=model_digest, digests=digests)
+    simulation = simulate(plan, problem.cluster, problem.gateway, study.memo.cost)
     why = explain(study, strategy, simulation, _alone(study))
     if plan.rounded_to:
         rounding = (
@@ -74,7 +74,7 @@ def choose(
     plan = replace(
         plan,
         predicted_latency_s=simulation.latency_s,
-        predicted_throughput_per_s=study.many(simulation).throughput_per_s,
+        predicted_throughput_per_s=study.scorer.run_stream(simulation).throughput_per_s,
         replicas=simulation.paces,
         why=why,
     )
@@ -86,8 +86,10 @@ def single(study: Study) -> tuple[str, float] | None:
     strategy = _alone(study)
     if strategy is None:
         return None
-    device = next((d for layout in strategy.layouts.values() for d in layout.regions), study.problem.gateway)
-    return device, study.forecast(strategy).latency_s
+    device = next(
+        (d for layout in strategy.layouts.values() for d in layout.regions), study.memo.problem.gateway
+    )
+    return device, study.scorer.forecast(strategy).latency_s
 
 
 def best_strategy(problem: Problem, name: str = "auto", study: Study | None = None) -> Strategy:
@@ -95,21 +97,21 @@ def best_strategy(problem: Problem, name: str = "auto", study: Study | None = No
     candidates = get(name)
     study = study or Study(problem)
     try:
-        best = study.best(candidates(study))
+        best = study.scorer.pick_best(candidates(study))
     except Infeasible:
         if name != "auto":
             raise
-        raise infeasible(study) from None
+        raise explain_infeasible(study) from None
     if problem.borders_first and not best.early:
-        best = hastened(study, best) or best
+        best = send_borders_first(study, best) or best
     if problem.relays and not best.relays:
-        best = passed_on(study, best) or best
+        best = add_relays(study, best) or best
     return best
 
 
 def _alone(study: Study) -> Strategy | None:
     try:
-        return best_strategy(study.problem, "single", study)
+        return best_strategy(study.memo.problem, "single", study)
     except Infeasible:
         return None
 
@@ -124,6 +126,6 @@ def compare(problem: Problem, study: Study | None = None) -> list[Result]:
         except (Infeasible, NotInstalled) as error:
             found.append(Result(name, None, None, infeasible=error))
         else:
-            rate = study.stream(strategy).throughput_per_s
-            found.append(Result(name, strategy, study.forecast(strategy), rate))
+            rate = study.scorer.forecast_stream(strategy).throughput_per_s
+            found.append(Result(name, strategy, study.scorer.forecast(strategy), rate))
     return found

@@ -27,7 +27,7 @@ from edgepart.planner.planner import Digests, choose, single
 from edgepart.planner.plans.plan import Plan, from_bytes, to_bytes
 from edgepart.planner.report.sentences import as_sentence
 from edgepart.planner.search import checkpoint as choices
-from edgepart.planner.search.refine import refined
+from edgepart.planner.search.refine import refine
 from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import Simulation, simulate
 from edgepart.planner.strategies.registry import strategies
@@ -170,10 +170,12 @@ def _search(
     """The best plan of a strategy, its simulation, and the choices that it was made from. The candidates include
     refinements of the plan that serves, if that was made by the same strategy."""
     before = choices.read(order.chosen) if order.chosen else None
-    also = refined(study, before) if before is not None and before.name == strategy else ()
+    also = refine(study, before) if before is not None and before.name == strategy else ()
     model = order.deployment.model
-    plan, simulation, found = choose(study.problem, strategy, model, digests=digests, study=study, also=also)
-    return plan, simulation, choices.write(study, found)
+    plan, simulation, found = choose(
+        study.memo.problem, strategy, model, digests=digests, study=study, also=also
+    )
+    return plan, simulation, choices.write(study.candidates, found)
 
 
 def _next_best(
@@ -284,11 +286,11 @@ def _seconds_of(current: bytes, study: Study, asked: Plan | None) -> float:
     if not current:
         return math.inf
     plan: Plan = from_bytes(current)
-    there: Mapping[str, object] = {device.name: device for device in study.cluster.devices}
+    there: Mapping[str, object] = {device.name: device for device in study.memo.cluster.devices}
     moved = asked is not None and asked.programs.keys() != plan.programs.keys()
     if moved or not plan.programs.keys() <= there.keys():
         return math.inf
-    simulation = simulate(plan, study.cluster, study.problem.gateway, study.cost)
-    if study.problem.objective == "throughput":
-        return 1 / study.many(simulation).throughput_per_s
+    simulation = simulate(plan, study.memo.cluster, study.memo.problem.gateway, study.memo.cost)
+    if study.memo.problem.objective == "throughput":
+        return 1 / study.scorer.run_stream(simulation).throughput_per_s
     return simulation.latency_s

@@ -78,12 +78,12 @@ class Rehearsal:
     @cached_property
     def axes(self) -> tuple[str, ...]:
         """Every axis, of an output or reduced, that some operator can be split along."""
-        return axis_names(self.study)
+        return axis_names(self.study.memo)
 
     @cached_property
     def opaque(self) -> dict[str, str]:
         """By operator that cannot be split at all, why."""
-        accesses = self.study.coarse.accesses
+        accesses = self.study.memo.coarse.accesses
         reasons = ((op.name, accesses[op.name].opaque) for op in self.graph.operators)
         return {name: reason for name, reason in reasons if reason is not None}
 
@@ -92,7 +92,7 @@ class Rehearsal:
 
         UsageError lists the axes where there is none of that name. InternalError where a plan breaks its rules or ONNX
         Runtime refuses a segment."""
-        problem, accesses = self.study.problem, self.study.coarse.accesses
+        problem, accesses = self.study.memo.problem, self.study.memo.coarse.accesses
         strategy = force(self.study, axis, self.shares)
         plan = make_plan(problem, strategy, model_digest="", digests=self._digests, accesses=accesses)
         draft = lower(problem, strategy, accesses)

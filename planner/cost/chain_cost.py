@@ -1,10 +1,13 @@
-"""Bundles: operators that always run together, as one. A search looks at hundreds of candidates, and what a convolution,
-the norm and the activation behind it do in one place need not be looked at three times. Rules only.
+"""Chain cost: what a chain of operators that always run together does to write a given region.
 
-A bundle is a chain inside one layer: each operator reads the one before it and constants, and nobody else reads what they
-hand each other. So all of a chain runs on the same device, in the same segment and at the same time, whatever a
-strategy chooses: a sketch of bundles has the segments, messages and seconds of a sketch of operators. Only
-the memory that a device needs inside a chain is not in it (`ChainCosts.inner_bytes` says how much that is at most)."""
+Takes a chain and a region of what its last operator writes; gives the regions that the chain reads and, on a device,
+seconds. The level below is operator_cost.py: the cost of a chain is the sum over its operators, followed from the last
+to the first. A search simulates hundreds of candidates, and takes each chain as one operator to do so quickly.
+
+Each operator of a chain reads the one before it and constants, and nobody else reads what they hand each other
+(planner/layers/chains.py). So a chain runs on one device, in one segment and at one time, whatever a strategy chooses:
+a sketch in which each chain is one operator has the same segments, messages and seconds. Only the memory that a device
+needs inside a chain is missing from it; `ChainCosts.inner_bytes` says how much that is at most. Rules only."""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from edgepart.planner.cost.memory import OPERATOR_BYTES
 from edgepart.planner.cost.operator_cost import OperatorCost, OperatorCosts
 from edgepart.planner.devices.cluster import Device
 from edgepart.planner.errors import InternalError
-from edgepart.planner.layers.chains import chains, written
+from edgepart.planner.layers.chains import find_chains, output_of
 from edgepart.planner.layers.coarsen import Coarse
 from edgepart.planner.layout.choices import compact
 from edgepart.planner.model.graph import Graph, Operator
@@ -26,104 +29,113 @@ from edgepart.planner.region import Region
 
 
 @dataclass(frozen=True, slots=True)
-class _Done:
-    """What a chain does for one region of what it writes."""
+class ChainCost:
+    """What a chain does to write one region."""
 
     needs: tuple[Region | None, ...]
-    pieces: tuple[OperatorCost, ...]
+    """By input of the chain, the region that is read of it."""
+    operators: tuple[OperatorCost, ...]
+    """The costs of its operators, in their order."""
 
 
-class Bundle:
-    """The declaration of a chain, for everything that a sketch asks."""
+class ChainAccess:
+    """The declaration of a chain as one operator, for everything that a sketch asks."""
 
     opaque: str | None = None
 
-    def __init__(self, ground: OperatorCosts, chain: Sequence[Operator], known: dict[Region, _Done]) -> None:
-        """`known` is shared by all chains that are alike."""
-        self._ground = ground
+    def __init__(
+        self, operator_costs: OperatorCosts, chain: Sequence[Operator], known: dict[Region, ChainCost]
+    ) -> None:
+        """`known` has the costs by region that were worked out; chains of equal kinds share it."""
+        self._operator_costs = operator_costs
         self._chain = chain
         self._known = known
-        self.family = ground.accesses[chain[0].name].family
+        self.family = operator_costs.accesses[chain[0].name].family
 
     def axes(self) -> tuple[Axis, ...]:
+        """None: a chain is not divided anew."""
         return ()
 
     def needs(self, outputs: Outputs) -> tuple[Region | None, ...]:
-        return self._done(outputs).needs
+        """By input, the region that is read of it to write `outputs`."""
+        return self._cost_of(outputs).needs
 
-    def seconds(self, outputs: Outputs, device: Device) -> float:
-        """Of computing `outputs` there."""
-        return sum([piece.on(device) for piece in self._done(outputs).pieces])
+    def seconds_on(self, outputs: Outputs, device: Device) -> float:
+        """Seconds to compute `outputs` there."""
+        return sum([one.seconds_on(device) for one in self._cost_of(outputs).operators])
 
     def flops(self, outputs: Outputs) -> float:
-        """Of what takes time."""
-        return sum([piece.work.flops for piece in self._done(outputs).pieces])
+        """Floating-point operations of all its operators."""
+        return sum([one.work.flops for one in self._cost_of(outputs).operators])
 
     def reduction(self, axis: Axis) -> Reduction:
+        """InternalError: operators that are parted stay out of chains."""
         raise InternalError(f"the operators behind {self._chain[0].name!r} are not parted together")
 
     def localize(self, outputs: Outputs) -> Local:
+        """InternalError: a sketch of chains is never written out."""
         raise InternalError(f"the operators behind {self._chain[0].name!r} are not written out together")
 
-    def _done(self, outputs: Outputs) -> _Done:
+    def _cost_of(self, outputs: Outputs) -> ChainCost:
         (region,) = outputs.values()
         found = self._known.get(region)
         if found is None:
-            found = self._known[region] = self._follow(region)
+            found = self._known[region] = self._measure(region)
         return found
 
-    def _follow(self, region: Region) -> _Done:
-        """From the last operator to the first."""
+    def _measure(self, region: Region) -> ChainCost:
+        """Follows the chain from its last operator to its first."""
         needs: list[Region | None] = []
-        pieces: list[OperatorCost] = []
+        costs: list[OperatorCost] = []
         for n in range(len(self._chain) - 1, -1, -1):
             op = self._chain[n]
             (index,) = (k for k, name in enumerate(op.outputs) if name)
-            piece = self._ground.piece(op, ((index, region),))
-            pieces.append(piece)
+            cost = self._operator_costs.cost_of(op, ((index, region),))
+            costs.append(cost)
             if n:
-                link = op.inputs.index(written(self._chain[n - 1]))
-                handed = piece.needs[link]
+                link = op.inputs.index(output_of(self._chain[n - 1]))
+                handed = cost.needs[link]
                 assert handed is not None
                 region = handed if handed.is_box else compact(handed)
-                needs[:0] = (*piece.needs[:link], *piece.needs[link + 1 :])
+                needs[:0] = (*cost.needs[:link], *cost.needs[link + 1 :])
             else:
-                needs[:0] = piece.needs
-        return _Done(tuple(needs), tuple(pieces[::-1]))
+                needs[:0] = cost.needs
+        return ChainCost(tuple(needs), tuple(costs[::-1]))
 
 
 class ChainCosts:
-    """One graph with its chains bundled; with those apart that are to be parted along a reduced axis."""
+    """One graph with each of its chains as one operator, and what chains cost."""
 
-    def __init__(self, coarse: Coarse, ground: OperatorCosts) -> None:
+    def __init__(self, coarse: Coarse, operator_costs: OperatorCosts) -> None:
         self.coarse = coarse
-        self.ground = ground
-        self.chains = chains(coarse)
-        self._known: dict[tuple[int, ...], dict[Region, _Done]] = {}
-        self._bundles = {chain[-1].name: self._bundle(chain) for chain in self.chains}
-        """By name, which is that of the last operator."""
-        self._found: dict[frozenset[str], tuple[Graph, Mapping[str, Access]]] = {}
+        self.operator_costs = operator_costs
+        self.chains = find_chains(coarse)
+        self._known: dict[tuple[int, ...], dict[Region, ChainCost]] = {}
+        self._as_operators = {chain[-1].name: self._as_operator(chain) for chain in self.chains}
+        """By name of a chain's last operator."""
+        self._merged: dict[frozenset[str], tuple[Graph, Mapping[str, Access]]] = {}
 
     @property
     def inner_bytes(self) -> int:
-        """What a device needs at most, besides what a sketch of bundles says: for operators that are not counted there, and
-        for what is handed on inside one chain."""
+        """Memory that a device needs at most besides what a sketch of chains says: for operators that are not counted
+        there, and for what is handed on inside one chain."""
         tensors = self.coarse.graph.tensors
-        inside = [sum(tensors[written(op)].nbytes for op in chain) for chain in self.chains]
+        inside = [sum(tensors[output_of(op)].nbytes for op in chain) for chain in self.chains]
         fewer = sum(len(chain) - 1 for chain in self.chains)
         return max(inside, default=0) + fewer * OPERATOR_BYTES
 
-    def graph(self, parted: Iterable[str]) -> tuple[Graph, Mapping[str, Access]]:
-        """The graph and its declarations, where the operators `parted` have to stay apart."""
+    def merge(self, parted: Iterable[str]) -> tuple[Graph, Mapping[str, Access]]:
+        """The graph with its chains merged, and its declarations; chains that have one of the operators `parted` stay as
+        they are. The same objects for equal questions."""
         members = {op.name: chain[-1].name for chain in self.chains for op in chain}
         apart = frozenset(members[name] for name in parted if name in members)
-        if apart not in self._found:
-            self._found[apart] = self._made(apart)
-        return self._found[apart]
+        if apart not in self._merged:
+            self._merged[apart] = self._merge(apart)
+        return self._merged[apart]
 
-    def _made(self, apart: frozenset[str]) -> tuple[Graph, Mapping[str, Access]]:
+    def _merge(self, apart: frozenset[str]) -> tuple[Graph, Mapping[str, Access]]:
         whole, accesses = self.coarse.graph, self.coarse.accesses
-        taken = {name: one for name, one in self._bundles.items() if name not in apart}
+        taken = {name: one for name, one in self._as_operators.items() if name not in apart}
         inside = {op.name for chain in self.chains if chain[-1].name not in apart for op in chain}
         operators = tuple(
             taken[op.name][0] if op.name in taken else op
@@ -133,20 +145,21 @@ class ChainCosts:
         known = {op.name: taken[op.name][1] if op.name in taken else accesses[op.name] for op in operators}
         return replace(whole, operators=operators), known
 
-    def _bundle(self, chain: Sequence[Operator]) -> tuple[Operator, Bundle]:
+    def _as_operator(self, chain: Sequence[Operator]) -> tuple[Operator, ChainAccess]:
+        """The chain as one operator, under the name of its last one."""
         head, last = chain[0], chain[-1]
         inputs = list(head.inputs)
         for before, op in pairwise(chain):
-            link = op.inputs.index(written(before))
+            link = op.inputs.index(output_of(before))
             inputs += (*op.inputs[:link], *op.inputs[link + 1 :])
-        kind = tuple(self.ground.kind(op) for op in chain)
-        bundle = Bundle(self.ground, chain, self._known.setdefault(kind, {}))
-        made = replace(head, name=last.name, inputs=tuple(inputs), outputs=(written(last),))
-        return made, bundle
+        kind = tuple(self.operator_costs.kind_of(op) for op in chain)
+        access = ChainAccess(self.operator_costs, chain, self._known.setdefault(kind, {}))
+        made = replace(head, name=last.name, inputs=tuple(inputs), outputs=(output_of(last),))
+        return made, access
 
 
 class ChainCostModel:
-    """Seconds of bundles, and of the operators that are in none."""
+    """Seconds of chains, and of the operators that are in none; for lowering."""
 
     def __init__(self, cost: Cost) -> None:
         self.cost = cost
@@ -156,8 +169,8 @@ class ChainCostModel:
         self.cost.know(graph)
 
     def compute_s(self, op: Operator, access: Access, outputs: Outputs, device: str) -> float:
-        if isinstance(access, Bundle):
-            return access.seconds(outputs, self._devices[device])
+        if isinstance(access, ChainAccess):
+            return access.seconds_on(outputs, self._devices[device])
         return self.cost.compute_s(op, access, outputs, device)
 
     def segment_s(self, device: str) -> float:
@@ -167,7 +180,7 @@ class ChainCostModel:
         return self.cost.copy_s(device, nbytes)
 
     def profiled_s(self, digest: str, device: str) -> float | None:
-        """Nobody measures bundles."""
+        """None: no device runs a chain as a segment of its own."""
         return None
 
     def drift(self, device: str) -> float:

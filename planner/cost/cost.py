@@ -1,6 +1,9 @@
-"""Cost: predicted seconds of computing and of moving bytes. Rules: no clock, no measuring; the numbers come
-from the cluster's devices (calibrated) and from profiles of real segments on real devices, where there are
-any. What an operator does, and how fast work of its kind goes, is in work.py and rates.py."""
+"""Predicted seconds on the devices of a cluster: of computing, of copying, and of messages.
+
+Takes an operator and regions, or a number of bytes; gives seconds. The numbers come from the calibrated rates of the
+cluster's devices, and from profiles of real segments where there are any. What an operator does is the level below,
+work.py. Lowering and simulation ask here for single operators; searches ask operator_cost.py, which remembers. Rules
+only."""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from edgepart.planner.access.declare.protocol import Access, Outputs
-from edgepart.planner.cost.work import FUSED_BEHIND, NOTHING, VIEWS, Work, work_of
+from edgepart.planner.cost.work import FUSED_BEHIND, NO_WORK, VIEWS, Work, work_of
 from edgepart.planner.devices.cluster import Cluster, Link
 from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.plans.plan import Program, Segment
@@ -23,8 +26,7 @@ Profiles = Mapping[tuple[str, str, int], float]
 
 @dataclass
 class Cost:
-    """Seconds on the devices of one cluster for the operators of one graph. Holds a memo and nothing else
-    that changes."""
+    """Seconds on the devices of one cluster for the operators of one graph."""
 
     cluster: Cluster
     graph: Graph
@@ -33,19 +35,19 @@ class Cost:
     def __post_init__(self) -> None:
         self._devices = {device.name: device for device in self.cluster.devices}
         self._work: dict[tuple[str, tuple[tuple[int, Region], ...]], Work] = {}
-        self.free = _fused(self.graph)
+        self.free = _find_fused(self.graph)
         """Operators that cost nothing of their own: the runtime computes them with the one before."""
         self._addends: dict[str, float] = {}
 
     def know(self, graph: Graph) -> None:
-        """Predicts for the operators of `graph` as well: its own graph with partial sums written out."""
+        """Makes tensors of `graph` known as well: of its own graph with partial sums written out."""
         for name, tensor in graph.tensors.items():
             if name not in self.graph.tensors:
                 self._addends[name] = tensor.item_bytes
 
     def compute_s(self, op: Operator, access: Access, outputs: Outputs, device: str) -> float:
         """Seconds to write `outputs` of `op`. Starting the segment that it runs in is not counted."""
-        return self.work(op, access, outputs).on(self._devices[device])
+        return self.work(op, access, outputs).seconds_on(self._devices[device])
 
     def segment_s(self, device: str) -> float:
         """Seconds to start one segment."""
@@ -80,6 +82,7 @@ class Cost:
         return 2 * link.message_s + link.latency_s + nbytes / link.bytes_per_s
 
     def work(self, op: Operator, access: Access, outputs: Outputs) -> Work:
+        """What `op` does to write `outputs`; remembered."""
         key = (op.name, tuple(sorted(outputs.items(), key=lambda item: item[0])))
         found = self._work.get(key)
         if found is None:
@@ -93,15 +96,15 @@ class Cost:
 
     @cached_property
     def _item_bytes(self) -> Mapping[str, float]:
-        """Of tensors and constants of the graph."""
+        """By name of a tensor or constant of the graph, bytes per element."""
         constants = self.graph.constants.items()
         known = {name: constant.nbytes / max(1, constant.region.size) for name, constant in constants}
         return {name: tensor.item_bytes for name, tensor in self.graph.tensors.items()} | known
 
     def measure(self, op: Operator, access: Access, outputs: Outputs, needs: Sequence[Region | None]) -> Work:
-        """The same for what is asked once only, with `needs` at hand."""
+        """What `op` does to write `outputs`, for which it reads the regions `needs` of its inputs; not remembered."""
         if op.op_type in VIEWS or op.name in self.free:
-            return NOTHING
+            return NO_WORK
         reads = [
             (name, region, region.size * self.item_bytes(name))
             for name, region in zip(op.inputs, needs, strict=True)
@@ -115,7 +118,7 @@ class Cost:
         return work_of(self.graph, op, access.family, access.flops(outputs), reads, writes)
 
 
-def _fused(graph: Graph) -> frozenset[str]:
+def _find_fused(graph: Graph) -> frozenset[str]:
     """Names of the operators that cost nothing of their own: the runtime computes them with the one
     before."""
     heads: dict[str, str] = {}

@@ -1,5 +1,10 @@
-"""Portion: what a device does for its part of a layer, whichever device it is: work, weights, and what it reads. From
-access maps alone. Rules only."""
+"""Layer cost: what one device does for its part of a layer.
+
+Takes a node of a layer-wise search and the regions of the layer's exits that a device holds; gives the work (from which
+seconds on any device follow), the bytes of weights, and the regions that the device reads of each tensor. A layer that is
+parted along a reduced axis costs its addends and their combination instead (`PartialSumCosts`). The level below is
+operator_cost.py: the cost of a layer is the sum over its operators, walked from readers to writers. Above is
+planner/layerwise/configuration_cost.py, which puts the devices of one configuration together. Rules only."""
 
 from __future__ import annotations
 
@@ -12,30 +17,32 @@ from edgepart.planner.cost.cost import Work
 from edgepart.planner.cost.operator_cost import OperatorCost, OperatorCosts
 from edgepart.planner.cost.work import work_of
 from edgepart.planner.devices.cluster import Device
-from edgepart.planner.layers.recompute import SearchNode
+from edgepart.planner.layers.search_nodes import SearchNode
 from edgepart.planner.layout.choices import compact
-from edgepart.planner.layout.partial_sums import reduced_axis
+from edgepart.planner.layout.partial_sums import find_reduced_axis
 from edgepart.planner.model.graph import Operator
 from edgepart.planner.region import Interval, Region
 
-Held = tuple[Region | None, ...]
-"""Of one device, its region of each exit of a layer."""
+ExitRegions = tuple[Region | None, ...]
+"""By exit of a layer, the region that one device holds; None for nothing."""
 
 
 @dataclass(frozen=True)
 class LayerCost:
-    """Of one layer, for given regions of its exits."""
+    """What one device does for given regions of a layer's exits."""
 
     works: tuple[OperatorCost | Work, ...] = ()
+    """What it computes."""
     weight_bytes: float = 0.0
     reads: Mapping[str, Region] = field(default_factory=dict)
-    """By tensor; what its own operators hand each other is in here too."""
+    """By tensor, the region that it reads, of those too that its own operators hand each other."""
 
-    def seconds(self, device: Device) -> float:
-        return sum([work.on(device) for work in self.works])
+    def seconds_on(self, device: Device) -> float:
+        """Seconds that it takes there."""
+        return sum([work.seconds_on(device) for work in self.works])
 
     def __add__(self, other: LayerCost) -> LayerCost:
-        """Both, on one device."""
+        """The cost of doing both on one device."""
         reads = dict(self.reads)
         unite(reads, other.reads.items())
         return LayerCost(self.works + other.works, self.weight_bytes + other.weight_bytes, reads)
@@ -48,21 +55,34 @@ def unite(reads: dict[str, Region], more: Iterable[tuple[str, Region]]) -> None:
         reads[name] = region if before is None or before == region else before.union_spans(region)
 
 
-def portion(
-    ground: OperatorCosts, reach: SearchNode, held: Mapping[str, Region], without: str | None = None
-) -> LayerCost:
-    """What a device does that holds the regions `held` of the exits; without the operator `without`, and what only
-    that one reads."""
-    found = _Growing(ground)
-    found.walk(reach.operators, reach.exits, held, without)
-    return found.done()
+class LayerCosts:
+    """Measures one node of a layer-wise search, each combination of regions once."""
+
+    def __init__(self, operator_costs: OperatorCosts, node: SearchNode) -> None:
+        self._operator_costs = operator_costs
+        self._node = node
+        self._costs: dict[tuple[ExitRegions, str | None], LayerCost] = {}
+
+    def cost_of(self, exit_regions: ExitRegions, without: str | None = None) -> LayerCost:
+        """The cost of a device that holds `exit_regions`; without the operator `without`, and what only that one reads."""
+        key = (exit_regions, without)
+        found = self._costs.get(key)
+        if found is None:
+            exits = self._node.exits
+            named = {
+                n: r for n, r in zip(exits, exit_regions, strict=True) if r is not None and not r.is_empty
+            }
+            builder = _LayerCostBuilder(self._operator_costs)
+            builder.walk(self._node.operators, exits, named, without)
+            found = self._costs[key] = builder.done()
+        return found
 
 
 @dataclass
-class _Growing:
-    """A portion while operators are added."""
+class _LayerCostBuilder:
+    """A layer cost while operators are added."""
 
-    ground: OperatorCosts
+    operator_costs: OperatorCosts
     works: list[OperatorCost | Work] = field(default_factory=list)
     weight_bytes: float = 0.0
     reads: dict[str, Region] = field(default_factory=dict)
@@ -71,46 +91,50 @@ class _Growing:
         self,
         operators: Sequence[Operator],
         exits: Sequence[str],
-        held: Mapping[str, Region],
+        exit_regions: Mapping[str, Region],
         without: str | None = None,
     ) -> None:
-        """Computes, from readers to writers, what is held of `exits`, and what is read of the rest."""
+        """Adds, from readers to writers, the operators that write `exit_regions`, and
+        those that write what they read."""
         for op in operators:
-            outputs = tuple(self._outputs(op, exits, held))
+            outputs = tuple(self._outputs(op, exits, exit_regions))
             if outputs and op.name != without:
                 self.compute(op, outputs)
 
     def _outputs(
-        self, op: Operator, exits: Sequence[str], held: Mapping[str, Region]
+        self, op: Operator, exits: Sequence[str], exit_regions: Mapping[str, Region]
     ) -> Iterator[tuple[int, Region]]:
         for index, name in enumerate(op.outputs):
             if name in exits:
-                if name in held:
-                    yield index, held[name]
+                if name in exit_regions:
+                    yield index, exit_regions[name]
             elif name in self.reads:
                 region = self.reads[name]
                 yield index, region if region.is_box else compact(region)
 
     def compute(self, op: Operator, outputs: tuple[tuple[int, Region], ...]) -> None:
-        piece = self.ground.piece(op, outputs)
-        self.works.append(piece)
-        self.weight_bytes += piece.weight_bytes
+        """Adds one operator for regions of its outputs."""
+        cost = self.operator_costs.cost_of(op, outputs)
+        self.works.append(cost)
+        self.weight_bytes += cost.weight_bytes
         inputs = op.inputs
-        unite(self.reads, [(inputs[index], region) for index, region in piece.reads])
+        unite(self.reads, [(inputs[index], region) for index, region in cost.reads])
         if op.captured:
-            self.read((name, self.ground.graph.region_of(name)) for name in op.captured)
+            self.read((name, self.operator_costs.graph.region_of(name)) for name in op.captured)
 
     def read(self, pairs: Iterable[tuple[str, Region | None]]) -> None:
-        constants = self.ground.graph.constants
+        """Adds what is read of tensors and constants."""
+        constants = self.operator_costs.graph.constants
         for name, region in pairs:
             if region is None or not name:
                 continue
             if name in constants:
-                self.weight_bytes += region.size * self.ground.cost.item_bytes(name)
+                self.weight_bytes += region.size * self.operator_costs.cost.item_bytes(name)
             elif not region.is_empty:
                 unite(self.reads, ((name, region),))
 
     def done(self) -> LayerCost:
+        """What was added."""
         return LayerCost(tuple(self.works), self.weight_bytes, self.reads)
 
 
@@ -118,27 +142,27 @@ Addends = dict[int, Region]
 """By addend, a region of it."""
 
 
-class Sums:
-    """An operator that is parted along a reduced axis."""
+class PartialSumCosts:
+    """Measures an operator that is parted along a reduced axis: each device makes addends, and some combine them."""
 
     def __init__(
         self,
-        ground: OperatorCosts,
-        reach: SearchNode,
+        operator_costs: OperatorCosts,
+        node: SearchNode,
         op: Operator,
         axis: str,
         parts: Sequence[tuple[int, Interval]],
     ) -> None:
-        """`op` of `reach`; `parts`: by the place of a device, what it sums over."""
-        access = ground.accesses[op.name]
-        self.ground = ground
-        self.item_bytes = ground.cost.item_bytes
+        """`op` is the parted operator of `node`; `parts` has the place of each device and what it sums over."""
+        access = operator_costs.accesses[op.name]
+        self._operator_costs = operator_costs
+        self.item_bytes = operator_costs.cost.item_bytes
         self.op = op
         self.places = tuple(place for place, _ in parts)
-        self.reduction = access.reduction(reduced_axis(op, access, axis))
-        place = next(n for n, one in enumerate(reach.operators) if one.name == op.name)
-        self._behind = reach.operators[place + 1 :]
-        self._exits = reach.exits
+        self.reduction = access.reduction(find_reduced_axis(op, access, axis))
+        place = next(n for n, one in enumerate(node.operators) if one.name == op.name)
+        self._behind = node.operators[place + 1 :]
+        self._exits = node.exits
         self._makes = {place: self.reduction.part(one) for place, one in parts}
         self._combines = self.reduction.combine(tuple(one for _, one in parts))
         self._combining = replace(op, inputs=tuple(self._inputs()))
@@ -150,29 +174,30 @@ class Sums:
 
     @property
     def _name(self) -> str:
-        """Of addends, which the graph does not have."""
+        """The beginning of the names of addends, which the graph does not have."""
         return f"{self.op.outputs[0]}#"
 
     def _inputs(self) -> Iterator[str]:
-        """What is combined: the addends of each part, and what is read again."""
+        """Names of what is combined: the addends of each part, and inputs that are read again."""
         for n in range(len(self.places)):
             yield from (f"{self._name}{n}.{k}" for k in range(len(self.reduction.addends)))
         yield from (self.op.inputs[index] for index in self.reduction.again)
 
     def combine(self, region: Region) -> tuple[LayerCost, dict[int, Addends]]:
-        """What making `region` out of addends takes, and the addends, by the place of who makes them."""
+        """The cost of making `region` out of addends, and the addends that it takes, by place of their maker."""
         if region not in self._combined:
             self._combined[region] = self._combine(region)
         return self._combined[region]
 
     def make(self, place: int, wanted: Addends) -> LayerCost:
-        """What making addends takes."""
+        """The cost of making the addends `wanted` at a place."""
         key = (place, tuple(wanted.items()))
         if key not in self._made:
             self._made[key] = self._make(self._makes[place], wanted)
         return self._made[key]
 
-    def nbytes(self, addends: Addends) -> float:
+    def addend_bytes(self, addends: Addends) -> float:
+        """Bytes of addends."""
         kinds = self.reduction.addends
         return sum(float(r.size * numpy_dtype(kinds[k].dtype).itemsize) for k, r in addends.items())
 
@@ -182,7 +207,7 @@ class Sums:
             place: {k: r for k, r in enumerate(needs[n * each : (n + 1) * each]) if r is not None}
             for n, place in enumerate(self.places)
         }
-        again = _Growing(self.ground)
+        again = _LayerCostBuilder(self._operator_costs)
         inputs = (self.op.inputs[index] for index in self.reduction.again)
         again.read(zip(inputs, needs[each * len(self.places) :], strict=True))
         again.works.append(self._work(self._combining, self._combines, needs, {0: region}))
@@ -190,7 +215,7 @@ class Sums:
         return again.done(), wanted
 
     def _make(self, access: Access, wanted: Addends) -> LayerCost:
-        found = _Growing(self.ground)
+        found = _LayerCostBuilder(self._operator_costs)
         needs = access.needs(wanted)
         found.read(zip(self.op.inputs, needs, strict=False))
         found.works.append(self._work(self._making, access, needs, wanted))
@@ -198,14 +223,14 @@ class Sums:
         return found.done()
 
     def _work(self, op: Operator, access: Access, needs: Sequence[Region | None], outputs: Outputs) -> Work:
-        """Of a part, or of combining, as it is lowered (planner/layout/partial_sums.py)."""
+        """The work of a part, or of combining, as it is lowered (planner/layout/partial_sums.py)."""
         reads = [
             (name, region, region.size * self._item_bytes(name))
             for name, region in zip(op.inputs, needs, strict=False)
             if name and region is not None
         ]
         writes = [(region, region.size * self._item_bytes(op.outputs[k])) for k, region in outputs.items()]
-        return work_of(self.ground.graph, op, access.family, access.flops(outputs), reads, writes)
+        return work_of(self._operator_costs.graph, op, access.family, access.flops(outputs), reads, writes)
 
     def _item_bytes(self, name: str) -> float:
         if name.startswith(self._name):

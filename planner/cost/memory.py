@@ -1,5 +1,8 @@
-"""Memory that weights and operators keep in a session, worked out from the graph alone. Rules; the figures are
-ONNX Runtime's, measured (benchmarks/memory.py compares them with agents)."""
+"""Memory cost: bytes that the weights of operators, and operators themselves, keep in a session.
+
+Takes an operator of a graph; gives bytes by constant. It stands beside the cost levels, which count seconds and bytes of
+weights that are read. The figures are ONNX Runtime's, as measured (benchmarks/memory.py compares them with agents).
+Rules only."""
 
 from __future__ import annotations
 
@@ -10,29 +13,29 @@ from edgepart.planner.layers.chains import TABLES
 from edgepart.planner.model.graph import Graph, Operator
 
 OPERATOR_BYTES = 8 << 10
-"""Of each operator in a session, and in the plan that the agent keeps."""
+"""Bytes that each operator takes in a session and in the plan that the agent keeps."""
 
 
 WIDENED = 2.2
-"""What half-precision weights become: where the processor has no kernels for them, they are kept as float32."""
+"""Times their bytes that half-precision weights take: processors without kernels for them keep them as float32."""
 
 
 HALVES = frozenset({"float16", "bfloat16"})
 
 
 ROW_BYTES = 32 << 10
-"""What the system brings into memory around a row that is read."""
+"""Bytes that the system brings into memory around a row that is read."""
 
 
 def kept_bytes(dtype: str, nbytes: int, touched: int = 0) -> int:
-    """Of a weight in a session; of a table that is `touched`, what is."""
+    """Bytes of a weight in a session. Of a table of which rows are read only `touched` bytes are kept."""
     if touched:
         return min(nbytes, touched)
     return round(nbytes * WIDENED) if dtype in HALVES else nbytes
 
 
 def whole_bytes(graph: Graph, op: Operator) -> dict[str, int]:
-    """By constant that it reads, what is kept of it where all of `op` is computed in one place."""
+    """By constant that `op` reads, the bytes that a session keeps of it where all of `op` is computed in one place."""
     found: dict[str, int] = {}
     for index, name in enumerate(op.inputs):
         if (constant := graph.constants.get(name)) is not None:

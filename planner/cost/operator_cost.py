@@ -1,5 +1,9 @@
-"""Ground: what one operator does for a region of what it writes: work, weights, and what it reads. Operators that are the
-same but for names are measured once for all searches of one study. Rules only."""
+"""Operator cost: what one operator does to write given regions of its outputs.
+
+Takes an operator and regions; gives its work (floating-point operations and bytes, from which seconds on any device
+follow), the bytes of weights that it needs, and the regions that it reads of its inputs. Operators that are the same but
+for names are measured once. The level below is work.py, which turns regions into work. Above are chain_cost.py and
+layer_cost.py. Rules only."""
 
 from __future__ import annotations
 
@@ -8,16 +12,16 @@ from functools import cached_property, partial
 
 from edgepart.planner.access.declare.protocol import Outputs
 from edgepart.planner.cost.cost import Cost, Work
-from edgepart.planner.cost.work import standing
+from edgepart.planner.cost.work import describe_surroundings
 from edgepart.planner.devices.cluster import Device
 from edgepart.planner.layers.coarsen import Coarse
-from edgepart.planner.layers.recompute import SearchNode, reaches
+from edgepart.planner.layers.search_nodes import SearchNode, find_search_nodes
 from edgepart.planner.model.graph import Operator
 from edgepart.planner.region import Region
 
 
 class OperatorCost:
-    """What one operator does for given regions of its outputs; the same for all operators of its kind."""
+    """What one operator does to write given regions of its outputs; the same for all operators of its kind."""
 
     __slots__ = ("_measure", "_work", "needs", "reads", "weight_bytes")
 
@@ -28,8 +32,9 @@ class OperatorCost:
         weight_bytes: float,
         measure: Callable[[], Work],
     ) -> None:
-        """`needs` are of all inputs; `reads` of inputs that are no constants, those that something is read of. `measure`
-        gives its work, when somebody asks for it."""
+        """`needs` has the region that is read of each input, None for those that are not read; `reads` has, by index, those
+        of inputs that are no constants and of which something is read. `measure` works out its work, which is done when
+        somebody first asks for it."""
         self.needs = needs
         self.reads = reads
         self.weight_bytes = weight_bytes
@@ -38,18 +43,19 @@ class OperatorCost:
 
     @property
     def work(self) -> Work:
+        """What it computes and moves, on whichever device."""
         if self._work is None:
             self._work = self._measure()
         return self._work
 
-    def on(self, device: Device) -> float:
-        """Seconds."""
+    def seconds_on(self, device: Device) -> float:
+        """Seconds that it takes there."""
         work = self.work
-        return work.on(device) if work.flops or work.nbytes else 0.0
+        return work.seconds_on(device) if work.flops or work.nbytes else 0.0
 
 
 class OperatorCosts:
-    """Measures what operators do for regions, each piece once, so that the declarations need no memory of their own."""
+    """Measures what the operators of a graph do for regions, each combination once."""
 
     def __init__(self, coarse: Coarse, cost: Cost) -> None:
         self.graph = coarse.graph
@@ -58,30 +64,30 @@ class OperatorCosts:
         self.accesses = coarse.declared
         self._kinds: dict[str, int] = {}
         self._numbers: dict[Hashable, int] = {}
-        self._pieces: dict[Hashable, OperatorCost] = {}
+        self._costs: dict[Hashable, OperatorCost] = {}
 
     @cached_property
-    def reaches(self) -> tuple[SearchNode, ...]:
-        """The nodes of a layer-wise search, for all searches of one study."""
-        return reaches(self.coarse, self.cost.free)
+    def search_nodes(self) -> tuple[SearchNode, ...]:
+        """The nodes of a layer-wise search."""
+        return find_search_nodes(self.coarse, self.cost.free)
 
-    def piece(self, op: Operator, outputs: tuple[tuple[int, Region], ...]) -> OperatorCost:
-        """Of `op`, for regions of its outputs by index."""
-        key = self._kinds.get(op.name) or self.kind(op), outputs
-        found = self._pieces.get(key)
+    def cost_of(self, op: Operator, outputs: tuple[tuple[int, Region], ...]) -> OperatorCost:
+        """The cost of `op` for regions of its outputs, each with the output's index."""
+        key = self._kinds.get(op.name) or self.kind_of(op), outputs
+        found = self._costs.get(key)
         if found is None:
-            found = self._pieces[key] = self._measured(op, dict(outputs))
+            found = self._costs[key] = self._measure(op, dict(outputs))
         return found
 
-    def kind(self, op: Operator) -> int:
-        """Equal for operators of which all pieces are the same; counted from 1."""
+    def kind_of(self, op: Operator) -> int:
+        """A number from 1 on, equal for operators whose costs are the same for equal regions."""
         family = self.coarse.accesses[op.name].family
-        around = op.name in self.cost.free, standing(self.graph, op, family)
-        kind = self.coarse.kinds[op.name], around
+        surroundings = op.name in self.cost.free, describe_surroundings(self.graph, op, family)
+        kind = self.coarse.kinds[op.name], surroundings
         self._kinds[op.name] = found = self._numbers.setdefault(kind, len(self._numbers) + 1)
         return found
 
-    def _measured(self, op: Operator, outputs: Outputs) -> OperatorCost:
+    def _measure(self, op: Operator, outputs: Outputs) -> OperatorCost:
         graph, cost, access = self.graph, self.cost, self.accesses[op.name]
         needs = tuple(access.needs(outputs))
         reads: list[tuple[int, Region]] = []

@@ -1,4 +1,7 @@
-"""Work: what one operator does to write one region, and the rate that it goes at. Data and pure rules.
+"""Work: what one operator computes and moves to write one region, and the rate at which a device does that.
+
+Takes an operator with the regions that it reads and writes; gives floating-point operations and bytes, and on a device
+seconds. It is the lowest level of the costs: operator_cost.py builds on it. Data and pure rules.
 
 What ONNX Runtime's CPU provider does with an operator is data here: which ones it computes in the same pass as the one
 before, which of them cost more than the bytes that they move, and what only looks at a part of an input.
@@ -129,15 +132,15 @@ class Work(NamedTuple):
     weights: float = 0.0
     """Bytes of constants read: they come from memory for each request, after all others."""
     kind: str = ""
-    """Of what mostly moves data; "" for what computes."""
+    """The kind of an operator that mostly moves data; "" for one that computes."""
     kernels: int = 0
     """Calls that the runtime makes for it."""
 
-    def on(self, device: Device) -> float:
-        """Seconds."""
-        return self._own_s(device) + self.kernels * device.kernel_s
+    def seconds_on(self, device: Device) -> float:
+        """Seconds that it takes there, calls of the runtime included."""
+        return self._compute_s(device) + self.kernels * device.kernel_s
 
-    def _own_s(self, device: Device) -> float:
+    def _compute_s(self, device: Device) -> float:
         rates = device.rates
         moved = rates.bytes_per_s(self.kind, self.nbytes) if self.kind else None
         if moved is not None:
@@ -154,7 +157,7 @@ class Work(NamedTuple):
         return computed + self.weights / rates.weights_per_s + values / stream
 
 
-NOTHING = Work(0.0, 0.0, "move")
+NO_WORK = Work(0.0, 0.0, "move")
 
 
 def work_of(
@@ -165,10 +168,11 @@ def work_of(
     reads: Sequence[tuple[str, Region, float]],
     writes: Sequence[tuple[Region, float]],
 ) -> Work:
-    """The work of `op`. `reads`: name, region and bytes for each input; `writes`: the same of outputs."""
+    """The work of `op`. `reads` has name, region and bytes of each input; `writes` region and bytes of each output;
+    `flops` are its floating-point operations."""
     kind = kind_of(graph, op, family)
     if kind == "round" and _inside_group(graph, op):
-        return NOTHING
+        return NO_WORK
     written = sum([nbytes for _, nbytes in writes])
     if op.op_type in PICKING and reads:
         nbytes = 2 * written + sum([size for _, _, size in reads[1:]])
@@ -186,9 +190,9 @@ def work_of(
     return Work(flops, nbytes, exact, size, columns, weights, kernels=1)
 
 
-def standing(graph: Graph, op: Operator, family: str) -> Hashable:
-    """All that `work_of` learns from what stands around `op`: operators that are the same but for names, and stand
-    alike, do the same work."""
+def describe_surroundings(graph: Graph, op: Operator, family: str) -> Hashable:
+    """All that `work_of` learns from the operators around `op`: operators that are the same but for names, with equal
+    surroundings, do the same work."""
     quantised = op.op_type in QUANTISED and _between_bytes(graph, op)
     return kind_of(graph, op, family), quantised, op.op_type in ROUNDING and _inside_group(graph, op)
 

@@ -3,4 +3,4 @@
 May import: planner/access, planner/access/declare, planner/model, planner/region.
 """
 
-__all__ = ["chains", "coarsen", "recompute", "runtime_fusion"]
+__all__ = ["chains", "coarsen", "runtime_fusion", "search_nodes"]

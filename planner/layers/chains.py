@@ -1,5 +1,7 @@
-"""Chains: operators of one layer that always run together, whatever a strategy chooses: each reads the one before it and
-constants, and nobody else reads what they hand each other. Rules only."""
+"""Chains: operators of one layer that always run together, whatever a strategy chooses.
+
+Takes the layers of a graph; gives its chains. Each operator of a chain reads the one before it and constants, and nobody
+else reads what they hand each other. planner/cost/chain_cost.py measures them. Rules only."""
 
 from __future__ import annotations
 
@@ -9,15 +11,15 @@ from edgepart.planner.layers.coarsen import DEQUANTIZE, PULLED_FAMILIES, QUANTIZ
 from edgepart.planner.model.graph import Operator
 
 
-def written(op: Operator) -> str:
-    """The one tensor that it writes."""
+def output_of(op: Operator) -> str:
+    """Name of the one tensor that `op` writes."""
     return next(filter(None, op.outputs))
 
 
-def chains(coarse: Coarse) -> tuple[tuple[Operator, ...], ...]:
-    """Each of two operators or more, as long as it can be; no two of a chain read the same constant."""
+def find_chains(coarse: Coarse) -> tuple[tuple[Operator, ...], ...]:
+    """All chains of two operators or more, each as long as can be; no two operators of one read the same constant."""
     found: dict[str, tuple[list[Operator], set[str]]] = {}
-    """By its last operator's name, a chain and the constants that it reads."""
+    """By name of its last operator, a chain and the constants that it reads."""
     for op in coarse.graph.operators:
         before, constants = _before(coarse, op), _constants(coarse, op)
         chain = found.get(before.name) if before is not None else None
@@ -54,4 +56,4 @@ def _constants(coarse: Coarse, op: Operator) -> set[str]:
 
 
 TABLES: Mapping[str, tuple[int, ...]] = {"Gather": (0,), "EmbedLayerNormalization": (2, 3, 4)}
-"""By operator, its inputs of which only some rows are read."""
+"""By type of an operator, the indices of inputs of which it reads only some rows."""

@@ -19,7 +19,7 @@ from functools import cached_property
 from edgepart.planner.access import accesses as accesses_of
 from edgepart.planner.access.declare.cache import remembered
 from edgepart.planner.access.declare.protocol import Access, Axis
-from edgepart.planner.layers.isomorphism import alike
+from edgepart.planner.layers.isomorphism import find_kinds
 from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.region import Interval
 
@@ -80,7 +80,7 @@ class Layer:
         return next(((op, a) for op, a in self.reduced if a.name == name and a.extent >= 2 * a.quantum), None)
 
     def extent(self, name: str) -> int:
-        """Of the axis `name`; 0 where the layer has none."""
+        """Length of the axis `name`; 0 where the layer has none."""
         axis = self.axis(name)
         return axis.extent if axis else 0
 
@@ -96,15 +96,15 @@ class Coarse:
 
     graph: Graph
     accesses: Mapping[str, Access]
-    """By operator name."""
+    """By operator name, its declaration, which remembers its answers."""
     layer_of: Mapping[str, int]
-    """By operator name."""
+    """By operator name, the number of its layer."""
     declared: Mapping[str, Access]
-    """The same, without a memory: for what is asked once only."""
+    """By operator name, its declaration without a memory, for what is asked once only."""
     kinds: Mapping[str, int]
-    """By operator name; equal for operators that are the same but for names."""
+    """By operator name, a number that is equal for operators that are the same but for names."""
     _kept: dict[tuple[int, Axis], tuple[Axis, ...]] = field(default_factory=dict, compare=False, repr=False)
-    """By kind and reduced axis, remembered."""
+    """By kind and reduced axis, what `_kept_by` gave."""
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
@@ -151,7 +151,7 @@ class Coarse:
                 yield replace(made, name=axis.name)
 
     def _places(self, axis: Axis, exits: tuple[str, ...]) -> Iterator[tuple[tuple[str, str], int | None]]:
-        """Of an operator with several outputs."""
+        """Which axis of each exit an axis is, for an operator with several outputs."""
         if axis.places:
             for name in exits:
                 outputs = self.graph.producers[name].outputs
@@ -214,7 +214,7 @@ class Coarse:
 
 def coarsen(graph: Graph) -> Coarse:
     """The layers of `graph`."""
-    kinds = alike(graph)
+    kinds = find_kinds(graph)
     declared = accesses_of(graph)
     accesses = remembered(declared, kinds)
     position = {op.name: number for number, op in enumerate(graph.operators)}

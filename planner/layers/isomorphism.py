@@ -1,4 +1,6 @@
-"""Alike: which operators of a graph are the same but for names, as blocks of a network repeat. What is worked out about
+"""Kinds of operators: which operators of a graph are the same but for names, as blocks of a network repeat.
+
+Takes a graph; gives a number for each operator, equal for those that are the same. What the cost levels work out about
 regions of one of them is true of all. Facts and pure look-ups."""
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ LOOKING_AROUND = frozenset({"MaxUnpool"})
 """Operators whose regions depend on what writes their inputs: no other one is like them."""
 
 
-def alike(graph: Graph) -> Mapping[str, int]:
-    """By operator name, its kind; equal for operators with equal attributes, shapes, types and telling constants. What
-    stands around an operator is not looked at."""
+def find_kinds(graph: Graph) -> Mapping[str, int]:
+    """By operator name, the number of its kind, equal for operators with equal attributes, shapes, types and telling
+    constants. Neighbours of an operator do not count."""
     return dict(_kinds(graph))
 
 

@@ -140,7 +140,7 @@ RULES: tuple[Rule, ...] = (
 """The first come first; what is in a group is in no other."""
 
 
-def fused(graph: Graph) -> tuple[tuple[Operator, ...], ...]:
+def find_fused_groups(graph: Graph) -> tuple[tuple[Operator, ...], ...]:
     """Groups in an order that can be run, each with its operators in the graph's order; every operator is in one."""
     fusing = _Fusing(graph)
     for rule in RULES:

@@ -1,5 +1,8 @@
-"""Traffic: the cost tables of a search that makes communication least: by the ways in which layers are cut, the bytes that
-groups of devices read and do not hold (Tofu's cost of a partition).
+"""Byte costs: the tables of a search for the cuts that move least (Tofu's cost of a partition).
+
+Takes ways to cut each layer over groups of devices; gives, in bytes, a table for each layer by its cut, and a table for
+each tensor between two layers by the cuts of both: what groups read and do not hold. The level below is
+configuration_cost.py; elimination.py finds the cuts of least cost.
 
 Every byte that a group lacks counts, wherever it comes from, so that the sum at the last level is all that the cuts
 move. Borders come from access maps, as everything does; layers and edges that are the same but for names are looked at
@@ -12,90 +15,91 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgepart.planner.layers.recompute import SearchNode
+from edgepart.planner.layers.search_nodes import SearchNode
+from edgepart.planner.layerwise.configuration_cost import ConfigurationCosts, ConfigurationTable
 from edgepart.planner.layerwise.elimination import Edge, Table
-from edgepart.planner.layerwise.footprint import Footprint, Walker
-from edgepart.planner.layerwise.overlap import overlaps
+from edgepart.planner.layerwise.overlap import count_overlaps
 from edgepart.planner.layout.choices import Choice
-from edgepart.planner.search.study import Study
+from edgepart.planner.search.memo import Memo
 
 
 @dataclass(frozen=True, eq=False)
-class Weighed:
-    """Ways to cut one layer, measured. One object stands for all layers that are alike; itself its only equal."""
+class MeasuredCuts:
+    """What one layer costs under the ways to cut it. One object stands for all layers that are alike, and is equal to
+    itself only."""
 
-    footprint: Footprint
+    costs: ConfigurationTable
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        return self.footprint.choices
+        return self.costs.choices
 
 
 class ByteCosts:
-    """Tables, each made once for all that are alike."""
+    """Tables in bytes, each made once for all that are alike."""
 
-    def __init__(self, study: Study, weights: bool = False) -> None:
+    def __init__(self, memo: Memo, weights: bool = False) -> None:
         """With `weights`, each copy of a weight counts like what moves, as it takes memory; else none does, as no request
         moves it."""
-        self.study = study
+        self.memo = memo
         self.weights = weights
-        self.nodes: tuple[SearchNode, ...] = study.ground.reaches
-        self._walkers: dict[int, Walker] = {}
+        self.nodes: tuple[SearchNode, ...] = memo.operator_costs.search_nodes
+        self._costs: dict[int, ConfigurationCosts] = {}
         self._tables: dict[Hashable, Table] = {}
 
-    def weigh(self, node: SearchNode, choices: Sequence[Choice]) -> Weighed:
-        """A measurement; all of `choices` are about the same groups of devices, each known by one of them."""
-        if node.kind not in self._walkers:
-            self._walkers[node.kind] = Walker(self.study, node)
-        return Weighed(self._walkers[node.kind].measure(choices, timed=False))
+    def measure(self, node: SearchNode, choices: Sequence[Choice]) -> MeasuredCuts:
+        """The costs of `choices`, all about the same groups of devices, each known by one of its devices."""
+        if node.kind not in self._costs:
+            self._costs[node.kind] = ConfigurationCosts(self.memo, node)
+        return MeasuredCuts(self._costs[node.kind].measure(choices, timed=False))
 
-    def tables(self, weighed: Sequence[Weighed], gateway: str) -> tuple[list[Table], list[Edge]]:
-        """Bytes of every node, and of every tensor between two of them; one of `weighed` for each of `nodes`. Inputs of
+    def tables(self, measured: Sequence[MeasuredCuts], gateway: str) -> tuple[list[Table], list[Edge]]:
+        """Bytes of every node, and of every tensor between two of them; one of `measured` for each of `nodes`. Inputs of
         the model come from the group that is known by the device `gateway`, and outputs go there.
 
         An input that several nodes read is counted for the first of them: then it is there."""
-        home = next(n for n, device in enumerate(self.study.cluster.devices) if device.name == gateway)
+        home = next(n for n, device in enumerate(self.memo.cluster.devices) if device.name == gateway)
         homes = {name: (n, k) for n, node in enumerate(self.nodes) for k, name in enumerate(node.exits)}
         unary: list[Table] = []
         edges: list[Edge] = []
         brought: set[str] = set()
-        for n, (node, one) in enumerate(zip(self.nodes, weighed, strict=True)):
-            unary.append(self._own(node, one, home))
+        for n, (node, one) in enumerate(zip(self.nodes, measured, strict=True)):
+            unary.append(self._own_bytes(node, one, home))
             for s, name in enumerate(node.sources):
                 if name in homes:
                     m, k = homes[name]
-                    edges.append((m, n, self._edge(name, (weighed[m], k), (one, s))))
+                    edges.append((m, n, self._edge(name, (measured[m], k), (one, s))))
                 elif name not in brought:
                     brought.add(name)
-                    unary[n] = unary[n] + self._brought(name, one, s, home)
+                    unary[n] = unary[n] + self._input_bytes(name, one, s, home)
         return unary, edges
 
-    def _own(self, node: SearchNode, one: Weighed, home: int) -> Table:
-        """Addends, what the gateway lacks of the model's outputs, and perhaps weights."""
-        found: Table = one.footprint.addends.sum((1, 2))
+    def _own_bytes(self, node: SearchNode, one: MeasuredCuts, home: int) -> Table:
+        """Bytes of addends, of what the gateway lacks of the model's outputs, and perhaps of weights, [cut]."""
+        found: Table = one.costs.addend_bytes.sum((1, 2))
         if self.weights:
-            found = found + one.footprint.weights
+            found = found + one.costs.weight_bytes
         for k, name in enumerate(node.exits):
-            if name in self.study.graph.outputs:
-                size = self.study.graph.region_of(name).size
-                lacks = size - one.footprint.holds[k].sizes[:, home]
-                found = found + lacks * self.study.cost.item_bytes(name)
+            if name in self.memo.graph.outputs:
+                size = self.memo.graph.region_of(name).size
+                lacks = size - one.costs.holds[k].sizes[:, home]
+                found = found + lacks * self.memo.cost.item_bytes(name)
         return found
 
-    def _brought(self, name: str, one: Weighed, source: int, home: int) -> Table:
-        """An input of the model, wherever it is read but at the gateway."""
-        sizes = one.footprint.reads[source].sizes
-        found: Table = (sizes.sum(1) - sizes[:, home]) * self.study.cost.item_bytes(name)
+    def _input_bytes(self, name: str, one: MeasuredCuts, source: int, home: int) -> Table:
+        """Bytes of an input of the model that are read elsewhere than at the gateway, [cut]."""
+        sizes = one.costs.reads[source].sizes
+        found: Table = (sizes.sum(1) - sizes[:, home]) * self.memo.cost.item_bytes(name)
         return found
 
-    def _edge(self, name: str, writer: tuple[Weighed, int], reader: tuple[Weighed, int]) -> Table:
-        """What the reader's groups read and do not hold, by [writer's choice, reader's]; the writer's exit and the reader's
+    def _edge(self, name: str, writer: tuple[MeasuredCuts, int], reader: tuple[MeasuredCuts, int]) -> Table:
+        """Bytes that the reader's groups read and do not hold, [writer's cut, reader's]; the writer's exit and the reader's
         source are `name`."""
         key = (writer, reader)
         if key not in self._tables:
-            holds = writer[0].footprint.holds[writer[1]]
-            reads = reader[0].footprint.reads[reader[1]]
-            common = overlaps(holds.regions, reads.regions)[holds.index[:, None], reads.index[None]]
+            holds = writer[0].costs.holds[writer[1]]
+            reads = reader[0].costs.reads[reader[1]]
+            common = count_overlaps(holds.regions, reads.regions)[holds.index[:, None], reads.index[None]]
             lacks = reads.sizes.sum(1)[None] - common.sum(2)
-            self._tables[key] = np.maximum(lacks, 0.0) * self.study.cost.item_bytes(name)
+            self._tables[key] = np.maximum(lacks, 0.0) * self.memo.cost.item_bytes(name)
         return self._tables[key]

@@ -27,7 +27,7 @@ LARGEST = 2_000_000
 """Elements of the largest table that is made; 16 bytes each while it is."""
 
 SWEEPS = 100
-"""Of coordinate descent, at most."""
+"""Rounds of coordinate descent, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class _Paper:
             self._connect(source, target, table)
 
     def run(self) -> None:
-        """Until neither kind of elimination can be applied."""
+        """Eliminates until neither kind of elimination can be applied."""
         for source, targets in self.after.items():
             for target in targets:
                 self._eliminate_edges(source, target)
@@ -151,8 +151,8 @@ class _Factor:
     """Ascending."""
     table: Table
 
-    def spread(self, scope: tuple[int, ...]) -> Table:
-        """With an axis for each node of `scope`, which has all of its own, in the order of `scope`."""
+    def expand(self, scope: tuple[int, ...]) -> Table:
+        """The table with an axis for each node of `scope`, in that order; `scope` has all of its nodes."""
         order = sorted(range(len(self.nodes)), key=lambda n: scope.index(self.nodes[n]))
         own = dict(zip(self.nodes, self.table.shape, strict=True))
         made: Table = self.table.transpose(order).reshape([own.get(node, 1) for node in scope])
@@ -225,7 +225,7 @@ class _Variables:
     def _joined(self, factors: Sequence[_Factor], scope: tuple[int, ...]) -> Table:
         table = np.zeros([self.count[node] for node in scope])
         for factor in factors:
-            table += factor.spread(scope)
+            table += factor.expand(scope)
         return table
 
     def _factors(self) -> Iterator[_Factor]:

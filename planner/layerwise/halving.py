@@ -15,8 +15,7 @@ from itertools import combinations
 from edgepart.planner.access.declare.protocol import Axis
 from edgepart.planner.devices.cluster import Cluster
 from edgepart.planner.layers.coarsen import Layer
-from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole, middle
-from edgepart.planner.search.study import Shares
+from edgepart.planner.layout.choices import Choice, Divide, Reduce, Shares, Whole, middle
 
 Takes = Callable[[Axis], bool]
 """Whether layers may be cut along an axis."""
@@ -49,7 +48,7 @@ def _halves(group: Shares) -> tuple[Shares, ...]:
     return (group[: middle(len(group))], group[middle(len(group)) :]) if len(group) > 1 else (group,)
 
 
-def near_first(cluster: Cluster, devices: Sequence[str]) -> tuple[str, ...]:
+def order_near_first(cluster: Cluster, devices: Sequence[str]) -> tuple[str, ...]:
     """The devices so ordered that those joined by quick links stand together, and so are cut apart last: groups are joined
     over the quickest link between any two of them, in the given order where links are equal."""
 
@@ -66,7 +65,9 @@ def near_first(cluster: Cluster, devices: Sequence[str]) -> tuple[str, ...]:
     return tuple(group_of[devices[0]])
 
 
-def cuts(layer: Layer, before: Choice | None, team: Team, level: int, takes: Takes) -> tuple[Choice, ...]:
+def list_cuts(
+    layer: Layer, before: Choice | None, team: Team, level: int, takes: Takes
+) -> tuple[Choice, ...]:
     """The ways to cut what each group of the level before `level` has (`before`; None for everything, at level 0) over
     its two halves. Never none."""
     groups = team.levels[level]
@@ -119,7 +120,7 @@ def least_part(layer: Layer, levels: int, takes: Takes) -> tuple[float, dict[str
 
 
 def _least(axes: Sequence[Axis], levels: int) -> float:
-    """Of all ways to cut so often along the axes, the smallest part that may come of one."""
+    """The smallest part that may come of any way to cut so often along the axes."""
     if not axes:
         return 0.0 if levels else 1.0
     times = [k for k in range(levels + 1) if k == 0 or axes[0].extent >= axes[0].quantum << k]
@@ -128,7 +129,7 @@ def _least(axes: Sequence[Axis], levels: int) -> float:
 
 
 def _evened(axis: Axis, parts: int) -> float:
-    """Of an axis, what the smallest of equal parts has of it; the last unit may be a smaller one."""
+    """The part of an axis that the smallest of equal parts has; the last unit may be a smaller one."""
     units = -(-axis.extent // axis.quantum) // parts
     return max(0, units * axis.quantum - (-axis.extent % axis.quantum)) / axis.extent
 
@@ -151,7 +152,7 @@ def _along(axes: Sequence[Axis], before: tuple[str, ...], groups: Shares) -> Ite
 
 
 def _placed(devices: tuple[str, ...], team: Team, level: int) -> Iterator[Whole]:
-    """On either half of the group that has the layer; on all, where all have it."""
+    """The layer on either half of the group that has it; on all groups, where all have it."""
     names, before = ([name for name, _ in team.levels[n]] for n in (level, level - 1))
     if len(devices) > 1:
         yield Whole(tuple(names))

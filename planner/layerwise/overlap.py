@@ -1,5 +1,7 @@
-"""Overlap: how much each of many regions has in common with each of many others, at once. Regions are products of
-spans, and so are their common parts: counted axis by axis. Rules only: numpy."""
+"""Overlap: how many elements each of many regions has in common with each of many others, at once.
+
+Regions are products of spans, and so are their common parts, which are counted axis by axis. time_costs.py and
+byte_costs.py turn the counts into what moves. Rules only: numpy."""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from edgepart.planner.layerwise.elimination import Table
 from edgepart.planner.region import Region, Span
 
 
-def overlaps(ones: Sequence[Region | None], twos: Sequence[Region | None]) -> Table:
-    """Elements that each of `ones` has in common with each of `twos`; of None, nothing."""
+def count_overlaps(ones: Sequence[Region | None], twos: Sequence[Region | None]) -> Table:
+    """Elements that each of `ones` has in common with each of `twos`, [one, two]; None is an empty region."""
     found = np.outer([r is not None for r in ones], [r is not None for r in twos]).astype(np.float64)
     rank = next((r.rank for r in (*ones, *twos) if r is not None), 0)
     for axis in range(rank):

@@ -1,8 +1,11 @@
-"""Pricing: the cost tables of a layer-wise search (OptCNN, section 5.1): by its configuration, the seconds of a layer;
-by the configurations of two, the seconds of moving what the second reads and the first holds elsewhere.
+"""Time costs: the tables of a search for the fastest configurations (OptCNN, section 5.1).
+
+Takes a model on its devices; gives, in seconds, a table for each layer by its configuration, and a table for each tensor
+between two layers by the configurations of both: moving what the second reads and the first holds elsewhere. The level
+below is configuration_cost.py; elimination.py finds the configurations of least cost.
 
 What moves is what lowering moves: the elements of the region that a device reads which another one holds. No formula
-here knows what a convolution is. Layers and edges that are the same but for names are priced once. Rules only.
+here knows what a convolution is. Layers and edges that are the same but for names are measured once. Rules only.
 
 The paper's t_S, the time to synchronise parameters, is not here: inference changes none."""
 
@@ -18,70 +21,78 @@ import numpy as np
 from edgepart.planner.cost.layer_cost import LayerCost
 from edgepart.planner.cost.work import CONVOLUTIONS
 from edgepart.planner.devices.cluster import Link
-from edgepart.planner.layers.recompute import SearchNode
-from edgepart.planner.layerwise.configurations import Space, configurations, is_alone, most, worth
+from edgepart.planner.layers.search_nodes import SearchNode
+from edgepart.planner.layerwise.configuration_cost import (
+    ConfigurationCosts,
+    ConfigurationTable,
+    TensorRegions,
+)
+from edgepart.planner.layerwise.configurations import (
+    ConfigurationSpace,
+    is_on_one_device,
+    list_configurations,
+    max_configurations,
+    select_configurations,
+)
 from edgepart.planner.layerwise.elimination import Edge, Table
-from edgepart.planner.layerwise.footprint import Footprint, TensorRegions, Walker
-from edgepart.planner.layerwise.overlap import overlaps
+from edgepart.planner.layerwise.overlap import count_overlaps
 from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole, part
 from edgepart.planner.plans.reduced_precision import SHARE
-from edgepart.planner.search.study import Study
+from edgepart.planner.search.memo import Memo
 
 PRODUCTS = CONVOLUTIONS | {"gemm"}
 """Families of operators whose addends are of the shape of what they write."""
 
 NEARLY = 1 - 1e-9
-"""Of a bound, what is sure where numbers are rounded."""
+"""The part of a bound that is certain though numbers are rounded."""
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True)
-class Priced:
+class LayerwiseProblem:
     """A search problem, as `elimination.minimise` takes it, and what its nodes stand for."""
 
-    reaches: tuple[SearchNode, ...]
+    nodes: tuple[SearchNode, ...]
     choices: tuple[tuple[Choice, ...], ...]
     """By node, its configurations."""
     unary: tuple[Table, ...]
+    """By node, seconds [configuration]."""
     edges: tuple[Edge, ...]
+    """By tensor between two nodes, seconds [writer's configuration, reader's]."""
 
-    def taken(self, found: Sequence[int]) -> dict[int, Choice]:
-        """What was chosen for each layer; junctions are left out."""
-        named = zip(self.reaches, self.choices, found, strict=True)
-        return {reach.layer.number: choices[n] for reach, choices, n in named if not reach.is_junction}
-
-
-def price(study: Study, among: Space) -> Priced:
-    """Every layer and junction, and every tensor between two of them."""
-    return Pricer(study, among).run()
+    def choices_of(self, found: Sequence[int]) -> dict[int, Choice]:
+        """By number of a layer, its configuration, from the index that was found for each node; junctions are left out."""
+        named = zip(self.nodes, self.choices, found, strict=True)
+        return {node.layer.number: choices[n] for node, choices, n in named if not node.is_junction}
 
 
-class Pricer:
-    """Tables, each made once for all that are alike."""
+class TimeCosts:
+    """Tables in seconds, each made once for all that are alike."""
 
-    def __init__(self, study: Study, among: Space) -> None:
-        self.study = study
+    def __init__(self, memo: Memo, among: ConfigurationSpace) -> None:
+        self.memo = memo
         self.among = among
-        self.devices = study.cluster.devices
-        self.gateway = next(n for n, d in enumerate(self.devices) if d.name == study.problem.gateway)
-        self.wires = _wires(study)
-        self.share = SHARE[study.problem.transfer_dtype]
-        """Of the bytes of addends, what travels at the least."""
+        self.devices = memo.cluster.devices
+        self.gateway = next(n for n, d in enumerate(self.devices) if d.name == memo.problem.gateway)
+        self.links = _make_links(memo)
+        self.share = SHARE[memo.problem.transfer_dtype]
+        """The part of the bytes of addends that travels at the least."""
         self._masks: dict[Hashable, Mask] = {}
-        self.start_s = np.array([study.cost.segment_s(d.name) for d in self.devices])
-        self.copy_s = np.array([study.cost.copy_s(d.name, 1.0) for d in self.devices])
-        self._footprints: dict[Hashable, Footprint] = {}
+        self.start_s = np.array([memo.cost.segment_s(d.name) for d in self.devices])
+        self.copy_s = np.array([memo.cost.copy_s(d.name, 1.0) for d in self.devices])
+        self._configuration_tables: dict[Hashable, ConfigurationTable] = {}
         self._tables: dict[Hashable, Table] = {}
 
-    def run(self) -> Priced:
-        nodes = self.study.ground.reaches
-        prints = [self.footprint(node) for node in nodes]
+    def build_problem(self) -> LayerwiseProblem:
+        """The search problem over every layer and junction, and every tensor between two of them."""
+        nodes = self.memo.operator_costs.search_nodes
+        costs = [self.configurations_of(node) for node in nodes]
         homes = {name: (n, k) for n, node in enumerate(nodes) for k, name in enumerate(node.layer.exits)}
-        unary = [one.seconds for one in prints]
+        unary = [one.seconds for one in costs]
         edges: list[Edge] = []
         brought: set[str] = set()
-        for n, (node, one) in enumerate(zip(nodes, prints, strict=True)):
+        for n, (node, one) in enumerate(zip(nodes, costs, strict=True)):
             for s, name in enumerate(node.sources):
                 if name in homes:
                     m, k = homes[name]
@@ -89,87 +100,93 @@ class Pricer:
                 elif name not in brought:
                     # Later readers find it there: it was sent when the request came in.
                     brought.add(name)
-                    unary[n] = unary[n] + self._brought(node, one.reads[s], s, name)
+                    unary[n] = unary[n] + self._input_s(node, one.reads[s], s, name)
             for k, name in enumerate(node.layer.exits):
-                if name in self.study.graph.outputs:
-                    unary[n] = unary[n] + self._answered(node, k, name)
-        return Priced(nodes, tuple(one.choices for one in prints), tuple(unary), tuple(edges))
+                if name in self.memo.graph.outputs:
+                    unary[n] = unary[n] + self._output_s(node, k, name)
+        return LayerwiseProblem(nodes, tuple(one.choices for one in costs), tuple(unary), tuple(edges))
 
-    def footprint(self, reach: SearchNode) -> Footprint:
-        """Under the configurations that are worth weighing."""
-        found = self._footprints.get(reach.kind)
+    def configurations_of(self, node: SearchNode) -> ConfigurationTable:
+        """The costs of a node under the configurations that are worth weighing; of equal kinds, one object."""
+        found = self._configuration_tables.get(node.kind)
         if found is None:
-            walker = Walker(self.study, reach)
-            speeds = walker.speeds()
-            choices = configurations(reach.layer, self.among, speeds, self._may_sum(reach, walker.whole))
-            kept = tuple(self._worth(reach, walker, choices))
-            one = walker.measure(kept)
-            seconds = one.seconds + self._summing(one.addends)
-            found = self._footprints[reach.kind] = replace(one, seconds=seconds)
+            costs = ConfigurationCosts(self.memo, node)
+            speeds = costs.speeds()
+            choices = list_configurations(node.layer, self.among, speeds, self._may_sum(node, costs.whole))
+            kept = tuple(self._select(node, costs, choices))
+            one = costs.measure(kept)
+            seconds = one.seconds + self._summing_s(one.addend_bytes)
+            found = self._configuration_tables[node.kind] = replace(one, seconds=seconds)
         return found
 
-    def _worth(self, reach: SearchNode, walker: Walker, choices: Sequence[Choice]) -> Iterator[Choice]:
+    def _select(
+        self, node: SearchNode, costs: ConfigurationCosts, choices: Sequence[Choice]
+    ) -> Iterator[Choice]:
         """Those that are worth weighing, in order; what is sure not to be among them is not measured."""
-        places = max(1, most(len(self.devices)) - sum(map(self._kept, choices)))
-        alone_s = min((walker.row(one).seconds for one in choices if is_alone(one)), default=float("inf"))
-        least = [
-            (walker.least_s(choice) + self._least_summing_s(reach, choice)) * NEARLY for choice in choices
-        ]
+        places = max(1, max_configurations(len(self.devices)) - sum(map(self._is_kept, choices)))
+        alone_s = min(
+            (costs.cost_of(one).seconds for one in choices if is_on_one_device(one)), default=float("inf")
+        )
+        least = [(costs.least_s(choice) + self._least_summing_s(node, choice)) * NEARLY for choice in choices]
         measured: dict[int, float] = {}
         ranked: list[float] = []
         """Seconds of those that compete for the places."""
-        for n in sorted(range(len(choices)), key=lambda n: (not self._kept(choices[n]), least[n])):
+        for n in sorted(range(len(choices)), key=lambda n: (not self._is_kept(choices[n]), least[n])):
             if len(ranked) >= places and least[n] > ranked[places - 1]:
                 break
             choice = choices[n]
-            measured[n] = self._seconds(walker, choice)
-            if not self._kept(choice) and (is_alone(choice) or measured[n] < alone_s):
+            measured[n] = self._seconds(costs, choice)
+            if not self._is_kept(choice) and (is_on_one_device(choice) or measured[n] < alone_s):
                 insort(ranked, measured[n])
         known = sorted(measured)
-        taken = worth(
-            [choices[n] for n in known], [measured[n] for n in known], self._kept, most(len(self.devices))
+        taken = select_configurations(
+            [choices[n] for n in known],
+            [measured[n] for n in known],
+            self._is_kept,
+            max_configurations(len(self.devices)),
         )
         yield from (choices[known[n]] for n in taken)
 
-    def _seconds(self, walker: Walker, choice: Choice) -> float:
-        """Of one configuration, and of summing what it makes parts of."""
-        row = walker.row(choice)
-        return row.seconds + (
-            float(self._summing(row.addends[None])[0]) if isinstance(choice, Reduce) else 0.0
+    def _seconds(self, costs: ConfigurationCosts, choice: Choice) -> float:
+        """Seconds of one configuration, and of summing what it makes parts of."""
+        cost = costs.cost_of(choice)
+        return cost.seconds + (
+            float(self._summing_s(cost.addend_bytes[None])[0]) if isinstance(choice, Reduce) else 0.0
         )
 
-    def _least_summing_s(self, reach: SearchNode, choice: Choice) -> float:
-        """Until a product's addends are combined, at the very least: each is as large as what the product writes. Where all
-        of it is wanted, each device gets one from each other; else all devices together get one from each but one."""
-        found = part(reach.layer, choice) if isinstance(choice, Reduce) else None
+    def _least_summing_s(self, node: SearchNode, choice: Choice) -> float:
+        """Seconds until a product's addends are combined, at the very least. Each addend is as large as what the product
+        writes. Where all of it is wanted, each device gets one from each other; else all devices together get one from each
+        but one."""
+        found = part(node.layer, choice) if isinstance(choice, Reduce) else None
         if found is None or not isinstance(choice, Reduce):
             return 0.0
-        op, others = self.study.graph.by_name[found[0]], len(found[1].parts) - 1
-        if self.study.coarse.accesses[op.name].family not in PRODUCTS:
+        op, others = self.memo.graph.by_name[found[0]], len(found[1].parts) - 1
+        if self.memo.coarse.accesses[op.name].family not in PRODUCTS:
             return 0.0
-        received = float(self.study.graph.tensors[op.outputs[0]].nbytes * others)
+        received = float(self.memo.graph.tensors[op.outputs[0]].nbytes * others)
         if isinstance(choice.then, Divide):
             received /= others + 1
-        return received * self.share * self.wires.least_byte_s
+        return received * self.share * self.links.least_byte_s
 
-    def _may_sum(self, reach: SearchNode, whole: LayerCost) -> bool:
+    def _may_sum(self, node: SearchNode, whole: LayerCost) -> bool:
         """Whether parts of sums are worth weighing: where a layer has more weights than output, as dense layers have,
         and half of the output can travel (at the least that has to) in less time than one device takes for it all."""
-        nbytes = max(self.study.graph.tensors[name].nbytes for name in reach.exits)
-        alone_s = min(whole.seconds(device) for device in self.devices)
-        pays = nbytes < whole.weight_bytes and nbytes * self.share / 2 * self.wires.least_byte_s < alone_s
+        nbytes = max(self.memo.graph.tensors[name].nbytes for name in node.exits)
+        alone_s = min(whole.seconds_on(device) for device in self.devices)
+        pays = nbytes < whole.weight_bytes and nbytes * self.share / 2 * self.links.least_byte_s < alone_s
         return pays or self.among.axis is not None
 
-    def _kept(self, choice: Choice) -> bool:
-        """On the fastest device, at the gateway, and on all."""
+    def _is_kept(self, choice: Choice) -> bool:
+        """Whether a configuration is weighed in any case: all on the fastest device, at the gateway, or on each device."""
         ends = (self.among.devices[0], self.among.gateway)
-        return isinstance(choice, Whole) and (not is_alone(choice) or choice.devices[0] in ends)
+        return isinstance(choice, Whole) and (not is_on_one_device(choice) or choice.devices[0] in ends)
 
-    def _summing(self, moved: Table) -> Table:
+    def _summing_s(self, moved: Table) -> Table:
         """Seconds in which addends travel and are taken in, by configuration."""
         gets = moved.sum(1)
         border = (gets > 0) * self.start_s + (gets + moved.sum(2)) * self.copy_s
-        found: Table = self.wires.seconds(moved * self.share) + border.max(1)
+        found: Table = self.links.seconds(moved * self.share) + border.max(1)
         return found
 
     def edge(self, writer: SearchNode, exit: int, reader: SearchNode, source: int) -> Table:
@@ -177,46 +194,51 @@ class Pricer:
         and what is copied at the segments' ends."""
         key = (writer.kind, exit, reader.kind, source)
         if key not in self._tables:
-            holds, reads = self.footprint(writer).holds[exit], self.footprint(reader).reads[source]
+            holds, reads = (
+                self.configurations_of(writer).holds[exit],
+                self.configurations_of(reader).reads[source],
+            )
             moved = self.moved(writer, exit, reader, source)
             name = writer.exits[exit]
-            border = self._border(moved, holds, reads, name)
-            share = self.study.travel_bytes(name) / (self.study.cost.item_bytes(name) or 1.0)
-            self._tables[key] = self.wires.seconds(moved * share) + border.max(2)
+            border = self._border_s(moved, holds, reads, name)
+            share = self.memo.travel_bytes(name) / (self.memo.cost.item_bytes(name) or 1.0)
+            self._tables[key] = self.links.seconds(moved * share) + border.max(2)
         return self._tables[key]
 
     def moved(self, writer: SearchNode, exit: int, reader: SearchNode, source: int) -> Table:
         """Bytes by [writer's configuration, reader's, source device, target device]."""
-        one, two, name = self.footprint(writer), self.footprint(reader), writer.exits[exit]
-        elements = float(self.study.graph.region_of(name).size)
+        one, two, name = self.configurations_of(writer), self.configurations_of(reader), writer.exits[exit]
+        elements = float(self.memo.graph.region_of(name).size)
         sends = np.stack([self._senders(choice, elements) for choice in one.choices])
         return self._moved(one.holds[exit], two.reads[source], sends, name)
 
-    def _brought(self, reach: SearchNode, reads: TensorRegions, source: int, name: str) -> Table:
-        """An input of the model, from the gateway to whoever reads it."""
-        key = (reach.kind, "input", source)
+    def _input_s(self, node: SearchNode, reads: TensorRegions, source: int, name: str) -> Table:
+        """Seconds to bring an input of the model from the gateway to the devices that read it, [configuration]."""
+        key = (node.kind, "input", source)
         if key not in self._tables:
-            full = self.study.graph.region_of(name)
-            held = TensorRegions([[full if n == self.gateway else None for n in range(len(self.devices))]])
+            full = self.memo.graph.region_of(name)
+            input_regions = TensorRegions(
+                [[full if n == self.gateway else None for n in range(len(self.devices))]]
+            )
             sends = np.zeros((1, len(self.devices), len(self.devices)), bool)
             sends[:, self.gateway] = True
-            moved = self._moved(held, reads, sends, name)
+            moved = self._moved(input_regions, reads, sends, name)
             nbytes = moved.sum(2)
             border = (nbytes > 0) * self.start_s + nbytes * self.copy_s
-            self._tables[key] = (self.wires.seconds(moved) + border.max(2))[0]
+            self._tables[key] = (self.links.seconds(moved) + border.max(2))[0]
         return self._tables[key]
 
-    def _answered(self, reach: SearchNode, exit: int, name: str) -> Table:
-        """An output of the model, from whoever holds it to the gateway."""
-        key = (reach.kind, "output", exit)
+    def _output_s(self, node: SearchNode, exit: int, name: str) -> Table:
+        """Seconds to bring an output of the model from the devices that hold it to the gateway, [configuration]."""
+        key = (node.kind, "output", exit)
         if key not in self._tables:
-            one, full = self.footprint(reach), self.study.graph.region_of(name)
+            one, full = self.configurations_of(node), self.memo.graph.region_of(name)
             reads = TensorRegions([[full if n == self.gateway else None for n in range(len(self.devices))]])
             sends = np.stack(
                 [self._senders(choice, float(full.size), to_gateway=True) for choice in one.choices]
             )
             moved = self._moved(one.holds[exit], reads, sends, name)
-            self._tables[key] = (self.wires.seconds(moved) + (moved.sum(3) * self.copy_s).max(2))[:, 0]
+            self._tables[key] = (self.links.seconds(moved) + (moved.sum(3) * self.copy_s).max(2))[:, 0]
         return self._tables[key]
 
     def _senders(self, choice: Choice, elements: float, to_gateway: bool = False) -> Mask:
@@ -242,23 +264,23 @@ class Pricer:
 
     def _sender(self, owners: Sequence[int], target: int, elements: float, to_gateway: bool) -> int:
         def rank(n: int) -> tuple[float, int]:
-            link = self.study.cluster.link(self.devices[owners[n]].name, self.devices[target].name)
+            link = self.memo.cluster.link(self.devices[owners[n]].name, self.devices[target].name)
             turn = (n - (0 if to_gateway else target)) % len(owners)
             return link.latency_s + elements / link.bytes_per_s, turn
 
         return owners[min(range(len(owners)), key=rank)]
 
     def _moved(self, holds: TensorRegions, reads: TensorRegions, sends: Mask, name: str) -> Table:
-        common = overlaps(holds.regions, reads.regions) * self.study.cost.item_bytes(name)
+        common = count_overlaps(holds.regions, reads.regions) * self.memo.cost.item_bytes(name)
         lanes = common[holds.index.T[:, None, :, None], reads.index.T[None, :, None, :]]
         lanes *= sends.transpose(1, 2, 0)[..., None]
         moved: Table = np.moveaxis(lanes, (0, 1), (2, 3))
         return moved
 
-    def _border(self, moved: Table, holds: TensorRegions, reads: TensorRegions, name: str) -> Table:
+    def _border_s(self, moved: Table, holds: TensorRegions, reads: TensorRegions, name: str) -> Table:
         """Seconds of the segments' ends, by [writer's configuration, reader's, device]: who receives starts a segment and
         puts together what it reads; who sends or receives has written what it holds."""
-        item_bytes = self.study.cost.item_bytes(name)
+        item_bytes = self.memo.cost.item_bytes(name)
         gets, gives = moved.any(2), moved.any(3)
         taken = self.start_s + reads.sizes * item_bytes * self.copy_s
         given = holds.sizes * item_bytes * self.copy_s
@@ -267,23 +289,23 @@ class Pricer:
 
 
 @dataclass(frozen=True)
-class _Wires:
+class _Links:
     """The links between any two devices, [source, target]."""
 
     fixed_s: Table
-    """Of a message, at each end."""
+    """Seconds that a message takes at each end."""
     latency_s: Table
     byte_s: Table
 
     @property
     def least_byte_s(self) -> float:
-        """Between two devices, of the quickest link."""
+        """Seconds a byte over the quickest link between two devices."""
         apart = ~np.eye(len(self.byte_s), dtype=bool)
         return float(self.byte_s[apart].min(initial=np.inf))
 
     def seconds(self, moved: Table) -> Table:
-        """Until all messages are there; bytes by [..., source, target]. As in the simulator, a device sends one after
-        another and receives one after another."""
+        """Seconds until all messages are there, from bytes by [..., source, target]. A device sends one
+        message after another and receives one after another, as in the simulator."""
         count = len(self.byte_s)
         # Devices first, as `_moved` has them in memory: numpy adds up long rows, and not four numbers at a time.
         lanes = np.ascontiguousarray(np.moveaxis(moved, (-2, -1), (0, 1))).reshape(count, count, -1)
@@ -296,11 +318,11 @@ class _Wires:
         return found
 
 
-def _wires(study: Study) -> _Wires:
-    names = [device.name for device in study.cluster.devices]
-    links: list[list[Link]] = [[study.cluster.link(a, b) for b in names] for a in names]
+def _make_links(memo: Memo) -> _Links:
+    names = [device.name for device in memo.cluster.devices]
+    links: list[list[Link]] = [[memo.cluster.link(a, b) for b in names] for a in names]
 
     def table(attribute: str) -> Table:
         return np.array([[float(getattr(link, attribute)) for link in row] for row in links])
 
-    return _Wires(table("message_s"), table("latency_s"), 1 / table("bytes_per_s"))
+    return _Links(table("message_s"), table("latency_s"), 1 / table("bytes_per_s"))

@@ -1,8 +1,7 @@
-"""Choices for layers, and the layouts that follow from them. Rules only.
+"""Choices for layers: how devices share one layer. Facts, and the rules that cut regions accordingly.
 
-A strategy takes one choice for every layer: divide its exits along an axis, place it whole, or leave it to
-its readers (which recompute the halo that they need). Everything else follows, back to front, from the
-access maps (propagate.py)."""
+A strategy takes one choice for every layer: divide its exits along an axis, place it whole, part a sum, or leave it to
+its readers, which recompute the halo that they need. Everything else follows from that, back to front (propagate.py)."""
 
 from __future__ import annotations
 
@@ -16,6 +15,9 @@ from edgepart.planner.layers.coarsen import Layer
 from edgepart.planner.layout.strategy import Layout, Parted
 from edgepart.planner.region import Interval, Region, span
 
+Shares = tuple[tuple[str, float], ...]
+"""Devices and the share of each; they need not sum to one."""
+
 
 @dataclass(frozen=True)
 class Divide:
@@ -23,7 +25,7 @@ class Divide:
 
     axes: tuple[str, ...]
     """Names of axes of the layer; one, two for a grid, or for halves one after another, the same again if need be."""
-    shares: tuple[tuple[str, float], ...]
+    shares: Shares
     """Device and its part, in order along the axis; need not sum to one. For a grid, row by row; for halves, those of
     the first half first."""
     grid: tuple[int, ...] = ()
@@ -39,7 +41,7 @@ class Divide:
 
 @dataclass(frozen=True)
 class Whole:
-    """All of it on each of these devices."""
+    """All of the layer on each of these devices."""
 
     devices: tuple[str, ...]
 
@@ -51,11 +53,11 @@ class Pull:
 
 @dataclass(frozen=True)
 class Reduce:
-    """An operator of it is parted along a reduced axis: each device makes the addends of its part."""
+    """An operator of the layer is parted along a reduced axis: each device makes the addends of its part."""
 
     axis: str
     """Name of a reduced axis of the layer."""
-    shares: tuple[tuple[str, float], ...]
+    shares: Shares
     """Device and its part, in order along the axis; need not sum to one."""
     then: Divide | Whole
     """Where the addends are combined, and the rest of the layer is computed: in pieces (a reduce-scatter), or all of
@@ -68,14 +70,14 @@ Choice = Divide | Whole | Pull | Reduce
 
 
 @dataclass(frozen=True)
-class Laid:
-    """What follows from choices."""
+class PropagatedLayouts:
+    """What follows from a choice for every layer."""
 
     layouts: Mapping[str, Layout]
-    """By tensor that an operator writes."""
+    """By name of a tensor that an operator writes, what devices compute of it."""
     parted: Mapping[str, Parted]
-    """By operator that is parted along a reduced axis."""
-    needed: Mapping[str, Mapping[str, Region]]
+    """By name of an operator that is parted along a reduced axis, its parts."""
+    reads: Mapping[str, Mapping[str, Region]]
     """By tensor and device, what the device reads of it to compute what it holds."""
 
 
@@ -124,7 +126,7 @@ def part(layer: Layer, choice: Reduce) -> tuple[str, Parted] | None:
     return (op, Parted(choice.axis, parts)) if len(parts) > 1 else None
 
 
-def tiles(name: str, region: Region, layer: Layer, choice: Divide) -> dict[str, Region]:
+def cut_tiles(name: str, region: Region, layer: Layer, choice: Divide) -> dict[str, Region]:
     """By device, its part of the exit `name`, of which `region` is all; ValueError where the layer lacks an axis."""
     axes = [axis for name in choice.axes if (axis := layer.axis(name)) is not None]
     if len(axes) < len(choice.axes):

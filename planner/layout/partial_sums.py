@@ -1,5 +1,5 @@
-"""Partial sums, written out: an operator that is parted along a reduced axis becomes one operator for each part
-and one that combines their addends.
+"""Partial sums as ordinary operators: one that is parted along a reduced axis becomes one operator for each part, and
+one that combines their addends.
 
 All of these are ordinary operators of an ordinary graph, so that everything behind it (demand, stages, the
 optimiser, segments, agents) moves and computes addends like any other tensor: combined in full on every
@@ -22,7 +22,7 @@ Combined = Mapping[str, Region]
 """By device, the region of an operator's output 0 that it makes out of addends."""
 
 
-def reduced_axis(op: Operator, access: Access, name: str) -> Axis:
+def find_reduced_axis(op: Operator, access: Access, name: str) -> Axis:
     """InternalError where `op` has no reduced axis of that name."""
     found = next((axis for axis in access.axes() if axis.name == name and axis.reducer is not None), None)
     if found is None:
@@ -30,8 +30,8 @@ def reduced_axis(op: Operator, access: Access, name: str) -> Axis:
     return found
 
 
-def addends_wanted(reduction: Reduction, parts: Sequence[Interval], combined: Combined) -> list[Outputs]:
-    """Per part, the regions of its addends that some device reads to make what it combines."""
+def find_wanted_addends(reduction: Reduction, parts: Sequence[Interval], combined: Combined) -> list[Outputs]:
+    """For each part, the regions of its addends that some device reads to make what it combines."""
     combine, count = reduction.combine(tuple(parts)), len(reduction.addends)
     found: list[dict[int, Region]] = [{} for _ in parts]
     for region in combined.values():
@@ -43,9 +43,9 @@ def addends_wanted(reduction: Reduction, parts: Sequence[Interval], combined: Co
     return list(found)
 
 
-def read_again(reduction: Reduction, count: int, region: Region) -> Iterator[tuple[int, Region]]:
-    """Inputs of the operator, and their regions, that combining `region` from `count` parts reads besides the
-    addends."""
+def find_reread_inputs(reduction: Reduction, count: int, region: Region) -> Iterator[tuple[int, Region]]:
+    """What combining `region` from `count` parts reads besides the addends: indices of the operator's inputs, and
+    regions."""
     parts = tuple(Interval(n, n + 1) for n in range(count))  # Only how many there are matters here.
     needs = reduction.combine(parts).needs({0: region})
     for index, need in zip(reduction.again, needs[count * len(reduction.addends) :], strict=True):
@@ -59,23 +59,24 @@ class _Parts:
 
     operators: tuple[Operator, ...]
     accesses: tuple[Access, ...]
-    """Of each of these."""
+    """The declaration of each of these."""
     tensors: Mapping[str, Tensor]
+    """The addends, by name."""
     layouts: Mapping[str, Layout]
-    """Of the addends."""
+    """By name of an addend, who makes what of it."""
 
 
 class PartialStrategies:
-    """Strategies of one problem without any `Strategy.parted`. Operators that two of them part alike become the very
+    """Writes out the partial sums of strategies of one problem. Operators that two strategies part alike become the very
     same operators."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, Parted, int], tuple[_Parts | None, Layout | None]] = {}
 
-    def out(
+    def write_out(
         self, problem: Problem, strategy: Strategy, accesses: Mapping[str, Access]
     ) -> tuple[Problem, Strategy, Mapping[str, Access]]:
-        """The same problem, strategy and declarations.
+        """The problem, strategy and declarations with every parted operator written out, and no `Strategy.parted`.
 
         InternalError where the parts do not make up a reduced axis of the operator."""
         if not strategy.parted:
@@ -108,13 +109,13 @@ class PartialStrategies:
         if key not in self._found:
             regions = layout.regions if layout else {}
             combined = {device: region for device, region in regions.items() if not region.is_empty}
-            made = _written_out(graph, op, access, parted, combined) if combined else None
+            made = _write_out(graph, op, access, parted, combined) if combined else None
             self._found[key] = made, layout
         return self._found[key][0]
 
 
-def _written_out(graph: Graph, op: Operator, access: Access, parted: Parted, combined: Combined) -> _Parts:
-    axis = reduced_axis(op, access, parted.axis)
+def _write_out(graph: Graph, op: Operator, access: Access, parted: Parted, combined: Combined) -> _Parts:
+    axis = find_reduced_axis(op, access, parted.axis)
     intervals = [interval for _, interval in parted.parts]
     if not _make_up(intervals, axis):
         raise InternalError(f"{op.op_type} {op.name!r}: {intervals} are not the parts of {axis}")
@@ -123,7 +124,7 @@ def _written_out(graph: Graph, op: Operator, access: Access, parted: Parted, com
     tensors: dict[str, Tensor] = {}
     layouts: dict[str, Layout] = {}
     made: list[str] = []
-    wanted = addends_wanted(reduction, intervals, combined)
+    wanted = find_wanted_addends(reduction, intervals, combined)
     for (device, interval), regions in zip(parted.parts, wanted, strict=True):
         where = f"#{axis.name}[{interval.start}:{interval.stop}]"
         addends = [_addend(graph, op, k, where, addend) for k, addend in enumerate(reduction.addends)]

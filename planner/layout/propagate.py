@@ -1,8 +1,11 @@
-"""Laying: from choices for layers to the layouts that follow, back to front, from the access maps. Rules only.
+"""Propagation: from choices for layers to the layouts of all tensors.
+
+Takes a choice for every layer; gives the region of every tensor that each device computes, and what devices read to do
+so. It walks the graph from back to front and asks access maps what each operator needs.
 
 A search lays out hundreds of candidates that differ in few layers. So what follows from the same choice and the same
 readers is worked out once: everything here is a pure function of records that are compared by identity, and a
-candidate costs a look-up for each operator where nothing is new."""
+candidate costs a look-up for each operator where nothing is new. Rules only."""
 
 from __future__ import annotations
 
@@ -10,52 +13,62 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from edgepart.planner.layers.chains import chains
-from edgepart.planner.layers.chains import written as written_by
+from edgepart.planner.layers.chains import find_chains, output_of
 from edgepart.planner.layers.coarsen import Coarse, Layer
-from edgepart.planner.layout.choices import Choice, Divide, Laid, Pull, Reduce, Whole, compact, part, tiles
-from edgepart.planner.layout.partial_sums import addends_wanted, read_again, reduced_axis
+from edgepart.planner.layout.choices import (
+    Choice,
+    Divide,
+    PropagatedLayouts,
+    Pull,
+    Reduce,
+    Whole,
+    compact,
+    cut_tiles,
+    part,
+)
+from edgepart.planner.layout.partial_sums import find_reduced_axis, find_reread_inputs, find_wanted_addends
 from edgepart.planner.layout.strategy import Layout, Parted
 from edgepart.planner.model.graph import Operator
 from edgepart.planner.region import Region
 
-Spread = Mapping[str, Region]
-"""By device, a region of one tensor; never changed once it is made."""
+DeviceRegions = Mapping[str, Region]
+"""By device, a region of one tensor; never changed once it exists."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorReads:
-    """What is read of one tensor, by whoever reads it."""
+    """What all its readers together read of one tensor."""
 
-    regions: Spread
-    by_parts: Spread
-    """Without what is read for layers that are whole: that is all of it, and is no halo."""
+    regions: DeviceRegions
+    """What each device reads."""
+    by_parts: DeviceRegions
+    """What each device reads for layers that are divided. A layer that is whole reads everything, which is no halo."""
     for_whole: frozenset[str] = frozenset()
-    """Devices where a layer that is whole reads it, if only through layers that are left to it."""
+    """Devices where a layer that is whole reads it, perhaps through layers that are left to their readers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Taken:
-    """A choice; equal ones are the same one."""
+class InternedChoice:
+    """A choice, compared by identity: equal choices share one of these."""
 
     choice: Choice
 
 
-NOBODY = TensorReads({}, {})
-LEFT = Taken(Pull())
+NO_READS = TensorReads({}, {})
+PULLED = InternedChoice(Pull())
 
 Reads = tuple[tuple[int, TensorReads], ...]
-"""What one operator reads: the places of tensors among its inputs and what it captures, and of each what."""
+"""What one operator reads: the place of each tensor among its inputs and captured tensors, and what of it."""
 
 
-class Laying:
-    """Layouts for many candidates of one graph."""
+class LayoutPropagator:
+    """Works out layouts for many candidates of one graph."""
 
     def __init__(self, coarse: Coarse) -> None:
         self.coarse = coarse
         self.graph = coarse.graph
         self._layers = {n: layer for layer in coarse.layers for n in layer.exits}
-        self._chains = {chain[-1].name: chain for chain in chains(coarse)}
+        self._chains = {chain[-1].name: chain for chain in find_chains(coarse)}
         self._chain_kinds: dict[str, Hashable] = {}
         self._walk = tuple(
             (
@@ -68,40 +81,40 @@ class Laying:
             for op in reversed(self.graph.operators)
         )
         self._followed: dict[Hashable, tuple[tuple[tuple[Layout, TensorReads], ...], Reads]] = {}
-        self._laid: dict[frozenset[tuple[int, Taken]], Laid] = {}
-        self._taken: dict[Choice, Taken] = {}
-        self._parts: dict[tuple[int, Taken], tuple[str, Parted] | None] = {}
-        self._layouts: dict[tuple[str, Taken, TensorReads | None], Layout] = {}
+        self._results: dict[frozenset[tuple[int, InternedChoice]], PropagatedLayouts] = {}
+        self._interned: dict[Choice, InternedChoice] = {}
+        self._parts: dict[tuple[int, InternedChoice], tuple[str, Parted] | None] = {}
+        self._layouts: dict[tuple[str, InternedChoice, TensorReads | None], Layout] = {}
         self._tiled: dict[Hashable, Layout] = {}
         self._equal: dict[tuple[tuple[str, Region], ...], Layout] = {}
         self._opaque: dict[tuple[str, tuple[int, ...]], tuple[Layout, ...]] = {}
         self._reads: dict[Hashable, Reads] = {}
         self._unions: dict[tuple[TensorReads, TensorReads], TensorReads] = {}
 
-    def lay_out(self, choices: Mapping[int, Choice]) -> Laid:
-        """A layout for every tensor that an operator writes, from a choice for every layer that has exits; the same
-        records for the same choices."""
+    def lay_out(self, choices: Mapping[int, Choice]) -> PropagatedLayouts:
+        """The layouts that follow from a choice for every layer that has exits, by layer number; the same records for the
+        same choices."""
         taken = {number: self._intern(choice) for number, choice in choices.items()}
         key = frozenset(taken.items())
-        if key not in self._laid:
-            self._laid[key] = self._lay_out(taken)
-        return self._laid[key]
+        if key not in self._results:
+            self._results[key] = self._lay_out(taken)
+        return self._results[key]
 
-    def _lay_out(self, taken: Mapping[int, Taken]) -> Laid:
+    def _lay_out(self, taken: Mapping[int, InternedChoice]) -> PropagatedLayouts:
         parted: dict[str, Parted] = {}
         for number, one in taken.items():
             if isinstance(one.choice, Reduce) and (found := self._part(number, one)):
                 parted[found[0]] = found[1]
-        read = dict.fromkeys(self.graph.tensors, NOBODY)
+        read = dict.fromkeys(self.graph.tensors, NO_READS)
         layouts: dict[str, Layout] = {}
         heads: dict[str, Reads] = {}
-        """Of chains that were followed, by operator, what it reads: nothing, save for the first one."""
+        """By operator of a chain that was followed, what it reads from outside the chain; only the first one reads any."""
         for op, number, written, inputs, chain in self._walk:
             if op.name in heads:
                 for place, more in heads[op.name]:
                     read[inputs[place]] = self._union(read[inputs[place]], more)
                 continue
-            one = taken.get(number, LEFT)
+            one = taken.get(number, PULLED)
             made = tuple(self._layout(name, one, read[name]) for name in written)
             if self.coarse.accesses[op.name].opaque is not None:
                 made = self._all_or_nothing(op, written, made)
@@ -110,81 +123,84 @@ class Laying:
             if chain and not (parted and any(member.name in parted for member in chain)):
                 inside, heads[chain[0].name] = self._follow(chain, made[0], whole)
                 for member, (layout, wanted) in zip(chain, inside, strict=False):
-                    layouts[written_by(member)] = layout
-                    read[written_by(member)] = wanted
+                    layouts[output_of(member)] = layout
+                    read[output_of(member)] = wanted
                     heads.setdefault(member.name, ())
                 continue
             for place, more in self._reads_of(op, parted.get(op.name), made, whole):
                 read[inputs[place]] = self._union(read[inputs[place]], more)
-        return Laid(layouts, parted, {name: one.regions for name, one in read.items()})
+        return PropagatedLayouts(layouts, parted, {name: one.regions for name, one in read.items()})
 
     def _follow(
         self, chain: Sequence[Operator], made: Layout, whole: frozenset[str] | None
     ) -> tuple[tuple[tuple[Layout, TensorReads], ...], Reads]:
-        """Of each operator of a chain but the last, the layout of what it writes and what is read of that; and what the
-        first one reads. `made` is the last one's, and `whole` the devices that compute it for a layer that is whole."""
+        """For each operator of a chain but the last, the layout of what it writes and what is read of that; and what the
+        first one reads. `made` is the last one's layout, and `whole` names the devices that compute it for a layer that is
+        whole."""
         name = chain[-1].name
         if name not in self._chain_kinds:
-            links = tuple(op.inputs.index(written_by(before)) for before, op in pairwise(chain))
+            links = tuple(op.inputs.index(output_of(before)) for before, op in pairwise(chain))
             self._chain_kinds[name] = links, tuple(self.coarse.kinds[op.name] for op in chain)
         key = (self._chain_kinds[name], id(made), whole)
         found = self._followed.get(key)
         if found is None:
             inside: list[tuple[Layout, TensorReads]] = []
             for before, op in reversed(tuple(pairwise(chain))):
-                wanted = next((one for _, one in self._reads_of(op, None, (made,), whole)), NOBODY)
-                made = self._layout(written_by(before), LEFT, wanted)
+                wanted = next((one for _, one in self._reads_of(op, None, (made,), whole)), NO_READS)
+                made = self._layout(output_of(before), PULLED, wanted)
                 whole = None if whole is None else _for_whole((made,), (wanted,))
                 inside.append((made, wanted))
             reads = self._reads_of(chain[0], None, (made,), whole)
             found = self._followed[key] = tuple(reversed(inside)), reads
         return found
 
-    def _intern(self, choice: Choice) -> Taken:
-        found = self._taken.get(choice)
+    def _intern(self, choice: Choice) -> InternedChoice:
+        found = self._interned.get(choice)
         if found is None:
-            found = self._taken[choice] = Taken(choice)
+            found = self._interned[choice] = InternedChoice(choice)
         return found
 
-    def _part(self, number: int, one: Taken) -> tuple[str, Parted] | None:
+    def _part(self, number: int, one: InternedChoice) -> tuple[str, Parted] | None:
         if (number, one) not in self._parts:
             assert isinstance(one.choice, Reduce)
             self._parts[number, one] = part(self.coarse.layers[number], one.choice)
         return self._parts[number, one]
 
-    def _layout(self, name: str, one: Taken, read: TensorReads) -> Layout:
-        """What each device computes of one tensor. Few choices look at who reads it."""
+    def _layout(self, name: str, one: InternedChoice, read: TensorReads) -> Layout:
+        """What each device computes of one tensor. Few choices depend on who reads it."""
         layer = self._layers.get(name)
-        choice = one.choice if layer else LEFT.choice
+        choice = one.choice if layer else PULLED.choice
         choice = choice.then if isinstance(choice, Reduce) else choice
         looks = isinstance(choice, Pull) or (
             isinstance(choice, Divide) and (choice.widened or choice.aligned)
         )
-        key = (name, one if layer else LEFT, read if looks else None)
+        key = (name, one if layer else PULLED, read if looks else None)
         found = self._layouts.get(key)
         if found is None:
             if isinstance(choice, Pull) and name in self.graph.outputs:
                 raise ValueError(f"output {name!r} of the model cannot be left to its readers")
-            found = self._layouts[key] = self._made(name, layer, one, choice, read)
+            found = self._layouts[key] = self._make_layout(name, layer, one, choice, read)
         return found
 
-    def _made(self, name: str, layer: Layer | None, one: Taken, choice: Choice, read: TensorReads) -> Layout:
+    def _make_layout(
+        self, name: str, layer: Layer | None, one: InternedChoice, choice: Choice, read: TensorReads
+    ) -> Layout:
         full = self.graph.tensors[name].region
         if isinstance(choice, Whole):
             return self._same(dict.fromkeys(choice.devices, full))
         if not isinstance(choice, Divide) or layer is None:
             return self._same({device: compact(region) for device, region in read.regions.items()})
-        if choice.aligned and (needed := _aligned(full, choice, read)):
+        if choice.aligned and (needed := _align(full, choice, read)):
             return self._same(needed)
         axes = [layer.axis(axis) for axis in choice.axes]
         key = (full, one, *((axis, layer.place(axis, name)) for axis in axes if axis))
         if key not in self._tiled:
-            self._tiled[key] = self._same(tiles(name, full, layer, choice))
+            self._tiled[key] = self._same(cut_tiles(name, full, layer, choice))
         found = self._tiled[key]
-        return self._same(_widened(found.regions, read.by_parts)) if choice.widened else found
+        return self._same(_widen(found.regions, read.by_parts)) if choice.widened else found
 
-    def _same(self, regions: Spread) -> Layout:
-        """The same layout for equal regions, whatever tensor they are of."""
+    def _same(self, regions: DeviceRegions) -> Layout:
+        """One layout for equal regions, whatever tensor they belong to."""
         key = tuple(regions.items())
         found = self._equal.get(key)
         if found is None:
@@ -211,7 +227,7 @@ class Laying:
         made: tuple[Layout, ...],
         whole: frozenset[str] | None,
     ) -> Reads:
-        """What `op` reads; `whole` are the devices that compute it for a layer that is whole, None for all."""
+        """What `op` reads; `whole` names the devices that compute it for a layer that is whole, None for all."""
         kind = self.coarse.kinds[op.name]  # Operators that are alike read alike.
         key = (kind, parted, tuple(map(id, made)), whole)
         found = self._reads.get(key)
@@ -221,11 +237,11 @@ class Laying:
                 whole = frozenset()
             else:
                 reads = self._read(op, made)
-            found = self._reads[key] = tuple(self._gathered((*op.inputs, *op.captured), reads, whole))
+            found = self._reads[key] = tuple(self._group_by_tensor((*op.inputs, *op.captured), reads, whole))
         return found
 
     def _read(self, op: Operator, made: tuple[Layout, ...]) -> Iterator[tuple[int, str, Region]]:
-        """Place, device and region, of all that is read to compute the layouts."""
+        """Place, device and region of everything that is read to compute the layouts."""
         indices = [index for index, name in enumerate(op.outputs) if name]
         access = self.coarse.accesses[op.name]
         captured = [self.graph.region_of(name) for name in op.captured]
@@ -237,26 +253,27 @@ class Laying:
                     yield place, device, region
 
     def _read_parted(
-        self, op: Operator, parted: Parted, combined: Spread
+        self, op: Operator, parted: Parted, combined: DeviceRegions
     ) -> Iterator[tuple[int, str, Region]]:
-        """Each device reads for its part what all that is combined needs of it."""
+        """Place, device and region of everything that is read to make addends. Each device makes those of its part that
+        some device combines."""
         access = self.coarse.accesses[op.name]
-        reduction = access.reduction(reduced_axis(op, access, parted.axis))
+        reduction = access.reduction(find_reduced_axis(op, access, parted.axis))
         parts = [interval for _, interval in parted.parts]
         for (device, interval), wanted in zip(
-            parted.parts, addends_wanted(reduction, parts, combined), strict=True
+            parted.parts, find_wanted_addends(reduction, parts, combined), strict=True
         ):
             for place, region in enumerate(reduction.part(interval).needs(wanted) if wanted else ()):
                 if region is not None:
                     yield place, device, region
         for device, region in combined.items():
-            for place, again in read_again(reduction, len(parts), region):
+            for place, again in find_reread_inputs(reduction, len(parts), region):
                 yield place, device, again
 
-    def _gathered(
+    def _group_by_tensor(
         self, names: Sequence[str], reads: Iterable[tuple[int, str, Region]], whole: frozenset[str] | None
     ) -> Iterator[tuple[int, TensorReads]]:
-        """By tensor; what is read on the devices `whole` is for layers that are whole (None: on all)."""
+        """The reads of each tensor; those on the devices `whole` are for layers that are whole (None: on all devices)."""
         found: dict[int, dict[str, Region]] = {}
         for place, device, region in reads:
             if names[place] in self.graph.tensors and not region.is_empty:
@@ -271,19 +288,19 @@ class Laying:
                 yield place, TensorReads(regions, by_parts, whole.intersection(regions))
 
     def _union(self, one: TensorReads, two: TensorReads) -> TensorReads:
-        if one is NOBODY:
+        if one is NO_READS:
             return two
         found = self._unions.get((one, two))
         if found is None:
             for_whole = one.for_whole | two.for_whole
-            regions = _united(one.regions, two.regions)
-            by_parts = _united(one.by_parts, two.by_parts) if for_whole else regions
+            regions = _unite(one.regions, two.regions)
+            by_parts = _unite(one.by_parts, two.by_parts) if for_whole else regions
             found = self._unions[one, two] = TensorReads(regions, by_parts, for_whole)
         return found
 
 
 def _for_whole(made: Iterable[Layout], reads: Iterable[TensorReads]) -> frozenset[str]:
-    """Devices that compute some of an output which is read there for a layer that is whole."""
+    """Devices that compute a part of an output which is read there for a layer that is whole."""
     found: frozenset[str] = frozenset()
     for layout, read in zip(made, reads, strict=True):
         if read.for_whole:
@@ -291,7 +308,7 @@ def _for_whole(made: Iterable[Layout], reads: Iterable[TensorReads]) -> frozense
     return found
 
 
-def _aligned(full: Region, choice: Divide, read: TensorReads) -> Spread | None:
+def _align(full: Region, choice: Divide, read: TensorReads) -> DeviceRegions | None:
     """What each device needs, where that is a partition of the tensor."""
     needed = read.by_parts
     if not set(needed) <= {device for device, _ in choice.shares} or read.regions != needed:
@@ -301,13 +318,13 @@ def _aligned(full: Region, choice: Divide, read: TensorReads) -> Spread | None:
     return needed
 
 
-def _widened(regions: Spread, needed: Spread) -> Spread:
+def _widen(regions: DeviceRegions, needed: DeviceRegions) -> DeviceRegions:
     return {
         device: region.union_spans(needed.get(device, region)).hull() for device, region in regions.items()
     }
 
 
-def _united(one: Spread, two: Spread) -> Spread:
+def _unite(one: DeviceRegions, two: DeviceRegions) -> DeviceRegions:
     found = dict(one)
     for device, region in two.items():
         _add(found, device, region)

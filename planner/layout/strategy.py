@@ -78,7 +78,7 @@ class Strategy:
     different devices."""
 
     @cached_property
-    def everywhere(self) -> Mapping[str, Layout]:
+    def all_layouts(self) -> Mapping[str, Layout]:
         """The layouts, those of all replicas together: for people."""
         if not self.replicas:
             return self.layouts
@@ -92,7 +92,7 @@ class Strategy:
         }
 
 
-def side_by_side(name: str, replicas: Sequence[Strategy], why: str) -> Strategy:
+def deal_to_replicas(name: str, replicas: Sequence[Strategy], why: str) -> Strategy:
     """Requests dealt out to these strategies, which are on different devices."""
     return Strategy(name, {}, why=why, replicas=tuple(replicas))
 

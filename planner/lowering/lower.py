@@ -122,7 +122,7 @@ class Lowering:
 
     def _draw(self, strategy: Strategy) -> Blueprint:
         """The strategy's layouts as a Blueprint, checked and in normal form."""
-        problem, strategy, found = self._written.out(self.problem, strategy, self.accesses)
+        problem, strategy, found = self._written.write_out(self.problem, strategy, self.accesses)
         owned: dict[str, Owned] = {}
         for op in problem.graph.operators:
             for name in filter(None, op.outputs):

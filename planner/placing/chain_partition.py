@@ -37,7 +37,7 @@ def balance(loads: Sequence[Loads], whole: np.ufunc = np.maximum) -> Iterator[St
     few = [_stages_only(load) for load in loads[:MOST_DEVICES]]
     yield from _in_any_order(few, whole)
     if len(loads) > len(few):
-        yield from in_order([_stages_only(load) for load in loads], whole)
+        yield from balance_in_order([_stages_only(load) for load in loads], whole)
 
 
 def _stages_only(load: Loads) -> Loads:
@@ -77,7 +77,7 @@ def _back(came: np.ndarray[Any, np.dtype[np.int_]], taken: int) -> list[tuple[in
     return stages[::-1]
 
 
-def in_order(loads: Sequence[Loads], whole: np.ufunc = np.maximum) -> Iterator[Stages]:
+def balance_in_order(loads: Sequence[Loads], whole: np.ufunc = np.maximum) -> Iterator[Stages]:
     """The division with the least busiest device where devices come in the order given, some left out; none where there
     is none."""
     places = loads[0].shape[0]

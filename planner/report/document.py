@@ -85,7 +85,7 @@ def _device(
 def parts(graph: Graph, strategy: Strategy, device: str) -> dict[str, str]:
     """The part of each tensor that `device` computes, as text for people: "height 0:75", "whole"."""
     found: dict[str, str] = {}
-    layouts = strategy.everywhere
+    layouts = strategy.all_layouts
     for op in graph.operators:
         for name in filter(None, op.outputs):
             layout = layouts.get(name)

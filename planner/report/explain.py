@@ -15,23 +15,29 @@ from itertools import islice
 
 from edgepart.planner.devices.cluster import Cluster
 from edgepart.planner.figures import figure, nbytes, seconds
-from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole
+from edgepart.planner.layout.choices import Choice, Divide, Reduce, Shares, Whole
 from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.plans.timeline import critical_path
 from edgepart.planner.report.sentences import as_lines, phrases
-from edgepart.planner.search.study import WORTH, Shares, Study
+from edgepart.planner.search.memo import Memo
+from edgepart.planner.search.scorer import Scorer
+from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import Simulation, run_schedule
 from edgepart.planner.simulation.throughput import stream
 from edgepart.planner.strategies.auto import CANDIDATE_S, SHARE_S
-from edgepart.planner.strategies.bbgrap import along
-from edgepart.planner.strategies.pipeline import staged
-from edgepart.planner.strategies.replicas import replicated
+from edgepart.planner.strategies.bbgrap import divide_along
+from edgepart.planner.strategies.pipeline import place_in_stages
+from edgepart.planner.strategies.replicas import make_replicas
 
 MOSTLY = 0.8
 """The part from which on a thing is as good as all there is."""
 
 TIMES = 2.0
 """How much faster the network is that is tried."""
+
+NOTABLE = 0.97
+"""The score of something better over what is there, at most, for the gain to be spoken of: predictions are wrong by
+less than that."""
 
 TRIAL = 0.2
 """Of the search budget, for both what-ifs together."""
@@ -51,7 +57,7 @@ def explain(study: Study, strategy: Strategy, simulation: Simulation, alone: Str
         return as_lines(*reasons)
     limit, more = bound(study, simulation)
     first = "; ".join(filter(None, (_beside(study, strategy, alone), limit)))
-    if strategy.name == "auto" and len(simulation.compute_s) == 1 and len(study.by_speed) > 1:
+    if strategy.name == "auto" and len(simulation.compute_s) == 1 and len(study.memo.by_speed) > 1:
         (device,) = simulation.compute_s
         loses = "every split that was tried loses more to its links than it gains"
         first = f"the whole model runs on {device}, because {loses}"
@@ -61,22 +67,22 @@ def explain(study: Study, strategy: Strategy, simulation: Simulation, alone: Str
 
 def _beside(study: Study, strategy: Strategy, alone: Strategy | None) -> str:
     """How much better the strategy is than the best single device; "" where it is on one device itself."""
-    if alone is None or len(study.forecast(strategy).compute_s) == 1:
+    if alone is None or len(study.scorer.forecast(strategy).compute_s) == 1:
         return ""
-    device = next(iter(study.forecast(alone).compute_s), study.problem.gateway)
-    times = study.score(alone) / study.score(strategy)
-    if study.problem.objective == "throughput":
+    device = next(iter(study.scorer.forecast(alone).compute_s), study.memo.problem.gateway)
+    times = study.scorer.score(alone) / study.scorer.score(strategy)
+    if study.memo.problem.objective == "throughput":
         return f"the plan answers {times:.2f} times as many requests as {device} alone"
     return f"the plan is {times:.2f} times as fast as {device} alone"
 
 
 def bound(study: Study, simulation: Simulation) -> tuple[str, str]:
     """What takes most of the time, and what takes the rest ("" where that is little)."""
-    if study.problem.objective == "throughput":
-        return _bound_of_many(study, simulation), ""
+    if study.memo.problem.objective == "throughput":
+        return _bound_of_many(study.scorer, simulation), ""
     computing = defaultdict[str, float](float)
     moving = defaultdict[tuple[str, str], float](float)
-    gateway = study.problem.gateway
+    gateway = study.memo.problem.gateway
     for leg in critical_path(simulation.schedule, simulation.arrivals_s):
         if leg.kind == "compute":
             computing[leg.source] += leg.seconds
@@ -115,10 +121,10 @@ def _bound_by_moving(moving: Mapping[tuple[str, str], float], simulation: Simula
     return text, f"the devices send each other {figure(moved)} MB" if len(simulation.compute_s) > 1 else ""
 
 
-def _bound_of_many(study: Study, simulation: Simulation) -> str:
+def _bound_of_many(scorer: Scorer, simulation: Simulation) -> str:
     """For many requests: what they share that is busiest."""
     order = ("compute", "medium", "link", "send", "receive")
-    many = study.many(simulation)
+    many = scorer.run_stream(simulation)
     loads = simulation.loads_of(many.parts)
     busiest = max(loads, key=lambda thing: (loads[thing], -order.index(thing[0])))
     part = min(1.0, loads[busiest] * many.throughput_per_s)
@@ -135,11 +141,11 @@ def _bound_of_many(study: Study, simulation: Simulation) -> str:
 
 def _memory(study: Study, simulation: Simulation) -> str:
     """What the devices' memory keeps from being chosen, where that is worth a sentence."""
-    if study.too_big is None or study.problem.objective == "throughput":
+    if study.scorer.too_big is None or study.memo.problem.objective == "throughput":
         return ""
-    strategy, short = study.too_big
-    faster = study.forecast(strategy).latency_s
-    if faster > WORTH * simulation.latency_s:
+    strategy, short = study.scorer.too_big
+    faster = study.scorer.forecast(strategy).latency_s
+    if faster > NOTABLE * simulation.latency_s:
         return ""
     device, lack = max(short.items(), key=lambda item: item[1])
     return (
@@ -150,74 +156,80 @@ def _memory(study: Study, simulation: Simulation) -> str:
 
 def outlook(study: Study, strategy: Strategy) -> list[str]:
     """What a network twice as fast, and one more device like the fastest, would give; [] without budget for that."""
-    fastest = study.by_speed[0]
-    each_s = CANDIDATE_S + SHARE_S * len(study.graph.operators) * (len(study.by_speed) + 1) ** 1.5
-    trials = int(TRIAL / 2 * study.problem.search_budget_s / each_s)
-    now = study.score(strategy)
+    fastest = study.memo.by_speed[0]
+    each_s = CANDIDATE_S + SHARE_S * len(study.memo.graph.operators) * (len(study.memo.by_speed) + 1) ** 1.5
+    trials = int(TRIAL / 2 * study.memo.problem.search_budget_s / each_s)
+    now = study.scorer.score(strategy)
     found: list[tuple[str, float]] = []
-    if len(study.by_speed) > 1:
+    if len(study.memo.by_speed) > 1:
         found.append(("a network twice as fast", _with_faster_network(study, strategy, trials)))
     if trials:
-        name = ANOTHER + "!" * sum(device.startswith(ANOTHER) for device in study.whole_s)
-        more = study.cluster.joined_by_another(fastest, name)
+        name = ANOTHER + "!" * sum(device.startswith(ANOTHER) for device in study.memo.whole_s)
+        more = study.memo.cluster.joined_by_another(fastest, name)
         found.append((f"one more device like {fastest}", _best(study, more, strategy, trials)))
-    adverb = "many" if study.problem.objective == "throughput" else "fast"
+    adverb = "many" if study.memo.problem.objective == "throughput" else "fast"
     helpful = [
-        f"with {what} it would {_figure(study, score)}, {figure(now / score)} times as {adverb}"
+        f"with {what} it would {_figure(study.memo, score)}, {figure(now / score)} times as {adverb}"
         for what, score in found
-        if score < WORTH * now
+        if score < NOTABLE * now
     ]
-    useless = [what for what, score in found if score >= WORTH * now]
+    useless = [what for what, score in found if score >= NOTABLE * now]
     if useless:
         helpful.append(f"{' and '.join(useless)} would change little")
     return helpful
 
 
-def _figure(study: Study, score: float) -> str:
-    if study.problem.objective == "throughput":
+def _figure(memo: Memo, score: float) -> str:
+    if memo.problem.objective == "throughput":
         return f"answer {figure(1 / score)} requests a second"
     return f"take {seconds(score)}"
 
 
 def _with_faster_network(study: Study, strategy: Strategy, trials: int) -> float:
     """The same plan, and where that leaves devices idle, others."""
-    cluster, forecast = study.cluster.faster(TIMES), study.forecast(strategy)
-    same = run_schedule(forecast.schedule, cluster, study.problem.gateway)
+    cluster, forecast = study.memo.cluster.faster(TIMES), study.scorer.forecast(strategy)
+    same = run_schedule(forecast.schedule, cluster, study.memo.problem.gateway)
     score = same.latency_s
-    if study.problem.objective == "throughput":
-        in_flight = study.stream(strategy).in_flight
-        score = 1 / stream(same, cluster, study.problem.gateway, in_flight).throughput_per_s
-    idle = len(forecast.compute_s) < len(study.by_speed)
+    if study.memo.problem.objective == "throughput":
+        in_flight = study.scorer.forecast_stream(strategy).in_flight
+        score = 1 / stream(same, cluster, study.memo.problem.gateway, in_flight).throughput_per_s
+    idle = len(forecast.compute_s) < len(study.memo.by_speed)
     return min(score, _best(study, cluster, strategy, trials) if idle and trials else score)
 
 
 def _best(study: Study, cluster: Cluster, strategy: Strategy, trials: int) -> float:
     """The best score of `trials` variations of the strategy on `cluster`, at most; inf where none fits."""
-    other = study.on(cluster)
-    fitting = (s for s in islice(_variations(other, study, strategy), trials) if not other.short_bytes(s))
-    return min(map(other.score, fitting), default=float("inf"))
+    other = study.on(replace(study.memo.problem, cluster=cluster))
+    fitting = (
+        s for s in islice(_variations(other, study, strategy), trials) if not other.scorer.short_bytes(s)
+    )
+    return min(map(other.scorer.score, fitting), default=float("inf"))
 
 
 def _variations(other: Study, study: Study, strategy: Strategy) -> Iterator[Strategy]:
     """The strategy on another cluster: with its new device, if there is one, in every division; where the strategy was
     free, also the model in stages, and divided along one axis over all devices and over the two fastest."""
-    choices = study.choices_of(strategy)
-    new = other.cluster.devices[-1].name
-    if new not in study.whole_s and any(isinstance(c, Divide | Reduce) for c in choices.values()):
-        wider = {number: _with(choice, new, study.by_speed[0]) for number, choice in choices.items()}
-        yield other.strategy(strategy.name, wider, "", strategy.sync, strategy.hub)
+    choices = study.candidates.choices_of(strategy)
+    new = other.memo.cluster.devices[-1].name
+    if new not in study.memo.whole_s and any(isinstance(c, Divide | Reduce) for c in choices.values()):
+        wider = {number: _with(choice, new, study.memo.by_speed[0]) for number, choice in choices.items()}
+        yield other.candidates.make(strategy.name, wider, "", strategy.sync, strategy.hub)
     if strategy.replicas and strategy.name != "auto":
-        yield from replicated(other)
+        yield from make_replicas(other)
     if strategy.name != "auto":
         return
-    forced = study.problem.axis
-    if other.problem.objective == "throughput" and forced is None:
-        yield from replicated(other)
-        yield from staged(other)
-    axes = other.axis_names[:DIRECTIONS] if forced is None else [a for a in other.axis_names if a == forced]
+    forced = study.memo.problem.axis
+    if other.memo.problem.objective == "throughput" and forced is None:
+        yield from make_replicas(other)
+        yield from place_in_stages(other)
+    axes = (
+        other.memo.axis_names[:DIRECTIONS]
+        if forced is None
+        else [a for a in other.memo.axis_names if a == forced]
+    )
     for axis in axes:
-        for devices in dict.fromkeys((other.by_speed, other.by_speed[:2])):
-            yield along(other, axis, devices)
+        for devices in dict.fromkeys((other.memo.by_speed, other.memo.by_speed[:2])):
+            yield divide_along(other, axis, devices)
 
 
 def _with(choice: Choice, new: str, like: str) -> Choice:

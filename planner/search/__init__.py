@@ -1,10 +1,11 @@
-"""What strategies share: a problem with all that is known about it, candidates, moves between them, and bounds.
+"""What strategies share: what is known about a problem, candidates and their scores, moves between them, and bounds.
 
 May import: planner/cost, planner/devices, planner/errors, planner/layers, planner/layout, planner/lowering,
 planner/model, planner/plans, planner/region, planner/simulation.
 """
 
 __all__ = [
+    "candidates",
     "checkpoint",
     "choose_borders",
     "choose_detours",
@@ -12,9 +13,11 @@ __all__ = [
     "dense_pairs",
     "force_axis",
     "lower_bound",
+    "memo",
     "moves",
     "openings",
     "recipe",
     "refine",
+    "scorer",
     "study",
 ]

@@ -1,4 +1,4 @@
-"""Chosen: the choices that a plan was made from, written down, so that a later search can start from them. Facts.
+"""Checkpoint: the choices that a plan was made from, written down so that a later search can start from them. Facts.
 
 A plan says what runs where, not how that was chosen; whoever asked for the plan keeps these bytes beside it."""
 
@@ -13,8 +13,9 @@ import msgpack
 from edgepart.planner.devices.routes import RouteShape
 from edgepart.planner.layout.choices import Choice, Divide, Pull, Reduce, Whole
 from edgepart.planner.layout.strategy import Strategy, Sync
+from edgepart.planner.search.candidates import CandidateFactory
+from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.moves import Choices, devices_of
-from edgepart.planner.search.study import Study
 
 _KINDS: Mapping[str, type[Divide] | type[Whole] | type[Pull] | type[Reduce]] = {
     kind.__name__: kind for kind in (Divide, Whole, Pull, Reduce)
@@ -22,11 +23,11 @@ _KINDS: Mapping[str, type[Divide] | type[Whole] | type[Pull] | type[Reduce]] = {
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """What makes a strategy of any study of the same model."""
+class SavedStrategy:
+    """All that it takes to make a strategy again, in any study of the same model."""
 
     name: str
-    """Of the strategy."""
+    """Name of the strategy."""
     choices: Choices
     sync: Sync
     hub: str | None
@@ -38,22 +39,22 @@ class Chosen:
     order: Mapping[int, float] = field(default_factory=dict)
     """As in the strategy."""
 
-    def fits(self, study: Study) -> bool:
-        """Whether the study has these layers and devices."""
-        there = {device.name for device in study.cluster.devices}
+    def fits(self, memo: Memo) -> bool:
+        """Whether the problem of `memo` has these layers and devices."""
+        there = {device.name for device in memo.cluster.devices}
         used = {*devices_of(self.choices), *([self.hub] if self.hub else [])}
-        return self.choices.keys() == {layer.number for layer in study.layers} and used <= there
+        return self.choices.keys() == {layer.number for layer in memo.layers} and used <= there
 
-    def strategy(self, study: Study, choices: Choices, why: str = "") -> Strategy:
-        """With other `choices` of the same kind, and a reason for them."""
+    def remake(self, candidates: CandidateFactory, choices: Choices, why: str = "") -> Strategy:
+        """The strategy with other `choices` of the same kind, and a reason for them."""
         reasons = self.why if not why or why in self.why else f"{self.why}; {why}"
-        made = study.strategy(self.name, choices, reasons, self.sync, self.hub)
+        made = candidates.make(self.name, choices, reasons, self.sync, self.hub)
         return replace(made, early=self.early, relays=self.relays, order=self.order)
 
 
-def write(study: Study, strategy: Strategy) -> bytes:
-    """The choices behind a strategy of `study`; b"" where it was not made from any. Equal choices are written once."""
-    choices = study.choices_of(strategy)
+def write(candidates: CandidateFactory, strategy: Strategy) -> bytes:
+    """The choices that `candidates` made a strategy from; b"" where it did not. Equal choices are written once."""
+    choices = candidates.choices_of(strategy)
     if not choices:
         return b""
     different = {choice: n for n, choice in enumerate(dict.fromkeys(choices.values()))}
@@ -74,7 +75,7 @@ def write(study: Study, strategy: Strategy) -> bytes:
     )
 
 
-def read(data: bytes) -> Chosen:
+def read(data: bytes) -> SavedStrategy:
     """What `write` wrote."""
     document = msgpack.unpackb(data)
     different = [_unpack(packed) for packed in document["different"]]
@@ -83,7 +84,9 @@ def read(data: bytes) -> Chosen:
     relays = {name: RouteShape(shape) for name, shape in document.get("relays", {}).items()}
     sync = Sync(document["sync"])
     order = dict(map(tuple, document.get("order", ())))
-    return Chosen(document["name"], choices, sync, document["hub"], document["why"], early, relays, order)
+    return SavedStrategy(
+        document["name"], choices, sync, document["hub"], document["why"], early, relays, order
+    )
 
 
 def _pack(choice: Choice) -> list[Any]:

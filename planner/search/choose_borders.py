@@ -1,5 +1,5 @@
-"""Early: which borders are worth to be computed and sent before the rest (planner/lowering/borders_first.py), for a
-strategy that is otherwise settled. Rules only.
+"""Chooses which borders are computed and sent before the rest (planner/lowering/borders_first.py), for a strategy that is
+otherwise final. Rules only.
 
 A cut costs one more segment, rows that are computed twice, and weights that are read twice; it gains what others would
 have waited. So it is a choice, and simulated: an **exchange** is all that is cut together, and each is cut where that
@@ -18,7 +18,6 @@ from edgepart.planner.lowering.outline import Steps
 from edgepart.planner.lowering.schedule import Schedule
 from edgepart.planner.plans.timeline import TimedSchedule as Timed
 from edgepart.planner.search.study import Study
-from edgepart.planner.search.worth import bettered
 from edgepart.planner.simulation.latency import run_schedule
 
 TRIALS = 128
@@ -27,31 +26,32 @@ TRIALS = 128
 WHY = "borders are sent before the rest is computed"
 
 
-def hastened(study: Study, strategy: Strategy) -> Strategy | None:
-    """The strategy with those borders first that make a request faster; None where that is no gain, or does not fit."""
-    if strategy.replicas or study.problem.objective != "latency":
+def send_borders_first(study: Study, strategy: Strategy) -> Strategy | None:
+    """The strategy with those borders sent first that make a request faster; None where that gains nothing, or does not
+    fit."""
+    if strategy.replicas or study.memo.problem.objective != "latency":
         return None
-    early = _EarlyExchanges(study, strategy).chosen()
+    early = _EarlyExchanges(study, strategy).choose()
     if not early:
         return None
-    return bettered(study, strategy, replace(strategy, early=early), WHY)
+    return study.scorer.accept_if_better(strategy, replace(strategy, early=early), WHY)
 
 
 class _EarlyExchanges:
     """What can be cut of one strategy's schedule, and how long a request takes with it."""
 
     def __init__(self, study: Study, strategy: Strategy) -> None:
-        lowering = study.sketching(strategy.parted)
+        lowering = study.scorer.sketch_lowering(strategy.parted)
         plain = replace(strategy, early=frozenset())
         schedule, seconds = lowering.scheduled(plain, optimised=True, sketch=True)
         cuts = cuts_of(schedule)
-        self.study = study
+        self.memo = study.memo
         self.messages = lowering.outliner.messages(schedule)
         self.whole = lowering.outliner.by_stage(schedule, seconds)
         """By device, the steps of each stage."""
         parts = lowering.outliner.by_stage(apply(schedule, cuts), seconds)
-        self.cut = {device: list(_together(cuts[device], steps)) for device, steps in parts.items()}
-        """The same of what becomes of them."""
+        self.cut = {device: list(_group_steps(cuts[device], steps)) for device, steps in parts.items()}
+        """By device, the steps that each stage becomes when it is cut."""
         self.tensors = _exchanges(schedule, cuts)
         self.number = {name: n for n, names in enumerate(self.tensors) for name in names}
         """By tensor, its exchange."""
@@ -64,9 +64,9 @@ class _EarlyExchanges:
         }
         """By device and stage, the exchange that it is cut with."""
 
-    def chosen(self) -> frozenset[str]:
-        """From none or all, whichever is faster: each changed, in order, where that helps. With many devices and
-        exchanges, some that follow one another are changed together."""
+    def choose(self) -> frozenset[str]:
+        """The tensors whose exchanges are cut. Starts from none or all, whichever is faster, and changes each where
+        that helps. With many devices and exchanges, some that follow one another are changed together."""
         count = len(self.tensors)
         if not count:
             return frozenset()
@@ -83,7 +83,7 @@ class _EarlyExchanges:
         return frozenset(name for n in best for name in self.tensors[n])
 
     def latency_s(self, early: Collection[int]) -> float:
-        """Of a request, with these exchanges cut."""
+        """Seconds of a request with these exchanges cut."""
         steps = {
             device: [
                 step
@@ -93,11 +93,11 @@ class _EarlyExchanges:
             for device, exchanges in self.of.items()
         }
         timed = Timed(steps, self.messages)
-        return run_schedule(timed, self.study.cluster, self.study.problem.gateway).latency_s
+        return run_schedule(timed, self.memo.cluster, self.memo.problem.gateway).latency_s
 
 
-def _together(cuts: Sequence[StageCut | None], steps: Sequence[Steps]) -> Iterator[Steps]:
-    """The steps of each stage's parts, one after another."""
+def _group_steps(cuts: Sequence[StageCut | None], steps: Sequence[Steps]) -> Iterator[Steps]:
+    """For each stage, the steps of its parts one after another."""
     rest = iter(steps)
     for cut in cuts:
         count = len(cut.stages) if cut is not None else 1

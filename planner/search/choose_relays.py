@@ -1,5 +1,5 @@
-"""Passing on: for which tensors relays (planner/lowering/relays.py) are worth it, and in which shape, for a strategy
-that is otherwise settled. Rules only.
+"""Chooses for which tensors devices relay what several need (planner/lowering/relays.py), and in which shape, for a
+strategy that is otherwise final. Rules only.
 
 An **exchange** is what is sent at one level: an all-gather is one, and so is the model's input on its way to all devices.
 Each is simulated by itself in every shape, from when it is sent to when all of it is there; exchanges that look the same,
@@ -21,33 +21,32 @@ from edgepart.planner.plans.plan import GATEWAY, Receive, Send
 from edgepart.planner.plans.timeline import Compute
 from edgepart.planner.plans.timeline import TimedSchedule as Timed
 from edgepart.planner.search.study import Study
-from edgepart.planner.search.worth import bettered
 from edgepart.planner.simulation.latency import run_schedule
 
 GAIN = 0.95
-"""Of an exchange's own seconds, at most, for a shape to be tried in the request."""
+"""Seconds of an exchange with a shape over those without, at most, for the shape to be tried in the request."""
 
 REPEATED = 0.05
-"""Of what somebody sends, at least, that goes to one more place: else no relay can save much."""
+"""The part of what a device sends that goes to more than one place, at least: else no relay can save much."""
 
 TRIALS = 48
 """Simulations, times devices, as one takes longer with more of them."""
 
 MOST_DEVICES = 16
-"""Of a plan: with more, so many messages would be simulated that it is not worth the time."""
+"""Devices of a plan, at most: with more, so many messages would be simulated that it is not worth the time."""
 
 WHY = "what several devices need is passed on by those that have it"
 
 
-def passed_on(study: Study, strategy: Strategy) -> Strategy | None:
-    """The strategy with those relays that make it better; None where that is no gain, or does not fit, and for what has an
-    order of its own."""
+def add_relays(study: Study, strategy: Strategy) -> Strategy | None:
+    """The strategy with those relays that make it better; None where that gains nothing or does not fit, for replicas, and
+    for strategies with an order of their own."""
     if strategy.replicas or strategy.order:
         return None
-    relays = _RelayedExchanges(study, strategy).chosen()
+    relays = _RelayedExchanges(study, strategy).choose()
     if not relays:
         return None
-    return bettered(study, strategy, replace(strategy, relays=relays), WHY)
+    return study.scorer.accept_if_better(strategy, replace(strategy, relays=relays), WHY)
 
 
 @dataclass(frozen=True)
@@ -65,39 +64,39 @@ class _RelayedExchanges:
     """What one strategy's schedule sends, and how long a request takes with some of it passed on."""
 
     def __init__(self, study: Study, strategy: Strategy) -> None:
-        self.study = study
-        self.lowering = study.sketching(strategy.parted)
+        self.memo = study.memo
+        self.lowering = study.scorer.sketch_lowering(strategy.parted)
         plain = replace(strategy, relays={})
         self.schedule, self.seconds = self.lowering.scheduled(plain, optimised=True, sketch=True)
-        self.ground = ground_of(self.schedule)
+        self.links = ground_of(self.schedule)
         self._alone: dict[Hashable, RouteShape | None] = {}
 
-    def chosen(self) -> Mapping[str, RouteShape]:
-        """Shapes by tensor: of all that gain by themselves, without those that the request is quicker without."""
+    def choose(self) -> Mapping[str, RouteShape]:
+        """Shapes by tensor: of all exchanges that gain by themselves, but not those that the request is faster without."""
         found = list(self._gaining()) if len(self.schedule.stages) <= MOST_DEVICES else []
         if not found:
             return {}
-        best, least = _joined(found), self._latency_s(_joined(found))
-        if self.study.problem.objective != "latency":
+        best, least = _merge_shapes(found), self._latency_s(_merge_shapes(found))
+        if self.memo.problem.objective != "latency":
             return best
         trials = max(1, TRIALS // len(self.schedule.stages))
         together = ceil(len(found) / trials)
         left = [found[n : n + together] for n in range(0, len(found), together)]
         for some in tuple(left) if len(left) > 1 else ():
             fewer = [one for one in left if one is not some]
-            shapes = _joined([each for one in fewer for each in one])
+            shapes = _merge_shapes([each for one in fewer for each in one])
             if shapes and (latency_s := self._latency_s(shapes)) <= least:
                 best, least, left = shapes, latency_s, fewer
         return best
 
     def _latency_s(self, shapes: Mapping[str, RouteShape]) -> float:
-        schedule = relayed(self.schedule, shapes, self.ground)
+        schedule = relayed(self.schedule, shapes, self.links)
         outline = self.lowering.outliner.outline(schedule, self.seconds)
-        return run_schedule(outline, self.study.cluster, self.study.problem.gateway).latency_s
+        return run_schedule(outline, self.memo.cluster, self.memo.problem.gateway).latency_s
 
     def _gaining(self) -> Iterator[tuple[frozenset[str], RouteShape]]:
         """Exchanges that are quicker by themselves, in the order of their levels, and their best shapes."""
-        for one in exchanges(self.schedule):
+        for one in list_exchanges(self.schedule):
             key = _pattern(self.schedule, one)
             if key not in self._alone:
                 self._alone[key] = self._best(one)
@@ -107,9 +106,9 @@ class _RelayedExchanges:
 
     def _best(self, exchange: _Exchange) -> RouteShape | None:
         """The quickest shape; None where straight is about as quick."""
-        schedule = alone(self.schedule, exchange)
+        schedule = isolate(self.schedule, exchange)
         every = list(spreads(schedule))
-        shapes = [*RouteShape] if self._repeats(every) else [] if self.ground.is_even else [RouteShape.AROUND]
+        shapes = [*RouteShape] if self._repeats(every) else [] if self.links.is_even else [RouteShape.AROUND]
         if not shapes:
             return None
         straight_s = self._all_there_s(schedule)
@@ -117,14 +116,14 @@ class _RelayedExchanges:
             return None
         best, least = None, GAIN * straight_s
         for shape in shapes:
-            if any(route_of(schedule, one, shape, self.ground) for one in every):
-                passed = relayed(schedule, dict.fromkeys(exchange.tensors, shape), self.ground)
+            if any(route_of(schedule, one, shape, self.links) for one in every):
+                passed = relayed(schedule, dict.fromkeys(exchange.tensors, shape), self.links)
                 if (seconds := self._all_there_s(passed)) < least:
                     best, least = shape, seconds
         return best
 
     def _all_there_s(self, schedule: Schedule) -> float:
-        """Until the last message is there, if everything is sent at once."""
+        """Seconds until the last message is there, if everything is sent at once."""
         numbers = {id(message): n for n, message in enumerate(schedule.messages)}
         steps: dict[str, list[Receive | Compute | Send]] = {}
         for device, stages in schedule.stages.items():
@@ -133,7 +132,7 @@ class _RelayedExchanges:
                 steps[device] += [Receive(numbers[id(one)]) for one in schedule.received(device, stage)]
                 steps[device] += [Send(numbers[id(one)]) for one in schedule.sent(device, stage)]
         timed = Timed(steps, self.lowering.outliner.messages(schedule))
-        made = run_schedule(timed, self.study.cluster, self.study.problem.gateway)
+        made = run_schedule(timed, self.memo.cluster, self.memo.problem.gateway)
         return max(made.arrivals_s, default=0.0)
 
     def _repeats(self, every: Sequence[Multicast]) -> bool:
@@ -148,7 +147,7 @@ class _RelayedExchanges:
     def _least_s(self, every: Sequence[Multicast]) -> float:
         """Seconds, about, that passing on takes at least: of a card, what it sends once or receives, a message from each of
         whom it hears; and one message more."""
-        problem = self.study.problem
+        problem = self.memo.problem
         ways = (*problem.cluster.links.values(), problem.cluster.default_link)
         message_s = min(link.message_s for link in ways)
         sent, received = dict[str, int](), dict[str, int]()
@@ -168,8 +167,8 @@ class _RelayedExchanges:
         return max(busy) + hops_s if busy else 0.0
 
 
-def exchanges(schedule: Schedule) -> Iterator[_Exchange]:
-    """By level: what is sent there."""
+def list_exchanges(schedule: Schedule) -> Iterator[_Exchange]:
+    """What is sent at each level, from the first level on."""
     found: dict[int, list[StageMessage]] = {}
     for message in schedule.messages:
         found.setdefault(message.sent.level, []).append(message)
@@ -177,8 +176,8 @@ def exchanges(schedule: Schedule) -> Iterator[_Exchange]:
         yield _Exchange(tuple(found[level]))
 
 
-def alone(schedule: Schedule, exchange: _Exchange) -> Schedule:
-    """Nothing but this exchange, sent by everybody at once."""
+def isolate(schedule: Schedule, exchange: _Exchange) -> Schedule:
+    """A schedule of nothing but this exchange, sent by all devices at once."""
     begin, end = At(0), At(1)
     messages = tuple(
         replace(one, sent=one.sent if one.source == GATEWAY else begin, received=end)
@@ -188,12 +187,12 @@ def alone(schedule: Schedule, exchange: _Exchange) -> Schedule:
     return replace(schedule, stages=stages, messages=messages)
 
 
-def _joined(some: Collection[tuple[frozenset[str], RouteShape]]) -> dict[str, RouteShape]:
+def _merge_shapes(some: Collection[tuple[frozenset[str], RouteShape]]) -> dict[str, RouteShape]:
     return {name: shape for names, shape in some for name in names}
 
 
 def _pattern(schedule: Schedule, exchange: _Exchange) -> Hashable:
-    """The same where the same boxes go the same ways, whatever the tensors are called."""
+    """Equal for exchanges in which the same boxes go the same ways, whatever the tensors are called."""
     numbers: dict[str, int] = {}
 
     def said(move: Move) -> Hashable:

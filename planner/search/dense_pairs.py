@@ -1,4 +1,4 @@
-"""Pairs of dense layers that need one sum: the first is split by what it writes, the second by what it sums over
+"""Pairs dense layers so that two need one sum: the first is split by what it writes, the second by what it sums over
 (Megatron-LM, Shoeybi et al. 2019, section 3). Heads of attention, and convolutions that follow one another, are
 such pairs too. Rules only."""
 
@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from edgepart.planner.layers.coarsen import Layer
-from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole
-from edgepart.planner.search.study import Shares, Study
+from edgepart.planner.layout.choices import Choice, Divide, Reduce, Shares, Whole
+from edgepart.planner.search.memo import Memo
 
 COLUMNS = ("head", "feature", "channel")
 """Axes of what a dense layer writes."""
@@ -17,27 +17,27 @@ DENSE = frozenset({"gemm", "conv", "pointwise"})
 """Families of operators with weights that are worth splitting."""
 
 
-def paired(study: Study, shares: Shares) -> dict[int, Choice] | None:
-    """Choices for every layer; None where nothing pairs. Between pairs every device has, and computes, all."""
+def pair_dense_layers(memo: Memo, shares: Shares) -> dict[int, Choice] | None:
+    """By layer, a choice that pairs dense layers; None where nothing pairs. Between pairs every device computes all."""
     everywhere = Whole(tuple(name for name, _ in shares))
     choices: dict[int, Choice] = {}
-    for layer in study.layers:
-        arriving = tuple(_divided(study, choices, layer))
-        choices[layer.number] = _choice(study, layer, shares, everywhere, arriving)
+    for layer in memo.layers:
+        arriving = tuple(_arriving_extents(memo, choices, layer))
+        choices[layer.number] = _choice(memo, layer, shares, everywhere, arriving)
     return choices if any(isinstance(choice, Reduce) for choice in choices.values()) else None
 
 
-def _divided(study: Study, choices: Mapping[int, Choice], layer: Layer) -> Iterator[int]:
-    """Extents of the axes along which what the layer reads is divided."""
-    for number in _sources(study, layer):
+def _arriving_extents(memo: Memo, choices: Mapping[int, Choice], layer: Layer) -> Iterator[int]:
+    """Lengths of the axes along which what the layer reads is divided."""
+    for number in _sources(memo, layer):
         choice = choices.get(number)
         if isinstance(choice, Divide):
-            yield study.coarse.layers[number].extent(choice.axes[0])
+            yield memo.coarse.layers[number].extent(choice.axes[0])
 
 
-def _choice(study: Study, layer: Layer, shares: Shares, everywhere: Whole, arriving: Sequence[int]) -> Choice:
+def _choice(memo: Memo, layer: Layer, shares: Shares, everywhere: Whole, arriving: Sequence[int]) -> Choice:
     columns = next((name for name in COLUMNS if layer.splits(name)), None)
-    weighted, reduced = _has_weights(study, layer), layer.reduces("inner")
+    weighted, reduced = _has_weights(memo, layer), layer.reduces("inner")
     if arriving and weighted and reduced:
         inner = reduced[1].extent
         return Reduce("inner", shares, everywhere, max(inner // n if inner % n == 0 else 1 for n in arriving))
@@ -46,16 +46,16 @@ def _choice(study: Study, layer: Layer, shares: Shares, everywhere: Whole, arriv
     return everywhere
 
 
-def _has_weights(study: Study, layer: Layer) -> bool:
+def _has_weights(memo: Memo, layer: Layer) -> bool:
     """Whether its dense operator multiplies by a constant, and not two tensors by one another."""
-    coarse, constants = study.coarse, study.graph.constants
+    coarse, constants = memo.coarse, memo.graph.constants
     dense = [op for op in layer.operators if coarse.accesses[op.name].family in DENSE]
     return any(name in constants for op in dense for name in op.inputs[:2])
 
 
-def _sources(study: Study, layer: Layer) -> set[int]:
+def _sources(memo: Memo, layer: Layer) -> set[int]:
     """Layers that write what it reads, through what is computed by its readers."""
-    graph, coarse = study.graph, study.coarse
+    graph, coarse = memo.graph, memo.coarse
     found: set[int] = set()
     names = [name for op in layer.operators for name in graph.reads(op)]
     seen = set(names)

@@ -1,18 +1,20 @@
-"""Forcing: everything that has an axis is divided along it, whether that is wise or not. What checks of a model,
-and the tests of every declaration, ask for. Rules only."""
+"""Forces an axis: divides everything that has it along it, whether that is wise or not. Checks of a model and tests of
+every declaration ask for that. Rules only."""
 
 from __future__ import annotations
 
 from edgepart.planner.errors import UsageError
 from edgepart.planner.layers.coarsen import Layer
-from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole
+from edgepart.planner.layout.choices import Choice, Divide, Reduce, Shares, Whole
 from edgepart.planner.layout.strategy import Strategy
-from edgepart.planner.search.study import ALIKE, Shares, Study
+from edgepart.planner.search.candidates import ALIKE_AXES
+from edgepart.planner.search.memo import Memo
+from edgepart.planner.search.study import Study
 
 
-def axis_names(study: Study) -> tuple[str, ...]:
+def axis_names(memo: Memo) -> tuple[str, ...]:
     """Every axis, of an output or reduced, that at least one layer can be divided along; in the model's order."""
-    return tuple(dict.fromkeys(name for layer in study.layers for name in axes_of(layer)))
+    return tuple(dict.fromkeys(name for layer in memo.layers for name in axes_of(layer)))
 
 
 def axes_of(layer: Layer) -> tuple[str, ...]:
@@ -27,15 +29,15 @@ def force(study: Study, axis: str | None, shares: Shares) -> Strategy:
     None, each along the first axis that it has. What cannot be is whole on the first device.
 
     UsageError where no layer has the axis."""
-    names = axis_names(study)
+    names = axis_names(study.memo)
     if axis is not None and axis not in names:
         there = ", ".join(names) or "none: nothing in this model can be split"
         raise UsageError(
-            f"no operator of {study.graph.name!r} can be split along {axis!r}; axes there are: {there}"
+            f"no operator of {study.memo.graph.name!r} can be split along {axis!r}; axes there are: {there}"
         )
-    choices = {layer.number: _choice(layer, axis, shares) for layer in study.layers}
+    choices = {layer.number: _choice(layer, axis, shares) for layer in study.memo.layers}
     why = f"everything that can be is split along {axis or 'its first axis'}, as was asked"
-    return study.strategy("forced", choices, why)
+    return study.candidates.make("forced", choices, why)
 
 
 def _choice(layer: Layer, axis: str | None, shares: Shares) -> Choice:
@@ -43,7 +45,7 @@ def _choice(layer: Layer, axis: str | None, shares: Shares) -> Choice:
     first = Whole((shares[0][0],))
     if name is None:
         return first
-    for one in (name, *ALIKE.get(name, ())):
+    for one in (name, *ALIKE_AXES.get(name, ())):
         if layer.splits(one):
             return Divide((one,), shares)
         if reduced := reduce(layer, one, shares):

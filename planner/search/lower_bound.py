@@ -1,8 +1,9 @@
-"""Floor: seconds that a strategy takes at the very least, read off its layouts: how long its busiest device computes, and
-how long its busiest card sends and receives. A search need not lower and simulate what cannot win. Rules only.
+"""Lower bound: seconds that a strategy takes at the very least, from its layouts alone. A search need not lower and
+simulate what cannot win. Rules only.
 
-Only what is sure to happen counts. A part that nobody else holds is computed, and so is what its device holds and reads for
-it; what is read and is not there travels. Copies that may turn out to be read by nobody are left out."""
+The bound is how long the busiest device computes, or the busiest network card sends or receives. Only what is certain to
+happen counts: a part that no other device holds is computed, and so is what its device holds and reads for it; what is
+read and is not there travels. Copies that perhaps nobody reads do not count."""
 
 from __future__ import annotations
 
@@ -13,62 +14,70 @@ from edgepart.planner.layout.strategy import Strategy, Sync
 from edgepart.planner.lowering.draft import share_of
 from edgepart.planner.model.graph import Operator
 from edgepart.planner.region import Region
+from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.study import Study
 
 Owned = Mapping[str, Region]
 """By device, what it holds of one tensor."""
 
 
-def floor_s(study: Study, strategy: Strategy, enough: float = float("inf")) -> float:
-    """Seconds of the busiest device or card for one request; what a request takes and the time between two requests are
-    never less. For one request also what has to be computed and moved one after another. Replicas together are as fast as
-    all of them at their fastest. What is at least `enough` may be less than could be said."""
+def lower_bound_s(study: Study, strategy: Strategy, enough: float = float("inf")) -> float:
+    """Seconds of the busiest device or card for one request: what a request takes, and the time between two requests, are
+    never less. Where latency is the objective, what has to be computed and moved one after another counts too. Replicas
+    together are as fast as all of them at their fastest. The search for a higher bound ends at `enough` seconds."""
     if strategy.replicas:
-        floors = [floor_s(study, one) for one in strategy.replicas]
-        return 1 / sum(1 / floor for floor in floors) if all(floors) else 0.0
-    floor = 0.0
-    for busy_s, latency_s in _bounds(study, _Sure(study, strategy)):
-        floor = max(floor, busy_s, latency_s)
-        if floor >= enough:
+        bounds = [lower_bound_s(study, one) for one in strategy.replicas]
+        return 1 / sum(1 / bound for bound in bounds) if all(bounds) else 0.0
+    bound = 0.0
+    for busy_s, latency_s in _bounds(study.memo, _CertainWork(study, strategy)):
+        bound = max(bound, busy_s, latency_s)
+        if bound >= enough:
             break
-    return floor
+    return bound
 
 
 def is_hopeless(study: Study, strategy: Strategy, best: float, likely: float = 1.0) -> bool:
-    """Whether it is sure to take at least `best`, or what computes or sends most to take `likely` times that. Not for
-    replicas."""
-    bounds = _bounds(study, _Sure(study, strategy))
+    """Whether `strategy` certainly takes at least `best` seconds, or its busiest device or card is busy for `likely` times
+    as long. Not for replicas."""
+    bounds = _bounds(study.memo, _CertainWork(study, strategy))
     return any(busy_s >= likely * best or latency_s >= best for busy_s, latency_s in bounds)
 
 
-def _bounds(study: Study, found: _Sure) -> Iterator[tuple[float, float]]:
+def _bounds(memo: Memo, found: _CertainWork) -> Iterator[tuple[float, float]]:
     """Pairs: how long something is busy, and how long a request takes at the least. What costs least to find out comes
     first."""
     yield max(found.compute_s().values(), default=0.0), 0.0
-    if study.problem.objective == "latency":
+    if memo.problem.objective == "latency":
         yield 0.0, found.one_after_another_s()
-    cards = study.cluster.card_bytes_per_s
+    cards = memo.cluster.card_bytes_per_s
     for count in (*found.moved_bytes(), found.gathered_bytes()):
         yield max((nbytes / cards[name] for name, nbytes in count.items()), default=0.0), 0.0
 
 
-class _Sure:
-    """What a strategy is sure to do."""
+class _CertainWork:
+    """What a strategy is certain to do."""
 
     def __init__(self, study: Study, strategy: Strategy) -> None:
-        self.study = study
+        self.memo = study.memo
         self.strategy = strategy
-        bundles = not strategy.parted
+        merges = not strategy.parted
         self.graph, self.accesses = (
-            study.bundled.graph(()) if bundles else (study.graph, study.coarse.accesses)
+            self.memo.chain_costs.merge(()) if merges else (self.memo.graph, self.memo.coarse.accesses)
         )
-        self.seconds = {d: study.bundled_s[d] if bundles else study.seconds_on(d) for d in study.whole_s}
-        self.needed = study.needed_of(strategy)
+        self.seconds = {
+            d: self.memo.chain_s[d] if merges else self.memo.seconds_on(d) for d in self.memo.whole_s
+        }
+        self.reads = study.candidates.reads_of(strategy)
         self.runs: dict[str, frozenset[str]] = {}
         """By operator, the devices that compute their part of it."""
         self.unsure: dict[str, set[str]] = {}
         """By tensor, devices whose reading of it is not known: for what they may not compute."""
-        links = (study.cluster.link(one, two) for one in study.whole_s for two in study.whole_s if one != two)
+        links = (
+            self.memo.cluster.link(one, two)
+            for one in self.memo.whole_s
+            for two in self.memo.whole_s
+            if one != two
+        )
         self.hop_s = min((2 * link.message_s + link.latency_s for link in links), default=0.0)
         """What a message takes at the least."""
         self._walk()
@@ -89,7 +98,7 @@ class _Sure:
             self.runs[op.name] = frozenset(sure)
             for name in self.graph.reads(op):
                 reading[name] |= sure
-                lacking = set(self.study.whole_s) if parted else holders - sure
+                lacking = set(self.memo.whole_s) if parted else holders - sure
                 self.unsure.setdefault(name, set()).update(lacking)
 
     def _owned(self, name: str) -> Owned:
@@ -104,7 +113,7 @@ class _Sure:
 
     def _meets(self, name: str, device: str) -> bool:
         """Whether the device reads of what it holds."""
-        held, read = self._owned(name).get(device), self.needed[name].get(device)
+        held, read = self._owned(name).get(device), self.reads[name].get(device)
         if held is None or read is None or device in self.unsure[name]:
             return False
         return held == read or not held.intersect(read).is_empty
@@ -162,7 +171,7 @@ class _Sure:
             owned = self._sources(name)
             missing = self._missing(name, owned) if owned else {}
             is_input = name in self.graph.inputs
-            item_bytes = self.study.cost.item_bytes(name) if is_input else self.study.travel_bytes(name)
+            item_bytes = self.memo.cost.item_bytes(name) if is_input else self.memo.travel_bytes(name)
             for device, size in missing.items():
                 received[device] += size * item_bytes
             if len(owned) == 1:
@@ -175,15 +184,15 @@ class _Sure:
         if tensor.shape is None or tensor.region.is_empty:
             return {}
         if name in self.graph.inputs:
-            return {self.study.problem.gateway: tensor.region}
+            return {self.memo.problem.gateway: tensor.region}
         return self._owned(name) if name in self.strategy.layouts else {}
 
     def _missing(self, name: str, owned: Owned) -> dict[str, int]:
         """By device, elements that it is sure to read and does not hold."""
         unsure = self.unsure.get(name, set())
-        needed = {d: region for d, region in self.needed.get(name, {}).items() if d not in unsure}
+        needed = {d: region for d, region in self.reads.get(name, {}).items() if d not in unsure}
         if name in self.graph.outputs:
-            needed[self.study.problem.gateway] = self.graph.tensors[name].region
+            needed[self.memo.problem.gateway] = self.graph.tensors[name].region
         return {
             device: region.size - (region.intersect(owned[device]).size if device in owned else 0)
             for device, region in needed.items()
@@ -195,8 +204,8 @@ class _Sure:
         if self.strategy.sync is not Sync.HUB or hub is None:
             return {}
         found = 0.0
-        for name in (name for layer in self.study.layers for name in layer.exits):
-            if self.needed.get(name) and self._is_known(name) and self._is_partition(name):
+        for name in (name for layer in self.memo.layers for name in layer.exits):
+            if self.reads.get(name) and self._is_known(name) and self._is_partition(name):
                 rest = sum(region.size for device, region in self._owned(name).items() if device != hub)
-                found += rest * self.study.travel_bytes(name)
+                found += rest * self.memo.travel_bytes(name)
         return {hub: found}

@@ -1,23 +1,21 @@
-"""Changes: small steps from choices for layers to other choices, whatever strategy they came from. Pure."""
+"""Moves: small steps from choices for layers to other choices, whatever strategy they came from. Rules only."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from edgepart.planner.layout.choices import Choice, Divide, Pull, Reduce, Whole
+from edgepart.planner.layout.choices import Choice, Divide, Pull, Reduce, Shares, Whole
 
 Choices = Mapping[int, Choice]
-"""By the number of a layer."""
-
-Shares = tuple[tuple[str, float], ...]
+"""Choices by the number of a layer."""
 
 DIGITS = 4
-"""Of a share of one; finer differences make no other rows."""
+"""Digits of a share of one that are kept: finer differences cut no layer elsewhere."""
 
 
-def rescaled(choices: Choices, factors: Mapping[str, float]) -> dict[int, Choice]:
-    """Each device's part of every division times its factor; whole layers stay where they are."""
+def rescale(choices: Choices, factors: Mapping[str, float]) -> dict[int, Choice]:
+    """Multiplies each device's part of every division by its factor; whole layers stay where they are."""
 
     def shares(before: Shares) -> Shares:
         found = [(name, share * factors.get(name, 1.0)) for name, share in before]
@@ -27,8 +25,8 @@ def rescaled(choices: Choices, factors: Mapping[str, float]) -> dict[int, Choice
     return {number: _with_shares(choice, shares) for number, choice in choices.items()}
 
 
-def without(choices: Choices, device: str, instead: str) -> dict[int, Choice]:
-    """Nothing is left to `device`: its parts go to those that share the layer, and what it has for itself to `instead`."""
+def leave_out(choices: Choices, device: str, instead: str) -> dict[int, Choice]:
+    """Leaves nothing to `device`: its parts go to those that share the layer, and what it has for itself to `instead`."""
 
     def shares(before: Shares) -> Shares:
         return tuple((name, share) for name, share in before if name != device) or ((instead, 1.0),)
@@ -46,11 +44,11 @@ def without(choices: Choices, device: str, instead: str) -> dict[int, Choice]:
             )
         else:
             found[number] = _with_shares(choice, shares)
-    return {number: _settled(choice) for number, choice in found.items()}
+    return {number: _simplify(choice) for number, choice in found.items()}
 
 
-def widened(choices: Choices, axes: Iterable[str]) -> dict[int, Choice]:
-    """Divisions along `axes` with borders computed twice instead of fetched."""
+def widen(choices: Choices, axes: Iterable[str]) -> dict[int, Choice]:
+    """Makes divisions along `axes` compute their borders twice instead of fetching them."""
     wanted = set(axes)
     return {
         number: replace(choice, widened=True)
@@ -61,7 +59,7 @@ def widened(choices: Choices, axes: Iterable[str]) -> dict[int, Choice]:
 
 
 def devices_of(choices: Choices) -> tuple[str, ...]:
-    """Those that are named in any choice, in that order."""
+    """The devices that any choice names, in the order in which they are first named."""
     found: dict[str, None] = {}
     for choice in choices.values():
         if isinstance(choice, Reduce):
@@ -91,12 +89,12 @@ def _with_shares(choice: Choice, change: Callable[[Shares], Shares]) -> Choice:
     return choice
 
 
-def _settled(choice: Choice) -> Choice:
-    """What a single device has for itself is whole there."""
+def _simplify(choice: Choice) -> Choice:
+    """A division that is left to a single device becomes whole there."""
     if isinstance(choice, Divide) and len(choice.shares) == 1:
         return Whole((choice.shares[0][0],))
     if isinstance(choice, Reduce) and len(choice.shares) == 1:
-        then = _settled(choice.then)
+        then = _simplify(choice.then)
         assert not isinstance(then, Reduce | Pull)
         return then
     return choice

@@ -4,37 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from edgepart.planner.layout.choices import Shares
+from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.recipe import SPATIAL, WHOLE, LayerStretch, Mode, Recipe
-from edgepart.planner.search.study import Shares, Study
 
 ENDS_TRIED = 3
-"""Stretches up to which rows are tried before the rest is whole."""
+"""How many ends are tried for a first part of the model in rows, before the rest is whole."""
 
 AXES = 4
-"""Directions that are tried, those that most layers have."""
+"""Axes that are tried, those that most layers have."""
 
 
-def axes_of(study: Study) -> tuple[str, ...]:
-    """The forced direction, or those that are tried."""
-    forced = study.problem.axis
-    return (forced,) if forced is not None else study.axis_names[:AXES]
+def axes_of(memo: Memo) -> tuple[str, ...]:
+    """The forced axis, or those that are tried."""
+    forced = memo.problem.axis
+    return (forced,) if forced is not None else memo.axis_names[:AXES]
 
 
-def openings(study: Study, parts: Sequence[LayerStretch]) -> Iterator[Recipe]:
-    """For each team: every direction throughout, mixtures, and stretches on one device after another."""
-    for devices in teams(study):
-        shares = study.shares(devices)
-        for modes in _modes(study, parts, shares):
+def openings(memo: Memo, parts: Sequence[LayerStretch]) -> Iterator[Recipe]:
+    """Recipes for each team: every axis throughout, mixtures, and stretches on one device after another."""
+    for devices in teams(memo):
+        shares = memo.shares(devices)
+        for modes in _modes(memo, parts, shares):
             yield Recipe(modes, shares, devices[0])
         yield _in_turn(parts, shares)
 
 
-def teams(study: Study) -> Iterator[tuple[str, ...]]:
+def teams(memo: Memo) -> Iterator[tuple[str, ...]]:
     """Groups of devices worth a try: the fastest few and the best connected few, all of them first."""
-    fast = study.by_speed
-    gateway = study.problem.gateway
+    fast = memo.by_speed
+    gateway = memo.problem.gateway
     near = tuple(
-        sorted(fast, key=lambda name: (-study.cluster.link(name, gateway).bytes_per_s, fast.index(name)))
+        sorted(fast, key=lambda name: (-memo.cluster.link(name, gateway).bytes_per_s, fast.index(name)))
     )
     sizes = [
         n for n in range(len(fast), 1, -1) if n <= 4 or n == len(fast) or n in (6, 8, 12, 16, 24, 32, 64, 128)
@@ -45,15 +46,15 @@ def teams(study: Study) -> Iterator[tuple[str, ...]]:
     yield from found
 
 
-def _modes(study: Study, parts: Sequence[LayerStretch], shares: Shares) -> Iterator[tuple[Mode, ...]]:
-    count, axes = len(parts), axes_of(study)
+def _modes(memo: Memo, parts: Sequence[LayerStretch], shares: Shares) -> Iterator[tuple[Mode, ...]]:
+    count, axes = len(parts), axes_of(memo)
     rows = [axis for axis in axes if axis in SPATIAL]
     dense = Mode("channel") if "channel" in axes else WHOLE
     for axis in axes:
-        if len(shares) < len(study.by_speed) or study.problem.axis is not None:
+        if len(shares) < len(memo.by_speed) or memo.problem.axis is not None:
             yield (Mode(axis),) * count  # Over all devices that is what bbgrap and data do.
     for axis in rows:
-        tall = [_is_tall(study, part, axis, len(shares)) for part in parts]
+        tall = [_is_tall(memo, part, axis, len(shares)) for part in parts]
         for tail, fused in ((dense, False), (WHOLE, False), (dense, True)):
             yield tuple(Mode(axis, fused) if t else tail for t in tall)
     for axis in rows[:1]:
@@ -62,10 +63,10 @@ def _modes(study: Study, parts: Sequence[LayerStretch], shares: Shares) -> Itera
             yield (*(Mode(axis),) * end, *(WHOLE,) * (count - end))
 
 
-def _is_tall(study: Study, stretch: LayerStretch, axis: str, count: int) -> bool:
+def _is_tall(memo: Memo, stretch: LayerStretch, axis: str, count: int) -> bool:
     """Whether most of its work has rows enough for every device."""
     tall = [la for la in stretch.layers if (a := la.axis(axis)) is not None and a.extent >= 2 * count]
-    seconds = sum(study.full_s[op.name] for layer in tall for op in layer.operators)
+    seconds = sum(memo.fastest_s[op.name] for layer in tall for op in layer.operators)
     return seconds * 2 > stretch.seconds
 
 

@@ -1,5 +1,4 @@
-"""Recipe: a compact way to write down a whole strategy, that a search can change a little at a time. Rules
-only.
+"""Recipe: a compact description of a whole strategy that a search can change a little at a time. Rules only.
 
 The model is parted into stretches at cut points. A recipe says, for each stretch, how its layers are
 divided (its **mode**), over which devices, in which proportion, and which device does what cannot be
@@ -11,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgepart.planner.layers.coarsen import Layer
-from edgepart.planner.layout.choices import Choice, Divide, Whole
+from edgepart.planner.layout.choices import Choice, Divide, Shares, Whole
+from edgepart.planner.search.candidates import CandidateFactory
 from edgepart.planner.search.force_axis import reduce
-from edgepart.planner.search.study import CutPoint, Shares, Study
+from edgepart.planner.search.memo import CutPoint, Memo
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Mode:
     """Whether only what leaves the stretch is divided, and each device computes what it needs for its part:
     halos inside are computed twice instead of fetched."""
     joined: bool = False
-    """With `fused`: whether the next stretch's halo is computed as well, so that the two make one block."""
+    """Whether, with `fused`, the next stretch's halo is computed as well, so that the two make one block."""
     home: str | None = None
     """Who computes what is whole; None is the recipe's `home`."""
 
@@ -62,47 +62,53 @@ class LayerStretch:
     crossing: frozenset[str]
     """Exits that are read after it."""
     seconds: float
-    """On the fastest device."""
+    """Time that the fastest device takes for it."""
 
 
-def stretches(study: Study, cuts: Sequence[CutPoint]) -> tuple[LayerStretch, ...]:
+def stretches(memo: Memo, cuts: Sequence[CutPoint]) -> tuple[LayerStretch, ...]:
     """The layers parted at `cuts`, in order; one more stretch than there are cuts."""
     found: list[LayerStretch] = []
-    layers = sorted(study.layers, key=lambda layer: study.ends[layer.number])
+    layers = sorted(memo.layers, key=lambda layer: memo.last_position[layer.number])
     at = 0
     for cut in (*cuts, None):
         start = at
-        while at < len(layers) and (cut is None or study.ends[layers[at].number] <= cut.position):
+        while at < len(layers) and (cut is None or memo.last_position[layers[at].number] <= cut.position):
             at += 1
         inside = tuple(layers[start:at])
-        seconds = sum(study.full_s[op.name] for layer in inside for op in layer.operators)
-        crossing = cut.crossing if cut else frozenset(study.graph.outputs)
+        seconds = sum(memo.fastest_s[op.name] for layer in inside for op in layer.operators)
+        crossing = cut.crossing if cut else frozenset(memo.graph.outputs)
         if inside:
             found.append(LayerStretch(inside, crossing, seconds))
     return tuple(found)
 
 
-def cook(study: Study, recipe: Recipe, parts: Sequence[LayerStretch]) -> dict[int, Choice]:
+def expand_recipe(
+    candidates: CandidateFactory, recipe: Recipe, parts: Sequence[LayerStretch]
+) -> dict[int, Choice]:
     """The choices by layer that `recipe` stands for."""
     choices: dict[int, Choice] = {}
     for mode, stretch in zip(recipe.modes, parts, strict=True):
-        choices.update(cook_stretch(study, recipe, mode, stretch))
+        choices.update(expand_stretch(candidates, recipe, mode, stretch))
     return choices
 
 
-def cook_stretch(study: Study, recipe: Recipe, mode: Mode, stretch: LayerStretch) -> dict[int, Choice]:
-    """The same for one stretch in `mode`; of the recipe, who takes part."""
-    return {layer.number: _choice(study, recipe, mode, stretch, layer) for layer in stretch.layers}
+def expand_stretch(
+    candidates: CandidateFactory, recipe: Recipe, mode: Mode, stretch: LayerStretch
+) -> dict[int, Choice]:
+    """The choices for the layers of one stretch in `mode`, over the devices of `recipe`."""
+    return {layer.number: _choice(candidates, recipe, mode, stretch, layer) for layer in stretch.layers}
 
 
-def _choice(study: Study, recipe: Recipe, mode: Mode, stretch: LayerStretch, layer: Layer) -> Choice:
+def _choice(
+    candidates: CandidateFactory, recipe: Recipe, mode: Mode, stretch: LayerStretch, layer: Layer
+) -> Choice:
     whole = Whole((mode.home or recipe.home,))
     if mode.axis is None or len(recipe.shares) == 1:
         return whole
     leaves = not stretch.crossing.isdisjoint(layer.exits)
-    if mode.fused and not leaves and (pulled := study.pull(layer)):
+    if mode.fused and not leaves and (pulled := candidates.pull(layer)):
         return pulled
-    divided = study.divided(layer, mode.axis, recipe.shares, second=mode.axis not in SPATIAL)
+    divided = candidates.divide(layer, mode.axis, recipe.shares, second=mode.axis not in SPATIAL)
     if divided is None:
         # A norm or a global pool in a stretch of rows: parts are summed up, nothing is gathered.
         return reduce(layer, mode.axis, recipe.shares) or whole

@@ -25,12 +25,13 @@ from dataclasses import dataclass, replace
 from edgepart.planner.errors import Infeasible, NotInstalled, UsageError
 from edgepart.planner.layout.choices import Choice
 from edgepart.planner.layout.strategy import Strategy
-from edgepart.planner.search.choose_borders import hastened
-from edgepart.planner.search.choose_detours import detoured
-from edgepart.planner.search.choose_relays import passed_on
-from edgepart.planner.search.dense_pairs import paired
+from edgepart.planner.search.choose_borders import send_borders_first
+from edgepart.planner.search.choose_detours import try_detours
+from edgepart.planner.search.choose_relays import add_relays
+from edgepart.planner.search.dense_pairs import pair_dense_layers
 from edgepart.planner.search.lower_bound import is_hopeless
-from edgepart.planner.search.moves import Choices, devices_of, rescaled, widened, without
+from edgepart.planner.search.memo import Memo
+from edgepart.planner.search.moves import Choices, devices_of, leave_out, rescale, widen
 from edgepart.planner.search.openings import axes_of, openings
 from edgepart.planner.search.openings import teams as teams
 from edgepart.planner.search.recipe import (
@@ -39,14 +40,14 @@ from edgepart.planner.search.recipe import (
     LayerStretch,
     Mode,
     Recipe,
-    cook,
-    cook_stretch,
+    expand_recipe,
+    expand_stretch,
     stretches,
 )
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies import out_of_memory, placed, tofu
 from edgepart.planner.strategies.bbgrap import KNOWN_AXES
-from edgepart.planner.strategies.deepthings import spread
+from edgepart.planner.strategies.deepthings import spread_cuts
 from edgepart.planner.strategies.registry import PLACERS, get, register, strategies
 from edgepart.planner.strategies.single import holds, singles
 
@@ -87,7 +88,7 @@ ROUNDS = 6
 KEPT = 4
 """Best candidates that are remembered: what their stretches do is tried in the best of them."""
 
-HASTENED = 8
+BORDERS_TRIED = 8
 """Devices over all candidates of which borders are tried first: two candidates with four devices each, one with more."""
 
 HOPEFUL = 1.5
@@ -120,23 +121,23 @@ def candidates(study: Study) -> Iterator[Strategy]:
     """Devices alone, what the others find, openings, and improvements of the best of them."""
     tried = list(singles(study, "auto"))
     yield from tried
-    if len(study.by_speed) == 1 or not study.layers:
+    if len(study.memo.by_speed) == 1 or not study.memo.layers:
         return
-    if not all(holds(study, device) for device in study.by_speed):
+    if not all(holds(study, device) for device in study.memo.by_speed):
         yield from out_of_memory.candidates(study)
     yield from _AutoSearch(study, tried).run()
-    yield from detoured(study, candidates)
+    yield from try_detours(study, candidates)
 
 
-def each_s(study: Study, devices: int) -> float:
+def each_s(memo: Memo, devices: int) -> float:
     """Seconds that a candidate of so many devices takes to lay out and simulate, about."""
-    return CANDIDATE_S + SHARE_S * len(study.graph.operators) * float(devices**1.5)
+    return CANDIDATE_S + SHARE_S * len(memo.graph.operators) * float(devices**1.5)
 
 
-def budget(study: Study) -> int:
+def budget(memo: Memo) -> int:
     """How many candidates that use every device may be simulated; others cost less."""
-    each = each_s(study, len(study.by_speed))
-    return max(FEWEST, min(MOST, int(CAREFUL * study.problem.search_budget_s / each)))
+    each = each_s(memo, len(memo.by_speed))
+    return max(FEWEST, min(MOST, int(CAREFUL * memo.problem.search_budget_s / each)))
 
 
 @dataclass(frozen=True)
@@ -153,26 +154,28 @@ class _AutoSearch:
 
     def __init__(self, study: Study, single: list[Strategy]) -> None:
         self.study = study
-        self.parts = stretches(study, spread(study, STRETCHES - 1))
-        self.left = float(budget(study))
-        self.seen: set[Hashable] = {_key(None, study.whole(device), {}) for device in study.by_speed}
+        self.parts = stretches(study.memo, spread_cuts(study.memo, STRETCHES - 1))
+        self.left = float(budget(study.memo))
+        self.seen: set[Hashable] = {
+            _key(None, study.candidates.keep_whole(device), {}) for device in study.memo.by_speed
+        }
         self.found: list[_Tried] = []
         """The best of several devices, the very best first."""
         self.placed: _Tried | None = None
         """The best placement of whole operators."""
         self.eager: Strategy | None = None
         """One as if links took no time."""
-        scores = [study.score(one) for one in single if not study.short_bytes(one)]
+        scores = [study.scorer.score(one) for one in single if not study.scorer.short_bytes(one)]
         self.alone = min(scores, default=float("inf"))
         """The best that any one device does, or replicas do."""
-        forced = study.problem.axis
-        if forced is not None and forced not in (*KNOWN_AXES, *study.axis_names):
+        forced = study.memo.problem.axis
+        if forced is not None and forced not in (*KNOWN_AXES, *study.memo.axis_names):
             raise UsageError(
-                f"axis {forced!r}: this model has {', '.join(study.axis_names) or 'none to split'}"
+                f"axis {forced!r}: this model has {', '.join(study.memo.axis_names) or 'none to split'}"
             )
 
     def run(self) -> Iterator[Strategy]:
-        ample = self.study.problem.search_budget_s >= AMPLE_S
+        ample = self.study.memo.problem.search_budget_s >= AMPLE_S
         for strategy in self._rivals():
             if strategy.replicas:
                 yield from self._deal(replace(strategy, name="auto"))
@@ -183,13 +186,15 @@ class _AutoSearch:
         yield from self._placements()
         yield from self._pairs()
         kept = self.left / 2
-        for recipe in openings(self.study, self.parts):
+        for recipe in openings(self.study.memo, self.parts):
             if self.left <= kept:
                 break
-            yield from self._cook(cook(self.study, recipe, self.parts), self._said(recipe), likely=LIKELY)
+            yield from self._cook(
+                expand_recipe(self.study.candidates, recipe, self.parts), self._said(recipe), likely=LIKELY
+            )
         if self.found and self.found[0].score < HOPEFUL * self.alone:
             yield from self._improve()
-            yield from self._hasten()
+            yield from self._improve_transfers()
 
     def _improve(self) -> Iterator[Strategy]:
         """Until nothing helps, or the budget is spent; that devices hurt is looked at in any case."""
@@ -203,14 +208,14 @@ class _AutoSearch:
         if self.found[0].score < before:
             yield from self._leave_out()
 
-    def _hasten(self) -> Iterator[Strategy]:
-        """The best with borders first, and with relays. Not counted, as nothing is laid out for it."""
-        count = max(1, min(2, HASTENED // len(self.study.by_speed)))
+    def _improve_transfers(self) -> Iterator[Strategy]:
+        """Sends borders first and adds relays in the best candidates. Not counted, as nothing is laid out for it."""
+        count = max(1, min(2, BORDERS_TRIED // len(self.study.memo.by_speed)))
         for tried in self.found[:count]:
-            found = hastened(self.study, tried.strategy)
+            found = send_borders_first(self.study, tried.strategy)
             if found is not None:
                 yield found
-            passed = passed_on(self.study, found or tried.strategy)
+            passed = add_relays(self.study, found or tried.strategy)
             if passed is not None:
                 yield passed
 
@@ -220,16 +225,16 @@ class _AutoSearch:
         apart = ("auto", "single", "replicas", "pipeline", *PLACERS)
         names = [name for name in PROMISING if name in strategies()]
         names += [name for name in strategies() if name not in (*names, *apart)]
-        if self.study.problem.axis is None:
-            first = self.study.problem.objective == "throughput"
+        if self.study.memo.problem.axis is None:
+            first = self.study.memo.problem.objective == "throughput"
             names = ["replicas", "pipeline", *names] if first else [*names, "pipeline"]
         for name in names:
-            yield from tofu.likely(self.study, LIKELY) if name == "tofu" else get(name)(self.study)
+            yield from tofu.find_likely(self.study, LIKELY) if name == "tofu" else get(name)(self.study)
 
     def _placements(self) -> Iterator[Strategy]:
         """Whole operators on devices; the best of them is remembered, for its stretches."""
-        study, problem = self.study, self.study.problem
-        quick_s = PLACED_S * len(study.layers) * len(study.by_speed)
+        study, problem = self.study, self.study.memo.problem
+        quick_s = PLACED_S * len(study.memo.layers) * len(study.memo.by_speed)
         if problem.axis is not None or quick_s > CAREFUL * problem.search_budget_s:
             return
         if problem.search_budget_s < AMPLE_S:
@@ -238,7 +243,7 @@ class _AutoSearch:
         for name in QUICK:
             yield from self._place(name, quick_s)
         with suppress(Infeasible):
-            self.eager = placed.eager(QUICK[0], study)
+            self.eager = placed.place_on_free_links(QUICK[0], study)
         best = min(self.alone, self.found[0].score if self.found else float("inf"))
         if self.placed is None or self.placed.score >= NEARLY * best:
             return
@@ -255,19 +260,23 @@ class _AutoSearch:
             return  # Then others do it, or nobody.
         for strategy in found:
             yield from self._try(replace(strategy, name="auto"))
-            if study.short_bytes(strategy) or len(study.outline(strategy).compute_s) < 2:
+            if study.scorer.short_bytes(strategy) or len(study.scorer.outline(strategy).compute_s) < 2:
                 continue
-            if self.placed is None or study.is_better(strategy, self.placed.score):
-                self.placed = _Tried(strategy, study.choices_of(strategy), study.score(strategy))
+            if self.placed is None or study.scorer.is_better(strategy, self.placed.score):
+                self.placed = _Tried(
+                    strategy, study.candidates.choices_of(strategy), study.scorer.score(strategy)
+                )
 
     def _pairs(self) -> Iterator[Strategy]:
         """Dense layers in pairs, with one sum for each: where such layers are most of the work."""
         study = self.study
-        dense = sum(s for n, s in study.full_s.items() if study.coarse.accesses[n].family == "gemm")
-        if study.problem.axis is not None or dense < DENSE_PART * sum(study.full_s.values()):
+        dense = sum(
+            s for n, s in study.memo.fastest_s.items() if study.memo.coarse.accesses[n].family == "gemm"
+        )
+        if study.memo.problem.axis is not None or dense < DENSE_PART * sum(study.memo.fastest_s.values()):
             return
-        for devices in teams(study):
-            choices = paired(study, study.shares(devices))
+        for devices in teams(study.memo):
+            choices = pair_dense_layers(study.memo, study.memo.shares(devices))
             if choices is not None:
                 why = f"dense layers in pairs are shared by {', '.join(devices)}: columns of the first, rows of the second"
                 yield from self._cook(choices, why)
@@ -276,21 +285,21 @@ class _AutoSearch:
         self, choices: Choices, why: str, free: bool = False, likely: float = 1.0, order: Order | None = None
     ) -> Iterator[Strategy]:
         if self.left > 0 or free:
-            made = self.study.strategy("auto", choices, why)
+            made = self.study.candidates.make("auto", choices, why)
             yield from self._try(replace(made, order=order) if order else made, free, likely)
 
     def _deal(self, strategy: Strategy) -> Iterator[Strategy]:
         """Replicas are not improved; where they do better than the rest can, that is not looked at further."""
         yield strategy
-        if not self.study.short_bytes(strategy) and self.study.is_better(strategy, self.alone):
-            self.alone = self.study.score(strategy)
+        if not self.study.scorer.short_bytes(strategy) and self.study.scorer.is_better(strategy, self.alone):
+            self.alone = self.study.scorer.score(strategy)
 
     def _try(self, strategy: Strategy, free: bool = False, likely: float = 1.0) -> Iterator[Strategy]:
         """Yields it where it may be better than what is there, and remembers what came of it. `free` does not count
         against the budget; it is not simulated where it is sure to take longer than the best, or one of its devices or
         cards is sure to be busy for `likely` times as long as that."""
         study = self.study
-        choices = study.choices_of(strategy)
+        choices = study.candidates.choices_of(strategy)
         key = _key(strategy.hub, choices, strategy.order)
         if key in self.seen:
             return
@@ -298,15 +307,15 @@ class _AutoSearch:
         best = min(self.alone, self.found[0].score if self.found else float("inf"))
         hopeless = is_hopeless(study, strategy, best, likely)
         if not free:
-            used = each_s(study, len(devices_of(choices))) / each_s(study, len(study.by_speed))
+            used = each_s(study.memo, len(devices_of(choices))) / each_s(study.memo, len(study.memo.by_speed))
             self.left -= used * (UNSIMULATED if hopeless else 1.0)
         if hopeless:
             return
         yield strategy
-        if len(study.outline(strategy).compute_s) < 2 or study.short_bytes(strategy):
+        if len(study.scorer.outline(strategy).compute_s) < 2 or study.scorer.short_bytes(strategy):
             return
-        if len(self.found) < KEPT or study.is_better(strategy, self.found[-1].score):
-            self.found.append(_Tried(strategy, choices, study.score(strategy)))
+        if len(self.found) < KEPT or study.scorer.is_better(strategy, self.found[-1].score):
+            self.found.append(_Tried(strategy, choices, study.scorer.score(strategy)))
             self.found.sort(key=lambda tried: tried.score)
             del self.found[KEPT:]
 
@@ -314,11 +323,11 @@ class _AutoSearch:
         """Parts follow how long each device is busy: who computes longer than the mean gets less of every layer."""
         for _ in range(ROUNDS):
             best = self.found[0]
-            busy = self.study.outline(best.strategy).compute_s
+            busy = self.study.scorer.outline(best.strategy).compute_s
             mean = sum(busy.values()) / len(busy)
             factors = {name: (mean / max(s, mean / 4)) ** 0.5 for name, s in busy.items()}
             why = _also(best, "parts are fitted to how long each device is busy")
-            yield from self._cook(rescaled(best.choices, factors), why, order=best.strategy.order)
+            yield from self._cook(rescale(best.choices, factors), why, order=best.strategy.order)
             if self.found[0] is best:
                 return
 
@@ -329,9 +338,9 @@ class _AutoSearch:
             for device in self._expendable(best):
                 used = [name for name in devices_of(best.choices) if name != device]
                 if len(used) > 1:
-                    instead = min(used, key=self.study.by_speed.index)
+                    instead = min(used, key=self.study.memo.by_speed.index)
                     why = _also(best, f"without {device}")
-                    changed = without(best.choices, device, instead)
+                    changed = leave_out(best.choices, device, instead)
                     yield from self._cook(changed, why, free=True, order=best.strategy.order)
                 if self.found[0] is not best:
                     break
@@ -341,11 +350,13 @@ class _AutoSearch:
     def _expendable(self, best: _Tried) -> list[str]:
         """The device that computes least, and of those behind slower links the same. Where it is no gain to be without
         that one, it is seldom one to be without another that computes more."""
-        study, gateway = self.study, self.study.problem.gateway
-        busy = study.outline(best.strategy).compute_s
-        rates = {name: study.cluster.card_bytes_per_s[name] for name in busy}
+        study, gateway = self.study, self.study.memo.problem.gateway
+        busy = study.scorer.outline(best.strategy).compute_s
+        rates = {name: study.memo.cluster.card_bytes_per_s[name] for name in busy}
         found: dict[float, str] = {}
-        for name in sorted(busy, key=lambda name: (busy[name], name == gateway, study.by_speed.index(name))):
+        for name in sorted(
+            busy, key=lambda name: (busy[name], name == gateway, study.memo.by_speed.index(name))
+        ):
             found.setdefault(rates[name], name)
         return [found[rate] for rate in sorted(found)]
 
@@ -370,22 +381,22 @@ class _AutoSearch:
         for other in tuple(self.found[1:]):
             yield "as in another candidate", {number: other.choices[number] for number in numbers}, {}
         for strategy in (self.placed.strategy if self.placed else None, self.eager):
-            choices = study.choices_of(strategy) if strategy else {}
+            choices = study.candidates.choices_of(strategy) if strategy else {}
             changed = {number: choices[number] for number in numbers if choices}
             if strategy and len(devices_of(choices)) > 1 and changed != now:
                 yield PLACED, changed, strategy.order
-        yield "borders are computed twice", widened(now, SPATIAL), {}
-        used = sorted(devices_of(self.found[0].choices), key=study.by_speed.index)
-        recipe = Recipe((), study.shares(used), used[0])
+        yield "borders are computed twice", widen(now, SPATIAL), {}
+        used = sorted(devices_of(self.found[0].choices), key=study.memo.by_speed.index)
+        recipe = Recipe((), study.memo.shares(used), used[0])
         for mode in self._modes(recipe):
-            yield str(mode), cook_stretch(study, recipe, mode, part), {}
+            yield str(mode), expand_stretch(study.candidates, recipe, mode, part), {}
 
     def _modes(self, now: Recipe) -> Iterator[Mode]:
         """Whole here or at the gateway, and every direction, with borders fetched or computed twice."""
         yield WHOLE
-        if self.study.problem.gateway != now.home:
-            yield Mode(home=self.study.problem.gateway)
-        for axis in axes_of(self.study):
+        if self.study.memo.problem.gateway != now.home:
+            yield Mode(home=self.study.memo.problem.gateway)
+        for axis in axes_of(self.study.memo):
             yield Mode(axis)
             if axis in SPATIAL:
                 yield Mode(axis, fused=True)

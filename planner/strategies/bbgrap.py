@@ -14,9 +14,10 @@ from edgepart.planner.errors import UsageError
 from edgepart.planner.layout.choices import Choice, Whole
 from edgepart.planner.layout.strategy import Strategy, Sync
 from edgepart.planner.region import Region
+from edgepart.planner.search.candidates import CandidateFactory
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.registry import register
-from edgepart.planner.strategies.single import alone
+from edgepart.planner.strategies.single import run_alone
 
 KNOWN_AXES = ("height", "width", "channel", "batch", "sequence", "feature", "head", "depth")
 """What may be forced on any model; one that the model does not have is said so, and the model is not
@@ -29,41 +30,41 @@ PICTURE = 4
 @register("bbgrap")
 def candidates(study: Study) -> Iterator[Strategy]:
     """One candidate for each direction that the model can be split in, or for the one that is forced."""
-    forced = study.problem.axis
-    if forced is not None and forced not in (*KNOWN_AXES, *study.axis_names):
+    forced = study.memo.problem.axis
+    if forced is not None and forced not in (*KNOWN_AXES, *study.memo.axis_names):
         raise UsageError(
-            f"axis {forced!r}: this model has {', '.join(study.axis_names) or 'none to split along'}"
+            f"axis {forced!r}: this model has {', '.join(study.memo.axis_names) or 'none to split along'}"
         )
-    axes = [forced] if forced is not None else [a for a in study.axis_names if a != "batch"]
-    splittable = [axis for axis in axes if axis in study.axis_names]
+    axes = [forced] if forced is not None else [a for a in study.memo.axis_names if a != "batch"]
+    splittable = [axis for axis in axes if axis in study.memo.axis_names]
     made: list[Strategy] = []
     for axis in splittable:
-        made.append(along(study, axis, study.by_speed))
-        if not any(mirrored(study, made[-1], before) for before in made[:-1]):
+        made.append(divide_along(study, axis, study.memo.by_speed))
+        if not any(is_mirrored(study.candidates, made[-1], before) for before in made[:-1]):
             yield made[-1]
-    if not splittable or len(study.by_speed) == 1:
-        yield from _unsplit(study, forced)
+    if not splittable or len(study.memo.by_speed) == 1:
+        yield from _place_unsplit(study, forced)
 
 
-def _unsplit(study: Study, forced: str | None) -> Iterator[Strategy]:
-    if len(study.by_speed) == 1:
+def _place_unsplit(study: Study, forced: str | None) -> Iterator[Strategy]:
+    if len(study.memo.by_speed) == 1:
         reason = "there is only one device; "
     else:
         reason = f"no layer can be split along {forced or 'any axis'}; "
-    for device in study.by_speed:
-        yield alone(study, device, "bbgrap", reason)
+    for device in study.memo.by_speed:
+        yield run_alone(study, device, "bbgrap", reason)
 
 
-def mirrored(study: Study, one: Strategy, other: Strategy) -> bool:
+def is_mirrored(candidates: CandidateFactory, one: Strategy, other: Strategy) -> bool:
     """Whether the two do the same to a square picture, but for rows that are columns."""
-    ways = (one, other), (study.needed_of(one), study.needed_of(other))
+    ways = (one, other), (candidates.reads_of(one), candidates.reads_of(other))
     if not all(ways[1]) or one.layouts.keys() != other.layouts.keys():
         return False
-    laid = all(_turned(one.layouts[n].regions, other.layouts[n].regions) for n in one.layouts)
-    return laid and all(_turned(read, ways[1][1][n]) for n, read in ways[1][0].items())
+    laid = all(_is_turned(one.layouts[n].regions, other.layouts[n].regions) for n in one.layouts)
+    return laid and all(_is_turned(read, ways[1][1][n]) for n, read in ways[1][0].items())
 
 
-def _turned(one: Mapping[str, Region], other: Mapping[str, Region]) -> bool:
+def _is_turned(one: Mapping[str, Region], other: Mapping[str, Region]) -> bool:
     """Whether each device's region of a picture is that of the other, with rows for columns."""
     if one is other:
         return all(r.rank != PICTURE or r.spans[2] == r.spans[3] for r in one.values())
@@ -75,22 +76,22 @@ def _turned(one: Mapping[str, Region], other: Mapping[str, Region]) -> bool:
     )
 
 
-def along(study: Study, axis: str, devices: tuple[str, ...]) -> Strategy:
-    """Every layer along `axis`, over `devices`, the fastest of them first."""
-    shares = study.shares(devices)
+def divide_along(study: Study, axis: str, devices: tuple[str, ...]) -> Strategy:
+    """The strategy that divides every layer along `axis` over `devices`, the fastest of them first."""
+    shares = study.memo.shares(devices)
     choices: dict[int, Choice] = {}
     main = split = 0
-    for layer in study.layers:
-        choice = study.divided(layer, axis, shares)
+    for layer in study.memo.layers:
+        choice = study.candidates.divide(layer, axis, shares)
         if choice is None:
             choices[layer.number] = Whole((devices[0],))
         else:
             choices[layer.number] = choice
             split += 1
-            main += choice == study.divided(layer, axis, shares, second=False)
-    rest = len(study.layers) - split
+            main += choice == study.candidates.divide(layer, axis, shares, second=False)
+    rest = len(study.memo.layers) - split
     why = (
-        f"{main} of {len(study.layers)} layers are split along {axis} over {len(devices)} devices by their"
+        f"{main} of {len(study.memo.layers)} layers are split along {axis} over {len(devices)} devices by their"
         f" speed, {split - main} along another axis, and {rest} run whole on {devices[0]}"
     )
-    return study.strategy("bbgrap", choices, why, Sync.BROADCAST)
+    return study.candidates.make("bbgrap", choices, why, Sync.BROADCAST)

@@ -15,7 +15,7 @@ from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.bbgrap import KNOWN_AXES
 from edgepart.planner.strategies.registry import register
-from edgepart.planner.strategies.single import alone
+from edgepart.planner.strategies.single import run_alone
 
 Wanted = Callable[[Layer], str | None]
 """Of a layer, the axis that it is to be divided along; None leaves it whole."""
@@ -25,10 +25,10 @@ Wanted = Callable[[Layer], str | None]
 def candidates(study: Study) -> Iterator[Strategy]:
     """The batch over all devices; the fastest ones alone where there is nothing to divide."""
     none = "no layer has a batch of more than one to divide, so one device gets it all; "
-    yield from divided(study, "data", lambda layer: "batch", {"batch": "by the batch"}, none)
+    yield from divide_layers(study, "data", lambda layer: "batch", {"batch": "by the batch"}, none)
 
 
-def divided(
+def divide_layers(
     study: Study, name: str, wanted: Wanted, words: Mapping[str, str], none: str, because: str = ""
 ) -> Iterator[Strategy]:
     """The strategy `name`: each layer along its `wanted` axis over all devices, the others whole, with everybody or on
@@ -36,26 +36,28 @@ def divided(
     what else is to be said.
 
     UsageError for a forced axis that the model does not have; only layers along a forced axis are divided."""
-    forced, devices = study.problem.axis, study.by_speed
-    if forced is not None and forced not in (*KNOWN_AXES, *study.axis_names):
-        raise UsageError(f"axis {forced!r}: this model has {', '.join(study.axis_names) or 'none to split'}")
-    shares = study.shares(devices)
+    forced, devices = study.memo.problem.axis, study.memo.by_speed
+    if forced is not None and forced not in (*KNOWN_AXES, *study.memo.axis_names):
+        raise UsageError(
+            f"axis {forced!r}: this model has {', '.join(study.memo.axis_names) or 'none to split'}"
+        )
+    shares = study.memo.shares(devices)
     split: dict[int, Choice] = {}
     counts: dict[str, int] = {}
-    for layer in study.layers:
+    for layer in study.memo.layers:
         axis = wanted(layer)
         if axis is not None and forced in (None, axis) and layer.splits(axis) and len(devices) > 1:
             split[layer.number] = Divide((axis,), shares)
             counts[words[axis]] = counts.get(words[axis], 0) + 1
     if not split:
         reason = none if len(devices) > 1 else "there is only one device; "
-        yield from (alone(study, device, name, reason) for device in devices)
+        yield from (run_alone(study, device, name, reason) for device in devices)
         return
     layers = ", ".join(f"{count} {how}" for how, count in counts.items())
     for homes, where in ((devices[:1], f"on {devices[0]}"), (devices, "with everybody")):
-        choices = {layer.number: split.get(layer.number, Whole(homes)) for layer in study.layers}
+        choices = {layer.number: split.get(layer.number, Whole(homes)) for layer in study.memo.layers}
         rest = f", the rest is whole {where}" if len(split) < len(choices) else ""
         why = f"{because}of {len(choices)} layers {layers} are divided over {len(devices)} devices{rest}"
-        yield study.strategy(name, choices, why)
+        yield study.candidates.make(name, choices, why)
         if len(split) == len(choices):
             return

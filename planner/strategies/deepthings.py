@@ -11,9 +11,10 @@ from collections.abc import Iterator
 
 from edgepart.planner.layout.choices import Choice, Divide, Whole
 from edgepart.planner.layout.strategy import Strategy
-from edgepart.planner.search.study import CutPoint, Study
+from edgepart.planner.search.memo import CutPoint, Memo
+from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.registry import register
-from edgepart.planner.strategies.single import alone
+from edgepart.planner.strategies.single import run_alone
 
 CUTS_TRIED = 6
 """Ends of the block that are simulated for each shape of tiles, evenly spread over the model's
@@ -23,32 +24,32 @@ arithmetic."""
 @register("deepthings")
 def candidates(study: Study) -> Iterator[Strategy]:
     """Blocks of several lengths, each with each shape of tiles."""
-    count = len(study.by_speed)
-    shapes = ((study.problem.axis,),) if study.problem.axis else shapes_of(study)
+    count = len(study.memo.by_speed)
+    shapes = ((study.memo.problem.axis,),) if study.memo.problem.axis else shapes_of(study.memo)
     made = 0
-    for cut in spread(study, CUTS_TRIED) if count > 1 else ():
+    for cut in spread_cuts(study.memo, CUTS_TRIED) if count > 1 else ():
         for axes in shapes:
-            strategy = fused(study, cut, axes)
+            strategy = fuse_block(study, cut, axes)
             if strategy is not None:
                 made += 1
                 yield strategy
     if not made:
-        for device in study.by_speed:
-            yield alone(
+        for device in study.memo.by_speed:
+            yield run_alone(
                 study, device, "deepthings", "no block of layers can be cut into tiles for several devices; "
             )
 
 
-def shapes_of(study: Study) -> tuple[tuple[str, ...], ...]:
+def shapes_of(memo: Memo) -> tuple[tuple[str, ...], ...]:
     """Tiles along the longer edge of most layers, and a grid."""
-    longer = sum((layer.extent("height") > layer.extent("width")) * 2 - 1 for layer in study.layers)
+    longer = sum((layer.extent("height") > layer.extent("width")) * 2 - 1 for layer in memo.layers)
     return (("height",) if longer >= 0 else ("width",), ("height", "width"))
 
 
-def spread(study: Study, count: int) -> tuple[CutPoint, ...]:
+def spread_cuts(memo: Memo, count: int) -> tuple[CutPoint, ...]:
     """At most `count` cut points, at even distances by the seconds before them; the last one is always
     in."""
-    cuts = [cut for cut in study.cuts if cut.seconds > 0]
+    cuts = [cut for cut in memo.cut_points if cut.seconds > 0]
     if len(cuts) <= count:
         return tuple(cuts)
     wanted = [cuts[-1].seconds * (n + 1) / count for n in range(count)]
@@ -59,16 +60,16 @@ def _nearest(cuts: list[CutPoint], seconds: float) -> CutPoint:
     return min(cuts, key=lambda cut: (abs(cut.seconds - seconds), len(cut.crossing)))
 
 
-def fused(study: Study, cut: CutPoint, axes: tuple[str, ...]) -> Strategy | None:
-    """The block up to `cut` fused; None where what crosses the cut cannot be divided along `axes`."""
-    devices = study.by_speed
-    grid = square(len(devices)) if len(axes) == 2 else ()
+def fuse_block(study: Study, cut: CutPoint, axes: tuple[str, ...]) -> Strategy | None:
+    """The strategy with the block up to `cut` fused; None where what crosses the cut cannot be divided along `axes`."""
+    devices = study.memo.by_speed
+    grid = find_grid(len(devices)) if len(axes) == 2 else ()
     if grid is None:
         return None
-    tiles = Divide(axes, study.shares(devices), grid, widened=True)
+    tiles = Divide(axes, study.memo.shares(devices), grid, widened=True)
     choices: dict[int, Choice] = {}
-    for layer in study.layers:
-        if study.ends[layer.number] > cut.position:
+    for layer in study.memo.layers:
+        if study.memo.last_position[layer.number] > cut.position:
             choices[layer.number] = Whole((devices[0],))
         elif not cut.crossing.isdisjoint(layer.exits):
             if not all(map(layer.splits, axes)):
@@ -76,18 +77,18 @@ def fused(study: Study, cut: CutPoint, axes: tuple[str, ...]) -> Strategy | None
             choices[layer.number] = tiles
         else:
             rest = tiles if all(map(layer.splits, axes)) else Whole((devices[0],))
-            choices[layer.number] = study.pull(layer) or rest
+            choices[layer.number] = study.candidates.pull(layer) or rest
     why = (
         f"the layers up to {cut.last!r} are one block of {len(devices)} tiles along {' and '.join(axes)},"
         f" with overlapping borders computed twice; the rest runs on {devices[0]}"
     )
-    return study.strategy("deepthings", choices, why)
+    return study.candidates.make("deepthings", choices, why)
 
 
-def square(count: int) -> tuple[int, int] | None:
+def find_grid(count: int) -> tuple[int, int] | None:
     """The grid of `count` tiles that is nearest to a square; None where there is only a row of them.
 
-    >>> square(6), square(7)
+    >>> find_grid(6), find_grid(7)
     ((2, 3), None)
     """
     rows = max((r for r in range(2, int(count**0.5) + 1) if count % r == 0), default=None)

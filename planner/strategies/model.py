@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from edgepart.planner.layers.coarsen import Layer
 from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies.data import divided
+from edgepart.planner.strategies.data import divide_layers
 from edgepart.planner.strategies.registry import register
 
 COLUMNS = {"channel": "by channels", "feature": "by features", "head": "by heads"}
@@ -20,7 +20,7 @@ COLUMNS = {"channel": "by channels", "feature": "by features", "head": "by heads
 @register("model")
 def candidates(study: Study) -> Iterator[Strategy]:
     """Channels over all devices."""
-    yield from divided(study, "model", column, COLUMNS, "no layer has channels or features to divide; ")
+    yield from divide_layers(study, "model", column, COLUMNS, "no layer has channels or features to divide; ")
 
 
 def column(layer: Layer) -> str | None:

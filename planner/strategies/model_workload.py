@@ -1,4 +1,4 @@
-"""Modelled: a model on a cluster as a workload to place, and back again. Rules only.
+"""Turns a model on a cluster into a workload to place, and a placement back into choices. Rules only.
 
 A task is what no plan cuts: a layer (planner/layers/coarsen.py), or all layers that have operators of one fused group.
 What the gateway has and wants are two tasks more, that stay there. What reading makes of it (views and copies between
@@ -20,17 +20,17 @@ import networkx as nx
 
 from edgepart.planner.cost.memory import OPERATOR_BYTES, whole_bytes
 from edgepart.planner.layers.coarsen import Layer
-from edgepart.planner.layers.runtime_fusion import fused
+from edgepart.planner.layers.runtime_fusion import find_fused_groups
 from edgepart.planner.layout.choices import Choice, Whole
 from edgepart.planner.placing.problem.workload import Machine, Placement, Task, TaskTensor, Workload
-from edgepart.planner.search.study import Study
+from edgepart.planner.search.memo import Memo
 
 ENTRY, END = "inputs", "outputs"
 """Names of the gateway's tasks; no layer's name is one of them."""
 
 
 @dataclass(frozen=True)
-class Modelled:
+class ModelWorkload:
     """A workload that stands for a model on a cluster."""
 
     workload: Workload
@@ -52,8 +52,8 @@ class Modelled:
         tasks = sorted(range(len(starts)), key=lambda task: (starts[task], place[task]))
         return {layer.number: float(n) for n, task in enumerate(tasks) for layer in self.layers[task]}
 
-    def tightened(self, placement: Placement, short_bytes: Mapping[str, int]) -> Modelled:
-        """With so much less memory than a placement takes, where that turned out to be too much."""
+    def tighten(self, placement: Placement, short_bytes: Mapping[str, int]) -> ModelWorkload:
+        """The workload with so much less memory than a placement takes, where that turned out to be too much."""
         kept = self.workload.memory_bytes(placement)
         machines = tuple(
             replace(one, memory_bytes=max(0.0, min(one.memory_bytes, here) - short_bytes[one.name]))
@@ -64,22 +64,22 @@ class Modelled:
         return replace(self, workload=replace(self.workload, machines=machines))
 
 
-def modelled(study: Study, groups: Iterable[Sequence[str]] = ()) -> Modelled:
+def build_workload(memo: Memo, groups: Iterable[Sequence[str]] = ()) -> ModelWorkload:
     """The study's model on its cluster. `groups`: operators' names that stay together, where that makes no circle."""
-    reading = _reading(study)
-    parts = _parts(study, reading, groups)
-    return Modelled(_Making(study, reading, parts).workload(), ((), *parts, ()))
+    readers = _find_readers(memo)
+    parts = _parts(memo, readers, groups)
+    return ModelWorkload(_WorkloadBuilder(memo, readers, parts).workload(), ((), *parts, ()))
 
 
-def fused_workload(study: Study) -> Modelled:
+def build_fused_workload(memo: Memo) -> ModelWorkload:
     """The same, with what the runtime computes as one in one place where the problem says so."""
-    groups = fused(study.graph) if study.problem.fusion else ()
-    return modelled(study, [[op.name for op in group] for group in groups])
+    groups = find_fused_groups(memo.graph) if memo.problem.fusion else ()
+    return build_workload(memo, [[op.name for op in group] for group in groups])
 
 
-def _reading(study: Study) -> Mapping[str, frozenset[int]]:
+def _find_readers(memo: Memo) -> Mapping[str, frozenset[int]]:
     """By tensor, the layers that read it: what is left to its readers reads for those that read it."""
-    graph, coarse = study.graph, study.coarse
+    graph, coarse = memo.graph, memo.coarse
     found: dict[str, frozenset[int]] = dict.fromkeys(graph.tensors, frozenset())
     for op in reversed(graph.operators):
         readers = frozenset((coarse.layer_of[op.name],))
@@ -91,19 +91,19 @@ def _reading(study: Study) -> Mapping[str, frozenset[int]]:
 
 
 def _parts(
-    study: Study, reading: Mapping[str, frozenset[int]], groups: Iterable[Sequence[str]]
+    memo: Memo, readers: Mapping[str, frozenset[int]], groups: Iterable[Sequence[str]]
 ) -> tuple[tuple[Layer, ...], ...]:
     """Layers that are placed together, in the model's order: those of a group, and those that wait for each other. Where
     groups would wait for each other, those are given up that reach furthest."""
-    layers = {layer.number: layer for layer in study.layers}
+    layers = {layer.number: layer for layer in memo.layers}
     waits = nx.DiGraph()
     waits.add_nodes_from(layers)
     for layer in layers.values():
-        waits.add_edges_from((layer.number, r) for n in layer.exits for r in reading[n] if r in layers)
+        waits.add_edges_from((layer.number, r) for n in layer.exits for r in readers[n] if r in layers)
     wanted = [
         numbers
         for group in groups
-        if len(numbers := {study.coarse.layer_of[name] for name in group} & layers.keys()) > 1
+        if len(numbers := {memo.coarse.layer_of[name] for name in group} & layers.keys()) > 1
     ]
     circles_of_layers = list(map(tuple, nx.strongly_connected_components(waits)))
     while True:
@@ -124,18 +124,18 @@ def _parts(
     return tuple(tuple(layers[number] for number in part) for part in ordered)
 
 
-class _Making:
+class _WorkloadBuilder:
     """One model's workload; its first task is what the gateway has, its last one what it wants."""
 
     def __init__(
-        self, study: Study, reading: Mapping[str, frozenset[int]], parts: Sequence[tuple[Layer, ...]]
+        self, memo: Memo, readers: Mapping[str, frozenset[int]], parts: Sequence[tuple[Layer, ...]]
     ) -> None:
-        self.study, self.reading, self.parts = study, reading, parts
-        self.names = [device.name for device in study.cluster.devices]
+        self.memo, self.readers, self.parts = memo, readers, parts
+        self.names = [device.name for device in memo.cluster.devices]
         self.task_of = {layer.number: n for n, layers in enumerate(parts, 1) for layer in layers}
 
     def workload(self) -> Workload:
-        cluster, cost = self.study.cluster, self.study.cost
+        cluster, cost = self.memo.cluster, self.memo.cost
         links = [[cluster.link(a, b) for b in self.names] for a in self.names]
         latency_s = tuple(
             tuple(
@@ -153,37 +153,37 @@ class _Making:
             for a, row in zip(self.names, links, strict=True)
         )
         machines = tuple(
-            Machine(device.name, device.kind, self.study.limit_bytes(device.name))
+            Machine(device.name, device.kind, self.memo.limit_bytes(device.name))
             for device in cluster.devices
         )
         tasks = (self._at_gateway(ENTRY), *self._tasks(), self._at_gateway(END))
-        return Workload(self.study.graph.name, machines, tasks, tuple(self._tensors()), rates, latency_s)
+        return Workload(self.memo.graph.name, machines, tasks, tuple(self._tensors()), rates, latency_s)
 
     def _copy_s(self) -> dict[str, float]:
         """By device, seconds a byte of bringing what is sent out of a segment, or what arrives into one, for what layers
         hand on typically."""
-        graph = self.study.graph
+        graph = self.memo.graph
         sizes = sorted(
             graph.tensors[name].nbytes for layers in self.parts for la in layers for name in la.exits
         )
         typical = max(1, sizes[len(sizes) // 2]) if sizes else 1
-        return {device: self.study.cost.copy_s(device, typical) / typical for device in self.names}
+        return {device: self.memo.cost.copy_s(device, typical) / typical for device in self.names}
 
     def _at_gateway(self, name: str) -> Task:
-        gateway = self.study.problem.gateway
+        gateway = self.memo.problem.gateway
         return Task(name, "", tuple(0.0 if device == gateway else inf for device in self.names))
 
     def _tasks(self) -> Iterator[Task]:
-        graph, coarse = self.study.graph, self.study.coarse
+        graph, coarse = self.memo.graph, self.memo.coarse
         operators = defaultdict(list)
         for op in graph.operators:
             readers = {coarse.layer_of[op.name]}
             if coarse.is_pulled(op):
-                readers = {number for name in op.outputs if name for number in self.reading[name]}
+                readers = {number for name in op.outputs if name for number in self.readers[name]}
             tasks = [self.task_of[number] for number in readers if number in self.task_of]
             if tasks:
                 operators[min(tasks)].append(op)
-        seconds = [self.study.seconds_on(device) for device in self.names]
+        seconds = [self.memo.seconds_on(device) for device in self.names]
         for number, layers in enumerate(self.parts, 1):
             inside = operators[number]
             weights: dict[str, int] = {}
@@ -195,19 +195,19 @@ class _Making:
             yield Task(f"{number}: {anchor.name}", anchor.op_type, compute_s, float(kept))
 
     def _tensors(self) -> Iterator[TaskTensor]:
-        graph, end = self.study.graph, len(self.parts) + 1
+        graph, end = self.memo.graph, len(self.parts) + 1
         for name in graph.inputs:
             yield from self._tensor(name, 0, graph.tensors[name].nbytes)
         for number, layers in enumerate(self.parts, 1):
             for name in (name for layer in layers for name in layer.exits):
                 is_output = name in graph.outputs
-                item_bytes = graph.tensors[name].item_bytes if is_output else self.study.travel_bytes(name)
+                item_bytes = graph.tensors[name].item_bytes if is_output else self.memo.travel_bytes(name)
                 nbytes = graph.tensors[name].region.size * item_bytes
                 yield from self._tensor(name, number, nbytes, (end,) if is_output else ())
 
     def _tensor(
         self, name: str, source: int, nbytes: float, also: tuple[int, ...] = ()
     ) -> Iterator[TaskTensor]:
-        inside = {self.task_of[number] for number in self.reading[name] if number in self.task_of}
+        inside = {self.task_of[number] for number in self.readers[name] if number in self.task_of}
         if readers := tuple(sorted({*inside, *also} - {source})):
             yield TaskTensor(source, readers, float(nbytes))

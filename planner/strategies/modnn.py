@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from edgepart.planner.layers.coarsen import Layer
 from edgepart.planner.layout.choices import Choice, Divide, Whole
 from edgepart.planner.layout.strategy import Strategy, Sync
+from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.registry import register
-from edgepart.planner.strategies.single import alone
+from edgepart.planner.strategies.single import run_alone
 
 SPATIAL = ("height", "width", "depth")
 
@@ -21,30 +22,30 @@ SPATIAL = ("height", "width", "depth")
 @register("modnn")
 def candidates(study: Study) -> Iterator[Strategy]:
     """With the fastest device as the hub, and with the gateway."""
-    for hub in dict.fromkeys((study.by_speed[0], study.problem.gateway)):
+    for hub in dict.fromkeys((study.memo.by_speed[0], study.memo.problem.gateway)):
         yield tiles(study, hub)
 
 
 def tiles(study: Study, hub: str) -> Strategy:
     """Every layer that has an edge to cut, over all devices."""
-    shares = study.shares(study.by_speed)
+    shares = study.memo.shares(study.memo.by_speed)
     choices: dict[int, Choice] = {}
     split = 0
-    for layer in study.layers:
-        axis = edge(study, layer)
+    for layer in study.memo.layers:
+        axis = edge(study.memo, layer)
         if axis is None:
             choices[layer.number] = Whole((hub,))
         else:
             choices[layer.number] = Divide((axis,), shares)
             split += 1
     if not split or len(shares) == 1:
-        return alone(study, hub, "modnn", "no layer has an edge to cut into tiles for several devices; ")
-    why = f"{split} of {len(study.layers)} layers are cut into tiles, which meet at {hub} after every layer"
-    return study.strategy("modnn", choices, why, Sync.HUB, hub)
+        return run_alone(study, hub, "modnn", "no layer has an edge to cut into tiles for several devices; ")
+    why = f"{split} of {len(study.memo.layers)} layers are cut into tiles, which meet at {hub} after every layer"
+    return study.candidates.make("modnn", choices, why, Sync.HUB, hub)
 
 
-def edge(study: Study, layer: Layer) -> str | None:
+def edge(memo: Memo, layer: Layer) -> str | None:
     """The axis to cut: the forced one, or the longer edge of the feature map."""
-    wanted = (study.problem.axis,) if study.problem.axis else SPATIAL
+    wanted = (memo.problem.axis,) if memo.problem.axis else SPATIAL
     found = [a for a in layer.axes if a.name in wanted and layer.splits(a.name)]
     return max(found, key=lambda a: a.extent).name if found else None

@@ -11,63 +11,69 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping
 
 from edgepart.planner.errors import UsageError
-from edgepart.planner.layerwise.configurations import space
+from edgepart.planner.layerwise.configurations import make_space
 from edgepart.planner.layerwise.elimination import Solution, minimise
-from edgepart.planner.layerwise.time_costs import Priced, price
+from edgepart.planner.layerwise.time_costs import LayerwiseProblem, TimeCosts
 from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole
 from edgepart.planner.layout.strategy import Strategy
+from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.bbgrap import KNOWN_AXES
 from edgepart.planner.strategies.registry import register
-from edgepart.planner.strategies.single import alone
+from edgepart.planner.strategies.single import run_alone
 
 
 @register("optcnn")
 def candidates(study: Study) -> Iterator[Strategy]:
     """The solution, and each device alone: a sum of layers is not all that the simulator sees. Of devices that are
     alike, the first."""
-    if len(study.by_speed) > 1 and study.layers:
+    if len(study.memo.by_speed) > 1 and study.memo.layers:
         yield solve(study)[0]
     first: dict[Hashable, str] = {}
-    for name in study.by_speed:
-        link, device = study.cluster.link(name, study.problem.gateway), study.cluster.device(name)
-        first.setdefault((link, study.whole_s[name], study.limit_bytes(name), device.kind), name)
+    for name in study.memo.by_speed:
+        link, device = (
+            study.memo.cluster.link(name, study.memo.problem.gateway),
+            study.memo.cluster.device(name),
+        )
+        first.setdefault((link, study.memo.whole_s[name], study.memo.limit_bytes(name), device.kind), name)
     for name in first.values():
-        yield alone(study, name, "optcnn")
+        yield run_alone(study, name, "optcnn")
 
 
-def solve(study: Study) -> tuple[Strategy, Priced, Solution]:
+def solve(study: Study) -> tuple[Strategy, LayerwiseProblem, Solution]:
     """The configurations of least cost, the problem that they solve, and how it was solved.
 
     UsageError for a forced axis that the model does not have."""
-    wanted, there = study.problem.axis, {axis.name for la in study.layers for _, axis in la.reduced}
-    if wanted is not None and wanted not in {*KNOWN_AXES, *study.axis_names, *there}:
-        raise UsageError(f"axis {wanted!r}: this model has {', '.join((*study.axis_names, *sorted(there)))}")
-    priced = price(study, space(study))
-    found = minimise(priced.unary, priced.edges)
-    choices = priced.taken(found.choice)
-    strategy = study.strategy("optcnn", choices, reasons(study, choices, found))
-    return strategy, priced, found
+    wanted, there = study.memo.problem.axis, {axis.name for la in study.memo.layers for _, axis in la.reduced}
+    if wanted is not None and wanted not in {*KNOWN_AXES, *study.memo.axis_names, *there}:
+        raise UsageError(
+            f"axis {wanted!r}: this model has {', '.join((*study.memo.axis_names, *sorted(there)))}"
+        )
+    problem = TimeCosts(study.memo, make_space(study.memo)).build_problem()
+    found = minimise(problem.unary, problem.edges)
+    choices = problem.choices_of(found.choice)
+    strategy = study.candidates.make("optcnn", choices, explain_choices(study.memo, choices, found))
+    return strategy, problem, found
 
 
-def reasons(study: Study, choices: Mapping[int, Choice], found: Solution) -> str:
+def explain_choices(memo: Memo, choices: Mapping[int, Choice], found: Solution) -> str:
     """What was chosen for most of the work, and whether it is proven; a sentence for people."""
     proof = "none costs less by its model" if found.exact else f"not proven best: {found.why}"
-    return f"each of {len(choices)} layers has its own configuration ({proof}): {most(study, choices)}"
+    return f"each of {len(choices)} layers has its own configuration ({proof}): {summarise_choices(memo, choices)}"
 
 
-def most(study: Study, choices: Mapping[int, Choice]) -> str:
+def summarise_choices(memo: Memo, choices: Mapping[int, Choice]) -> str:
     """What was chosen for most of the work, in parts of a hundred."""
     seconds: dict[str, float] = {}
-    for layer in study.layers:
-        text = described(choices[layer.number])
-        seconds[text] = seconds.get(text, 0.0) + sum(study.full_s[op.name] for op in layer.operators)
+    for layer in memo.layers:
+        text = describe_choice(choices[layer.number])
+        seconds[text] = seconds.get(text, 0.0) + sum(memo.fastest_s[op.name] for op in layer.operators)
     total = sum(seconds.values()) or 1.0
     ranked = sorted(seconds.items(), key=lambda item: -item[1])
     return ", ".join(f"{s / total:.0%} {text}" for text, s in ranked if s / total >= 0.005)
 
 
-def described(choice: Choice) -> str:
+def describe_choice(choice: Choice) -> str:
     """A few words for people."""
     match choice:
         case Whole((device,)):

@@ -1,4 +1,4 @@
-"""Fitting: ways to divide a model that no device has the memory for, for `auto`, and the least memory that would do.
+"""Divides a model that no device has the memory for, for `auto`, and finds the least memory that would do.
 
 Weights are what fills memory. So layers are placed on one device after another as their weights have room; or the
 weights of every layer are divided, in pairs of dense layers or along channels; or only those of the layers that are
@@ -18,13 +18,14 @@ from edgepart.planner import figures
 from edgepart.planner.cost.memory import whole_bytes
 from edgepart.planner.errors import Infeasible
 from edgepart.planner.layers.coarsen import Layer
-from edgepart.planner.layout.choices import Choice, Divide, Whole
+from edgepart.planner.layout.choices import Choice, Divide, Shares, Whole
 from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.placing.chain_partition import Stages, balance
-from edgepart.planner.search.dense_pairs import COLUMNS, paired
+from edgepart.planner.search.dense_pairs import COLUMNS, pair_dense_layers
 from edgepart.planner.search.force_axis import reduce
-from edgepart.planner.search.study import Shares, Study
-from edgepart.planner.strategies.single import alone
+from edgepart.planner.search.memo import Memo
+from edgepart.planner.search.study import Study
+from edgepart.planner.strategies.single import run_alone
 
 PLACES = 160
 """Where a chain of layers is cut at most; what lies between two places stays together."""
@@ -62,7 +63,7 @@ class LayerDivision:
     """One division of the layers."""
 
     choices: Mapping[int, Choice]
-    held: Mapping[str, float]
+    weight_bytes: Mapping[str, float]
     """By device, bytes of weights."""
     why: str
 
@@ -77,29 +78,34 @@ Tried = list[tuple[Mapping[int, Choice], Mapping[str, int]]]
 def candidates(study: Study, name: str = "auto", *, steady: bool = False) -> Iterator[Strategy]:
     """By speed, then as if all devices were alike; `steady` are the latter alone, which stay the same where speeds are
     measured anew. None for one device."""
-    if len(study.by_speed) < 2 or not study.layers:
+    if len(study.memo.by_speed) < 2 or not study.memo.layers:
         return
-    weights = weights_of(study)
-    ways: list[Make] = [placed, filled]
-    if study.problem.axis is None:
-        ways += [in_pairs, along_columns, *(partial(mixed, part=part) for part in LARGE)]
+    weights = weights_of(study.memo)
+    ways: list[Make] = [place_in_chain, fill_fastest]
+    if study.memo.problem.axis is None:
+        ways += [
+            divide_in_pairs,
+            divide_columns,
+            *(partial(divide_large_layers, part=part) for part in LARGE),
+        ]
     tried: Tried = []
-    for seen in (_alike(study),) if steady else (study, _alike(study)):
+    for seen in (_equalise_devices(study),) if steady else (study, _equalise_devices(study)):
         for make in ways:
-            yield from _refined(study, partial(make, seen, weights), tried, name)
+            yield from _refine(study, partial(make, seen, weights), tried, name)
 
 
-def _alike(study: Study) -> Study:
-    """The same with devices that differ in their memory only."""
-    devices = sorted(study.cluster.devices, key=lambda device: device.name)
+def _equalise_devices(study: Study) -> Study:
+    """The study with devices that differ in their memory only."""
+    devices = sorted(study.memo.cluster.devices, key=lambda device: device.name)
     like = (replace(devices[0], name=one.name, memory_bytes=one.memory_bytes) for one in devices)
-    return study.on(replace(study.cluster, devices=tuple(like)))
+    cluster = replace(study.memo.cluster, devices=tuple(like))
+    return study.on(replace(study.memo.problem, cluster=cluster))
 
 
-def weights_of(study: Study) -> Weights:
+def weights_of(memo: Memo) -> Weights:
     """A constant counts for the first layer that reads it; what a layer's devices compute for themselves is the
     layer's."""
-    coarse, graph = study.coarse, study.graph
+    coarse, graph = memo.coarse, memo.graph
     owner: dict[str, int] = {}
     for op in reversed(graph.operators):
         number = coarse.layer_of[op.name]
@@ -114,15 +120,15 @@ def weights_of(study: Study) -> Weights:
             if constant not in seen:
                 seen.add(constant)
                 nbytes[owner[op.name]] = nbytes.get(owner[op.name], 0) + kept
-    layers = tuple(sorted(study.layers, key=lambda layer: study.ends[layer.number]))
+    layers = tuple(sorted(memo.layers, key=lambda layer: memo.last_position[layer.number]))
     return Weights(layers, tuple(nbytes.get(layer.number, 0) for layer in layers))
 
 
-def _refined(
+def _refine(
     study: Study, make: Callable[[Rooms], LayerDivision | None], tried: Tried, name: str
 ) -> Iterator[Strategy]:
     """The same way again with what the last forecast has shown, as long as it does not fit and changes."""
-    limits = {device: study.limit_bytes(device) for device in study.by_speed}
+    limits = {device: study.memo.limit_bytes(device) for device in study.memo.by_speed}
     rooms: Rooms = limits
     before: LayerDivision | None = None
     for _ in range(ROUNDS):
@@ -131,25 +137,25 @@ def _refined(
             return
         peaks = next((peaks for choices, peaks in tried if choices == way.choices), None)
         if peaks is None:
-            strategy = study.strategy(name, way.choices, way.why)
+            strategy = study.candidates.make(name, way.choices, way.why)
             yield strategy
-            peaks = study.forecast(strategy).peak_memory_bytes
-            if not study.short_bytes(strategy):
+            peaks = study.scorer.forecast(strategy).peak_memory_bytes
+            if not study.scorer.short_bytes(strategy):
                 return
             tried.append((way.choices, peaks))
         before = way
-        rooms = {d: limit - peaks.get(d, 0) + way.held.get(d, 0.0) for d, limit in limits.items()}
+        rooms = {d: limit - peaks.get(d, 0) + way.weight_bytes.get(d, 0.0) for d, limit in limits.items()}
 
 
-def placed(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None:
+def place_in_chain(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None:
     """Layers on one device after another: on as few as have room, else on all, as full as each other."""
-    return _chained(study, weights, weights.nbytes, rooms, {})
+    return _chain(study.memo, weights, weights.nbytes, rooms, {})
 
 
-def mixed(study: Study, weights: Weights, rooms: Rooms, part: float) -> LayerDivision | None:
+def divide_large_layers(study: Study, weights: Weights, rooms: Rooms, part: float) -> LayerDivision | None:
     """Large layers divided along what they write, the others placed in the room that is left."""
     least, shares = part * min(rooms.values()), _by_room(rooms)
-    chosen = [_divided(layer, shares) if size > least else None for layer, size in _each(weights)]
+    chosen = [_divide(layer, shares) if size > least else None for layer, size in _each(weights)]
     large = sum(size for size, choice in zip(weights.nbytes, chosen, strict=True) if choice)
     if not large:
         return None
@@ -158,17 +164,21 @@ def mixed(study: Study, weights: Weights, rooms: Rooms, part: float) -> LayerDiv
     total = sum(share for _, share in shares)
     taken = {device: large * share / total for device, share in shares}
     left = {device: room - taken.get(device, 0.0) for device, room in rooms.items()}
-    way = _chained(study, weights, rest, left, divided)
+    way = _chain(study.memo, weights, rest, left, divided)
     if way is None:
         return None
-    held = {device: way.held.get(device, 0.0) + taken.get(device, 0.0) for device in rooms}
-    return replace(way, held=held, why=f"{len(divided)} large layers are divided, and the others {way.why}")
+    weight_bytes = {device: way.weight_bytes.get(device, 0.0) + taken.get(device, 0.0) for device in rooms}
+    return replace(
+        way,
+        weight_bytes=weight_bytes,
+        why=f"{len(divided)} large layers are divided, and the others {way.why}",
+    )
 
 
-def _chained(
-    study: Study, weights: Weights, nbytes: Sequence[int], rooms: Rooms, divided: Mapping[int, Choice]
+def _chain(
+    memo: Memo, weights: Weights, nbytes: Sequence[int], rooms: Rooms, divided: Mapping[int, Choice]
 ) -> LayerDivision | None:
-    devices = [device for device in study.by_speed if rooms[device] > 0]
+    devices = [device for device in memo.by_speed if rooms[device] > 0]
     if not devices:
         return None
     ends = np.cumsum([0, *nbytes])
@@ -189,61 +199,67 @@ def _in_stages(
     divided: Mapping[int, Choice],
 ) -> LayerDivision:
     choices: dict[int, Choice] = {}
-    held: dict[str, float] = {}
+    weight_bytes: dict[str, float] = {}
     for number, begin, end in found.stages:
         device, inside = devices[number], slice(places[begin], places[end])
         choices.update((layer.number, Whole((device,))) for layer in weights.layers[inside])
-        held[device] = float(sum(nbytes[inside]))
-    said = ", then ".join(f"{figures.nbytes(held[devices[n]])} on {devices[n]}" for n, _, _ in found.stages)
+        weight_bytes[device] = float(sum(nbytes[inside]))
+    said = ", then ".join(
+        f"{figures.nbytes(weight_bytes[devices[n]])} on {devices[n]}" for n, _, _ in found.stages
+    )
     return LayerDivision(
-        {**choices, **divided}, held, f"layers are placed where their weights have room: {said}"
+        {**choices, **divided}, weight_bytes, f"layers are placed where their weights have room: {said}"
     )
 
 
-def filled(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None:
+def fill_fastest(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None:
     """The fastest device takes as many layers as it has room for, then the next."""
-    devices = [device for device in study.by_speed if rooms[device] > 0]
+    devices = [device for device in study.memo.by_speed if rooms[device] > 0]
     choices: dict[int, Choice] = {}
-    held = dict.fromkeys(devices, 0.0)
+    weight_bytes = dict.fromkeys(devices, 0.0)
     waiting = list(devices)
     for layer, size in _each(weights):
-        while len(waiting) > 1 and held[waiting[0]] + size > rooms[waiting[0]]:
+        while len(waiting) > 1 and weight_bytes[waiting[0]] + size > rooms[waiting[0]]:
             waiting.pop(0)
         if not waiting:
             return None
-        held[waiting[0]] += size
+        weight_bytes[waiting[0]] += size
         choices[layer.number] = Whole((waiting[0],))
-    return LayerDivision(choices, held, f"the fastest devices are filled first: {_said(held)}")
+    return LayerDivision(
+        choices, weight_bytes, f"the fastest devices are filled first: {_said(weight_bytes)}"
+    )
 
 
-def in_pairs(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None:
+def divide_in_pairs(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None:
     """Columns of one dense layer and rows of the next, by speed as far as there is room."""
-    shares = _by_speed(study, weights, rooms)
-    choices = paired(study, shares) if len(shares) > 1 else None
+    shares = _by_speed(study.memo, weights, rooms)
+    choices = pair_dense_layers(study.memo, shares) if len(shares) > 1 else None
     if choices is None:
         return None
-    held = _parts(weights, shares)
-    return LayerDivision(choices, held, f"weights of dense layers are divided in pairs: {_said(held)}")
+    weight_bytes = _parts(weights, shares)
+    return LayerDivision(
+        choices, weight_bytes, f"weights of dense layers are divided in pairs: {_said(weight_bytes)}"
+    )
 
 
-def along_columns(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None:
+def divide_columns(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None:
     """Every layer that has weights divided along what it writes, by speed as far as there is room."""
-    shares = _by_speed(study, weights, rooms)
+    shares = _by_speed(study.memo, weights, rooms)
     if len(shares) < 2:
         return None
     choices: dict[int, Choice] = {}
     for layer, size in _each(weights):
-        divided = _divided(layer, shares) if size else None
+        divided = _divide(layer, shares) if size else None
         choices[layer.number] = divided or Whole((shares[0][0],))
-    held = _parts(weights, shares)
-    return LayerDivision(choices, held, f"every layer's weights are divided: {_said(held)}")
+    weight_bytes = _parts(weights, shares)
+    return LayerDivision(choices, weight_bytes, f"every layer's weights are divided: {_said(weight_bytes)}")
 
 
 def _each(weights: Weights) -> Iterator[tuple[Layer, int]]:
     return zip(weights.layers, weights.nbytes, strict=True)
 
 
-def _divided(layer: Layer, shares: Shares) -> Choice | None:
+def _divide(layer: Layer, shares: Shares) -> Choice | None:
     """By columns of its weights; by rows where there are too few columns; None where neither can be."""
     if len(shares) < 2:
         return None
@@ -257,13 +273,13 @@ def _by_room(rooms: Rooms) -> Shares:
     return tuple((device, room) for device, room in rooms.items() if room > 0)
 
 
-def _by_speed(study: Study, weights: Weights, rooms: Rooms) -> Shares:
+def _by_speed(memo: Memo, weights: Weights, rooms: Rooms) -> Shares:
     """In proportion to speed, but to none more than it has room for; in proportion to room where that is not enough."""
     total = float(weights.total)
     if sum(room for room in rooms.values() if room > 0) <= total:
         return _by_room(rooms)
     full: dict[str, float] = {}
-    speeds = {device: speed for device, speed in study.shares(study.by_speed) if rooms[device] > 0}
+    speeds = {device: speed for device, speed in memo.shares(memo.by_speed) if rooms[device] > 0}
     while True:
         left = total - sum(full.values())
         free = sum(speed for device, speed in speeds.items() if device not in full)
@@ -282,16 +298,16 @@ def _parts(weights: Weights, shares: Shares) -> dict[str, float]:
     return {device: weights.total * share / total if total else 0.0 for device, share in shares}
 
 
-def _said(held: Mapping[str, float]) -> str:
-    return ", ".join(f"{figures.nbytes(size)} on {device}" for device, size in held.items() if size)
+def _said(weight_bytes: Mapping[str, float]) -> str:
+    return ", ".join(f"{figures.nbytes(size)} on {device}" for device, size in weight_bytes.items() if size)
 
 
-def infeasible(study: Study) -> Infeasible:
-    """What to say where nothing fits: the least limits that were found to do, all larger in the same proportion. A plan
-    is found again under them, also where speeds were measured anew meanwhile."""
+def explain_infeasible(study: Study) -> Infeasible:
+    """The error for a model that fits nowhere, with the least limits that were found to do, all larger in the same
+    proportion. A plan is found again under them, also where speeds were measured anew meanwhile."""
     low, high, factor = 1.0, float("inf"), 1.0
     for _ in range(TRIES):
-        needed = _needed(_under(study, _larger(study, factor)))[0]
+        needed = _needed(_with_limits(study, _larger(study.memo, factor)))[0]
         if needed <= 1:
             high = factor
         else:
@@ -301,24 +317,23 @@ def infeasible(study: Study) -> Infeasible:
             break
     while high == float("inf"):
         factor *= 2
-        high = factor if _needed(_under(study, _larger(study, factor)))[0] <= 1 else high
-    enough = _larger(study, high)
-    peaks = _needed(_under(study, enough))[1]
-    fewer = {name: max(limit, float(peaks.get(name, 0))) for name, limit in _larger(study, 1.0).items()}
-    return _error(study, fewer if _needed(_under(study, fewer))[0] <= 1 else enough)
+        high = factor if _needed(_with_limits(study, _larger(study.memo, factor)))[0] <= 1 else high
+    enough = _larger(study.memo, high)
+    peaks = _needed(_with_limits(study, enough))[1]
+    fewer = {name: max(limit, float(peaks.get(name, 0))) for name, limit in _larger(study.memo, 1.0).items()}
+    return _error(study.memo, fewer if _needed(_with_limits(study, fewer))[0] <= 1 else enough)
 
 
-def _larger(study: Study, factor: float) -> dict[str, float]:
-    """All limits, times `factor`."""
-    return {device.name: ceil(study.limit_bytes(device.name) * factor) for device in study.cluster.devices}
+def _larger(memo: Memo, factor: float) -> dict[str, float]:
+    """The limit of each device times `factor`."""
+    return {device.name: ceil(memo.limit_bytes(device.name) * factor) for device in memo.cluster.devices}
 
 
-def _under(study: Study, limits: Rooms) -> Study:
-    """The same under other limits."""
-    devices = (replace(device, memory_bytes=limits[device.name]) for device in study.cluster.devices)
-    other = study.on(replace(study.cluster, devices=tuple(devices)))
-    other.problem = replace(other.problem, memory_limit_bytes={})
-    return other
+def _with_limits(study: Study, limits: Rooms) -> Study:
+    """The study under other limits."""
+    devices = (replace(device, memory_bytes=limits[device.name]) for device in study.memo.cluster.devices)
+    cluster = replace(study.memo.cluster, devices=tuple(devices))
+    return study.on(replace(study.memo.problem, cluster=cluster, memory_limit_bytes={}))
 
 
 def _needed(study: Study) -> tuple[float, Mapping[str, int]]:
@@ -326,9 +341,9 @@ def _needed(study: Study) -> tuple[float, Mapping[str, int]]:
     each device."""
     nearest: tuple[float, Mapping[str, int]] = (float("inf"), {})
     ways = candidates(study, steady=True)
-    for strategy in chain((alone(study, device, "auto") for device in study.by_speed), ways):
-        peaks = study.forecast(strategy).peak_memory_bytes
-        times = max((peak / study.limit_bytes(device) for device, peak in peaks.items()), default=0.0)
+    for strategy in chain((run_alone(study, device, "auto") for device in study.memo.by_speed), ways):
+        peaks = study.scorer.forecast(strategy).peak_memory_bytes
+        times = max((peak / study.memo.limit_bytes(device) for device, peak in peaks.items()), default=0.0)
         if times < nearest[0]:
             nearest = times, peaks
         if times <= 1:
@@ -336,15 +351,15 @@ def _needed(study: Study) -> tuple[float, Mapping[str, int]]:
     return nearest
 
 
-def _error(study: Study, enough: Rooms) -> Infeasible:
-    limits = {device.name: study.limit_bytes(device.name) for device in study.cluster.devices}
+def _error(memo: Memo, enough: Rooms) -> Infeasible:
+    limits = {device.name: memo.limit_bytes(device.name) for device in memo.cluster.devices}
     short = {n: ceil(enough[n] - limit) for n, limit in limits.items() if enough[n] > limit}
     each = ", ".join(
         f"{name} lacks {short[name]:,} bytes (it may use {limits[name]:,.0f}; {enough[name]:,.0f} would do)"
         for name in sorted(short)
     )
     return Infeasible(
-        f"model {study.graph.name!r} does not fit, however it is divided; the least that was found to do is "
+        f"model {memo.graph.name!r} does not fit, however it is divided; the least that was found to do is "
         f"{sum(enough.values()):,.0f} bytes in all: {each}. Add devices or raise the memory limit.",
         short,
     )

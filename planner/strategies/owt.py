@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 from edgepart.planner.layers.coarsen import Layer
 from edgepart.planner.layout.strategy import Strategy
+from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies.data import divided
+from edgepart.planner.strategies.data import divide_layers
 from edgepart.planner.strategies.model import COLUMNS, column
 from edgepart.planner.strategies.registry import register
 
@@ -22,16 +23,16 @@ def candidates(study: Study) -> Iterator[Strategy]:
     words = {**COLUMNS, "batch": "by the batch"}
 
     def wanted(layer: Layer) -> str | None:
-        return column(layer) if is_dense(study, layer) else "batch"
+        return column(layer) if is_dense(study.memo, layer) else "batch"
 
     none = "no layer has a batch of more than one, or is dense, so one device gets it all; "
-    batched = any(layer.splits("batch") for layer in study.layers)
+    batched = any(layer.splits("batch") for layer in study.memo.layers)
     because = "" if batched else "the batch is 1, so all but the dense layers are not divided; "
-    yield from divided(study, "owt", wanted, words, none, because)
+    yield from divide_layers(study, "owt", wanted, words, none, because)
 
 
-def is_dense(study: Study, layer: Layer) -> bool:
+def is_dense(memo: Memo, layer: Layer) -> bool:
     """Whether it multiplies by a matrix of weights."""
-    accesses, constants = study.coarse.accesses, study.graph.constants
+    accesses, constants = memo.coarse.accesses, memo.graph.constants
     dense = (op for op in layer.operators if accesses[op.name].family == "gemm")
     return any(name in constants for op in dense for name in op.inputs[:2])

@@ -16,11 +16,13 @@ import numpy as np
 from edgepart.planner.layout.choices import Choice, Whole
 from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.placing.chain_partition import Loads, Stages, balance
+from edgepart.planner.search.candidates import CandidateFactory
+from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.recipe import LayerStretch, stretches
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies.deepthings import spread
+from edgepart.planner.strategies.deepthings import spread_cuts
 from edgepart.planner.strategies.registry import register
-from edgepart.planner.strategies.single import alone
+from edgepart.planner.strategies.single import run_alone
 
 CUTS = 63
 """Places that are tried, evenly spread over the model's work."""
@@ -30,30 +32,34 @@ CUTS = 63
 def candidates(study: Study) -> Iterator[Strategy]:
     """The best stages for two devices, for three, and so on."""
     made = 0
-    for strategy in staged(study):
+    for strategy in place_in_stages(study):
         made += 1
         yield strategy
     if not made:
-        for device in study.by_speed:
-            yield alone(
+        for device in study.memo.by_speed:
+            yield run_alone(
                 study, device, "pipeline", "there is no place to part the model for several devices; "
             )
 
 
-def staged(study: Study, name: str = "pipeline", devices: Sequence[str] = ()) -> Iterator[Strategy]:
-    """Stages on two devices and more, of these or of all; fewer devices first."""
-    parts = stretches(study, spread(study, CUTS))
-    devices = devices or study.by_speed
+def place_in_stages(study: Study, name: str = "pipeline", devices: Sequence[str] = ()) -> Iterator[Strategy]:
+    """Strategies with stages on two devices and more, of these or of all; fewer devices first."""
+    parts = stretches(study.memo, spread_cuts(study.memo, CUTS))
+    devices = devices or study.memo.by_speed
     if len(parts) < 2 or len(devices) < 2:
         return
-    loads = [_loads(study, device, parts) for device in devices]
+    loads = [_loads(study.memo, device, parts) for device in devices]
     for found in balance(loads):
         if len(found.stages) > 1:
-            yield _strategy(study, parts, devices, found, name)
+            yield _strategy(study.candidates, parts, devices, found, name)
 
 
 def _strategy(
-    study: Study, parts: Sequence[LayerStretch], devices: Sequence[str], found: Stages, name: str
+    candidates: CandidateFactory,
+    parts: Sequence[LayerStretch],
+    devices: Sequence[str],
+    found: Stages,
+    name: str,
 ) -> Strategy:
     choices: dict[int, Choice] = {}
     total = sum(part.seconds for part in parts) or 1.0
@@ -63,43 +69,43 @@ def _strategy(
         said.append(f"{sum(part.seconds for part in parts[begin:end]) / total:.0%} on {device}")
         for part in parts[begin:end]:
             choices.update((layer.number, Whole((device,))) for layer in part.layers)
-    return study.strategy(
+    return candidates.make(
         name, choices, f"one stage after another, each on one device: {', then '.join(said)}"
     )
 
 
-def _loads(study: Study, device: str, parts: Sequence[LayerStretch]) -> Loads:
+def _loads(memo: Memo, device: str, parts: Sequence[LayerStretch]) -> Loads:
     """[from, to]: seconds that the device is busy with those stretches; inf where their weights have no room."""
-    seconds = np.cumsum([0.0, *(_seconds(study, device, part) for part in parts)])
-    weights = np.cumsum([0.0, *(_weights(study, part) for part in parts)])
-    busy = seconds[None, :] - seconds[:, None] + study.cost.segment_s(device)
-    crossing = [study.graph.inputs, *(sorted(part.crossing) for part in parts)]
-    moved = np.array([_nbytes(study, names) for names in crossing], float)
-    if device == study.problem.gateway:
+    seconds = np.cumsum([0.0, *(_seconds(memo, device, part) for part in parts)])
+    weights = np.cumsum([0.0, *(_weights(memo, part) for part in parts)])
+    busy = seconds[None, :] - seconds[:, None] + memo.cost.segment_s(device)
+    crossing = [memo.graph.inputs, *(sorted(part.crossing) for part in parts)]
+    moved = np.array([_nbytes(memo, names) for names in crossing], float)
+    if device == memo.problem.gateway:
         moved[0] = moved[-1] = 0.0
-    moved /= study.cluster.card_bytes_per_s[device]
+    moved /= memo.cluster.card_bytes_per_s[device]
     busy = np.maximum(busy, np.maximum(moved[:, None], moved[None, :]))
-    return np.where(weights[None, :] - weights[:, None] <= study.limit_bytes(device), busy, np.inf)
+    return np.where(weights[None, :] - weights[:, None] <= memo.limit_bytes(device), busy, np.inf)
 
 
-def _nbytes(study: Study, names: Sequence[str]) -> float:
+def _nbytes(memo: Memo, names: Sequence[str]) -> float:
     """0 where shapes are known only at run time."""
-    known = [study.graph.tensors[name] for name in names if name in study.graph.tensors]
-    ends = {*study.graph.inputs, *study.graph.outputs}
+    known = [memo.graph.tensors[name] for name in names if name in memo.graph.tensors]
+    ends = {*memo.graph.inputs, *memo.graph.outputs}
     return sum(
-        tensor.region.size * (tensor.item_bytes if tensor.name in ends else study.travel_bytes(tensor.name))
+        tensor.region.size * (tensor.item_bytes if tensor.name in ends else memo.travel_bytes(tensor.name))
         for tensor in known
         if tensor.shape is not None
     )
 
 
-def _seconds(study: Study, device: str, part: LayerStretch) -> float:
+def _seconds(memo: Memo, device: str, part: LayerStretch) -> float:
     """Of computing the stretch there."""
-    return sum(study.seconds_on(device)[op.name] for layer in part.layers for op in layer.operators)
+    return sum(memo.seconds_on(device)[op.name] for layer in part.layers for op in layer.operators)
 
 
-def _weights(study: Study, part: LayerStretch) -> float:
+def _weights(memo: Memo, part: LayerStretch) -> float:
     """Bytes of the constants that it reads."""
-    constants = study.graph.constants
+    constants = memo.graph.constants
     names = {n for layer in part.layers for op in layer.operators for n in op.inputs if n in constants}
     return float(sum(constants[name].nbytes for name in names))

@@ -1,4 +1,4 @@
-"""Placed: whole operators on devices, by whoever places workloads (planner/placing): Moirai's exact placement, the list
+"""Places whole operators on devices, by whoever places workloads (planner/placing): Moirai's exact placement, the list
 schedulers that it is compared with, and others.
 
 They judge a placement by what they know of it (planner/strategies/model_workload.py); here it is simulated as any other
@@ -18,7 +18,7 @@ from edgepart.planner.placing.engine.dispatch import dispatch
 from edgepart.planner.placing.problem.schedule import Asked
 from edgepart.planner.placing.registry import placer
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies.model_workload import fused_workload
+from edgepart.planner.strategies.model_workload import build_fused_workload
 from edgepart.planner.strategies.registry import PLACERS, register
 
 ATTEMPTS = 4
@@ -42,33 +42,35 @@ class Looks:
 
 def placements(name: str, study: Study, budget_s: float) -> Iterator[Strategy]:
     """What the placer `name` finds. Infeasible where it finds nothing; NotInstalled where it needs what is not here."""
-    problem, found = study.problem, study.once(fused_workload)
+    problem, found = study.memo.problem, study.memo.once(build_fused_workload)
     for _ in range(ATTEMPTS):
         budget_s /= 2
         asked = Asked(problem.clock or Looks(), problem.objective, budget_s)
         answer = placer(name)(found.workload, asked)
         why = f"each operator is whole on one device: {answer.why}"
-        strategy = study.strategy(name, found.choices(answer.placement), why)
+        strategy = study.candidates.make(name, found.choices(answer.placement), why)
         yield strategy
         schedule = answer.schedule or dispatch(found.workload, answer.placement)
         ordered = replace(strategy, order=found.order(schedule.start_s))
         yield ordered
-        short = study.short_bytes(ordered)
+        short = study.scorer.short_bytes(ordered)
         if not short:
             return
-        found = found.tightened(answer.placement, short)
+        found = found.tighten(answer.placement, short)
 
 
-def eager(name: str, study: Study) -> Strategy:
-    """What the placer `name` finds where links take no time: what shares the work of a stretch, where all devices have what
-    it begins with. Infeasible, NotInstalled."""
-    problem, found = study.problem, study.once(fused_workload)
+def place_on_free_links(name: str, study: Study) -> Strategy:
+    """The strategy that the placer `name` finds where links take no time: it shares the work of a stretch well where all
+    devices have what it begins with. Infeasible, NotInstalled."""
+    problem, found = study.memo.problem, study.memo.once(build_fused_workload)
     still = tuple((0.0,) * len(row) for row in found.workload.latency_s)
     wide = tuple((inf,) * len(row) for row in found.workload.bytes_per_s)
     workload = replace(found.workload, latency_s=still, bytes_per_s=wide)
     asked = Asked(problem.clock or Looks(), problem.objective, problem.search_budget_s)
     answer = placer(name)(workload, asked)
-    made = study.strategy(name, found.choices(answer.placement), "each operator is whole on one device")
+    made = study.candidates.make(
+        name, found.choices(answer.placement), "each operator is whole on one device"
+    )
     schedule = answer.schedule or dispatch(workload, answer.placement)
     return replace(made, order=found.order(schedule.start_s))
 
@@ -76,9 +78,9 @@ def eager(name: str, study: Study) -> Strategy:
 def _candidates(name: str, study: Study) -> Iterator[Strategy]:
     """With all of the budget."""
     try:
-        yield from placements(name, study, study.problem.search_budget_s)
+        yield from placements(name, study, study.memo.problem.search_budget_s)
     except Infeasible as error:
-        raise study.infeasible(error.short_bytes) from error
+        raise study.scorer.explain_infeasible(error.short_bytes) from error
 
 
 for _name in PLACERS:

@@ -13,12 +13,14 @@ from dataclasses import replace
 
 from edgepart.planner.errors import Infeasible
 from edgepart.planner.layout.choices import Choice, Divide, Pull, Reduce, Whole
-from edgepart.planner.layout.strategy import Strategy, side_by_side
+from edgepart.planner.layout.strategy import Strategy, deal_to_replicas
+from edgepart.planner.search.memo import Memo
+from edgepart.planner.search.scorer import Scorer
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies.bbgrap import along
-from edgepart.planner.strategies.pipeline import staged
+from edgepart.planner.strategies.bbgrap import divide_along
+from edgepart.planner.strategies.pipeline import place_in_stages
 from edgepart.planner.strategies.registry import register
-from edgepart.planner.strategies.single import alone, holds, kind, singles
+from edgepart.planner.strategies.single import holds, kind, run_alone, singles
 
 NAME = "replicas"
 
@@ -39,40 +41,40 @@ FEW = 8
 def candidates(study: Study) -> Iterator[Strategy]:
     """Devices alone, then all ways to form replicas, each with all of its replicas and with the quickest only."""
     because = ""
-    if study.problem.objective != "throughput":
+    if study.memo.problem.objective != "throughput":
         because = "several copies would make no request faster; "
-    elif len(study.by_speed) == 1:
+    elif len(study.memo.by_speed) == 1:
         because = "there is only one device; "
     if because:
-        yield from (alone(study, device, NAME, because) for device in study.by_speed)
+        yield from (run_alone(study, device, NAME, because) for device in study.memo.by_speed)
     else:
         yield from singles(study, NAME)
-        yield from replicated(study)
+        yield from make_replicas(study)
 
 
-def replicated(study: Study) -> Iterator[Strategy]:
-    """Two replicas and more; throughput only."""
+def make_replicas(study: Study) -> Iterator[Strategy]:
+    """Strategies of two replicas and more; for throughput only."""
     groups = _Groups(study)
-    whole = [device for device in study.by_speed if holds(study, device)]
-    lacking = [device for device in study.by_speed if device not in whole]
+    whole = [device for device in study.memo.by_speed if holds(study, device)]
+    lacking = [device for device in study.memo.by_speed if device not in whole]
     seen = set[frozenset[str]]()
-    for grouping in ([], *_groupings(study, lacking)):
-        yield from _dealt(study, groups.made([*((device,) for device in whole), *grouping]), seen)
+    for grouping in ([], *_groupings(study.memo, lacking)):
+        yield from _deal(study.scorer, groups.make([*((device,) for device in whole), *grouping]), seen)
     if whole and lacking:
-        for grouping in _groupings(study, study.by_speed):
-            yield from _dealt(study, groups.made(grouping), seen)
+        for grouping in _groupings(study.memo, study.memo.by_speed):
+            yield from _deal(study.scorer, groups.make(grouping), seen)
 
 
-def _groupings(study: Study, devices: Sequence[str]) -> Iterator[list[tuple[str, ...]]]:
+def _groupings(memo: Memo, devices: Sequence[str]) -> Iterator[list[tuple[str, ...]]]:
     """The devices in groups of two, three and so on, balanced by speed, and by memory."""
-    speed = {device: 1 / study.whole_s[device] for device in devices}
-    room = {device: study.limit_bytes(device) for device in devices}
+    speed = {device: 1 / memo.whole_s[device] for device in devices}
+    room = {device: memo.limit_bytes(device) for device in devices}
     for count in dict.fromkeys(-(-len(devices) // size) for size in SIZES if size <= len(devices)):
         for weights in (speed, room):
-            yield _balanced(devices, weights, count)
+            yield _balance(devices, weights, count)
 
 
-def _balanced(devices: Sequence[str], weights: dict[str, float], count: int) -> list[tuple[str, ...]]:
+def _balance(devices: Sequence[str], weights: dict[str, float], count: int) -> list[tuple[str, ...]]:
     """So many groups of nearly equal number: the heaviest first, to the lightest group that has a place."""
     places = -(-len(devices) // count)
     groups: list[list[str]] = [[] for _ in range(count)]
@@ -90,7 +92,7 @@ class _Groups:
         self._ways: dict[tuple[Hashable, ...], tuple[tuple[str, ...], Strategy | None]] = {}
         self._found: dict[tuple[str, ...], Strategy | None] = {}
 
-    def made(self, groups: Iterable[tuple[str, ...]]) -> list[Strategy]:
+    def make(self, groups: Iterable[tuple[str, ...]]) -> list[Strategy]:
         """Of those groups that the model fits."""
         for group in groups:
             if group not in self._found:
@@ -101,57 +103,61 @@ class _Groups:
         """What devices do that are alike is not looked for again."""
         study = self.study
         if len(group) == 1:
-            return alone(study, group[0], NAME) if holds(study, group[0]) else None
-        kinds = tuple(kind(study, device) for device in group)
+            return run_alone(study, group[0], NAME) if holds(study, group[0]) else None
+        kinds = tuple(kind(study.memo, device) for device in group)
         if kinds not in self._ways:
             self._ways[kinds] = group, self._best(group)
         like, strategy = self._ways[kinds]
         if strategy is None or like == group:
             return strategy
         names = dict(zip(like, group, strict=True))
-        choices = {n: renamed(choice, names) for n, choice in study.choices_of(strategy).items()}
-        found = study.strategy(NAME, choices, strategy.why, strategy.sync)
-        return None if study.short_bytes(found) else found
+        choices = {
+            n: rename_devices(choice, names) for n, choice in study.candidates.choices_of(strategy).items()
+        }
+        found = study.candidates.make(NAME, choices, strategy.why, strategy.sync)
+        return None if study.scorer.short_bytes(found) else found
 
     def _best(self, group: tuple[str, ...]) -> Strategy | None:
         study = self.study
-        axes = study.axis_names[:AXES]
+        axes = study.memo.axis_names[:AXES]
         try:
-            return study.best((*staged(study, NAME, group), *(along(study, axis, group) for axis in axes)))
+            return study.scorer.pick_best(
+                (*place_in_stages(study, NAME, group), *(divide_along(study, axis, group) for axis in axes))
+            )
         except Infeasible:
             return None
 
 
-def renamed(choice: Choice, names: Mapping[str, str]) -> Choice:
-    """The choice on other devices."""
+def rename_devices(choice: Choice, names: Mapping[str, str]) -> Choice:
+    """The choice with its devices renamed by `names`."""
     if isinstance(choice, Whole):
         return Whole(tuple(names[name] for name in choice.devices))
     if isinstance(choice, Divide):
         return replace(choice, shares=tuple((names[name], share) for name, share in choice.shares))
     if isinstance(choice, Reduce):
-        then = renamed(choice.then, names)
+        then = rename_devices(choice.then, names)
         assert not isinstance(then, Pull | Reduce)
         return replace(choice, shares=tuple((names[n], share) for n, share in choice.shares), then=then)
     return choice
 
 
-def _dealt(study: Study, replicas: Sequence[Strategy], seen: set[frozenset[str]]) -> Iterator[Strategy]:
+def _deal(scorer: Scorer, replicas: Sequence[Strategy], seen: set[frozenset[str]]) -> Iterator[Strategy]:
     """The quickest two of them, three and so on, without those that get next to nothing to do."""
-    pace = {id(one): study.forecast(one).most_per_s for one in replicas}
+    pace = {id(one): scorer.forecast(one).most_per_s for one in replicas}
     order = sorted(replicas, key=lambda one: -pace[id(one)])
     halves = {len(order) >> n for n in range(len(order).bit_length())}
     for count in range(2, len(order) + 1):
         if len(order) > FEW and count not in halves:
             continue
         chosen = order[:count]
-        parts = study.stream(side_by_side(NAME, chosen, "")).parts
+        parts = scorer.forecast_stream(deal_to_replicas(NAME, chosen, "")).parts
         used = [one for one, part in zip(chosen, parts, strict=True) if part >= LEAST]
-        key = frozenset(" ".join(study.forecast(one).compute_s) for one in used)
+        key = frozenset(" ".join(scorer.forecast(one).compute_s) for one in used)
         if len(used) > 1 and key not in seen:
             seen.add(key)
-            yield side_by_side(NAME, used, _said(study, used))
+            yield deal_to_replicas(NAME, used, _said(scorer, used))
 
 
-def _said(study: Study, replicas: Sequence[Strategy]) -> str:
-    groups = [" with ".join(study.forecast(one).compute_s) for one in replicas]
+def _said(scorer: Scorer, replicas: Sequence[Strategy]) -> str:
+    groups = [" with ".join(scorer.forecast(one).compute_s) for one in replicas]
     return f"requests are dealt out to {len(replicas)} copies of the model: {', '.join(groups)}"

@@ -6,7 +6,8 @@ from collections.abc import Hashable, Iterator
 
 from edgepart.planner.figures import seconds
 from edgepart.planner.layout.strategy import Strategy
-from edgepart.planner.search.lower_bound import floor_s
+from edgepart.planner.search.lower_bound import lower_bound_s
+from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.registry import register
 
@@ -21,43 +22,46 @@ def singles(study: Study, name: str = "single") -> Iterator[Strategy]:
     """Each device that may be the best alone, fastest first: of devices that are alike one, and none that takes longer
     for computing or receiving than a faster one does for all."""
     first = dict[Hashable, str]()
-    for device in study.by_speed:
-        first.setdefault(kind(study, device), device)
+    for device in study.memo.by_speed:
+        first.setdefault(kind(study.memo, device), device)
     best = float("inf")
     for device in first.values():
-        strategy = alone(study, device, name)
-        if best < float("inf") and floor_s(study, strategy) > best:
+        strategy = run_alone(study, device, name)
+        if best < float("inf") and lower_bound_s(study, strategy) > best:
             continue
         yield strategy
-        if not study.short_bytes(strategy):
-            best = min(best, study.score(strategy))
+        if not study.scorer.short_bytes(strategy):
+            best = min(best, study.scorer.score(strategy))
 
 
-def kind(study: Study, device: str) -> Hashable:
-    """The same for devices that do all of a model in the same time and have the same memory for it."""
-    cluster, gateway = study.cluster, study.problem.gateway
+def kind(memo: Memo, device: str) -> Hashable:
+    """Equal for devices that do all of a model in the same time and have the same memory for it."""
+    cluster, gateway = memo.cluster, memo.problem.gateway
     ways = (gateway, device), (device, gateway)
     links = tuple((cluster.link(*way), *(m.crossings(*way) for m in cluster.media)) for way in ways)
     here = cluster.device(device)
-    limits = cluster.card_bytes_per_s[device], study.limit_bytes(device)
-    return links, limits, here.kind, here.threads, study.whole_s[device]
+    limits = cluster.card_bytes_per_s[device], memo.limit_bytes(device)
+    return links, limits, here.kind, here.threads, memo.whole_s[device]
 
 
 def holds(study: Study, device: str) -> bool:
     """Whether the device has the memory for the whole model."""
-    threads = study.cluster.device(device).threads
-    like = next(name for name in study.by_speed if study.cluster.device(name).threads == threads)
-    one, limit = alone(study, like), study.limit_bytes(device)
-    peak = max(study.outline(one).peak_memory_bytes.values(), default=0) + study.bundled.inner_bytes
+    threads = study.memo.cluster.device(device).threads
+    like = next(name for name in study.memo.by_speed if study.memo.cluster.device(name).threads == threads)
+    one, limit = run_alone(study, like), study.memo.limit_bytes(device)
+    peak = (
+        max(study.scorer.outline(one).peak_memory_bytes.values(), default=0)
+        + study.memo.chain_costs.inner_bytes
+    )
     if peak <= limit:
         return True
     # It depends on nothing else of the device.
-    return max(study.forecast(one).peak_memory_bytes.values(), default=0) <= limit
+    return max(study.scorer.forecast(one).peak_memory_bytes.values(), default=0) <= limit
 
 
-def alone(study: Study, device: str, name: str = "single", because: str = "") -> Strategy:
-    """Everything on `device`."""
-    why = f"the whole model runs on {device}, which computes it in {seconds(study.whole_s[device])}"
-    if device != study.problem.gateway:
-        why += f"; requests travel to it from {study.problem.gateway}"
-    return study.strategy(name, study.whole(device), because + why)
+def run_alone(study: Study, device: str, name: str = "single", because: str = "") -> Strategy:
+    """The strategy that runs everything on `device`."""
+    why = f"the whole model runs on {device}, which computes it in {seconds(study.memo.whole_s[device])}"
+    if device != study.memo.problem.gateway:
+        why += f"; requests travel to it from {study.memo.problem.gateway}"
+    return study.candidates.make(name, study.candidates.keep_whole(device), because + why)

@@ -14,18 +14,19 @@ from dataclasses import dataclass
 
 from edgepart.planner.errors import UsageError
 from edgepart.planner.figures import nbytes
-from edgepart.planner.layerwise.byte_costs import ByteCosts, Weighed
-from edgepart.planner.layerwise.configurations import space
+from edgepart.planner.layerwise.byte_costs import ByteCosts, MeasuredCuts
+from edgepart.planner.layerwise.configuration_cost import LEAST_S
+from edgepart.planner.layerwise.configurations import make_space
 from edgepart.planner.layerwise.elimination import Solution, minimise
-from edgepart.planner.layerwise.footprint import LEAST_S
-from edgepart.planner.layerwise.halving import Team, cuts, least_part, near_first
-from edgepart.planner.layout.choices import Choice
+from edgepart.planner.layerwise.halving import Team, least_part, list_cuts, order_near_first
+from edgepart.planner.layout.choices import Choice, Shares
 from edgepart.planner.layout.strategy import Strategy
-from edgepart.planner.search.study import Shares, Study
+from edgepart.planner.search.memo import Memo
+from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.bbgrap import KNOWN_AXES
-from edgepart.planner.strategies.optcnn import most
+from edgepart.planner.strategies.optcnn import summarise_choices
 from edgepart.planner.strategies.registry import register
-from edgepart.planner.strategies.single import alone
+from edgepart.planner.strategies.single import run_alone
 
 FEW = 4
 """Devices up to which each number of them is tried; otherwise all, half of them, a quarter ..."""
@@ -52,85 +53,88 @@ class RecursiveCuts:
 def candidates(study: Study) -> Iterator[Strategy]:
     """The paper's version, those with its limits lifted, of ever fewer devices as long as that is faster; where memory is
     short all of them, and the same with few copies of weights; and the fastest device and the gateway alone."""
-    yield from likely(study, 1.0)
+    yield from find_likely(study, 1.0)
 
 
-def likely(study: Study, part: float) -> Iterator[Strategy]:
-    """The same without what is not likely to be the best: the paper's version where its slowest device alone would compute
-    for `part` of the time that the best of the others takes, and few devices that are much slower together than all and
-    could not share all work in less."""
-    if len(study.by_speed) > 1 and study.layers:
-        for weights in (False, True) if is_tight(study) else (False,):
-            yield from _halved(study, ByteCosts(study, weights), part)
-    for name in dict.fromkeys((study.by_speed[0], study.problem.gateway)):
-        yield alone(study, name, "tofu")
+def find_likely(study: Study, part: float) -> Iterator[Strategy]:
+    """The candidates without what is not likely to be the best: the paper's version where its slowest device alone would
+    compute for `part` of the time that the best of the others takes, and few devices that are much slower together than
+    all and could not share all work in less."""
+    if len(study.memo.by_speed) > 1 and study.memo.layers:
+        for weights in (False, True) if is_tight(study.memo) else (False,):
+            yield from _halve(study, ByteCosts(study.memo, weights), part)
+    for name in dict.fromkeys((study.memo.by_speed[0], study.memo.problem.gateway)):
+        yield run_alone(study, name, "tofu")
 
 
-def _halved(study: Study, traffic: ByteCosts, part: float) -> Iterator[Strategy]:
+def _halve(study: Study, byte_costs: ByteCosts, part: float) -> Iterator[Strategy]:
     """For each team, those beyond the paper first, and of these none behind one that is slower than the larger one before
     it."""
-    tight, best = is_tight(study), float("inf")
-    said = ", copies of weights counted" if traffic.weights else ""
-    first, usual = plain(study)
-    beyond = dict(lifted(study))
+    tight, best = is_tight(study.memo), float("inf")
+    said = ", copies of weights counted" if byte_costs.weights else ""
+    first, usual = choose_paper_team(study.memo)
+    beyond = dict(list_teams(study.memo))
     for team, words in beyond.items():
-        if part < 1 and not tight and _is_hopeless(study, team, part * best):
+        if part < 1 and not tight and _is_hopeless(study.memo, team, part * best):
             break
-        found = strategy(study, Recursion(traffic, team).run(), (usual if team == first else words) + said)
+        found = make_strategy(
+            study, Recursion(byte_costs, team).run(), (usual if team == first else words) + said
+        )
         yield found
-        score = study.score(found)
+        score = study.scorer.score(found)
         if score > best and not tight:
             break
         best = min(best, score)
-    if first not in beyond and (tight or equal_s(study, first) < part * best):
-        yield strategy(study, Recursion(traffic, first).run(), usual + said)
+    if first not in beyond and (tight or equal_s(study.memo, first) < part * best):
+        yield make_strategy(study, Recursion(byte_costs, first).run(), usual + said)
 
 
-def _is_hopeless(study: Study, team: Team, enough: float) -> bool:
+def _is_hopeless(memo: Memo, team: Team, enough: float) -> bool:
     """Whether it takes `enough` seconds even if all of it compute all the time and nothing moves, and is much slower so
     than all devices are; a few that leave out a slow device, or one behind a slow link, may still be the best."""
-    speed = sum(1 / max(study.whole_s[name], LEAST_S) for name, _ in team.shares)
-    all_speed = sum(1 / max(study.whole_s[name], LEAST_S) for name in study.by_speed)
+    speed = sum(1 / max(memo.whole_s[name], LEAST_S) for name, _ in team.shares)
+    all_speed = sum(1 / max(memo.whole_s[name], LEAST_S) for name in memo.by_speed)
     return 1 / speed >= max(enough, MUCH / all_speed)
 
 
-def equal_s(study: Study, team: Team) -> float:
+def equal_s(memo: Memo, team: Team) -> float:
     """Seconds that equal halves take at the least: of the slowest device's part of every layer, as smaller parts go at no
     higher rate."""
-    takes, levels = space(study).takes, len(team.levels)
-    slow = study.seconds_on(max((name for name, _ in team.shares), key=lambda name: study.whole_s[name]))
+    takes, levels = make_space(memo).takes, len(team.levels)
+    slow = memo.seconds_on(max((name for name, _ in team.shares), key=lambda name: memo.whole_s[name]))
     found = 0.0
-    for layer in (one for one in study.layers if one.exits):
+    for layer in (one for one in memo.layers if one.exits):
         part, sums = least_part(layer, levels, takes)
         ways = [part * sum(slow[op.name] for op in layer.operators)]
         found += min(ways + [slow[op] * part for op, part in sums.items()])
     return found
 
 
-def is_tight(study: Study) -> bool:
+def is_tight(memo: Memo) -> bool:
     """Whether some device cannot hold all weights: then cuts that leave few copies of them are tried too (in the paper
     weights are cut like all tensors, and what a device lacks of them moves)."""
-    weights = sum(constant.nbytes for constant in study.graph.constants.values())
-    return weights > min(map(study.limit_bytes, study.by_speed))
+    weights = sum(constant.nbytes for constant in memo.graph.constants.values())
+    return weights > min(map(memo.limit_bytes, memo.by_speed))
 
 
-def plain(study: Study) -> tuple[Team, str]:
-    """As in the paper: equal parts for 2^m devices, the fastest ones; and words for it."""
-    devices = study.by_speed[: 1 << (len(study.by_speed).bit_length() - 1)]
+def choose_paper_team(memo: Memo) -> tuple[Team, str]:
+    """The team as in the paper, equal parts for the fastest 2^m devices, and words for it."""
+    devices = memo.by_speed[: 1 << (len(memo.by_speed).bit_length() - 1)]
     return _team(
         tuple((name, 1.0) for name in devices)
     ), f"as in the paper, equal halves of {len(devices)} devices"
 
 
-def lifted(study: Study) -> Iterator[tuple[Team, str]]:
-    """Parts by speed, neighbours together, over all devices and over the fastest few; and words for each."""
-    fast = study.by_speed
+def list_teams(memo: Memo) -> Iterator[tuple[Team, str]]:
+    """Teams beyond the paper, with words for each: parts by speed, neighbours together, over all devices and over the
+    fastest few."""
+    fast = memo.by_speed
     size = len(fast)
     while size > 1:
-        order = near_first(study.cluster, fast[:size])
+        order = order_near_first(memo.cluster, fast[:size])
         few = "" if size == len(fast) else f" of {len(fast)}"
         words = f"beyond the paper, halves of {size}{few} devices in proportion to speed, near ones together"
-        yield _team(study.shares(order)), words
+        yield _team(memo.shares(order)), words
         size = size - 1 if size <= FEW else -(-size // 2)
 
 
@@ -139,60 +143,60 @@ def _team(shares: Shares) -> Team:
     return Team(tuple((name, round(share / total, 4)) for name, share in shares))
 
 
-def strategy(study: Study, found: RecursiveCuts, words: str) -> Strategy:
-    """With a sentence for people."""
+def make_strategy(study: Study, found: RecursiveCuts, words: str) -> Strategy:
+    """The strategy of the cuts that were found, with a sentence for people."""
     loose = next((one.why for one in found.solutions if not one.exact), None)
     proof = (
         "each step moves the fewest bytes" if loose is None else f"not proven to be the fewest bytes: {loose}"
     )
-    why = f"{words} ({proof}; {nbytes(found.moved_bytes)} in all): {most(study, found.choices)}"
-    return study.strategy("tofu", found.choices, why)
+    why = f"{words} ({proof}; {nbytes(found.moved_bytes)} in all): {summarise_choices(study.memo, found.choices)}"
+    return study.candidates.make("tofu", found.choices, why)
 
 
 class Recursion:
     """Level after level; every group takes the same cuts."""
 
-    def __init__(self, traffic: ByteCosts, team: Team) -> None:
+    def __init__(self, byte_costs: ByteCosts, team: Team) -> None:
         """UsageError for a forced axis that the model does not have."""
-        self.traffic = traffic
+        self.byte_costs = byte_costs
         self.team = team
-        self.study = traffic.study
-        wanted = self.study.problem.axis
-        there = {axis.name for layer in self.study.layers for _, axis in layer.reduced}
-        if wanted is not None and wanted not in {*KNOWN_AXES, *self.study.axis_names, *there}:
-            names = ", ".join((*self.study.axis_names, *sorted(there)))
+        self.memo = byte_costs.memo
+        wanted = self.memo.problem.axis
+        there = {axis.name for layer in self.memo.layers for _, axis in layer.reduced}
+        if wanted is not None and wanted not in {*KNOWN_AXES, *self.memo.axis_names, *there}:
+            names = ", ".join((*self.memo.axis_names, *sorted(there)))
             raise UsageError(f"axis {wanted!r}: this model has {names}")
-        self._takes = space(self.study).takes
+        self._takes = make_space(self.memo).takes
 
     def run(self) -> RecursiveCuts:
         """The cuts of all levels."""
-        before: list[tuple[Weighed, int] | None] = [None] * len(self.traffic.nodes)
+        before: list[tuple[MeasuredCuts, int] | None] = [None] * len(self.byte_costs.nodes)
         solutions: list[Solution] = []
         for level in range(len(self.team.levels)):
-            weighed = self._weighed(level, before)
-            unary, edges = self.traffic.tables(weighed, self._gateway(level))
+            measured = self._measure_cuts(level, before)
+            unary, edges = self.byte_costs.tables(measured, self._gateway(level))
             solutions.append(minimise(unary, edges))
-            before = list(zip(weighed, solutions[-1].choice, strict=True))
-        named = zip(self.traffic.nodes, before, strict=True)
+            before = list(zip(measured, solutions[-1].choice, strict=True))
+        named = zip(self.byte_costs.nodes, before, strict=True)
         choices = {
             node.layer.number: one[0].choices[one[1]] for node, one in named if one and not node.is_junction
         }
         return RecursiveCuts(choices, tuple(solutions))
 
-    def _weighed(self, level: int, before: list[tuple[Weighed, int] | None]) -> list[Weighed]:
+    def _measure_cuts(self, level: int, before: list[tuple[MeasuredCuts, int] | None]) -> list[MeasuredCuts]:
         """The next cuts; equal layers that were cut alike have the same."""
-        found: dict[tuple[int, tuple[Weighed, int] | None], Weighed] = {}
-        for node, one in zip(self.traffic.nodes, before, strict=True):
+        found: dict[tuple[int, tuple[MeasuredCuts, int] | None], MeasuredCuts] = {}
+        for node, one in zip(self.byte_costs.nodes, before, strict=True):
             if (node.kind, one) not in found:
                 choice = one[0].choices[one[1]] if one else None
-                ways = cuts(node.layer, choice, self.team, level, self._takes)
-                found[node.kind, one] = self.traffic.weigh(node, ways)
-        return [found[node.kind, one] for node, one in zip(self.traffic.nodes, before, strict=True)]
+                ways = list_cuts(node.layer, choice, self.team, level, self._takes)
+                found[node.kind, one] = self.byte_costs.measure(node, ways)
+        return [found[node.kind, one] for node, one in zip(self.byte_costs.nodes, before, strict=True)]
 
     def _gateway(self, level: int) -> str:
         """The device by which its group is known; its own name where it does not take part."""
         order = [name for name, _ in self.team.shares]
-        gateway = self.study.problem.gateway
+        gateway = self.memo.problem.gateway
         if gateway not in order:
             return gateway
         first = [name for name, _ in self.team.levels[level]]

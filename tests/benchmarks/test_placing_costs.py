@@ -9,7 +9,7 @@ from benchmarks.placing_clusters import EFFECTIVE, GPUS, KEPT, LAUNCH_S, SETTING
 from benchmarks.placing_costs import flops, kept, moved, seconds, workload
 from benchmarks.placing_trial import as_run
 
-from edgepart.planner.layers.runtime_fusion import fused
+from edgepart.planner.layers.runtime_fusion import find_fused_groups
 from edgepart.planner.model.graph import Graph
 
 INTER = SETTINGS["inter-server"]
@@ -85,7 +85,7 @@ def test_devices_fuse_only_what_they_have() -> None:
     graph = sketch("gpt-tiny")
     names = {op.name: n for n, op in enumerate(graph.operators)}
     whole = as_run(graph, [0] * len(names))
-    assert sorted(map(_names, whole)) == sorted(map(_names, fused(graph)))
+    assert sorted(map(_names, whole)) == sorted(map(_names, find_fused_groups(graph)))
     several = max(whole, key=len)
     parted = [1 if op.name == several[-1].name else 0 for op in graph.operators]
     groups = as_run(graph, parted)

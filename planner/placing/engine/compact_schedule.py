@@ -8,7 +8,7 @@ from edgepart.planner.placing.problem.schedule import PlacedTransfer, PlacementS
 from edgepart.planner.placing.problem.workload import Workload
 
 
-def retimed(workload: Workload, schedule: PlacementSchedule) -> PlacementSchedule:
+def retime(workload: Workload, schedule: PlacementSchedule) -> PlacementSchedule:
     """With the same placement and orders, and with what everything really takes.
 
     The times given need only be about right: whatever waits for something comes after it, and of what can begin the one

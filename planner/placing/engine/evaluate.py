@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from edgepart.planner.placing.engine.dispatch import dispatch, upward_ranks
-from edgepart.planner.placing.engine.fit_memory import fitted
+from edgepart.planner.placing.engine.fit_memory import fit
 from edgepart.planner.placing.engine.load import max_load
 from edgepart.planner.placing.problem.schedule import Asked, PlacementFound, PlacementSchedule
 from edgepart.planner.placing.problem.workload import Placement, Workload
 
 
-def settled(
+def settle(
     workload: Workload,
     placement: Placement,
     asked: Asked,
@@ -24,17 +24,17 @@ def settled(
 
     For latency the shortest of its schedules by a few ranks: those of `orders` (by task, larger first: what the placer
     itself had in mind) and the usual ones. For throughput its largest load."""
-    fits = fitted(workload, placement)
+    fits = fit(workload, placement)
     moved = sum(one != other for one, other in zip(placement, fits, strict=True))
     if moved:
         why = f"{why}; {moved} tasks moved to where there was memory"
     if asked.objective == "throughput":
         return PlacementFound(fits, max_load(workload, fits), bound_s=bound_s, why=why)
-    schedule = shortest(workload, fits, orders)
+    schedule = find_shortest(workload, fits, orders)
     return PlacementFound(fits, schedule.makespan_s, schedule, bound_s, why=why)
 
 
-def shortest(
+def find_shortest(
     workload: Workload, placement: Placement, orders: Iterable[Sequence[float]] = ()
 ) -> PlacementSchedule:
     """The shortest schedule of a placement by a few ranks: `orders`, upward ranks on this placement and on average, and

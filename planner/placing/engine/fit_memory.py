@@ -98,10 +98,10 @@ def choices(workload: Workload) -> tuple[tuple[int, ...], ...]:
     return tuple(found)
 
 
-def fitted(workload: Workload, placement: Placement) -> tuple[int, ...]:
+def fit(workload: Workload, placement: Placement) -> tuple[int, ...]:
     """The placement where it fits; else one near it that does. Infeasible, with what is short, where none is found."""
     fitting = _Fitting(workload, placement)
-    if fitting.over() and not (fitting.moved() or fitting.swapped() or fitting.searched()):
+    if fitting.over() and not (fitting.try_moves() or fitting.try_swaps() or fitting.search()):
         whole = sum(fitting.room.bytes) - sum(machine.memory_bytes for machine in workload.machines)
         raise Infeasible(
             f"{workload.name}: no placement was found that the machines have memory for"
@@ -136,7 +136,7 @@ class _Fitting:
         self.room.left_bytes[machine] -= self.room.bytes[group]
         self.where[group] = machine
 
-    def moved(self) -> bool:
+    def try_moves(self) -> bool:
         """Whether it fits once groups left overfull machines, those first that lose least by it for what they free."""
         for full in self.over():
             left = self.room.left_bytes
@@ -181,7 +181,7 @@ class _Fitting:
                     loss_s -= workload.transfer_s(tensor, here, there)
         return loss_s
 
-    def swapped(self) -> bool:
+    def try_swaps(self) -> bool:
         """Whether it fits once groups changed places, each pair so that less is short in all; tried of few groups."""
         if len(self.where) > 400:
             return False
@@ -206,7 +206,7 @@ class _Fitting:
                     return [((one, there), (other, full))]
         return []
 
-    def searched(self) -> bool:
+    def search(self) -> bool:
         """Whether all can be packed from nothing: the choosiest and largest first, each where it was, if it can be, or
         where most is left; back where it got stuck."""
         room, left = self.room, [machine.memory_bytes for machine in self.workload.machines]

@@ -25,7 +25,7 @@ def speeds(workload: Workload) -> list[float]:
     ]
 
 
-def fastest_first(workload: Workload) -> list[int]:
+def order_by_speed(workload: Workload) -> list[int]:
     """Machines; those first that can run the most tasks. What only one can run, as what the gateway has and wants, goes
     there anyway, and says nothing about the rest."""
     fast = speeds(workload)

@@ -18,7 +18,7 @@ Groups = Sequence[Sequence[int]]
 """Indices of tasks, each task in one group."""
 
 
-def coarsened(workload: Workload, groups: Groups) -> Workload:
+def coarsen(workload: Workload, groups: Groups) -> Workload:
     """A task for each group: what it takes and keeps is the sum of what its members do.
 
     Tensors of one group that the same other groups read become one. InternalError where a task is in no group or in two,
@@ -46,7 +46,7 @@ def coarsened(workload: Workload, groups: Groups) -> Workload:
     return coarse
 
 
-def expanded(groups: Groups, placement: Placement) -> tuple[int, ...]:
+def expand(groups: Groups, placement: Placement) -> tuple[int, ...]:
     """By task, where its group is placed."""
     found = [0] * sum(map(len, groups))
     for group, machine in zip(groups, placement, strict=True):
@@ -55,10 +55,10 @@ def expanded(groups: Groups, placement: Placement) -> tuple[int, ...]:
     return tuple(found)
 
 
-def expanded_schedule(workload: Workload, groups: Groups, schedule: PlacementSchedule) -> PlacementSchedule:
+def expand_schedule(workload: Workload, groups: Groups, schedule: PlacementSchedule) -> PlacementSchedule:
     """The schedule of the coarse workload, as one of `workload`."""
     of = group_of(workload, groups)
-    placement = expanded(groups, schedule.placement)
+    placement = expand(groups, schedule.placement)
     merged = [numbers for _, numbers in _crossing(workload, of)]
     begins = list(schedule.start_s)
     start_s = [0.0] * len(workload.tasks)

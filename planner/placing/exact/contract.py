@@ -23,7 +23,7 @@ STALE = 0.01
 """A round that does not join this share of the groups is the last with its limit on their size."""
 
 
-def contracted(
+def contract(
     workload: Workload,
     most: int,
     placement: Placement | None = None,

@@ -36,7 +36,7 @@ class GraphPiece:
         """By all of its tasks."""
         return sum(task.memory_bytes for task in self.workload.tasks)
 
-    def pinned(self, pair: Pair) -> Workload:
+    def pin(self, pair: Pair) -> Workload:
         """With its ends on these two machines; -1 where it has no such end."""
         tasks = list(self.workload.tasks)
         for end, machine in ((self.entry, pair[0]), (self.exit, pair[1])):
@@ -125,7 +125,9 @@ def _piece(workload: Workload, tasks: tuple[int, ...], entry: int | None, exit: 
     )
 
 
-def joined(workload: Workload, parts: list[tuple[GraphPiece, PlacementSchedule]]) -> PlacementSchedule:
+def join_schedules(
+    workload: Workload, parts: list[tuple[GraphPiece, PlacementSchedule]]
+) -> PlacementSchedule:
     """The schedules of all pieces, one after the other."""
     placement, start_s = [0] * len(workload.tasks), [0.0] * len(workload.tasks)
     transfers: list[PlacedTransfer] = []

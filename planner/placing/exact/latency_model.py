@@ -16,7 +16,7 @@ from itertools import pairwise
 from math import floor, inf, log2
 from typing import Any
 
-from edgepart.planner.placing.engine.compact_schedule import retimed
+from edgepart.planner.placing.engine.compact_schedule import retime
 from edgepart.planner.placing.engine.ortools import cp_model
 from edgepart.planner.placing.exact.ticks import COARSE, ENOUGH, Ticks, ticks
 from edgepart.planner.placing.problem.schedule import PlacedTransfer, PlacementSchedule
@@ -59,7 +59,7 @@ def solve(workload: Workload, *, budget_s: float, start: PlacementSchedule, seed
     parts = ENOUGH if len(workload.tasks) <= FEW else COARSE
     model = _LatencyModel(workload, ticks(workload, start.makespan_s, parts))
     model.hint(start)
-    return model.solved(budget_s, seed)
+    return model.search(budget_s, seed)
 
 
 class _LatencyModel:
@@ -253,7 +253,7 @@ class _LatencyModel:
     @cached_property
     def _alike(self) -> list[list[int]]:
         """Machines that could take each other's names, in classes."""
-        return alike(self._workload)
+        return find_equal_machines(self._workload)
 
     def _tell_apart(self) -> None:
         """Of machines that are the same in all, a later one is used only by groups behind the first on the one before."""
@@ -269,8 +269,8 @@ class _LatencyModel:
 
     def hint(self, start: PlacementSchedule) -> None:
         """Begin the search there."""
-        start = renamed(start, self._workload, self._alike)
-        add, down = self._model.add_hint, self._took.down
+        start = rename_machines(start, self._workload, self._alike)
+        add, down = self._model.add_hint, self._took.round_down
         makespan = 0
         for task, machine in enumerate(start.placement):
             begin = down(start.start_s[task])
@@ -296,7 +296,7 @@ class _LatencyModel:
             transfer = moved.get((number, there))
             add(literal, int(transfer is not None and transfer.source == here))
 
-    def solved(self, budget_s: float, seed: int) -> Solved:
+    def search(self, budget_s: float, seed: int) -> Solved:
         """After searching."""
         solver = self._cp.CpSolver()
         solver.parameters.max_time_in_seconds = max(budget_s, 0.01)
@@ -314,7 +314,7 @@ class _LatencyModel:
         bound_s = self._took.bound_s(solver.best_objective_bound)
         if status not in (self._cp.OPTIMAL, self._cp.FEASIBLE):
             return Solved(None, bound_s, ended)
-        return Solved(retimed(self._workload, self._read(solver)), bound_s, ended)
+        return Solved(retime(self._workload, self._read(solver)), bound_s, ended)
 
     def _read(self, solver: Any) -> PlacementSchedule:
         seconds = self._took.seconds
@@ -399,7 +399,7 @@ class _Reach:
         )
 
 
-def alike(workload: Workload) -> list[list[int]]:
+def find_equal_machines(workload: Workload) -> list[list[int]]:
     """Machines between which nothing in the workload makes a difference, in classes of two and more."""
     classes: list[list[int]] = []
     plain = not any(tensor.transfer_s for tensor in workload.tensors)
@@ -427,7 +427,9 @@ def _same(workload: Workload, one: int, other: int) -> bool:
     )
 
 
-def renamed(schedule: PlacementSchedule, workload: Workload, classes: list[list[int]]) -> PlacementSchedule:
+def rename_machines(
+    schedule: PlacementSchedule, workload: Workload, classes: list[list[int]]
+) -> PlacementSchedule:
     """The same but for the names of machines that are alike: the earlier name to who is used by an earlier group."""
     first = list(dict.fromkeys(schedule.placement[group[0]] for group in workload.groups))
     names = {m: m for m in range(len(workload.machines))}

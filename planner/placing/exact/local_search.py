@@ -39,16 +39,16 @@ Judge = Callable[[Workload, Placement, Judged | None], Judged]
 """Of a placement, and perhaps of one much like it."""
 
 
-def by_latency(workload: Workload, placement: Placement, like: Judged | None = None) -> Judged:
+def judge_by_latency(workload: Workload, placement: Placement, like: Judged | None = None) -> Judged:
     """By the makespan that dispatch gives it, with its own ranks or in the order of the schedule before."""
     schedule = dispatch(workload, placement)
     if like is not None and like.schedule is not None:
         again = dispatch(workload, placement, [-start for start in like.schedule.start_s])
         schedule = min(schedule, again, key=lambda one: one.makespan_s)
-    return Judged(schedule.placement, schedule.makespan_s, schedule, critical(workload, schedule))
+    return Judged(schedule.placement, schedule.makespan_s, schedule, find_critical_chain(workload, schedule))
 
 
-def by_load(workload: Workload, placement: Placement, like: Judged | None = None) -> Judged:
+def judge_by_load(workload: Workload, placement: Placement, like: Judged | None = None) -> Judged:
     """By the largest load."""
     found = loads(workload, placement)
     most = max(range(len(found)), key=found.__getitem__)
@@ -56,7 +56,7 @@ def by_load(workload: Workload, placement: Placement, like: Judged | None = None
     return Judged(tuple(placement), found[most], None, busy)
 
 
-def critical(workload: Workload, schedule: PlacementSchedule) -> tuple[int, ...]:
+def find_critical_chain(workload: Workload, schedule: PlacementSchedule) -> tuple[int, ...]:
     """A chain of tasks from the end to the start: before each what it waited for, be it data or its machine."""
     ends = [
         start + task.compute_s[m]
@@ -87,7 +87,7 @@ def critical(workload: Workload, schedule: PlacementSchedule) -> tuple[int, ...]
         seen.add(task)
 
 
-def climbed(
+def climb(
     workload: Workload,
     placement: Placement,
     judge: Judge,
@@ -101,7 +101,7 @@ def climbed(
     like = Judged(tuple(placement), schedule.makespan_s, schedule, ()) if schedule else None
     now = judge(workload, placement, like)
     if like is not None and schedule is not None and like.value_s < now.value_s:
-        now = replace(like, busy=critical(workload, schedule))
+        now = replace(like, busy=find_critical_chain(workload, schedule))
     return _Climb(workload, judge, Random(seed)).run(now, clock, until)
 
 

@@ -15,19 +15,19 @@ from random import Random
 
 from edgepart.planner.errors import Infeasible
 from edgepart.planner.figures import figure, seconds
-from edgepart.planner.placing.engine.compact_schedule import retimed
+from edgepart.planner.placing.engine.compact_schedule import retime
 from edgepart.planner.placing.engine.dispatch import dispatch
-from edgepart.planner.placing.engine.evaluate import shortest
+from edgepart.planner.placing.engine.evaluate import find_shortest
 from edgepart.planner.placing.engine.load import max_load
 from edgepart.planner.placing.engine.ortools import cp_model
 from edgepart.planner.placing.exact.bounds import latency_bound, load_bound
-from edgepart.planner.placing.exact.coarse_workload import coarsened, expanded, expanded_schedule
-from edgepart.planner.placing.exact.contract import contracted
+from edgepart.planner.placing.exact.coarse_workload import coarsen, expand, expand_schedule
+from edgepart.planner.placing.exact.contract import contract
 from edgepart.planner.placing.exact.dominators import pieces
 from edgepart.planner.placing.exact.latency_model import FEW, solve
-from edgepart.planner.placing.exact.local_search import Judge, by_latency, by_load, climbed
+from edgepart.planner.placing.exact.local_search import Judge, climb, judge_by_latency, judge_by_load
 from edgepart.planner.placing.exact.pieces import fits, passage
-from edgepart.planner.placing.exact.repeats import improved, repeating
+from edgepart.planner.placing.exact.repeats import find_repeats, improve_repeats
 from edgepart.planner.placing.exact.throughput_model import assign
 from edgepart.planner.placing.problem.schedule import Asked, PlacementFound, PlacementSchedule
 from edgepart.planner.placing.problem.workload import Placement, Workload
@@ -69,12 +69,12 @@ def moirai(workload: Workload, asked: Asked) -> PlacementFound:
     search = _MoiraiSearch(workload, asked)
     search.begin()
     if asked.objective == "throughput":
-        search.throughput()
+        search.search_throughput()
     elif model_size(workload) <= MODEL:
-        search.exact()
+        search.search_exactly()
     else:
-        search.broad()
-    return search.found()
+        search.search_broadly()
+    return search.answer()
 
 
 def model_size(workload: Workload) -> int:
@@ -163,21 +163,21 @@ class _MoiraiSearch:
     def _prove(self, bound_s: float) -> None:
         self._bound_s = max(self._bound_s, min(bound_s, self._start.value_s))
 
-    def exact(self) -> None:
+    def search_exactly(self) -> None:
         """Piece by piece, then the whole where memory couples the pieces or time is left."""
         if self._proved:
             return
-        self._climb(self._workload, by_latency, min(self._left_s / 10, CLIMB_S))
+        self._climb(self._workload, judge_by_latency, min(self._left_s / 10, CLIMB_S))
         if len(pieces(self._workload)) > 1:
             self._piecewise()
             if not self._proved:
-                self._climb(self._workload, by_latency, self._left_s / 4)
+                self._climb(self._workload, judge_by_latency, self._left_s / 4)
         if self._proved:
             return
         large = len(self._workload.tasks) > FEW
         self._whole(self._left_s / 2 if large else self._left_s)
         if large:
-            self._climb(self._workload, by_latency, self._left_s / 3)
+            self._climb(self._workload, judge_by_latency, self._left_s / 3)
         while large and not self._proved and self._left_s > 0:
             self._window(min(WINDOW_S, self._left_s))
 
@@ -208,8 +208,8 @@ class _MoiraiSearch:
         tasks = sorted(range(len(start.placement)), key=start.schedule.start_s.__getitem__)
         first = self._random.randrange(max(1, len(tasks) - WINDOW))
         free = frozenset(tasks[first : first + WINDOW])
-        groups = contracted(self._workload, PINNED, start.placement, start.schedule.start_s, apart=free)
-        coarse = _pinned(coarsened(self._workload, groups), groups, start.placement, free)
+        groups = contract(self._workload, PINNED, start.placement, start.schedule.start_s, apart=free)
+        coarse = _pinned(coarsen(self._workload, groups), groups, start.placement, free)
         placement = [start.placement[group[0]] for group in groups]
         if len(groups) > 2 * PINNED or not fits(coarse, placement):
             return
@@ -238,7 +238,7 @@ class _MoiraiSearch:
     def _climb(self, workload: Workload, judge: Judge, budget_s: float) -> None:
         until = self._asked.clock() + budget_s
         start = self._start
-        better = climbed(
+        better = climb(
             workload,
             start.placement,
             judge,
@@ -251,10 +251,10 @@ class _MoiraiSearch:
 
     def _layers(self) -> None:
         """One of each kind of pieces, where they repeat."""
-        start, parts = self._start.schedule, repeating(self._workload)
+        start, parts = self._start.schedule, find_repeats(self._workload)
         if start is None or not parts:
             return
-        layered = improved(
+        layered = improve_repeats(
             self._workload,
             start,
             parts,
@@ -266,19 +266,19 @@ class _MoiraiSearch:
         if layered.schedule and self._offer(layered.schedule.placement, layered.schedule):
             self._why.append(f"in {layered.pieces} pieces of {layered.kinds} kinds, one of each searched")
 
-    def broad(self) -> None:
+    def search_broadly(self) -> None:
         """By layers, then contracted, searched, expanded; over and over."""
         self._layers()
-        judge = by_latency
+        judge = judge_by_latency
         turn = rounds = fewest = 0
         while self._left_s > 0 and not self._proved:
             most = GROUPS[turn % len(GROUPS)]
             start = self._start
             placement = start.placement if turn else None
-            groups = contracted(
+            groups = contract(
                 self._workload, most, placement, start.schedule.start_s if turn and start.schedule else None
             )
-            coarse = coarsened(self._workload, groups)
+            coarse = coarsen(self._workload, groups)
             fewest = len(groups) if not fewest else min(fewest, len(groups))
             slice_s = min(self._left_s, max(self._asked.budget_s / 8, 1.0))
             self._refine(coarse, groups, judge, slice_s, turn)
@@ -294,7 +294,7 @@ class _MoiraiSearch:
             return
         now_s = self._asked.clock()
         climb_s = slice_s / 2 if model_size(coarse) <= MODEL else slice_s
-        better = climbed(coarse, placement, judge, clock=self._asked.clock, until=now_s + climb_s, seed=turn)
+        better = climb(coarse, placement, judge, clock=self._asked.clock, until=now_s + climb_s, seed=turn)
         self._expand(groups, better.placement, better.schedule)
         if better.schedule and model_size(coarse) <= MODEL and self._left_s > 0:
             solved = solve(coarse, budget_s=min(slice_s / 2, self._left_s), start=better.schedule, seed=turn)
@@ -321,20 +321,20 @@ class _MoiraiSearch:
     def _expand(
         self, groups: tuple[tuple[int, ...], ...], placement: Placement, schedule: PlacementSchedule | None
     ) -> None:
-        fine = expanded(groups, placement)
+        fine = expand(groups, placement)
         if not fits(self._workload, fine):
             return
         if schedule is None:
             self._offer(fine, None)
             return
-        self._offer(fine, retimed(self._workload, expanded_schedule(self._workload, groups, schedule)))
+        self._offer(fine, retime(self._workload, expand_schedule(self._workload, groups, schedule)))
 
-    def throughput(self) -> None:
+    def search_throughput(self) -> None:
         """By the model where it is small enough, else by climbing, on a contracted graph where that is big."""
         if self._proved:
             return
         if model_size(self._workload) <= MODEL:
-            self._climb(self._workload, by_load, self._left_s * 0.2)
+            self._climb(self._workload, judge_by_load, self._left_s * 0.2)
             solved = assign(self._workload, budget_s=self._left_s, start=self._start.placement)
             self._prove(solved.bound_s)
             if solved.placement:
@@ -343,28 +343,30 @@ class _MoiraiSearch:
             return
         turn = 0
         while self._left_s > 0 and not self._proved:
-            groups = contracted(
+            groups = contract(
                 self._workload, GROUPS[turn % len(GROUPS)], self._start.placement if turn else None
             )
-            coarse = coarsened(self._workload, groups)
+            coarse = coarsen(self._workload, groups)
             slice_s = min(self._left_s, max(self._asked.budget_s / 8, 1.0))
             placement = self._projected(coarse, groups)
             if placement is not None:
                 until = self._asked.clock() + slice_s
-                better = climbed(coarse, placement, by_load, clock=self._asked.clock, until=until, seed=turn)
-                self._offer(expanded(groups, better.placement), None)
+                better = climb(
+                    coarse, placement, judge_by_load, clock=self._asked.clock, until=until, seed=turn
+                )
+                self._offer(expand(groups, better.placement), None)
                 if model_size(coarse) <= MODEL and self._left_s > 0:
                     solved = assign(coarse, budget_s=min(slice_s, self._left_s), start=better.placement)
                     if solved.placement:
-                        self._offer(expanded(groups, solved.placement), None)
+                        self._offer(expand(groups, solved.placement), None)
             turn += 1
         self._why.append(f"contracted {turn} times, and expanded again")
 
-    def found(self) -> PlacementFound:
+    def answer(self) -> PlacementFound:
         """The best, with what is known about it."""
         best = self._start
         if best.schedule is not None and len(self._workload.tasks) <= 10_000:
-            again = shortest(self._workload, best.placement)
+            again = find_shortest(self._workload, best.placement)
             if again.makespan_s < best.value_s:
                 best = _Best(best.placement, again.makespan_s, again)
         bound_s = min(self._bound_s, best.value_s)

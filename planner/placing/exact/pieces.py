@@ -14,11 +14,11 @@ from math import inf
 
 from edgepart.planner.errors import Infeasible
 from edgepart.planner.placing.engine.dispatch import dispatch
-from edgepart.planner.placing.engine.fit_memory import fitted
+from edgepart.planner.placing.engine.fit_memory import fit
 from edgepart.planner.placing.exact.bounds import path_bound
-from edgepart.planner.placing.exact.dominators import GraphPiece, joined, pieces
+from edgepart.planner.placing.exact.dominators import GraphPiece, join_schedules, pieces
 from edgepart.planner.placing.exact.latency_model import solve
-from edgepart.planner.placing.placers.heft import by_rank
+from edgepart.planner.placing.placers.heft import place_by_rank
 from edgepart.planner.placing.problem.schedule import PlacementSchedule
 from edgepart.planner.placing.problem.workload import Pair, Workload
 
@@ -99,7 +99,7 @@ class PiecePaths:
         """Of that piece, between those two machines; -1 where it has no such end."""
         key = self.kinds[number], pair
         if key not in self.known:
-            pinned = self.pieces[number].pinned(pair)
+            pinned = self.pieces[number].pin(pair)
             self.known[key] = PiecePath(pinned, self._bound(pinned))
         return self.known[key]
 
@@ -120,13 +120,13 @@ class PiecePaths:
     def schedule(self, path: Sequence[PiecePath]) -> PlacementSchedule | None:
         """One after the other; None where one of them has none."""
         parts = [(piece, way.schedule) for piece, way in zip(self.pieces, path, strict=False) if way.schedule]
-        return joined(self._workload, parts) if path and len(parts) == len(self.pieces) else None
+        return join_schedules(self._workload, parts) if path and len(parts) == len(self.pieces) else None
 
 
 def opening(workload: Workload) -> PlacementSchedule | None:
     """The shortest of a few simple schedules; None where none of them fits."""
     try:
-        heft = fitted(workload, by_rank(workload).machine)
+        heft = fit(workload, place_by_rank(workload).machine)
     except Infeasible:
         return None
     placements = [heft]

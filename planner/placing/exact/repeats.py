@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from edgepart.planner.placing.engine.dispatch import dispatch
 from edgepart.planner.placing.exact.bounds import latency_bound
 from edgepart.planner.placing.exact.dominators import GraphPiece, pieces
-from edgepart.planner.placing.exact.local_search import by_latency, climbed
+from edgepart.planner.placing.exact.local_search import climb, judge_by_latency
 from edgepart.planner.placing.exact.pieces import PiecePath, PiecePaths, fits
 from edgepart.planner.placing.problem.schedule import PlacementSchedule
 from edgepart.planner.placing.problem.workload import Workload
@@ -38,14 +38,14 @@ class Layered:
     pieces: int
 
 
-def repeating(workload: Workload) -> tuple[GraphPiece, ...]:
+def find_repeats(workload: Workload) -> tuple[GraphPiece, ...]:
     """The pieces, where most are of a kind with others; else none."""
     found = pieces(workload)
     times = Counter(piece.likeness for piece in found)
     return found if sum(n for n in times.values() if n > 1) > len(found) / 2 else ()
 
 
-def improved(
+def improve_repeats(
     workload: Workload,
     start: PlacementSchedule,
     parts: Sequence[GraphPiece],
@@ -161,10 +161,10 @@ class _RepeatSearch:
         assert way.schedule is not None, "what has none is not near"
         before_s, tries = way.upper_s, self._tries[id(way)]
         solvable = self._solvable(way.workload)
-        better = climbed(
+        better = climb(
             way.workload,
             way.schedule.placement,
-            by_latency,
+            judge_by_latency,
             clock=clock,
             until=clock() + (until - clock()) / 2 if solvable else until,
             schedule=way.schedule,

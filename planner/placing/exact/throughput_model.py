@@ -34,7 +34,7 @@ def assign(workload: Workload, *, budget_s: float, start: Placement, seed: int =
     most_s = max_load(workload, start)
     if not most_s:
         return Assigned(tuple(start), 0.0, True)
-    return _ThroughputModel(workload, ticks(workload, most_s)).solved(start, budget_s, seed)
+    return _ThroughputModel(workload, ticks(workload, most_s)).search(start, budget_s, seed)
 
 
 class _ThroughputModel:
@@ -85,7 +85,7 @@ class _ThroughputModel:
                 self._loads[there]["receives"].append(took * literal)
                 self._moved[number, here, there] = literal
 
-    def solved(self, start: Placement, budget_s: float, seed: int) -> Assigned:
+    def search(self, start: Placement, budget_s: float, seed: int) -> Assigned:
         """After searching."""
         for group in self._workload.groups:
             for m, literal in self._at[group[0]].items():

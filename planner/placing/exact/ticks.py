@@ -36,7 +36,7 @@ class Ticks:
     horizon: int
     """None of the better schedules is longer."""
 
-    def down(self, seconds: float) -> int:
+    def round_down(self, seconds: float) -> int:
         """Rounded down."""
         return floor(_fraction(seconds) / self.tick_s)
 

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from edgepart.planner.placing.chain_partition import Loads, balance
-from edgepart.planner.placing.engine.evaluate import settled
+from edgepart.planner.placing.engine.evaluate import settle
 from edgepart.planner.placing.engine.load import turn_loads
-from edgepart.planner.placing.engine.speeds import fastest_first
-from edgepart.planner.placing.placers.cuts import Blocks, Costs, blocks, costs, nearer
-from edgepart.planner.placing.placers.expert import by_hand
+from edgepart.planner.placing.engine.speeds import order_by_speed
+from edgepart.planner.placing.placers.cuts import Blocks, Costs, blocks, costs, cut_nearer
+from edgepart.planner.placing.placers.expert import place_by_hand
 from edgepart.planner.placing.problem.schedule import Asked, PlacementFound
 from edgepart.planner.placing.problem.workload import Workload
 from edgepart.planner.placing.registry import register
@@ -30,16 +30,16 @@ Runs = tuple[tuple[tuple[int, ...], int, int], ...]
 @register("pipeline")
 def pipeline(workload: Workload, asked: Asked) -> PlacementFound:
     """The best of the divisions for one machine, two, three...; not contiguous only where no such division fits."""
-    order, found = fastest_first(workload), blocks(workload)
+    order, found = order_by_speed(workload), blocks(workload)
     answers = _answers(workload, asked, found, order)
     for _ in range(MOST_ROUNDS):
         if not answers or len(found.ends) == len(found.units):
             break
-        found = nearer(found, _cuts(found, _best(answers)))
+        found = cut_nearer(found, _cuts(found, _best(answers)))
         answers += _answers(workload, asked, found, order)
     if not answers:
         why = "no contiguous stages fit into the machines' memory: tasks in order, as much on each machine as it holds"
-        return settled(workload, by_hand(workload, asked), asked, why)
+        return settle(workload, place_by_hand(workload, asked), asked, why)
     return _best(answers)
 
 
@@ -94,7 +94,7 @@ def _answer(
         for tasks in found.tasks[begin:end]:
             for task in tasks:
                 placement[task] = order[device]
-    return settled(workload, placement, asked, _why(found, f"{len(stages)} contiguous stages"))
+    return settle(workload, placement, asked, _why(found, f"{len(stages)} contiguous stages"))
 
 
 def _why(found: Blocks, what: str) -> str:

@@ -38,7 +38,7 @@ def blocks(workload: Workload) -> Blocks:
     return _blocks(units, _ends(workload, units))
 
 
-def nearer(found: Blocks, cuts: Sequence[int]) -> Blocks:
+def cut_nearer(found: Blocks, cuts: Sequence[int]) -> Blocks:
     """The order cut again near those of its cuts that were good (by numbers of blocks before them): there at as many
     places as may be, nowhere else. All of the good cuts are kept."""
     ends = {found.ends[cut - 1] for cut in cuts} | {len(found.units)}

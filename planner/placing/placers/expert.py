@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from math import inf
 
 from edgepart.planner.placing.engine.dispatch import mean_costs
-from edgepart.planner.placing.engine.evaluate import settled
+from edgepart.planner.placing.engine.evaluate import settle
 from edgepart.planner.placing.engine.fit_memory import Room
-from edgepart.planner.placing.engine.speeds import fastest_first
+from edgepart.planner.placing.engine.speeds import order_by_speed
 from edgepart.planner.placing.problem.schedule import Asked, PlacementFound
 from edgepart.planner.placing.problem.workload import Workload
 from edgepart.planner.placing.registry import register
@@ -22,12 +22,12 @@ def expert(workload: Workload, asked: Asked) -> PlacementFound:
         why = "tasks in order, dealt to the machines by their speed, as memory allows"
     else:
         why = "tasks in order, the fastest machine first, each filled before the next is begun"
-    return settled(workload, by_hand(workload, asked), asked, why)
+    return settle(workload, place_by_hand(workload, asked), asked, why)
 
 
-def by_hand(workload: Workload, asked: Asked) -> list[int]:
+def place_by_hand(workload: Workload, asked: Asked) -> list[int]:
     """A placement, with too much on some machine where filling them in order gets stuck."""
-    room, order, shares = Room(workload), fastest_first(workload), _Shares(workload)
+    room, order, shares = Room(workload), order_by_speed(workload), _Shares(workload)
     evenly = asked.objective == "throughput"
     placement, done_s, at = [-1] * len(workload.tasks), 0.0, 0
     share_s = shares.next_s(order) if evenly else inf

@@ -61,7 +61,7 @@ def favourites(workload: Workload, asked: Asked) -> Favourites:
     for first in range(0, len(workload.order), PIECE):
         piece = workload.order[first : first + PIECE]
         left_s = until_s - asked.clock()
-        spared = relaxed(workload, costs, piece, left_s) if left_s > 0 else None
+        spared = solve_relaxation(workload, costs, piece, left_s) if left_s > 0 else None
         inside = set(piece)
         solved += len(piece) if spared is not None else 0
         for source in piece:
@@ -98,7 +98,7 @@ def _costs(workload: Workload) -> _Costs:
     return _Costs(compute_s, way_s, head_s, upward_ranks(workload))
 
 
-def relaxed(
+def solve_relaxation(
     workload: Workload, costs: _Costs, piece: Sequence[int], limit_s: float
 ) -> dict[Edge, float] | None:
     """By edge within the piece, from 0 for a favourite to 1 for none: of the linear programme that ends the sample

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, log
 
-from edgepart.planner.placing.engine.evaluate import settled
+from edgepart.planner.placing.engine.evaluate import settle
 from edgepart.planner.placing.engine.ortools import model_builder
 from edgepart.planner.placing.engine.speeds import speeds
-from edgepart.planner.placing.placers.list_schedulers import earliest_first
+from edgepart.planner.placing.placers.list_schedulers import place_earliest_first
 from edgepart.planner.placing.problem.schedule import Asked, PlacementFound
 from edgepart.planner.placing.problem.workload import Workload
 from edgepart.planner.placing.registry import register
@@ -50,8 +50,8 @@ def getf(workload: Workload, asked: Asked) -> PlacementFound:
         if not any(machine in group.machines for group in groups)
     )
     tiers = [[groups[number].machines, *others[number], slow] for number in range(len(groups))]
-    sides = earliest_first(workload, lambda task: tiers[assigned[task]])
-    return settled(
+    sides = place_earliest_first(workload, lambda task: tiers[assigned[task]])
+    return settle(
         workload,
         sides.machine,
         asked,
@@ -101,7 +101,7 @@ def _assigned(workload: Workload, groups: Sequence[Speeds], asked: Asked) -> tup
     for first in range(0, len(workload.order), PIECE):
         piece = workload.order[first : first + PIECE]
         left_s = until_s - asked.clock()
-        shares = relaxed(workload, groups, piece, left_s) if left_s > 0 else None
+        shares = solve_relaxation(workload, groups, piece, left_s) if left_s > 0 else None
         if shares is None:
             continue
         solved += len(piece)
@@ -116,7 +116,7 @@ def _rounded(share: Sequence[float], groups: Sequence[Speeds]) -> int:
     return max(range(slowest, len(groups)), key=lambda number: (groups[number].capacity, number))
 
 
-def relaxed(
+def solve_relaxation(
     workload: Workload, groups: Sequence[Speeds], piece: Sequence[int], limit_s: float
 ) -> dict[int, list[float]] | None:
     """By task of the piece, which share of it each group has, in the linear programme that ends the piece first with

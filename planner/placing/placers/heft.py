@@ -7,7 +7,7 @@ must be with it) is passed over.
 from __future__ import annotations
 
 from edgepart.planner.placing.engine.dispatch import upward_ranks
-from edgepart.planner.placing.engine.evaluate import settled
+from edgepart.planner.placing.engine.evaluate import settle
 from edgepart.planner.placing.engine.fit_memory import Room
 from edgepart.planner.placing.engine.ports import Sides
 from edgepart.planner.placing.problem.schedule import Asked, PlacementFound
@@ -18,11 +18,11 @@ from edgepart.planner.placing.registry import register
 @register("heft")
 def heft(workload: Workload, asked: Asked) -> PlacementFound:
     """By the earliest finish of each task, whatever was asked for."""
-    sides = by_rank(workload)
+    sides = place_by_rank(workload)
     why = "tasks by upward rank, each on the machine that is done with it first"
     if asked.objective == "throughput":
         why += "; it looks at one sample, so its largest load is only what came of it"
-    return settled(
+    return settle(
         workload,
         sides.machine,
         asked,
@@ -31,7 +31,7 @@ def heft(workload: Workload, asked: Asked) -> PlacementFound:
     )
 
 
-def by_rank(workload: Workload, *, contention: bool = True) -> Sides:
+def place_by_rank(workload: Workload, *, contention: bool = True) -> Sides:
     """All tasks placed; without `contention` as in the paper, where transfers do not wait for each other."""
     ranks = upward_ranks(workload)
     position = {task: number for number, task in enumerate(workload.order)}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush, heapreplace
 
 from edgepart.planner.placing.engine.dispatch import upward_ranks
-from edgepart.planner.placing.engine.evaluate import settled
+from edgepart.planner.placing.engine.evaluate import settle
 from edgepart.planner.placing.engine.fit_memory import Room
 from edgepart.planner.placing.engine.ports import Sides
 from edgepart.planner.placing.placers.favourite_child import PIECE, favourites
@@ -29,7 +29,7 @@ Tiers = Callable[[int], Sequence[Sequence[int]]]
 """By task, the machines that may have it: those of a later tier only where no earlier one has the memory."""
 
 
-def earliest_first(
+def place_earliest_first(
     workload: Workload, tiers: Tiers | None = None, favourites: Sequence[int] | None = None
 ) -> Sides:
     """All tasks placed. `favourites`, by task, a child (-1: none) for which its machine is kept free: where that child
@@ -194,7 +194,7 @@ def msct(workload: Workload, asked: Asked) -> PlacementFound:
     """By the earliest start of each task, favourite children first where they were; whatever was asked for. UsageError
     without OR-tools."""
     spared = favourites(workload, asked)
-    sides = earliest_first(workload, favourites=spared.child)
+    sides = place_earliest_first(workload, favourites=spared.child)
     count = len(workload.tasks)
     why = (
         f"earliest start first, machines kept for favourite children: {sum(one >= 0 for one in spared.child)} of {count}"
@@ -208,14 +208,14 @@ def msct(workload: Workload, asked: Asked) -> PlacementFound:
         )
     if asked.objective == "throughput":
         why += "; it looks at one sample, so its largest load is only what came of it"
-    return settled(workload, sides.machine, asked, why, orders=[[-start for start in sides.start_s]])
+    return settle(workload, sides.machine, asked, why, orders=[[-start for start in sides.start_s]])
 
 
 @register("m-etf")
 def metf(workload: Workload, asked: Asked) -> PlacementFound:
     """By the earliest start of each task, whatever was asked for."""
-    sides = earliest_first(workload)
+    sides = place_earliest_first(workload)
     why = "again and again the task that can start first on the machine where it can, among those with memory for it"
     if asked.objective == "throughput":
         why += "; it looks at one sample, so its largest load is only what came of it"
-    return settled(workload, sides.machine, asked, why, orders=[[-start for start in sides.start_s]])
+    return settle(workload, sides.machine, asked, why, orders=[[-start for start in sides.start_s]])

@@ -13,7 +13,7 @@ from random import Random
 import networkx as nx
 
 from edgepart.planner.placing.engine.dispatch import mean_costs
-from edgepart.planner.placing.engine.evaluate import settled
+from edgepart.planner.placing.engine.evaluate import settle
 from edgepart.planner.placing.engine.fit_memory import Room
 from edgepart.planner.placing.engine.speeds import speeds
 from edgepart.planner.placing.problem.schedule import Asked, PlacementFound
@@ -245,4 +245,4 @@ def metis(workload: Workload, asked: Asked) -> PlacementFound:
     why = "little between machines that are about as busy as each other, by Kernighan and Lin's bisection over and over"
     if asked.objective == "latency":
         why += "; it does not see what waits for what"
-    return settled(workload, partition(workload), asked, why)
+    return settle(workload, partition(workload), asked, why)

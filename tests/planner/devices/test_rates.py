@@ -71,9 +71,9 @@ def test_a_size_that_is_none_is_the_fault_of_the_file(key: str) -> None:
 
 
 def test_a_device_of_which_little_is_known_takes_the_longer_of_computing_and_moving() -> None:
-    assert Work(2e9, 1e8, "conv", 8, kernels=1).on(PLAIN) == pytest.approx(2.0)
-    assert Work(1e8, 1e8, "conv", 8, kernels=1).on(PLAIN) == pytest.approx(1.0)
-    assert Work(1e3, 1e8, "reduce", kind="lrn", kernels=1).on(PLAIN) == pytest.approx(1.0)
+    assert Work(2e9, 1e8, "conv", 8, kernels=1).seconds_on(PLAIN) == pytest.approx(2.0)
+    assert Work(1e8, 1e8, "conv", 8, kernels=1).seconds_on(PLAIN) == pytest.approx(1.0)
+    assert Work(1e3, 1e8, "reduce", kind="lrn", kernels=1).seconds_on(PLAIN) == pytest.approx(1.0)
 
 
 def test_few_channels_few_rows_and_few_columns_are_slow() -> None:
@@ -89,18 +89,18 @@ def test_few_channels_few_rows_and_few_columns_are_slow() -> None:
 
 def test_weights_and_values_come_besides_computing() -> None:
     work = Work(8e9, 3e8, "conv", 64, weights=2e8, kernels=1)
-    assert work.on(MEASURED) == pytest.approx(1.0 + 1.0 + 0.25 + 1e-3)
+    assert work.seconds_on(MEASURED) == pytest.approx(1.0 + 1.0 + 0.25 + 1e-3)
 
 
 def test_one_row_waits_for_its_weights_and_computes_meanwhile() -> None:
     work = Work(1e9, 4e8, "gemm", 1, 64, weights=4e8)
-    assert work.on(MEASURED) == pytest.approx(2.0)
+    assert work.seconds_on(MEASURED) == pytest.approx(2.0)
 
 
 def test_kinds_go_at_their_own_rate_and_never_faster_than_bytes() -> None:
-    assert Work(1.0, 1e6, "reduce", kind="lrn").on(MEASURED) == pytest.approx(1.0)
+    assert Work(1.0, 1e6, "reduce", kind="lrn").seconds_on(MEASURED) == pytest.approx(1.0)
     fast = Device("fast", "box", 1e9, 1e8, 1e9, moves={"elementwise": 1e8, "softmax": 1e9})
-    assert Work(1.0, 1e8, "reduce", kind="softmax").on(fast) == pytest.approx(1.0)
+    assert Work(1.0, 1e8, "reduce", kind="softmax").seconds_on(fast) == pytest.approx(1.0)
 
 
 def graph_of(nodes: list[NodeProto], weights: Mapping[str, Array], x: tuple[int, ...], folder: Path) -> Graph:

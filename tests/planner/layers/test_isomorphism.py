@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgepart.planner.access import accesses
 from edgepart.planner.devices.cluster import Cluster, Device, Link
-from edgepart.planner.layers.isomorphism import alike
+from edgepart.planner.layers.isomorphism import find_kinds
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.model.load import load_graph
@@ -62,7 +62,11 @@ def wanted(data: st.DataObject, graph: Graph, op: Operator, whole: bool) -> dict
 @settings(max_examples=30)
 @given(data=st.data())
 def test_operators_that_are_alike_read_and_compute_the_same(model: str, data: st.DataObject) -> None:
-    graph, own, coarse = studied(model).graph, accesses(studied(model).graph), studied(model).coarse
+    graph, own, coarse = (
+        studied(model).memo.graph,
+        accesses(studied(model).memo.graph),
+        studied(model).memo.coarse,
+    )
     op = data.draw(st.sampled_from(graph.operators))
     access, shared = own[op.name], coarse.accesses[op.name]
     assert (shared.opaque, shared.family, shared.axes()) == (access.opaque, access.family, access.axes())
@@ -77,19 +81,21 @@ def test_operators_that_are_alike_read_and_compute_the_same(model: str, data: st
 def test_a_piece_that_was_measured_on_another_operator_is_this_ones(model: str, data: st.DataObject) -> None:
     """Every operator of a kind, after one of them was measured."""
     study = studied(model)
-    graph, ground, own = study.graph, study.ground, accesses(study.graph)
+    graph, operator_costs, own = study.memo.graph, study.memo.operator_costs, accesses(study.memo.graph)
     kinds = defaultdict(list)
     for op in graph.operators:
-        kinds[study.coarse.kinds[op.name]].append(op)
+        kinds[study.memo.coarse.kinds[op.name]].append(op)
     ops = data.draw(st.sampled_from(sorted(kinds.values(), key=len)[-8:]))
     outputs = wanted(data, graph, ops[0], own[ops[0].name].opaque is not None)
     for op in ops:
-        found, needs = ground.piece(op, tuple(outputs.items())), own[op.name].needs(outputs)
-        work = study.cost.measure(op, own[op.name], outputs, needs)
+        found, needs = operator_costs.cost_of(op, tuple(outputs.items())), own[op.name].needs(outputs)
+        work = study.memo.cost.measure(op, own[op.name], outputs, needs)
         assert found.work == work
         read = [(n, op.inputs[n], r) for n, r in enumerate(needs) if r is not None and op.inputs[n]]
         assert found.reads == tuple((n, r) for n, name, r in read if name in graph.tensors)
-        weights = [r.size * study.cost.item_bytes(name) for _, name, r in read if name in graph.constants]
+        weights = [
+            r.size * study.memo.cost.item_bytes(name) for _, name, r in read if name in graph.constants
+        ]
         assert found.weight_bytes == sum(weights)
 
 
@@ -126,11 +132,11 @@ def twins(**second: Any) -> Graph:
     ],
 )
 def test_what_tells_operators_apart(second: dict[str, Any], slices: bool, behind: bool) -> None:
-    kinds = alike(twins(**second))
+    kinds = find_kinds(twins(**second))
     assert (kinds["a"] == kinds["b"], kinds["ra"] == kinds["rb"]) == (slices, behind)
 
 
 def test_blocks_that_repeat_add_no_kinds() -> None:
     few, many = (load_graph(transformer(n).SerializeToString()) for n in (60, 240))
     assert len(many.operators) > 2 * len(few.operators)
-    assert len(set(alike(few).values())) == len(set(alike(many).values()))
+    assert len(set(find_kinds(few).values())) == len(set(find_kinds(many).values()))

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.models.zoo import zoo_model
 from onnx import NodeProto, helper
 
-from edgepart.planner.layers.runtime_fusion import fused
+from edgepart.planner.layers.runtime_fusion import find_fused_groups
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
 from tests.planner.layers.really_fused import really_fused
@@ -36,12 +36,12 @@ MODELS = (
 
 
 def types(graph: Graph) -> list[str]:
-    return [" ".join(op.op_type for op in group) for group in fused(graph)]
+    return [" ".join(op.op_type for op in group) for group in find_fused_groups(graph)]
 
 
 def hold(graph: Graph, path: Path | bytes) -> int:
     """How many of the runtime's operators compute several of the graph; each time these are in one group of ours."""
-    group_of = {op.name: number for number, group in enumerate(fused(graph)) for op in group}
+    group_of = {op.name: number for number, group in enumerate(find_fused_groups(graph)) for op in group}
     held = 0
     for kind, names in really_fused(graph, path):
         computing = {name for name in names if graph.by_name[name].op_type not in VIEWS}
@@ -66,7 +66,7 @@ def test_branches_of_inception() -> None:
 def test_an_operator_that_others_read_too_is_no_inner_one() -> None:
     graph = load_graph(residual())
     assert "Conv BatchNormalization Relu" in types(graph)
-    assert sum(len(group) for group in fused(graph)) == len(graph.operators)
+    assert sum(len(group) for group in find_fused_groups(graph)) == len(graph.operators)
 
 
 def test_a_quantise_group_is_one() -> None:
@@ -93,14 +93,14 @@ def layer_norm() -> bytes:
 
 def test_a_norm_that_is_written_out_is_one() -> None:
     graph = load_graph(layer_norm())
-    assert len(fused(graph)) == 1
+    assert len(find_fused_groups(graph)) == 1
     assert hold(graph, layer_norm()) == 1
 
 
 def test_groups_come_in_an_order_that_can_be_run() -> None:
     graph = load_graph(zoo_model("bert_base_small").path)
     made = {*graph.inputs, *graph.constants, ""}
-    for group in fused(graph):
+    for group in find_fused_groups(graph):
         for op in group:
             assert made.issuperset(op.inputs)
             made.update(op.outputs)

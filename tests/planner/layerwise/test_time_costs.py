@@ -12,11 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgepart.planner.devices.cluster import Cluster, Device, Link
-from edgepart.planner.layers.recompute import reaches
-from edgepart.planner.layerwise.configurations import configurations, is_alone, most, space, worth
-from edgepart.planner.layerwise.footprint import Walker
-from edgepart.planner.layerwise.overlap import overlaps
-from edgepart.planner.layerwise.time_costs import Priced, Pricer
+from edgepart.planner.layers.search_nodes import find_search_nodes
+from edgepart.planner.layerwise.configuration_cost import ConfigurationCosts
+from edgepart.planner.layerwise.configurations import (
+    is_on_one_device,
+    list_configurations,
+    make_space,
+    max_configurations,
+    select_configurations,
+)
+from edgepart.planner.layerwise.overlap import count_overlaps
+from edgepart.planner.layerwise.time_costs import LayerwiseProblem, TimeCosts
 from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.lowering.draft import traffic
@@ -24,6 +30,7 @@ from edgepart.planner.lowering.lower import lower
 from edgepart.planner.lowering.schedule import seconds_of
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.region import Region, span
+from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.study import Study
 from tests.planner.small_models import quantised, residual
 from tests.planner.small_transformers import attention, mlp, shuffled
@@ -45,46 +52,46 @@ def study(model: str, *speeds: float, link: Link = LINK, memory_bytes: float = 4
     return Study(Problem(load_graph(MODELS[model]), Cluster(devices, {}, link), "d0"))
 
 
-def pricer(asked: Study) -> Pricer:
-    return Pricer(asked, space(asked))
+def time_costs(memo: Memo) -> TimeCosts:
+    return TimeCosts(memo, make_space(memo))
 
 
 @cache
-def priced(model: str) -> tuple[Study, Pricer, Priced]:
+def solved_tables(model: str) -> tuple[Study, TimeCosts, LayerwiseProblem]:
     """On devices so slow that parts of sums are weighed too."""
     asked = study(model, 3e6, 2e6, 1e6, link=Link(1e8, 1e-5, 1e-5))
-    made = pricer(asked)
-    return asked, made, made.run()
+    made = time_costs(asked.memo)
+    return asked, made, made.build_problem()
 
 
 @pytest.mark.parametrize("model", MODELS)
 @settings(max_examples=25)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_what_is_priced_is_what_lowering_moves(model: str, seed: int) -> None:
-    asked, made, problem = priced(model)
+    asked, made, problem = solved_tables(model)
     taken = drawn(problem, seed)
-    strategy = asked.strategy("drawn", problem.taken(taken), "")
-    real = traffic(lower(asked.problem, strategy, asked.coarse.accesses)).elements
-    homes = {name: (n, k) for n, reach in enumerate(problem.reaches) for k, name in enumerate(reach.exits)}
+    strategy = asked.candidates.make("drawn", problem.choices_of(taken), "")
+    real = traffic(lower(asked.memo.problem, strategy, asked.memo.coarse.accesses)).elements
+    homes = {name: (n, k) for n, node in enumerate(problem.nodes) for k, name in enumerate(node.exits)}
     readers: dict[str, list[tuple[int, int]]] = {}
-    for n, reach in enumerate(problem.reaches):
-        for s, name in enumerate(reach.sources):
+    for n, node in enumerate(problem.nodes):
+        for s, name in enumerate(node.sources):
             readers.setdefault(name, []).append((n, s))
     for name, (m, k) in homes.items():
         near = [n for n, _ in readers.get(name, ())]
-        if len(near) != 1 or any(problem.reaches[n].is_junction for n in (m, near[0])):
+        if len(near) != 1 or any(problem.nodes[n].is_junction for n in (m, near[0])):
             continue
         ((n, s),) = readers[name]
-        moved = made.moved(problem.reaches[m], k, problem.reaches[n], s)[taken[m], taken[n]]
+        moved = made.moved(problem.nodes[m], k, problem.nodes[n], s)[taken[m], taken[n]]
         expected = np.zeros_like(moved)
-        places = {device.name: i for i, device in enumerate(asked.cluster.devices)}
+        places = {device.name: i for i, device in enumerate(asked.memo.cluster.devices)}
         for (tensor, source, target), elements in real.items():
             if tensor == name:
-                expected[places[source], places[target]] += elements * asked.cost.item_bytes(name)
+                expected[places[source], places[target]] += elements * asked.memo.cost.item_bytes(name)
         assert np.array_equal(moved, expected), name
 
 
-def drawn(problem: Priced, seed: int) -> list[int]:
+def drawn(problem: LayerwiseProblem, seed: int) -> list[int]:
     """Nothing on several devices as a whole: lowering does not compute what is there once too often."""
     rng = random.Random(seed)
     return [rng.choice([n for n, one in enumerate(choices) if is_shared(one)]) for choices in problem.choices]
@@ -92,40 +99,44 @@ def drawn(problem: Priced, seed: int) -> list[int]:
 
 def is_shared(choice: Choice) -> bool:
     ends = choice.then if isinstance(choice, Reduce) else choice
-    return isinstance(ends, Divide) or is_alone(ends)
+    return isinstance(ends, Divide) or is_on_one_device(ends)
 
 
 @pytest.mark.parametrize("model", ["residual", "mlp", "quantised"])
 @settings(max_examples=25)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_layer_takes_as_long_as_its_slowest_device(model: str, seed: int) -> None:
-    asked, made, problem = priced(model)
+    asked, made, problem = solved_tables(model)
     plain = [
-        [n for n, choice in enumerate(choices) if isinstance(choice, Divide) or is_alone(choice)]
+        [n for n, choice in enumerate(choices) if isinstance(choice, Divide) or is_on_one_device(choice)]
         for choices in problem.choices
     ]
     rng = random.Random(seed)
     taken = [rng.choice(values) for values in plain]
-    strategy = asked.strategy("drawn", problem.taken(taken), "")
-    seconds = seconds_of(lower(asked.problem, strategy, asked.coarse.accesses), asked.cost)
-    for reach, n in zip(problem.reaches, taken, strict=True):
+    strategy = asked.candidates.make("drawn", problem.choices_of(taken), "")
+    seconds = seconds_of(lower(asked.memo.problem, strategy, asked.memo.coarse.accesses), asked.memo.cost)
+    for node, n in zip(problem.nodes, taken, strict=True):
         each = [
-            sum(seconds.get((op.name, device.name), 0.0) for op in reach.operators)
-            for device in asked.cluster.devices
+            sum(seconds.get((op.name, device.name), 0.0) for op in node.operators)
+            for device in asked.memo.cluster.devices
         ]
-        assert made.footprint(reach).seconds[n] == pytest.approx(max(each), rel=1e-9), reach.layer.anchor.name
+        assert made.configurations_of(node).seconds[n] == pytest.approx(max(each), rel=1e-9), (
+            node.layer.anchor.name
+        )
 
 
 def test_parts_of_a_sum_cost_their_part_their_addends_and_their_sum() -> None:
     devices = tuple(Device(f"d{n}", "k", 1e6, 1e9, 4e9) for n in range(2))
     asked = Study(Problem(load_graph(MODELS["mlp"]), Cluster(devices, {}, Link(1e8, 1e-5, 1e-5)), "d0"))
-    made = pricer(asked)
-    problem = made.run()
-    n = next(n for n, reach in enumerate(problem.reaches) if reach.layer.anchor.op_type == "MatMul" and n)
-    one = made.footprint(problem.reaches[n])
+    made = time_costs(asked.memo)
+    problem = made.build_problem()
+    n = next(n for n, node in enumerate(problem.nodes) if node.layer.anchor.op_type == "MatMul" and n)
+    one = made.configurations_of(problem.nodes[n])
     whole = next(s for c, s in zip(one.choices, one.seconds, strict=True) if c == Whole(("d0",)))
     rows = [
-        row for row in zip(one.choices, one.addends, one.seconds, strict=True) if isinstance(row[0], Reduce)
+        row
+        for row in zip(one.choices, one.addend_bytes, one.seconds, strict=True)
+        if isinstance(row[0], Reduce)
     ]
     assert {type(choice.then) for choice, _, _ in rows if isinstance(choice, Reduce)} == {Whole, Divide}
     full = 6 * 12 * 4
@@ -136,7 +147,7 @@ def test_parts_of_a_sum_cost_their_part_their_addends_and_their_sum() -> None:
         assert whole / 2 < seconds < whole
     assert not any(
         table.any()
-        for choice, table in zip(one.choices, one.addends, strict=True)
+        for choice, table in zip(one.choices, one.addend_bytes, strict=True)
         if not isinstance(choice, Reduce)
     )
 
@@ -144,13 +155,13 @@ def test_parts_of_a_sum_cost_their_part_their_addends_and_their_sum() -> None:
 def test_one_message_costs_what_the_simulator_says() -> None:
     """Conv on d0, pool on d1: the message, and a segment that is started and copies what it reads."""
     asked = study("residual", 1e9, 1e9)
-    made, problem = pricer(asked), pricer(asked).run()
-    conv, pool = (next(r for r in problem.reaches if name in r.exits) for name in ("r3", "p"))
+    made, problem = time_costs(asked.memo), time_costs(asked.memo).build_problem()
+    conv, pool = (next(r for r in problem.nodes if name in r.exits) for name in ("r3", "p"))
     found = made.edge(conv, 0, pool, 0)
-    one, two = made.footprint(conv).choices, made.footprint(pool).choices
+    one, two = made.configurations_of(conv).choices, made.configurations_of(pool).choices
     here, there = Whole(("d0",)), Whole(("d1",))
     nbytes = 8 * 24 * 24 * 4
-    wire = asked.cost.transfer_s(nbytes, LINK)
+    wire = asked.memo.cost.transfer_s(nbytes, LINK)
     assert found[one.index(here), two.index(here)] == 0.0
     border = max(2e-4 + 2 * nbytes / 2.5e8, 2 * nbytes / 2.5e8)
     assert found[one.index(here), two.index(there)] == pytest.approx(wire + border)
@@ -160,10 +171,10 @@ def test_one_message_costs_what_the_simulator_says() -> None:
 
 def test_a_device_sends_one_message_after_another() -> None:
     asked = study("residual", 1e9, 1e9, 1e9)
-    made = pricer(asked)
-    problem = made.run()
-    conv, pool = (next(r for r in problem.reaches if name in r.exits) for name in ("r3", "p"))
-    one, two = made.footprint(conv).choices, made.footprint(pool).choices
+    made = time_costs(asked.memo)
+    problem = made.build_problem()
+    conv, pool = (next(r for r in problem.nodes if name in r.exits) for name in ("r3", "p"))
+    one, two = made.configurations_of(conv).choices, made.configurations_of(pool).choices
     table = made.edge(conv, 0, pool, 0)
     rows = next(
         n for n, c in enumerate(two) if isinstance(c, Divide) and c.axes == ("height",) and len(c.shares) == 3
@@ -177,19 +188,19 @@ def test_a_device_sends_one_message_after_another() -> None:
 def test_inputs_are_brought_once_and_answers_are_fetched() -> None:
     """Both readers of the input stand on d1: only the first one in the model waits for it."""
     far = study("mlp", 1e9, 1e9, link=Link(1e8, 0.5))
-    problem = pricer(far).run()
-    first, last = (next(n for n, r in enumerate(problem.reaches) if name in r.exits) for name in ("a", "y"))
+    problem = time_costs(far.memo).build_problem()
+    first, last = (next(n for n, r in enumerate(problem.nodes) if name in r.exits) for name in ("a", "y"))
     here, there = ([c.index(Whole((d,))) for c in problem.choices] for d in ("d0", "d1"))
     assert problem.unary[first][here[first]] < 0.1 < 0.5 < problem.unary[first][there[first]] < 0.6
-    assert "x" in problem.reaches[last].sources
+    assert "x" in problem.nodes[last].sources
     assert problem.unary[last][here[last]] < 0.1 < 0.5 < problem.unary[last][there[last]] < 0.6
 
 
 def test_weights_that_do_not_fit_cost_infinity() -> None:
     small = study("residual", 1e9, 1e9, memory_bytes=100_000)
-    problem = pricer(small).run()
-    n = next(n for n, reach in enumerate(problem.reaches) if "d1" in reach.exits)
-    weights = small.graph.constants["f1"].nbytes
+    problem = time_costs(small.memo).build_problem()
+    n = next(n for n, node in enumerate(problem.nodes) if "d1" in node.exits)
+    weights = small.memo.graph.constants["f1"].nbytes
     assert 100_000 < weights < 200_000
     fits = {type(c) for c, s in zip(problem.choices[n], problem.unary[n], strict=True) if np.isfinite(s)}
     assert Whole not in fits and Divide in fits
@@ -201,25 +212,27 @@ def test_blocks_that_repeat_are_priced_once() -> None:
     few, many = (load_graph(transformer(nodes).SerializeToString()) for nodes in (60, 240))
     kinds = []
     for graph in (few, many):
-        asked = replace_graph(study("mlp", 1e9, 1e9), graph)
-        kinds.append({reach.kind for reach in reaches(asked.coarse, asked.cost.free)})
+        asked = replace_graph(study("mlp", 1e9, 1e9).memo, graph)
+        kinds.append({node.kind for node in find_search_nodes(asked.memo.coarse, asked.memo.cost.free)})
     assert len(kinds[0]) == len(kinds[1]) < 20
 
 
-def replace_graph(asked: Study, graph: object) -> Study:
-    return Study(replace(asked.problem, graph=graph))  # type: ignore[arg-type]
+def replace_graph(memo: Memo, graph: object) -> Study:
+    return Study(replace(memo.problem, graph=graph))  # type: ignore[arg-type]
 
 
 def test_several_readers_of_a_view_meet_at_a_junction() -> None:
     from benchmarks.models import light
 
-    asked = replace_graph(study("mlp", 1e9, 1e9), load_graph(light("inception_v1")))
-    found = reaches(asked.coarse)
-    joints = [reach for reach in found if reach.is_junction]
-    assert joints and all(reach.layer.anchor.op_type == "Concat" for reach in joints)
-    named = {reach.exits[0] for reach in joints}
+    asked = replace_graph(study("mlp", 1e9, 1e9).memo, load_graph(light("inception_v1")))
+    found = find_search_nodes(asked.memo.coarse)
+    joints = [node for node in found if node.is_junction]
+    assert joints and all(node.layer.anchor.op_type == "Concat" for node in joints)
+    named = {node.exits[0] for node in joints}
     assert all(len([r for r in found if name in r.sources]) > 1 for name in named)
-    assert {layer.number for layer in asked.layers} == {r.layer.number for r in found if not r.is_junction}
+    assert {layer.number for layer in asked.memo.layers} == {
+        r.layer.number for r in found if not r.is_junction
+    }
 
 
 @st.composite
@@ -235,16 +248,16 @@ def regions(draw: st.DrawFn) -> Region:
 def test_overlaps_count_what_regions_have_in_common(
     ones: list[Region | None], twos: list[Region | None]
 ) -> None:
-    found = overlaps(ones, twos)
+    found = count_overlaps(ones, twos)
     for n, a in enumerate(ones):
         for m, b in enumerate(twos):
             assert found[n, m] == (0 if a is None or b is None else a.intersect(b).size)
 
 
 def test_choices_are_those_of_layers_only() -> None:
-    asked, _, problem = priced("shuffled")
-    taken: dict[int, Choice] = problem.taken([0] * len(problem.reaches))
-    assert set(taken) == {layer.number for layer in asked.layers}
+    asked, _, problem = solved_tables("shuffled")
+    taken: dict[int, Choice] = problem.choices_of([0] * len(problem.nodes))
+    assert set(taken) == {layer.number for layer in asked.memo.layers}
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -257,13 +270,18 @@ def test_what_is_not_measured_is_not_worth_it(
 ) -> None:
     """The plain twin measures every configuration. No bound is above what is measured."""
     asked = study(model, *speeds, link=Link(1e8, 1e-5, 1e-5), memory_bytes=memory_bytes)
-    made = pricer(asked)
-    for reach in asked.ground.reaches:
-        walker = Walker(asked, reach)
-        choices = configurations(reach.layer, made.among, walker.speeds(), made._may_sum(reach, walker.whole))
-        found = walker.measure(choices)
-        seconds = [float(s) for s in found.seconds + made._summing(found.addends)]
-        bounds = [walker.least_s(one) + made._least_summing_s(reach, one) for one in choices]
+    made = time_costs(asked.memo)
+    for node in asked.memo.operator_costs.search_nodes:
+        costs = ConfigurationCosts(asked.memo, node)
+        choices = list_configurations(
+            node.layer, made.among, costs.speeds(), made._may_sum(node, costs.whole)
+        )
+        found = costs.measure(choices)
+        seconds = [float(s) for s in found.seconds + made._summing_s(found.addend_bytes)]
+        bounds = [costs.least_s(one) + made._least_summing_s(node, one) for one in choices]
         assert all(bound <= s * (1 + 1e-9) for bound, s in zip(bounds, seconds, strict=True))
-        kept = tuple(choices[n] for n in worth(choices, seconds, made._kept, most(len(speeds))))
-        assert made.footprint(reach).choices == kept
+        kept = tuple(
+            choices[n]
+            for n in select_configurations(choices, seconds, made._is_kept, max_configurations(len(speeds)))
+        )
+        assert made.configurations_of(node).choices == kept

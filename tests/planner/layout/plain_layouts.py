@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from edgepart.planner.layers.coarsen import Coarse
-from edgepart.planner.layout.choices import Choice, Divide, Laid, Pull, Reduce, Whole, compact, part, tiles
-from edgepart.planner.layout.partial_sums import addends_wanted, read_again, reduced_axis
+from edgepart.planner.layout.choices import (
+    Choice,
+    Divide,
+    PropagatedLayouts,
+    Pull,
+    Reduce,
+    Whole,
+    compact,
+    cut_tiles,
+    part,
+)
+from edgepart.planner.layout.partial_sums import find_reduced_axis, find_reread_inputs, find_wanted_addends
 from edgepart.planner.layout.strategy import Layout, Parted
 from edgepart.planner.model.graph import Operator
 from edgepart.planner.region import Region
 
 
-def lay_out(coarse: Coarse, choices: Mapping[int, Choice]) -> Laid:
+def lay_out(coarse: Coarse, choices: Mapping[int, Choice]) -> PropagatedLayouts:
     """A layout for every tensor that an operator writes, from a choice for every layer that has exits."""
     return _Back(coarse, choices).run()
 
@@ -37,7 +47,7 @@ class _Back:
             if isinstance(choice, Reduce) and (found := part(self.coarse.layers[number], choice)):
                 yield found
 
-    def run(self) -> Laid:
+    def run(self) -> PropagatedLayouts:
         found: dict[str, Layout] = {}
         for op in reversed(self.graph.operators):
             written = {i: self._regions(name) for i, name in enumerate(op.outputs) if name}
@@ -50,7 +60,7 @@ class _Back:
                 continue
             for device in dict.fromkeys(d for regions in written.values() for d in regions):
                 self._reach_back(op, {i: r[device] for i, r in written.items() if device in r}, device)
-        return Laid(found, self.parted, self.needed)
+        return PropagatedLayouts(found, self.parted, self.needed)
 
     def _regions(self, name: str) -> dict[str, Region]:
         """What each device computes of one tensor."""
@@ -62,7 +72,7 @@ class _Back:
         if isinstance(choice, Divide) and layer:
             if choice.aligned and (needed := self._aligned(name, choice)):
                 return needed
-            found = tiles(name, self.graph.tensors[name].region, layer, choice)
+            found = cut_tiles(name, self.graph.tensors[name].region, layer, choice)
             return self._widened(name, found) if choice.widened else found
         if name in self.graph.outputs:
             raise ValueError(f"output {name!r} of the model cannot be left to its readers")
@@ -94,16 +104,16 @@ class _Back:
     def _reach_back_parted(self, op: Operator, parted: Parted, combined: Mapping[str, Region]) -> None:
         """Each device reads for its part what all that is combined needs of it."""
         access = self.coarse.accesses[op.name]
-        reduction = access.reduction(reduced_axis(op, access, parted.axis))
+        reduction = access.reduction(find_reduced_axis(op, access, parted.axis))
         parts = [interval for _, interval in parted.parts]
         for (device, interval), wanted in zip(
-            parted.parts, addends_wanted(reduction, parts, combined), strict=True
+            parted.parts, find_wanted_addends(reduction, parts, combined), strict=True
         ):
             needs = reduction.part(interval).needs(wanted) if wanted else ()
             for name, region in zip(op.inputs, needs, strict=False):
                 self._need(name, device, region, whole=False)
         for device, region in combined.items():
-            for index, again in read_again(reduction, len(parts), region):
+            for index, again in find_reread_inputs(reduction, len(parts), region):
                 self._need(op.inputs[index], device, again, whole=False)
 
     def _reach_back(self, op: Operator, outputs: dict[int, Region], device: str) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from edgepart.planner.access import access_of
 from edgepart.planner.layers.coarsen import coarsen
 from edgepart.planner.layout.choices import Choice, Divide, Pull, Whole, divide
-from edgepart.planner.layout.propagate import Laying
+from edgepart.planner.layout.propagate import LayoutPropagator
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.region import Region, span
 from tests.planner.small_models import convolution, residual
@@ -92,7 +92,7 @@ GRAPH = load_graph(residual())
 @settings(max_examples=40)
 def test_any_choices_compute_everything_that_somebody_reads(data: st.DataObject) -> None:
     coarse = coarsen(GRAPH)
-    found = Laying(coarse).lay_out(choices_for(data, ("a", "b", "c"))).layouts
+    found = LayoutPropagator(coarse).lay_out(choices_for(data, ("a", "b", "c"))).layouts
     for op in GRAPH.operators:
         for device, region in found[op.outputs[0]].regions.items():
             needs = coarse.accesses[op.name].needs({0: region})
@@ -104,7 +104,7 @@ def test_any_choices_compute_everything_that_somebody_reads(data: st.DataObject)
 
 def test_outputs_of_the_model_cannot_be_left_to_their_readers() -> None:
     with pytest.raises(ValueError, match="output 'y'"):
-        Laying(coarsen(GRAPH)).lay_out({})
+        LayoutPropagator(coarsen(GRAPH)).lay_out({})
 
 
 def test_nothing_inside_a_layer_travels() -> None:
@@ -115,6 +115,6 @@ def test_nothing_inside_a_layer_travels() -> None:
         for la in coarse.layers
         if la.exits
     }
-    found = Laying(coarse).lay_out(choices).layouts
+    found = LayoutPropagator(coarse).lay_out(choices).layouts
     assert found["c3"].regions == found["a3"].regions == found["r3"].regions
     assert found["c1"].regions == found["r1"].regions

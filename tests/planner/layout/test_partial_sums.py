@@ -21,8 +21,9 @@ from edgepart.planner.model.load import load_graph
 from edgepart.planner.plans.check import check
 from edgepart.planner.plans.plan import Plan
 from edgepart.planner.region import Interval
-from edgepart.planner.search.dense_pairs import paired
+from edgepart.planner.search.dense_pairs import pair_dense_layers
 from edgepart.planner.search.force_axis import axes_of, axis_names, force
+from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.study import Study
 from tests.planner.random_plans import inputs_of
 from tests.planner.small_models import model, random, residual
@@ -37,34 +38,36 @@ def study_of(model: bytes) -> Study:
     return Study(Problem(load_graph(model), CLUSTER, "a"))
 
 
-def planned(study: Study, strategy: Strategy) -> Plan:
-    plan = make_plan(study.problem, strategy, model_digest="m", cost=study.cost)
-    return check(plan, study.graph)
+def planned(memo: Memo, strategy: Strategy) -> Plan:
+    plan = make_plan(memo.problem, strategy, model_digest="m", cost=memo.cost)
+    return check(plan, memo.graph)
 
 
-def assert_same(study: Study, model: bytes, plan: Plan) -> None:
-    inputs = inputs_of(study.graph)
-    whole, parts = alone(model, inputs), InProcess(plan, study.graph).run(inputs)
+def assert_same(memo: Memo, model: bytes, plan: Plan) -> None:
+    inputs = inputs_of(memo.graph)
+    whole, parts = alone(model, inputs), InProcess(plan, memo.graph).run(inputs)
     for name, value in whole.items():
         assert np.abs(parts[name] - value).max() <= 1e-4 * np.abs(value).max(), name
 
 
 def chosen(study: Study, by_name: Mapping[str, Choice], otherwise: Choice) -> Strategy:
     """A strategy from the choice of each layer that holds a named operator."""
-    layer_of = study.coarse.layer_of
+    layer_of = study.memo.coarse.layer_of
     named = {layer_of[name]: choice for name, choice in by_name.items()}
-    return study.strategy("chosen", {x.number: named.get(x.number, otherwise) for x in study.layers}, "")
+    return study.candidates.make(
+        "chosen", {x.number: named.get(x.number, otherwise) for x in study.memo.layers}, ""
+    )
 
 
-WAYS = [(name, axis) for name, model in MODELS.items() for axis in (None, *axis_names(study_of(model)))]
+WAYS = [(name, axis) for name, model in MODELS.items() for axis in (None, *axis_names(study_of(model).memo))]
 
 
 @pytest.mark.parametrize(("name", "axis"), WAYS)
 def test_every_axis_of_small_models_can_be_forced(name: str, axis: str | None) -> None:
     study = study_of(MODELS[name])
-    plan = planned(study, force(study, axis, SHARES))
+    plan = planned(study.memo, force(study, axis, SHARES))
     assert len(plan.programs) > 1
-    assert_same(study, MODELS[name], plan)
+    assert_same(study.memo, MODELS[name], plan)
 
 
 @settings(max_examples=40)
@@ -73,7 +76,7 @@ def test_any_choices_with_reduced_axes_give_the_same_answer(data: st.DataObject)
     model = MODELS[data.draw(st.sampled_from(sorted(MODELS)))]
     study = study_of(model)
     choices: dict[int, Choice] = {}
-    for layer in study.layers:
+    for layer in study.memo.layers:
         shares = tuple((name, data.draw(st.sampled_from([0.5, 1.0, 2.0]))) for name, _ in SHARES)
         written = [Divide((a.name,), shares, aligned=data.draw(st.booleans())) for a in layer.axes]
         plain: list[Divide | Whole] = [
@@ -83,7 +86,7 @@ def test_any_choices_with_reduced_axes_give_the_same_answer(data: st.DataObject)
         ]
         reduced = [Reduce(a.name, shares, then) for _, a in layer.reduced for then in plain]
         choices[layer.number] = data.draw(st.sampled_from([*plain, *reduced]))
-    assert_same(study, model, planned(study, study.strategy("drawn", choices, "")))
+    assert_same(study.memo, model, planned(study.memo, study.candidates.make("drawn", choices, "")))
 
 
 def test_a_pair_of_dense_layers_needs_one_sum_and_nothing_else() -> None:
@@ -95,7 +98,7 @@ def test_a_pair_of_dense_layers_needs_one_sum_and_nothing_else() -> None:
         {"up": Divide(("feature",), shares), "down": Reduce("inner", shares, Whole(("a",)))},
         Whole(("a",)),
     )
-    plan = planned(study, strategy)
+    plan = planned(study.memo, strategy)
     (only,) = [t for t in plan.transfers if t.source and t.target]
     assert (only.source, only.target) == ("b", "a")
     assert only.nbytes == 6 * 12 * 4
@@ -105,8 +108,8 @@ def test_a_pair_of_dense_layers_needs_one_sum_and_nothing_else() -> None:
         for s in p.segments
         for ref in s.weights
     }
-    assert all(shape != study.graph.shape_of(source) for (_, source), shape in refs.items())
-    assert_same(study, MODELS["mlp"], plan)
+    assert all(shape != study.memo.graph.shape_of(source) for (_, source), shape in refs.items())
+    assert_same(study.memo, MODELS["mlp"], plan)
 
 
 def test_combining_in_pieces_moves_pieces() -> None:
@@ -117,10 +120,10 @@ def test_combining_in_pieces_moves_pieces() -> None:
     strategy = chosen(
         study, {"down": Reduce("inner", shares, then), "up": Divide(("feature",), shares)}, then
     )
-    plan = planned(study, strategy)
+    plan = planned(study.memo, strategy)
     sizes = [t.nbytes for t in plan.transfers if t.source and t.target]
     assert sizes == [3 * 12 * 4] * 2
-    assert_same(study, MODELS["mlp"], plan)
+    assert_same(study.memo, MODELS["mlp"], plan)
 
 
 def test_heads_need_one_sum_at_the_output_projection() -> None:
@@ -130,22 +133,22 @@ def test_heads_need_one_sum_at_the_output_projection() -> None:
     by_name: dict[str, Choice] = dict.fromkeys(("scores", "softmax", "mixed"), heads)
     by_name |= dict.fromkeys(("q_projection", "k_projection", "v_projection"), Divide(("feature",), shares))
     by_name["output_projection"] = Reduce("inner", shares, Whole(("a",)))
-    plan = planned(study, chosen(study, by_name, Whole(("a",))))
+    plan = planned(study.memo, chosen(study, by_name, Whole(("a",))))
     assert [(t.source, t.target) for t in plan.transfers if t.source and t.target] == [("b", "a")]
-    assert_same(study, MODELS["attention"], plan)
+    assert_same(study.memo, MODELS["attention"], plan)
 
 
 def test_query_rows_gather_keys_and_values_once() -> None:
     study = study_of(MODELS["attention"])
     shares = (("a", 1.0), ("b", 1.0))
     choices: dict[int, Choice] = {}
-    for layer in study.layers:
+    for layer in study.memo.layers:
         axis = "sequence" if layer.splits("sequence") else "height"
         choices[layer.number] = Divide((axis,), shares)
-    plan = planned(study, study.strategy("rows", choices, ""))
+    plan = planned(study.memo, study.candidates.make("rows", choices, ""))
     moved = {p.tensor for t in plan.transfers if t.source and t.target for p in t.pieces}
     assert moved <= {"k0", "k1", "k", "v0", "v1", "v"} and len(moved) == 2
-    assert_same(study, MODELS["attention"], plan)
+    assert_same(study.memo, MODELS["attention"], plan)
 
 
 def test_shuffled_and_concatenated_channels_stay_where_they_are() -> None:
@@ -154,16 +157,16 @@ def test_shuffled_and_concatenated_channels_stay_where_they_are() -> None:
     shares = (("a", 1.0), ("b", 1.0))
     aligned = Divide(("channel",), shares, aligned=True)
     last = {"pool": Divide(("channel",), shares)}
-    plan = planned(study, chosen(study, last, aligned))
+    plan = planned(study.memo, chosen(study, last, aligned))
     assert [t for t in plan.transfers if t.source and t.target] == []
     assert len(plan.programs) == 2
-    assert_same(study, MODELS["shuffled"], plan)
+    assert_same(study.memo, MODELS["shuffled"], plan)
 
 
 def test_addends_cost_what_a_part_costs() -> None:
     study = study_of(mlp(rows=32, width=64, hidden=512))
-    whole = study.forecast(force(study, "sequence", SHARES[:1]))
-    parted = study.forecast(force(study, "inner", (("a", 1.0), ("b", 1.0))))
+    whole = study.scorer.forecast(force(study, "sequence", SHARES[:1]))
+    parted = study.scorer.forecast(force(study, "inner", (("a", 1.0), ("b", 1.0))))
     assert parted.compute_s["b"] < 0.6 * whole.compute_s["a"]
 
 
@@ -171,7 +174,7 @@ def test_a_device_without_a_part_computes_nothing() -> None:
     study = study_of(mlp(width=2, hidden=2))
     strategy = force(study, "inner", SHARES)
     assert all(len(parted.parts) == 2 for parted in strategy.parted.values())
-    programs = planned(study, strategy).programs
+    programs = planned(study.memo, strategy).programs
     assert not [
         op
         for p in programs.values()
@@ -187,15 +190,17 @@ def test_parts_that_do_not_make_up_the_axis_are_refused() -> None:
     strategy = force(study, "inner", SHARES[:1])
     holes = Parted("inner", (("a", Interval(0, 5)), ("b", Interval(6, 12))))
     with pytest.raises(InternalError, match="are not the parts of"):
-        lower(study.problem, Strategy("x", strategy.layouts, parted={"up": holes}))
+        lower(study.memo.problem, Strategy("x", strategy.layouts, parted={"up": holes}))
     with pytest.raises(InternalError, match="no reduced axis 'outer'"):
-        lower(study.problem, Strategy("x", strategy.layouts, parted={"up": Parted("outer", holes.parts)}))
+        lower(
+            study.memo.problem, Strategy("x", strategy.layouts, parted={"up": Parted("outer", holes.parts)})
+        )
 
 
 def test_an_axis_that_is_not_there_is_refused_with_those_that_are() -> None:
     study = study_of(MODELS["mlp"])
-    assert axis_names(study) == ("sequence", "feature", "inner")
-    assert all(axes_of(layer) for layer in study.layers)
+    assert axis_names(study.memo) == ("sequence", "feature", "inner")
+    assert all(axes_of(layer) for layer in study.memo.layers)
     with pytest.raises(UsageError, match="sequence, feature, inner"):
         force(study, "height", SHARES)
 
@@ -203,14 +208,14 @@ def test_an_axis_that_is_not_there_is_refused_with_those_that_are() -> None:
 def test_pairs_are_found_and_need_one_sum_each() -> None:
     """An all-reduce over three devices is six transfers; attention and dense layers are one pair each."""
     study = study_of(MODELS["attention"])
-    choices = paired(study, SHARES)
+    choices = pair_dense_layers(study.memo, SHARES)
     assert choices is not None
-    plan = planned(study, study.strategy("paired", choices, ""))
+    plan = planned(study.memo, study.candidates.make("paired", choices, ""))
     assert plan.syncs <= 2 * 6 and all(
         p.tensor.startswith(("o#", "d#")) for t in plan.transfers if t.source and t.target for p in t.pieces
     )
-    assert_same(study, MODELS["attention"], plan)
-    assert paired(study_of(MODELS["shuffled"]), SHARES) is None
+    assert_same(study.memo, MODELS["attention"], plan)
+    assert pair_dense_layers(study_of(MODELS["shuffled"]).memo, SHARES) is None
 
 
 def test_rows_stay_where_they_are_through_norms_and_global_pools() -> None:
@@ -228,8 +233,8 @@ def test_rows_stay_where_they_are_through_norms_and_global_pools() -> None:
     ]
     built = model(nodes, {"x": (1, 4, 12, 12)}, ["y"], weights)
     study = study_of(built)
-    plan = planned(study, force(study, "height", SHARES))
+    plan = planned(study.memo, force(study, "height", SHARES))
     moved = [piece for t in plan.transfers if t.source and t.target for piece in t.pieces]
     assert {piece.tensor.partition("#")[0] for piece in moved} == {"n", "r", "y"}
     assert all(piece.region.shape[2] == 1 for piece in moved)
-    assert_same(study, built, plan)
+    assert_same(study.memo, built, plan)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from edgepart.planner.layers.coarsen import Coarse, Layer, coarsen
 from edgepart.planner.layout.choices import Choice, Divide, Pull, Reduce, Whole
-from edgepart.planner.layout.propagate import Laying
+from edgepart.planner.layout.propagate import LayoutPropagator
 from edgepart.planner.model.load import load_graph
 from tests.planner.layout.plain_layouts import lay_out
 from tests.planner.small_models import residual
@@ -38,7 +38,7 @@ def options(coarse: Coarse, layer: Layer, shares: tuple[tuple[str, float], ...])
 @given(st.data())
 def test_candidates_after_one_another_are_laid_out_as_each_alone(data: st.DataObject) -> None:
     coarse = COARSE[data.draw(st.sampled_from(sorted(COARSE)))]
-    laying = Laying(coarse)
+    propagator = LayoutPropagator(coarse)
     layers = [layer for layer in coarse.layers if layer.exits]
     shares = [
         tuple((name, data.draw(st.sampled_from([0.5, 1.0, 3.0]))) for name in NAMES),
@@ -50,31 +50,31 @@ def test_candidates_after_one_another_are_laid_out_as_each_alone(data: st.DataOb
             choices[layer.number] = data.draw(
                 st.sampled_from(options(coarse, layer, data.draw(st.sampled_from(shares))))
             )
-        found, plain = laying.lay_out(choices), lay_out(coarse, choices)
+        found, plain = propagator.lay_out(choices), lay_out(coarse, choices)
         assert found.layouts == plain.layouts
         assert found.parted == plain.parted
-        assert found.needed == plain.needed
+        assert found.reads == plain.reads
         for name, layout in found.layouts.items():
             assert list(layout.regions) == list(plain.layouts[name].regions)
 
 
 def test_an_unchanged_layer_has_the_very_same_layout() -> None:
     coarse = COARSE["residual"]
-    laying, shares = Laying(coarse), (("a", 1.0), ("b", 1.0))
+    propagator, shares = LayoutPropagator(coarse), (("a", 1.0), ("b", 1.0))
     choices: dict[int, Choice] = {
         layer.number: Divide(("height",), shares) if layer.splits("height") else Whole(("a",))
         for layer in coarse.layers
         if layer.exits
     }
-    before = laying.lay_out(choices).layouts
+    before = propagator.lay_out(choices).layouts
     first = min(choices)
-    after = laying.lay_out({**choices, first: Whole(("b",))}).layouts
+    after = propagator.lay_out({**choices, first: Whole(("b",))}).layouts
     changed = {name for name, layout in after.items() if layout is not before[name]}
     assert changed and changed <= {n for op in coarse.layers[first].operators for n in op.outputs}
 
 
 def test_an_output_cannot_be_left_to_its_readers_however_often_that_is_asked() -> None:
-    laying = Laying(COARSE["residual"])
+    propagator = LayoutPropagator(COARSE["residual"])
     for _ in range(2):
         with pytest.raises(ValueError, match="output"):
-            laying.lay_out({})
+            propagator.lay_out({})

@@ -192,8 +192,8 @@ def test_what_is_sent_for_the_most_part_is_not_cut() -> None:
 @given(data=st.data())
 def test_an_outline_with_borders_first_is_a_forecast(model: str, data: st.DataObject) -> None:
     study = studied(model)
-    strategy = replace(drawn(data, study), early=frozenset(study.graph.producers))
-    outline, forecast = study.outline(strategy), study.forecast(strategy)
+    strategy = replace(drawn(data, study), early=frozenset(study.memo.graph.producers))
+    outline, forecast = study.scorer.outline(strategy), study.scorer.forecast(strategy)
     assert outline.latency_s == pytest.approx(forecast.latency_s, rel=1e-9)
     assert outline.sent_bytes == forecast.sent_bytes
 

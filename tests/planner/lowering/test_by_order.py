@@ -64,19 +64,21 @@ def test_an_order_is_one_in_which_operators_can_run(model: onnx.ModelProto, data
 def by_branch(graph: Graph) -> tuple[Study, Strategy, Strategy]:
     """The right branch and what joins the two on another device, by levels and in the model's order."""
     study = Study(Problem(graph, problem_of(graph).cluster, NAMES[0]))
-    choices = study.whole(NAMES[0])
-    for layer in study.layers:
+    choices = study.candidates.keep_whole(NAMES[0])
+    for layer in study.memo.layers:
         if not any(op.name.startswith(("stem", "left")) for op in layer.operators):
-            choices[layer.number] = study.whole(NAMES[1])[layer.number]
-    strategy = study.strategy("branches", choices, "")
-    return study, strategy, replace(strategy, order={la.number: float(la.number) for la in study.layers})
+            choices[layer.number] = study.candidates.keep_whole(NAMES[1])[layer.number]
+    strategy = study.candidates.make("branches", choices, "")
+    return study, strategy, replace(strategy, order={la.number: float(la.number) for la in study.memo.layers})
 
 
 def test_what_others_wait_for_is_sent_before_the_rest() -> None:
     """By levels the stem and the left branch are one segment, as both are sent, and the right branch waits for both."""
     study, levels, ordered = by_branch(load_graph(branches()))
     for strategy, first in ((levels, {"stem", "left1", "left2"}), (ordered, {"stem"})):
-        program = make_plan(study.problem, strategy, model_digest="m", cost=study.cost).programs[NAMES[0]]
+        program = make_plan(study.memo.problem, strategy, model_digest="m", cost=study.memo.cost).programs[
+            NAMES[0]
+        ]
         at = next(n for n, step in enumerate(program.steps) if isinstance(step, Send))
         ran = {
             name
@@ -85,11 +87,11 @@ def test_what_others_wait_for_is_sent_before_the_rest() -> None:
             for name in program.segments[step.segment].operators
         }
         assert ran & {"stem", "left1", "left2", "last"} == first
-    assert study.forecast(ordered).latency_s < study.forecast(levels).latency_s
+    assert study.scorer.forecast(ordered).latency_s < study.scorer.forecast(levels).latency_s
 
 
-def test_sketches_of_bundles_follow_the_same_order() -> None:
+def test_sketches_of_chains_follow_the_same_order() -> None:
     study, _, ordered = by_branch(load_graph(branches()))
     for order in (ordered.order, {number: -rank for number, rank in ordered.order.items()}):
         strategy = replace(ordered, order=order)
-        assert study.outline(strategy).latency_s == study.forecast(strategy).latency_s
+        assert study.scorer.outline(strategy).latency_s == study.scorer.forecast(strategy).latency_s

@@ -13,7 +13,7 @@ from edgepart.planner.lowering.lower import Lowering
 from edgepart.planner.plans.timeline import Compute
 from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import schedule_of
-from edgepart.planner.strategies.single import alone
+from edgepart.planner.strategies.single import run_alone
 from tests.planner.cost.test_chain_cost import drawn, studied
 
 
@@ -23,10 +23,10 @@ from tests.planner.cost.test_chain_cost import drawn, studied
 def test_an_outline_is_what_is_simulated_of_the_plan(model: str, data: st.DataObject) -> None:
     study = studied(model)
     strategy = drawn(data, study)
-    lowering = Lowering(study.problem, study.cost, study.coarse.accesses)
+    lowering = Lowering(study.memo.problem, study.memo.cost, study.memo.coarse.accesses)
     outline, enough = lowering.outline(strategy)
     plan = lowering.plan(strategy, sketch=True)
-    twin = schedule_of(plan, study.cost)
+    twin = schedule_of(plan, study.memo.cost)
     assert outline.messages == twin.messages
     assert outline.steps.keys() == twin.steps.keys()
     for device, steps in twin.steps.items():
@@ -42,12 +42,15 @@ def test_an_outline_is_what_is_simulated_of_the_plan(model: str, data: st.DataOb
 def test_memory_is_counted_where_it_may_be_short(memory: int) -> None:
     """Devices with so many times the memory that the whole model takes on one of them."""
     known = studied("squeezenet")
-    peak = known.forecast(alone(known, "d0")).peak_memory_bytes["d0"]
-    devices = tuple(replace(one, memory_bytes=memory * peak) for one in known.cluster.devices)
-    study = Study(Problem(known.graph, replace(known.cluster, devices=devices), "d0"))
-    for name in study.by_speed:
-        strategy = alone(study, name)
-        outline, forecast = study.outline(strategy), study.forecast(strategy)
-        assert outline.latency_s == pytest.approx(known.forecast(alone(known, name)).latency_s)
-        assert study.short_bytes(strategy) == {}
-        assert forecast.peak_memory_bytes[name] <= outline.peak_memory_bytes[name] + study.bundled.inner_bytes
+    peak = known.scorer.forecast(run_alone(known, "d0")).peak_memory_bytes["d0"]
+    devices = tuple(replace(one, memory_bytes=memory * peak) for one in known.memo.cluster.devices)
+    study = Study(Problem(known.memo.graph, replace(known.memo.cluster, devices=devices), "d0"))
+    for name in study.memo.by_speed:
+        strategy = run_alone(study, name)
+        outline, forecast = study.scorer.outline(strategy), study.scorer.forecast(strategy)
+        assert outline.latency_s == pytest.approx(known.scorer.forecast(run_alone(known, name)).latency_s)
+        assert study.scorer.short_bytes(strategy) == {}
+        assert (
+            forecast.peak_memory_bytes[name]
+            <= outline.peak_memory_bytes[name] + study.memo.chain_costs.inner_bytes
+        )

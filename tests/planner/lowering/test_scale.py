@@ -21,7 +21,7 @@ from edgepart.planner.planner import choose
 from edgepart.planner.plans.check import check
 from edgepart.planner.search.force_axis import force
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies.bbgrap import along
+from edgepart.planner.strategies.bbgrap import divide_along
 from tests.planner.random_plans import CLUSTER, NAMES
 
 NODES = 2000
@@ -62,7 +62,7 @@ def test_each_declaration_is_bound_once_for_all_plans(big: Graph, bound: Counter
     check(alone_plan, big)
     assert [len(program.segments) for program in alone_plan.programs.values()] == [1]
     parted = make_plan(
-        problem, along(study, "sequence", NAMES), model_digest="m", accesses=study.coarse.accesses
+        problem, divide_along(study, "sequence", NAMES), model_digest="m", accesses=study.memo.coarse.accesses
     )
     check(parted, big)
     assert set(parted.programs) == set(NAMES)
@@ -71,7 +71,7 @@ def test_each_declaration_is_bound_once_for_all_plans(big: Graph, bound: Counter
 
 def test_broadcasting_comes_to_what_only_sending_what_is_needed_comes_to(big: Graph) -> None:
     problem = Problem(big, CLUSTER, NAMES[0])
-    strategy = along(Study(problem), "sequence", NAMES)
+    strategy = divide_along(Study(problem), "sequence", NAMES)
     assert strategy.sync is Sync.BROADCAST
     full, sketch = (make_plan(problem, strategy, model_digest="m", sketch=sketch) for sketch in (False, True))
     assert sum(t.nbytes for t in full.transfers) == sum(t.nbytes for t in sketch.transfers)

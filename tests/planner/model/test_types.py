@@ -66,7 +66,7 @@ def plans(data: bytes, *, forced: bool = True) -> Mapping[str, Plan]:
     problem = Problem(graph, CLUSTER, NAMES[0])
     found = {name: choose(problem, name)[0] for name in ("single", "bbgrap")}
     study, shares = Study(problem), tuple(zip(NAMES, (0.5, 0.3, 0.2), strict=True))
-    for axis in axis_names(study) if forced else ():
+    for axis in axis_names(study.memo) if forced else ():
         found[axis] = make_plan(problem, force(study, axis, shares), model_digest="m")
     return {name: check(plan, graph) for name, plan in found.items()}
 

@@ -32,7 +32,7 @@ def on_one_device(graph: Graph) -> Plan:
     problem = Problem(graph, Cluster((Device("box", "box", 1e9, 1e9, 1e12),)), "box")
     study = Study(problem)
     strategy = best_strategy(problem, "single", study)
-    plan = make_plan(problem, strategy, model_digest="", digests={}, accesses=study.coarse.accesses)
+    plan = make_plan(problem, strategy, model_digest="", digests={}, accesses=study.memo.coarse.accesses)
     return check(from_bytes(to_bytes(plan)), graph)
 
 
@@ -150,7 +150,9 @@ def test_a_model_in_two_parts_is_not_the_model_itself() -> None:
     cluster = Cluster(tuple(Device(name, "box", 1e9, 1e9, 1e12) for name in names))
     study = Study(Problem(graph, cluster, "ada"))
     strategy = force(study, "batch", tuple((name, 0.5) for name in names))
-    plan = make_plan(study.problem, strategy, model_digest="", digests={}, accesses=study.coarse.accesses)
+    plan = make_plan(
+        study.memo.problem, strategy, model_digest="", digests={}, accesses=study.memo.coarse.accesses
+    )
     segments = [segment for program in plan.programs.values() for segment in program.segments]
     assert len(segments) > 1 and not any(segment.whole for segment in segments)
 

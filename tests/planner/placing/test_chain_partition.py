@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgepart.planner.placing.chain_partition import Loads, balance, in_order
+from edgepart.planner.placing.chain_partition import Loads, balance, balance_in_order
 
 INF = float("inf")
 PARTS = st.lists(st.integers(1, 9), min_size=1, max_size=6)
@@ -69,7 +69,7 @@ def test_stages_in_order_are_as_good_as_every_division_in_order(
             best = min(
                 [best, *every_division([loads[d] for d in order], count, orders=[tuple(range(count))])]
             )
-    found = list(in_order(inner))
+    found = list(balance_in_order(inner))
     assert min((one.busiest for one in found), default=INF) == best
     for one in found:
         assert [d for d, _, _ in one.stages] == sorted(d for d, _, _ in one.stages)

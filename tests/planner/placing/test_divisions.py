@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from edgepart.planner.errors import Infeasible
 from edgepart.planner.placing.chain_partition import balance
-from edgepart.planner.placing.engine.fit_memory import fitted
+from edgepart.planner.placing.engine.fit_memory import fit
 from edgepart.planner.placing.engine.load import loads, max_load, turn_loads
 from edgepart.planner.placing.placers import cuts, min_cut
 from edgepart.planner.placing.placers.contiguous import _runs
-from edgepart.planner.placing.placers.cuts import blocks, costs, nearer
+from edgepart.planner.placing.placers.cuts import blocks, costs, cut_nearer
 from edgepart.planner.placing.problem.workload import Workload
 from tests.planner.placing.asking import every_placement, found_by, obeyed
 from tests.planner.placing.workloads import workload, workloads
@@ -191,7 +191,7 @@ def test_a_long_order_is_cut_again_near_the_best_cuts(monkeypatch: pytest.Monkey
     )
     coarse = blocks(long)
     assert len(coarse.tasks) <= 9
-    finer = nearer(coarse, [4])
+    finer = cut_nearer(coarse, [4])
     assert coarse.ends[3] in finer.ends and len(finer.ends) <= 12
     assert found_by("pipeline", long, "throughput").value_s == 52.0
 
@@ -242,11 +242,11 @@ def test_what_fits_stays_and_what_does_not_is_made_to_fit(workload: Workload, da
     possible = list(every_placement(workload))
     assume(possible)
     kept = data.draw(st.sampled_from(possible))
-    assert fitted(workload, kept) == kept
+    assert fit(workload, kept) == kept
     machines = range(len(workload.machines))
     groups = [data.draw(st.sampled_from(machines)) for _ in workload.groups]
     placement = [0] * len(workload.tasks)
     for group, machine in zip(workload.groups, groups, strict=True):
         for task in group:
             placement[task] = machine
-    assert fitted(workload, placement) in possible
+    assert fit(workload, placement) in possible

@@ -11,8 +11,8 @@ from edgepart.planner.placing.engine.dispatch import upward_ranks
 from edgepart.planner.placing.engine.ports import Sides, Timeline, both_first
 from edgepart.planner.placing.placers.favourite_child import favourites
 from edgepart.planner.placing.placers.getf import speed_groups
-from edgepart.planner.placing.placers.heft import by_rank
-from edgepart.planner.placing.placers.list_schedulers import earliest_first
+from edgepart.planner.placing.placers.heft import place_by_rank
+from edgepart.planner.placing.placers.list_schedulers import place_earliest_first
 from edgepart.planner.placing.problem.workload import Workload
 from tests.planner.placing.asking import asked, found_by
 from tests.planner.placing.workloads import workload, workloads
@@ -53,13 +53,13 @@ PAPER = workload(
 def test_heft_finds_what_its_paper_says() -> None:
     ranks = [108.0, 77.0, 80.0, 80.0, 69.0, 190 / 3, 128 / 3, 107 / 3, 133 / 3, 44 / 3]
     assert upward_ranks(PAPER) == pytest.approx(ranks)
-    sides = by_rank(PAPER, contention=False)
+    sides = place_by_rank(PAPER, contention=False)
     assert max(sides.end_s) == 80.0
     assert sides.machine == [2, 0, 2, 1, 2, 1, 2, 0, 1, 1]
 
 
 def test_with_one_transfer_at_a_time_the_paper_s_example_takes_longer() -> None:
-    sides = by_rank(PAPER)
+    sides = place_by_rank(PAPER)
     assert max(sides.end_s) > 80.0
     assert found_by("heft", PAPER).value_s <= max(sides.end_s)
 
@@ -104,7 +104,7 @@ def plainly(workload: Workload) -> list[int]:
 @settings(max_examples=300)
 @given(trees())
 def test_earliest_first_is_what_looking_at_every_pair_finds(workload: Workload) -> None:
-    assert earliest_first(workload).machine == plainly(workload)
+    assert place_earliest_first(workload).machine == plainly(workload)
 
 
 def test_a_machine_waits_for_the_favourite_child_of_what_it_did() -> None:
@@ -113,8 +113,8 @@ def test_a_machine_waits_for_the_favourite_child_of_what_it_did() -> None:
         [(2.0, 9.0), (3.0, 9.0), (3.0, 9.0), (9.0, 2.0)],
         [(0, (1,), 300.0), (0, (2,), 100.0), (3, (1,), 100.0)],
     )
-    assert earliest_first(kept).start_s[2] == 2.0
-    sides = earliest_first(kept, favourites=[1, -1, -1, -1])
+    assert place_earliest_first(kept).start_s[2] == 2.0
+    sides = place_earliest_first(kept, favourites=[1, -1, -1, -1])
     assert (sides.start_s[1], sides.start_s[2]) == (3.0, 6.0)
 
 

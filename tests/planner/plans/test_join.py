@@ -19,7 +19,7 @@ from edgepart.agent.verify.same_answer import differences
 from edgepart.cli.plan_page import draw
 from edgepart.planner.devices.cluster import Cluster, Device, Link
 from edgepart.planner.errors import FrameError, InternalError
-from edgepart.planner.layout.strategy import Problem, Strategy, Sync, side_by_side
+from edgepart.planner.layout.strategy import Problem, Strategy, Sync, deal_to_replicas
 from edgepart.planner.lowering.lower import lower, make_plan
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
@@ -55,7 +55,7 @@ GROUPS = [(("ada", "bob"), ("cyd",)), (("cyd", "ada"), ("bob",)), (("ada",), ("b
 def replicated(graph: Graph, groups: tuple[tuple[str, ...], ...], sync: Sync = Sync.NEEDED) -> Strategy:
     axes = ("height", "channel", "width")
     made = [rows(graph, group, axis, sync) for group, axis in zip(groups, axes, strict=False)]
-    return side_by_side("replicas", made, "side by side")
+    return deal_to_replicas("replicas", made, "side by side")
 
 
 @pytest.fixture(scope="module")
@@ -324,7 +324,7 @@ def test_two_copies_of_squeezenet_answer_twice_as_many() -> None:
     assert made.predicted_latency_s == pytest.approx(single.predicted_latency_s, rel=0.1)
     assert "Requests are dealt out to 2 copies of the model: d0, d1." in made.why
     assert all(one.between_s > 0 for one in made.replicas)
-    assert simulate(made, problem.cluster, "d0", study.cost).paces == made.replicas
+    assert simulate(made, problem.cluster, "d0", study.memo.cost).paces == made.replicas
 
     document = summary(made, simulation, graph=graph, strategy=strategy, search_s=0.0, single=None)
     assert [one["devices"] for one in document["replicas"]] == [["d0"], ["d1"]]
@@ -351,9 +351,9 @@ def test_where_one_device_has_no_room_groups_answer() -> None:
     problem = Problem(graph, cluster, "d0", "throughput")
     study = Study(problem)
     found = plan_by(problem, "replicas", study)
-    groups = [set(study.forecast(one).compute_s) for one in found.replicas]
+    groups = [set(study.scorer.forecast(one).compute_s) for one in found.replicas]
     assert sorted(map(len, groups)) == [2, 2] and len(set.union(*groups)) == 4
-    peaks = study.forecast(found).peak_memory_bytes
+    peaks = study.scorer.forecast(found).peak_memory_bytes
     assert max(peaks.values()) <= 0.85 * weights
 
 

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgepart.planner.errors import FrameError, UsageError
-from edgepart.planner.layerwise.configurations import space
-from edgepart.planner.layerwise.time_costs import Pricer
+from edgepart.planner.layerwise.configurations import make_space
+from edgepart.planner.layerwise.time_costs import TimeCosts
 from edgepart.planner.lowering.lower import Lowering
 from edgepart.planner.model.graph import Tensor
 from edgepart.planner.planner import choose
@@ -31,7 +31,8 @@ from edgepart.planner.plans.reduced_precision import (
 )
 from edgepart.planner.plans.timeline import Compute
 from edgepart.planner.region import Region
-from edgepart.planner.search.lower_bound import floor_s
+from edgepart.planner.search.lower_bound import lower_bound_s
+from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import schedule_of
 from tests.planner.cost.test_chain_cost import drawn, studied
@@ -70,7 +71,7 @@ def test_a_piece_never_travels_with_more_bytes_than_it_has(shape: tuple[int, ...
 @cache
 def rounding(kind: str) -> Study:
     known = studied("squeezenet")
-    return Study(replace(known.problem, transfer_dtype=kind, search_budget_s=0.5))
+    return Study(replace(known.memo.problem, transfer_dtype=kind, search_budget_s=0.5))
 
 
 @pytest.mark.parametrize("kind", [FLOAT16, INT8])
@@ -79,15 +80,15 @@ def rounding(kind: str) -> Study:
 def test_whoever_predicts_knows_what_travels(kind: str, data: st.DataObject) -> None:
     study = rounding(kind)
     strategy = drawn(data, study)
-    lowering = Lowering(study.problem, study.cost, study.coarse.accesses)
+    lowering = Lowering(study.memo.problem, study.memo.cost, study.memo.coarse.accesses)
     outline, _ = lowering.outline(strategy)
     plan = lowering.plan(strategy, sketch=True)
-    twin = schedule_of(plan, study.cost)
+    twin = schedule_of(plan, study.memo.cost)
     assert outline.messages == twin.messages
     for device, steps in twin.steps.items():
         took = [one.seconds for one in outline.steps[device] if isinstance(one, Compute)]
         assert took == pytest.approx([one.seconds for one in steps if isinstance(one, Compute)])
-    assert floor_s(study, strategy) <= study.forecast(strategy).latency_s * (1 + 1e-9)
+    assert lower_bound_s(study, strategy) <= study.scorer.forecast(strategy).latency_s * (1 + 1e-9)
     for transfer in plan.transfers:  # All of this model is float32, addends too.
         kinds = transfer.dtypes or (EXACT,) * len(transfer.pieces)
         pieces = zip(kinds, transfer.pieces, strict=True)
@@ -96,7 +97,7 @@ def test_whoever_predicts_knows_what_travels(kind: str, data: st.DataObject) -> 
 
 @cache
 def chosen(kind: str) -> Plan:
-    return choose(rounding(kind).problem, "modnn", study=rounding(kind))[0]
+    return choose(rounding(kind).memo.problem, "modnn", study=rounding(kind))[0]
 
 
 def test_the_same_division_sends_less_and_says_so() -> None:
@@ -113,15 +114,15 @@ def test_the_same_division_sends_less_and_says_so() -> None:
 
 
 def test_a_search_by_layers_prices_what_travels() -> None:
-    tables = [price_sum(rounding(kind)) for kind in KINDS]
+    tables = [sum_s(rounding(kind).memo) for kind in KINDS]
     assert tables[2] < tables[1] < tables[0]
 
 
-def price_sum(study: Study) -> float:
+def sum_s(memo: Memo) -> float:
     """Of the ways that all have, between the first layers."""
-    pricer = Pricer(study, space(study))
-    before, after = study.ground.reaches[:2]
-    return float(pricer.edge(before, 0, after, after.sources.index(before.exits[0])).sum())
+    time_costs = TimeCosts(memo, make_space(memo))
+    before, after = memo.operator_costs.search_nodes[:2]
+    return float(time_costs.edge(before, 0, after, after.sources.index(before.exits[0])).sum())
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from edgepart.planner.model.load import load_graph
 from edgepart.planner.planner import choose
 from edgepart.planner.plans.check import broken_rules
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies.bbgrap import along
+from edgepart.planner.strategies.bbgrap import divide_along
 from edgepart.planner.strategies.registry import strategies
 from tests.planner.small_models import residual
 
@@ -62,8 +62,8 @@ def test_the_gain_of_one_more_device_is_what_the_same_division_has_there() -> No
     gained = re.search(r"one more device like d0 it would take ([\d.]+) ms", why(among, "bbgrap"))
     assert gained
     study = Study(Problem(GRAPH, among.joined_by_another("d0", "d2"), "d0"))
-    axes = (along(study, axis, ("d0", "d1", "d2")) for axis in study.axis_names)
-    assert float(gained[1]) == pytest.approx(min(map(study.score, axes)) * 1e3, rel=0.02)
+    axes = (divide_along(study, axis, ("d0", "d1", "d2")) for axis in study.memo.axis_names)
+    assert float(gained[1]) == pytest.approx(min(map(study.scorer.score, axes)) * 1e3, rel=0.02)
 
 
 def test_many_requests_are_bound_by_what_is_busiest() -> None:

@@ -17,7 +17,7 @@ from edgepart.planner.model.load import load_graph
 from edgepart.planner.planner import best_strategy, choose
 from edgepart.planner.report.sentences import as_sentence
 from edgepart.planner.search import checkpoint, choose_borders
-from edgepart.planner.search.choose_borders import WHY, hastened
+from edgepart.planner.search.choose_borders import WHY, send_borders_first
 from edgepart.planner.search.study import Study
 from tests.planner.cost.test_chain_cost import drawn, studied
 
@@ -33,7 +33,7 @@ def study_of(name: str, devices: int, objective: str = "latency", borders_first:
 
 
 def plain(study: Study, name: str = "optcnn") -> Strategy:
-    found = best_strategy(replace(study.problem, borders_first=False), name, study)
+    found = best_strategy(replace(study.memo.problem, borders_first=False), name, study)
     assert not found.early
     return found
 
@@ -44,11 +44,11 @@ def plain(study: Study, name: str = "optcnn") -> Strategy:
 def test_it_is_never_slower(model: str, data: st.DataObject) -> None:
     study = studied(model)
     strategy = drawn(data, study)
-    found = hastened(study, strategy)
+    found = send_borders_first(study, strategy)
     if found is not None:
         assert found.early and found.layouts is strategy.layouts
-        assert study.score(found) < study.score(strategy)
-        assert hastened(study, strategy) == found
+        assert study.scorer.score(found) < study.scorer.score(strategy)
+        assert send_borders_first(study, strategy) == found
 
 
 @pytest.mark.parametrize(("model", "devices"), [("resnet50", 2), ("inception_v1", 4)])
@@ -61,48 +61,54 @@ def test_putting_steps_together_is_lowering_anew(model: str, devices: int) -> No
     assert count > 5
     for some in (set[int](), set(range(count)), set(range(0, count, 2)), {count // 2}):
         names = frozenset(name for n in some for name in exchanges.tensors[n])
-        twin = study.outline(replace(strategy, early=names))
+        twin = study.scorer.outline(replace(strategy, early=names))
         assert exchanges.latency_s(some) == pytest.approx(twin.latency_s, rel=2e-3)
 
 
 def test_auto_sends_borders_first_and_says_so() -> None:
     study = study_of("resnet50", 4)
-    made, simulation, strategy = choose(study.problem, study=study)
+    made, simulation, strategy = choose(study.memo.problem, study=study)
     assert strategy.early and as_sentence(WHY) in made.why
-    assert simulation.latency_s < 0.97 * study.forecast(replace(strategy, early=frozenset())).latency_s
+    assert simulation.latency_s < 0.97 * study.scorer.forecast(replace(strategy, early=frozenset())).latency_s
 
 
 def test_others_do_where_they_are_asked_to() -> None:
     asked = study_of("resnet50", 4, borders_first=True)
-    without, found = plain(asked), best_strategy(asked.problem, "optcnn", asked)
+    without, found = plain(asked), best_strategy(asked.memo.problem, "optcnn", asked)
     assert found.early and WHY in found.why
-    assert asked.score(found) < asked.score(without)
+    assert asked.scorer.score(found) < asked.scorer.score(without)
 
 
 def test_many_requests_need_no_borders_first() -> None:
     """While one request waits another computes."""
     study = study_of("squeezenet", 2, "throughput")
-    assert hastened(study, plain(study)) is None
-    assert not best_strategy(study.problem, "auto", study).early
+    assert send_borders_first(study, plain(study)) is None
+    assert not best_strategy(study.memo.problem, "auto", study).early
 
 
 def test_where_memory_is_short_nothing_is_cut() -> None:
     study = study_of("resnet50", 4)
     strategy = plain(study)
-    faster = hastened(study, strategy)
+    faster = send_borders_first(study, strategy)
     assert faster is not None
-    peaks, more = study.forecast(strategy).peak_memory_bytes, study.forecast(faster).peak_memory_bytes
+    peaks, more = (
+        study.scorer.forecast(strategy).peak_memory_bytes,
+        study.scorer.forecast(faster).peak_memory_bytes,
+    )
     device = max(peaks, key=lambda name: more[name] - peaks[name])
     assert more[device] > peaks[device]
     limits = {device: float(peaks[device] + more[device]) / 2}
-    short = Study(replace(study.problem, memory_limit_bytes=limits))
-    assert hastened(short, short.strategy("x", study.choices_of(strategy), "")) is None
+    short = Study(replace(study.memo.problem, memory_limit_bytes=limits))
+    assert (
+        send_borders_first(short, short.candidates.make("x", study.candidates.choices_of(strategy), ""))
+        is None
+    )
 
 
 def test_a_plan_is_chosen_again_with_its_borders_first() -> None:
     study = study_of("resnet50", 2)
-    strategy = hastened(study, plain(study))
+    strategy = send_borders_first(study, plain(study))
     assert strategy is not None
-    found = checkpoint.read(checkpoint.write(study, strategy))
+    found = checkpoint.read(checkpoint.write(study.candidates, strategy))
     assert found.early == strategy.early
-    assert study.score(found.strategy(study, found.choices)) == study.score(strategy)
+    assert study.scorer.score(found.remake(study.candidates, found.choices)) == study.scorer.score(strategy)

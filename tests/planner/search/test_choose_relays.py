@@ -18,7 +18,7 @@ from edgepart.planner.region import span
 from edgepart.planner.report.sentences import as_sentence
 from edgepart.planner.search import checkpoint, choose_relays
 from edgepart.planner.search.choose_detours import as_wide_as_around
-from edgepart.planner.search.choose_relays import WHY, passed_on
+from edgepart.planner.search.choose_relays import WHY, add_relays
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.registry import MODULES
 from tests.planner.cost.test_chain_cost import drawn, studied
@@ -41,7 +41,7 @@ def shape_of(count: int, link: Link, height: int) -> RouteShape | None:
     problem, strategy = fan(count, height)
     devices = tuple(Device(f"d{n}", "k", 1e12, 1e12, 8e9) for n in range(count))
     study = Study(replace(problem, cluster=Cluster(devices, {}, link)))
-    found = passed_on(study, strategy)
+    found = add_relays(study, strategy)
     return None if found is None else found.relays["a"]
 
 
@@ -68,53 +68,56 @@ def test_the_shape_is_what_theory_says(count: int, link: Link, height: int, shap
 def test_it_is_never_slower(model: str, data: st.DataObject) -> None:
     study = studied(model)
     strategy = drawn(data, study)
-    found = passed_on(study, strategy)
+    found = add_relays(study, strategy)
     if found is not None:
         assert found.relays and found.layouts is strategy.layouts
-        assert study.score(found) < study.score(strategy)
-        assert passed_on(study, strategy) == found
-        forecast = study.forecast(found)
-        assert study.outline(found).latency_s == pytest.approx(forecast.latency_s, rel=2e-3)
-        assert study.outline(found).sent_bytes == forecast.sent_bytes
+        assert study.scorer.score(found) < study.scorer.score(strategy)
+        assert add_relays(study, strategy) == found
+        forecast = study.scorer.forecast(found)
+        assert study.scorer.outline(found).latency_s == pytest.approx(forecast.latency_s, rel=2e-3)
+        assert study.scorer.outline(found).sent_bytes == forecast.sent_bytes
 
 
 def test_a_symmetric_exchange_is_left_as_it_is() -> None:
     """All-gathers among equal devices over equal links: each card sends and receives all the time as it is, and only the
     input, which one place sends to all, gains."""
     study = study_of("resnet50", linked(4, Link(1.25e7, 2e-4)))
-    strategy = best_strategy(study.problem, "model", study)
-    found = passed_on(study, strategy)
-    assert found is not None and set(found.relays) == {*study.graph.inputs}
-    before, after = study.forecast(strategy), study.forecast(found)
+    strategy = best_strategy(study.memo.problem, "model", study)
+    found = add_relays(study, strategy)
+    assert found is not None and set(found.relays) == {*study.memo.graph.inputs}
+    before, after = study.scorer.forecast(strategy), study.scorer.forecast(found)
     assert after.latency_s < before.latency_s
 
 
 def test_one_slow_link_is_gone_around() -> None:
     link = Link(1.25e8, 2e-4)
     study = study_of("resnet50", linked(4, link, Link(2.5e6, 2e-4)))
-    strategy = best_strategy(study.problem, "tofu", study)
-    found = passed_on(study, strategy)
+    strategy = best_strategy(study.memo.problem, "tofu", study)
+    found = add_relays(study, strategy)
     assert found is not None
     assert Counter(found.relays.values()).most_common(1)[0][0] is RouteShape.AROUND
-    assert study.score(found) < 0.85 * study.score(strategy)
+    assert study.scorer.score(found) < 0.85 * study.scorer.score(strategy)
 
 
 def test_auto_goes_around_and_says_so() -> None:
     """With one link a fiftieth of the others, it is about as quick as without."""
     link = Link(1.25e7, 2e-4)
     study = study_of("resnet50", linked(4, link, Link(2.5e5, 2e-4)))
-    made, simulation, strategy = choose(study.problem, study=study)
+    made, simulation, strategy = choose(study.memo.problem, study=study)
     assert strategy.relays and as_sentence(WHY) in made.why
     even = study_of("resnet50", linked(4, link))
-    assert simulation.latency_s < 1.1 * even.score(best_strategy(even.problem, "auto", even))
+    assert simulation.latency_s < 1.1 * even.scorer.score(best_strategy(even.memo.problem, "auto", even))
 
 
 def test_others_do_where_they_are_asked_to() -> None:
     among = linked(4, Link(1.25e8, 2e-4), Link(2.5e6, 2e-4))
     asked, plain = study_of("resnet50", among, relays=True), study_of("resnet50", among)
-    without, found = best_strategy(plain.problem, "tofu", plain), best_strategy(asked.problem, "tofu", asked)
+    without, found = (
+        best_strategy(plain.memo.problem, "tofu", plain),
+        best_strategy(asked.memo.problem, "tofu", asked),
+    )
     assert found.relays and WHY in found.why and not without.relays
-    assert asked.score(found) < plain.score(without)
+    assert asked.scorer.score(found) < plain.scorer.score(without)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +125,7 @@ def test_others_do_where_they_are_asked_to() -> None:
 )
 def test_as_published_nothing_is_passed_on(name: str) -> None:
     study = study_of("squeezenet", linked(3, Link(1.25e7, 2e-4), Link(2.5e5, 2e-4)))
-    assert not best_strategy(study.problem, name, study).relays
+    assert not best_strategy(study.memo.problem, name, study).relays
 
 
 def test_where_memory_is_short_nothing_is_passed_on() -> None:
@@ -135,35 +138,40 @@ def test_where_memory_is_short_nothing_is_passed_on() -> None:
     parts = {name: y.replace(2, span(bounds)) for name, bounds in rows.items()}
     strategy = replace(strategy, layouts={**strategy.layouts, "y": Layout(parts)})
     study = Study(problem)
-    faster = passed_on(study, strategy)
+    faster = add_relays(study, strategy)
     assert faster is not None and set(faster.relays.values()) == {RouteShape.AROUND}
-    before, after = study.forecast(strategy).peak_memory_bytes, study.forecast(faster).peak_memory_bytes
+    before, after = (
+        study.scorer.forecast(strategy).peak_memory_bytes,
+        study.scorer.forecast(faster).peak_memory_bytes,
+    )
     assert after["d1"] > before["d1"] + problem.graph.tensors["a"].nbytes / 3
     limits = {"d1": (before["d1"] + after["d1"]) / 2}
-    assert passed_on(Study(replace(problem, memory_limit_bytes=limits)), strategy) is None
+    assert add_relays(Study(replace(problem, memory_limit_bytes=limits)), strategy) is None
 
 
 def test_many_devices_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, strategy = fan(8, 64)
-    assert passed_on(Study(problem), strategy) is not None
+    assert add_relays(Study(problem), strategy) is not None
     monkeypatch.setattr(choose_relays, "MOST_DEVICES", 7)
-    assert passed_on(Study(problem), strategy) is None
+    assert add_relays(Study(problem), strategy) is None
 
 
 def test_a_plan_is_chosen_again_with_its_relays() -> None:
     study = study_of("resnet50", linked(4, Link(1.25e8, 2e-4), Link(2.5e6, 2e-4)))
-    strategy = passed_on(study, best_strategy(study.problem, "tofu", study))
+    strategy = add_relays(study, best_strategy(study.memo.problem, "tofu", study))
     assert strategy is not None
-    found = checkpoint.read(checkpoint.write(study, strategy))
+    found = checkpoint.read(checkpoint.write(study.candidates, strategy))
     assert found.relays == strategy.relays
-    assert study.score(found.strategy(study, found.choices)) == study.score(strategy)
+    assert study.scorer.score(found.remake(study.candidates, found.choices)) == study.scorer.score(strategy)
 
 
 def test_an_older_agents_choices_have_no_relays() -> None:
     import msgpack
 
     study = study_of("squeezenet", cluster(2))
-    document = msgpack.unpackb(checkpoint.write(study, best_strategy(study.problem, "optcnn", study)))
+    document = msgpack.unpackb(
+        checkpoint.write(study.candidates, best_strategy(study.memo.problem, "optcnn", study))
+    )
     del document["relays"]
     assert checkpoint.read(msgpack.packb(document)).relays == {}
 
@@ -184,6 +192,10 @@ def test_it_is_remembered_apart() -> None:
     """The same layouts with and without relays are two things to simulate."""
     problem, strategy = fan(4, 64)
     study = Study(problem)
-    found = passed_on(study, strategy)
+    found = add_relays(study, strategy)
     assert isinstance(found, Strategy)
-    assert study.score(found) < study.score(strategy) == study.score(replace(found, relays={}))
+    assert (
+        study.scorer.score(found)
+        < study.scorer.score(strategy)
+        == study.scorer.score(replace(found, relays={}))
+    )

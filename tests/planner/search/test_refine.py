@@ -18,7 +18,7 @@ from edgepart.planner.model.load import load_graph
 from edgepart.planner.planner import best_strategy
 from edgepart.planner.search import checkpoint
 from edgepart.planner.search.moves import devices_of
-from edgepart.planner.search.refine import refined
+from edgepart.planner.search.refine import refine
 from edgepart.planner.search.study import Study
 
 NAMES = ("a", "b", "c")
@@ -64,53 +64,53 @@ def test_a_choice_comes_back_the_same(choice: Choice) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_what_a_plan_was_made_from_makes_it_again(way: str) -> None:
     one = study()
-    found = best_strategy(one.problem, way, one)
-    before = checkpoint.read(checkpoint.write(one, found))
+    found = best_strategy(one.memo.problem, way, one)
+    before = checkpoint.read(checkpoint.write(one.candidates, found))
     assert (before.name, before.sync, before.hub) == (way, found.sync, found.hub)
     other = study()
-    assert before.fits(other)
-    again = before.strategy(other, before.choices)
-    assert other.forecast(again).latency_s == one.forecast(found).latency_s
+    assert before.fits(other.memo)
+    again = before.remake(other.candidates, before.choices)
+    assert other.scorer.forecast(again).latency_s == one.scorer.forecast(found).latency_s
 
 
 def test_what_was_made_otherwise_has_no_choices() -> None:
     one = study()
-    found = best_strategy(one.problem, "bbgrap", one)
-    assert checkpoint.write(study(), found) == b""
+    found = best_strategy(one.memo.problem, "bbgrap", one)
+    assert checkpoint.write(study().candidates, found) == b""
 
 
 @pytest.mark.parametrize("way", ["bbgrap", "deepthings"])
 def test_parts_move_from_a_device_that_slowed_down_and_nothing_else_changes(way: str) -> None:
     one = study()
-    before = checkpoint.read(checkpoint.write(one, best_strategy(one.problem, way, one)))
+    before = checkpoint.read(checkpoint.write(one.candidates, best_strategy(one.memo.problem, way, one)))
     slow = study(b=4.0)
-    found = list(refined(slow, before))
-    present, best = found[0], min(found, key=slow.score)
-    assert slow.forecast(best).latency_s < 0.9 * slow.forecast(present).latency_s
-    busy, calm = slow.forecast(best).compute_s, slow.forecast(present).compute_s
+    found = list(refine(slow, before))
+    present, best = found[0], min(found, key=slow.scorer.score)
+    assert slow.scorer.forecast(best).latency_s < 0.9 * slow.scorer.forecast(present).latency_s
+    busy, calm = slow.scorer.forecast(best).compute_s, slow.scorer.forecast(present).compute_s
     assert busy["b"] < calm["b"]
-    for number, choice in slow.choices_of(best).items():
+    for number, choice in slow.candidates.choices_of(best).items():
         old = before.choices[number]
         assert type(choice) is type(old)
         if isinstance(choice, Divide) and isinstance(old, Divide):
             assert (choice.axes, choice.grid) == (old.axes, old.grid)
             assert dict(choice.shares).keys() == dict(old.shares).keys()
     assert found[0].sync is before.sync
-    again = [slow.score(one) for one in refined(slow, before)]
-    assert again == [slow.score(one) for one in found]  # the same question, the same answer
+    again = [slow.scorer.score(one) for one in refine(slow, before)]
+    assert again == [slow.scorer.score(one) for one in found]  # the same question, the same answer
 
 
 def test_one_whole_device_has_no_parts_to_move() -> None:
     one = study()
-    before = checkpoint.read(checkpoint.write(one, best_strategy(one.problem, "single", one)))
-    assert len(list(refined(study(a=4.0), before))) == 1
+    before = checkpoint.read(checkpoint.write(one.candidates, best_strategy(one.memo.problem, "single", one)))
+    assert len(list(refine(study(a=4.0), before))) == 1
 
 
 def test_nothing_is_refined_where_its_devices_are_not() -> None:
     one = study()
-    before = checkpoint.read(checkpoint.write(one, best_strategy(one.problem, "bbgrap", one)))
+    before = checkpoint.read(checkpoint.write(one.candidates, best_strategy(one.memo.problem, "bbgrap", one)))
     assert set(devices_of(before.choices)) == set(NAMES)
-    fewer = Study(replace(one.problem, cluster=one.cluster.only(("a", "b"))))
-    assert list(refined(fewer, before)) == []
+    fewer = Study(replace(one.memo.problem, cluster=one.memo.cluster.only(("a", "b"))))
+    assert list(refine(fewer, before)) == []
     hub = replace(before, sync=Sync.HUB, hub="elsewhere")
-    assert not hub.fits(one)
+    assert not hub.fits(one.memo)

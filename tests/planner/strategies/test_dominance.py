@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from edgepart.planner.layout.choices import Choice, Divide, Pull, Reduce, Whole
 from edgepart.planner.layout.strategy import Problem, Strategy
-from edgepart.planner.search.lower_bound import floor_s, is_hopeless
-from edgepart.planner.search.moves import devices_of, rescaled, widened, without
+from edgepart.planner.search.lower_bound import is_hopeless, lower_bound_s
+from edgepart.planner.search.moves import devices_of, leave_out, rescale, widen
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies import auto
 from edgepart.planner.strategies.registry import get, strategies
-from edgepart.planner.strategies.single import alone, holds, singles
+from edgepart.planner.strategies.single import holds, run_alone, singles
 
 CELLS = [(model, *where) for model in QUICK[0] for where in QUICK[1]]
 
@@ -50,8 +50,8 @@ def test_cells_that_were_measured_before_are_not_measured_again(tmp_path: Path) 
 
 
 def everything(study: Study) -> Iterator[Strategy]:
-    for device in study.by_speed:
-        yield alone(study, device)
+    for device in study.memo.by_speed:
+        yield run_alone(study, device)
     for name in strategies():
         if name != "auto":
             yield from get(name)(study)
@@ -60,13 +60,16 @@ def everything(study: Study) -> Iterator[Strategy]:
 @pytest.mark.parametrize("bits_per_s", [1e8, 1e10])
 def test_no_plan_takes_less_than_its_floor(bits_per_s: float) -> None:
     study = Study(Problem(graph("squeezenet"), cluster("1:2:4:8", bits_per_s), "d0"))
-    floors = [(one, floor_s(study, one), study.forecast(one)) for one in everything(study)]
+    floors = [(one, lower_bound_s(study, one), study.scorer.forecast(one)) for one in everything(study)]
     assert all(0 < floor <= forecast.latency_s * (1 + 1e-9) for _, floor, forecast in floors)
     for enough in {floor for _, floor, _ in floors}:
         for one, floor, _ in floors:
-            assert (floor_s(study, one, enough) >= enough) == (floor >= enough)
+            assert (lower_bound_s(study, one, enough) >= enough) == (floor >= enough)
     many = Study(Problem(graph("squeezenet"), cluster("1:2:4:8", bits_per_s), "d0", objective="throughput"))
-    assert all(floor_s(many, one) * many.forecast(one).most_per_s <= 1 + 1e-9 for one in everything(many))
+    assert all(
+        lower_bound_s(many, one) * many.scorer.forecast(one).most_per_s <= 1 + 1e-9
+        for one in everything(many)
+    )
     tight = [one.name for one, floor, forecast in floors if floor > 0.9 * forecast.latency_s]
     assert "single" in tight
 
@@ -77,10 +80,10 @@ def test_no_candidate_of_auto_takes_less_than_its_floor(model: str) -> None:
     study = Study(Problem(graph(model), cluster("1:2:4:8", 1e10), "d0"))
     tight = 0
     for one in get("auto")(study):
-        floor, takes_s = floor_s(study, one), study.forecast(one).latency_s
+        floor, takes_s = lower_bound_s(study, one), study.scorer.forecast(one).latency_s
         assert floor <= takes_s * (1 + 1e-9), one.why
         assert not is_hopeless(study, one, takes_s * (1 + 1e-6))
-        tight += len(study.forecast(one).compute_s) > 1 and floor > 0.5 * takes_s
+        tight += len(study.scorer.forecast(one).compute_s) > 1 and floor > 0.5 * takes_s
     assert tight
 
 
@@ -88,19 +91,19 @@ def test_no_candidate_of_auto_takes_less_than_its_floor(model: str) -> None:
 @pytest.mark.parametrize("kind", ["1:2:4:8", "1 slow link of 4", "8 equal"])
 def test_no_device_that_is_left_out_is_the_best_one_alone(kind: str, objective: str) -> None:
     study = Study(Problem(graph("squeezenet"), cluster(kind, 1e8), "d0", objective=objective))
-    few, every = list(singles(study)), [alone(study, device) for device in study.by_speed]
+    few, every = list(singles(study)), [run_alone(study, device) for device in study.memo.by_speed]
     assert len(few) < len(every)
-    assert min(map(study.score, few)) == min(map(study.score, every))
+    assert min(map(study.scorer.score, few)) == min(map(study.scorer.score, every))
 
 
 def test_who_holds_the_model_is_known_without_asking_each() -> None:
     among = cluster("1:2:4:8", 1e9)
     roomy = Study(Problem(graph("squeezenet"), among, "d0"))
-    needed = max(roomy.forecast(alone(roomy, "d0")).peak_memory_bytes.values())
+    needed = max(roomy.scorer.forecast(run_alone(roomy, "d0")).peak_memory_bytes.values())
     limits = {"d0": needed, "d1": needed - 1, "d2": 1.0}
     study = Study(Problem(graph("squeezenet"), among, "d0", memory_limit_bytes=limits))
-    for device in study.by_speed:
-        assert holds(study, device) == (not study.short_bytes(alone(study, device)))
+    for device in study.memo.by_speed:
+        assert holds(study, device) == (not study.scorer.short_bytes(run_alone(study, device)))
     assert [holds(study, f"d{n}") for n in range(4)] == [True, False, False, True]
 
 
@@ -115,9 +118,11 @@ def test_the_search_is_the_same_each_time() -> None:
 def test_an_ample_budget_looks_at_every_strategy() -> None:
     """What auto tries is as good as the best of each strategy, in cells that no test above has."""
     study = Study(Problem(graph("squeezenet"), cluster("4 equal", 1e10), "d0"))
-    best = study.forecast(study.best(auto.candidates(study))).latency_s
+    best = study.scorer.forecast(study.scorer.pick_best(auto.candidates(study))).latency_s
     for name in strategies():
-        assert best <= study.forecast(study.best(get(name)(study))).latency_s * (1 + 1e-9), name
+        assert best <= study.scorer.forecast(study.scorer.pick_best(get(name)(study))).latency_s * (
+            1 + 1e-9
+        ), name
 
 
 shares = st.lists(st.sampled_from("abcd"), min_size=2, max_size=4, unique=True).flatmap(
@@ -133,7 +138,7 @@ all_choices = st.dictionaries(st.integers(0, 9), choices, max_size=6)
 
 @given(all_choices, st.sampled_from("abcd"))
 def test_without_a_device_nothing_names_it(before: dict[int, Choice], device: str) -> None:
-    after = without(before, device, "instead")
+    after = leave_out(before, device, "instead")
     assert device not in devices_of(after)
     assert set(devices_of(after)) <= {*devices_of(before), "instead"}
     assert after.keys() == before.keys()
@@ -143,7 +148,7 @@ def test_without_a_device_nothing_names_it(before: dict[int, Choice], device: st
 
 @given(all_choices, st.dictionaries(st.sampled_from("abcd"), st.floats(0.25, 4)))
 def test_rescaling_keeps_who_does_what(before: dict[int, Choice], factors: dict[str, float]) -> None:
-    after = rescaled(before, factors)
+    after = rescale(before, factors)
     assert devices_of(after) == devices_of(before)
     for number, choice in before.items():
         changed = after[number]
@@ -159,12 +164,12 @@ def test_rescaling_keeps_who_does_what(before: dict[int, Choice], factors: dict[
 
 def test_a_grid_without_a_tile_is_a_row() -> None:
     grid = Divide(("height", "width"), (("a", 1.0), ("b", 1.0), ("c", 1.0), ("d", 1.0)), (2, 2))
-    assert without({0: grid}, "b", "a") == {0: Divide(("height",), (("a", 1.0), ("c", 1.0), ("d", 1.0)))}
-    assert without({0: Divide(("height",), (("a", 1.0), ("b", 1.0)))}, "b", "a") == {0: Whole(("a",))}
+    assert leave_out({0: grid}, "b", "a") == {0: Divide(("height",), (("a", 1.0), ("c", 1.0), ("d", 1.0)))}
+    assert leave_out({0: Divide(("height",), (("a", 1.0), ("b", 1.0)))}, "b", "a") == {0: Whole(("a",))}
 
 
 def test_only_borders_in_space_are_computed_twice() -> None:
     rows, columns = (Divide((axis,), (("a", 1.0), ("b", 1.0))) for axis in ("height", "channel"))
-    found = widened({0: rows, 1: columns, 2: Whole(("a",))}, ("height", "width"))
+    found = widen({0: rows, 1: columns, 2: Whole(("a",))}, ("height", "width"))
     assert isinstance(found[0], Divide) and found[0].widened
     assert found[1] == columns and found[2] == Whole(("a",))

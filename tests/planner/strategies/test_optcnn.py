@@ -21,8 +21,9 @@ from edgepart.planner.layout.strategy import Problem, Strategy
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.planner import choose
+from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies.optcnn import described, reasons, solve
+from edgepart.planner.strategies.optcnn import describe_choice, explain_choices, solve
 from edgepart.planner.strategies.registry import get
 from tests.planner.small_models import model, residual
 from tests.planner.small_models import random as weights
@@ -44,9 +45,9 @@ def study(
 
 def chosen(asked: Study) -> dict[str, Choice]:
     """By name of the operator that a layer is known by."""
-    _, priced, found = solve(asked)
-    taken = priced.taken(found.choice)
-    return {layer.anchor.name: taken[layer.number] for layer in asked.layers}
+    _, problem, found = solve(asked)
+    taken = problem.choices_of(found.choice)
+    return {layer.anchor.name: taken[layer.number] for layer in asked.memo.layers}
 
 
 def devices(choice: Choice) -> int:
@@ -60,11 +61,11 @@ def devices(choice: Choice) -> int:
 
 def test_the_solution_is_the_least_of_all() -> None:
     asked = study(load_graph(mlp()), 2e6, 1e6, link=Link(1e8, 1e-5, 1e-5))
-    _, priced, found = solve(asked)
-    everything = product(*(range(len(table)) for table in priced.unary))
+    _, problem, found = solve(asked)
+    everything = product(*(range(len(table)) for table in problem.unary))
     assert found.exact
     assert found.cost == pytest.approx(
-        min(cost_of(priced.unary, priced.edges, choice) for choice in everything)
+        min(cost_of(problem.unary, problem.edges, choice) for choice in everything)
     )
 
 
@@ -72,24 +73,24 @@ def test_the_solution_is_the_least_of_all() -> None:
 def test_no_other_choice_costs_less(make: object) -> None:
     assert callable(make)
     asked = study(load_graph(make()), 3e6, 2e6, 1e6)
-    _, priced, found = solve(asked)
+    _, problem, found = solve(asked)
     rng = random.Random(0)
-    assert found.exact and found.cost == cost_of(priced.unary, priced.edges, found.choice)
+    assert found.exact and found.cost == cost_of(problem.unary, problem.edges, found.choice)
     for _ in range(300):
         other = list(found.choice)
         for n in rng.sample(range(len(other)), rng.randint(1, min(4, len(other)))):
-            other[n] = rng.randrange(len(priced.choices[n]))
-        assert cost_of(priced.unary, priced.edges, other) >= found.cost * (1 - 1e-12)
+            other[n] = rng.randrange(len(problem.choices[n]))
+        assert cost_of(problem.unary, problem.edges, other) >= found.cost * (1 - 1e-12)
 
 
 @pytest.mark.parametrize("make", [residual, attention, shuffled])
 def test_every_device_alone_is_a_choice_so_the_solution_costs_no_more(make: object) -> None:
     assert callable(make)
     asked = study(load_graph(make()), 3e6, 2e6, 1e6)
-    _, priced, found = solve(asked)
-    for device in asked.by_speed[:1]:
-        whole = [choices.index(Whole((device,))) for choices in priced.choices]
-        assert found.cost <= cost_of(priced.unary, priced.edges, whole) < inf
+    _, problem, found = solve(asked)
+    for device in asked.memo.by_speed[:1]:
+        whole = [choices.index(Whole((device,))) for choices in problem.choices]
+        assert found.cost <= cost_of(problem.unary, problem.edges, whole) < inf
 
 
 def test_vgg_is_divided_as_in_the_paper() -> None:
@@ -97,7 +98,7 @@ def test_vgg_is_divided_as_in_the_paper() -> None:
     fewer and fewer devices; Softmax on one."""
     asked = study(load_graph(light("vgg19")), *[5e10] * 4, link=Link(1.17e7, 1e-3))
     found = chosen(asked)
-    kinds = {layer.anchor.name: layer.anchor.op_type for layer in asked.layers}
+    kinds = {layer.anchor.name: layer.anchor.op_type for layer in asked.memo.layers}
     convolutions = [found[name] for name, kind in kinds.items() if kind == "Conv"]
     assert all(isinstance(c, Divide) and set(c.axes) <= {"height", "width"} for c in convolutions[:4])
     last = convolutions[-1]
@@ -116,10 +117,10 @@ def test_vgg_is_divided_as_in_the_paper() -> None:
 def test_chains_and_modules_reduce_to_two_nodes_as_in_the_paper() -> None:
     """Table 3: K = 2 for all its networks."""
     asked = study(load_graph(light("squeezenet")), *[1.2e10] * 4)
-    _, priced, found = solve(asked)
+    _, problem, found = solve(asked)
     assert [step.kind for step in found.steps if step.kind not in ("node", "edge")] == ["enumerate"]
     assert len(found.steps[-1].nodes) == 2
-    assert sum(step.kind == "node" for step in found.steps) == len(priced.reaches) - 2
+    assert sum(step.kind == "node" for step in found.steps) == len(problem.nodes) - 2
 
 
 def test_equal_questions_have_equal_answers() -> None:
@@ -131,7 +132,7 @@ def test_equal_questions_have_equal_answers() -> None:
 def test_the_faster_device_computes_more() -> None:
     asked = study(load_graph(residual(rows=48)), 4e6, 1e6)
     strategy = solve(asked)[0]
-    busy = asked.forecast(strategy).compute_s
+    busy = asked.scorer.forecast(strategy).compute_s
     flops = {
         d: sum(layout.regions[d].size for layout in strategy.layouts.values() if d in layout.regions)
         for d in busy
@@ -179,7 +180,7 @@ def test_an_axis_that_is_not_there_is_refused() -> None:
 
 
 def assert_same(source: bytes, graph: Graph, asked: Study, name: str = "optcnn") -> None:
-    made, _, _ = choose(asked.problem, name, "m", study=asked)
+    made, _, _ = choose(asked.memo.problem, name, "m", study=asked)
     inputs = sample_inputs(graph, 3)
     whole, parts = alone(source, inputs), InProcess(made, graph).run(inputs)
     for output, value in whole.items():
@@ -193,7 +194,7 @@ def test_transformers_and_shuffles_give_the_same_answer(make: object) -> None:
     graph = load_graph(source)
     boxes = tuple(Device(f"d{n}", "k", speed, 1e9, 4e9) for n, speed in enumerate((3e5, 2e5, 1e5)))
     asked = Study(Problem(graph, Cluster(boxes, {}, LAN), "d0"))
-    assert len(asked.forecast(solve(asked)[0]).compute_s) > 1
+    assert len(asked.scorer.forecast(solve(asked)[0]).compute_s) > 1
     assert_same(source, graph, asked)
 
 
@@ -212,10 +213,10 @@ def batched(batch: int) -> bytes:
     return model(nodes, {"x": (batch, 3, 12, 12)}, ["y"], made)
 
 
-def axes_of(asked: Study, strategy: Strategy) -> dict[str, set[int]]:
+def axes_of(memo: Memo, strategy: Strategy) -> dict[str, set[int]]:
     """By tensor that is divided, the axes on which devices differ."""
     found = {}
-    for layer in asked.layers:
+    for layer in memo.layers:
         for name in layer.exits:
             regions = list(strategy.layouts[name].regions.values())
             columns = zip(*(region.spans for region in regions), strict=True)
@@ -235,7 +236,7 @@ def test_baselines_divide_a_batch_as_the_paper_says(name: str, expected: dict[st
     graph = load_graph(batched(6))
     asked = study(graph, 3e4, 2e4, 1e4)
     (strategy,) = get(name)(asked)
-    assert axes_of(asked, strategy) == expected
+    assert axes_of(asked.memo, strategy) == expected
     assert strategy.name == name and "over 3 devices" in strategy.why
     assert_same(batched(6), graph, asked, name)
 
@@ -244,10 +245,10 @@ def test_a_batch_of_one_is_said() -> None:
     asked = study(load_graph(batched(1)), 3e4, 2e4)
     for strategy in get("data")(asked):
         assert strategy.why.startswith("no layer has a batch of more than one") and not any(
-            axes_of(asked, strategy).values()
+            axes_of(asked.memo, strategy).values()
         )
     spread = list(get("owt")(asked))
-    assert [axes_of(asked, one) for one in spread] == [{"c": set(), "p": set(), "g": {1}, "y": {1}}] * 2
+    assert [axes_of(asked.memo, one) for one in spread] == [{"c": set(), "p": set(), "g": {1}, "y": {1}}] * 2
     assert all(one.why.startswith("the batch is 1") for one in spread)
 
 
@@ -259,15 +260,18 @@ def test_baselines_on_one_device_say_so() -> None:
 
 def test_configurations_have_words() -> None:
     shares = (("a", 0.5), ("b", 0.5))
-    assert described(Divide(("height", "width"), shares, (2, 1))) == "height x width over 2"
-    assert described(Reduce("inner", shares, Whole(("a",)))) == "sums along inner over 2, then whole"
-    assert described(Whole(("a",))) == "whole on a" and described(Whole(("a", "b"))) == "whole on each of 2"
+    assert describe_choice(Divide(("height", "width"), shares, (2, 1))) == "height x width over 2"
+    assert describe_choice(Reduce("inner", shares, Whole(("a",)))) == "sums along inner over 2, then whole"
+    assert (
+        describe_choice(Whole(("a",))) == "whole on a"
+        and describe_choice(Whole(("a", "b"))) == "whole on each of 2"
+    )
 
 
 def test_an_unproven_solution_says_why() -> None:
     asked = study(load_graph(mlp()), 3e6, 2e6)
-    _, priced, found = solve(asked)
-    choices = priced.taken(found.choice)
-    assert "none costs less by its model" in reasons(asked, choices, found)
+    _, problem, found = solve(asked)
+    choices = problem.choices_of(found.choice)
+    assert "none costs less by its model" in explain_choices(asked.memo, choices, found)
     other = replace(found, exact=False, why="7 nodes remain")
-    assert "not proven best: 7 nodes remain" in reasons(asked, choices, other)
+    assert "not proven best: 7 nodes remain" in explain_choices(asked.memo, choices, other)

@@ -80,10 +80,10 @@ def test_every_way_gives_the_same_answer_and_keeps_to_what_it_says(model: tuple[
     whole, fitted = alone(data, inputs), 0
     ways = list(candidates(study))
     for strategy in ways[::2]:
-        plan = make_plan(study.problem, strategy, model_digest="m", cost=study.cost)
+        plan = make_plan(study.memo.problem, strategy, model_digest="m", cost=study.memo.cost)
         peaks = {name: program.peak_memory_bytes for name, program in plan.programs.items()}
-        assert peaks == study.forecast(strategy).peak_memory_bytes
-        fitted += not study.short_bytes(strategy)
+        assert peaks == study.scorer.forecast(strategy).peak_memory_bytes
+        fitted += not study.scorer.short_bytes(strategy)
         parts = InProcess(plan, graph).run(inputs)
         for name, value in whole.items():
             assert np.abs(parts[name] - value).max() <= 1e-4 * np.abs(value).max(), strategy.why
@@ -92,7 +92,7 @@ def test_every_way_gives_the_same_answer_and_keeps_to_what_it_says(model: tuple[
 
 def test_auto_fits_where_no_device_does(model: tuple[bytes, Graph]) -> None:
     _, graph = model
-    total = weights_of(Study(Problem(graph, cluster(1e9), "d0"))).total
+    total = weights_of(Study(Problem(graph, cluster(1e9), "d0")).memo).total
     among = cluster(*[0.7 * total + 1e6] * 3)
     with pytest.raises(Infeasible):
         choose(Problem(graph, among, "d0", search_budget_s=0.5), "single")
@@ -159,9 +159,9 @@ def test_shares_by_speed_never_pass_the_room_that_there_is(rooms: list[int], spe
     graph = load_graph(MODELS["chain"].SerializeToString())
     speeds = tuple(1e9 * speed**n for n in range(len(rooms)))
     study = Study(Problem(graph, cluster(*[1e9] * len(rooms), flops_per_s=speeds), "d0"))
-    weights = weights_of(study)
+    weights = weights_of(study.memo)
     room = {f"d{n}": 1e6 * size for n, size in enumerate(rooms)}
-    shares = dict(out_of_memory._by_speed(study, weights, room))
+    shares = dict(out_of_memory._by_speed(study.memo, weights, room))
     parts = {name: weights.total * share / sum(shares.values()) for name, share in shares.items()}
     if sum(room.values()) > weights.total:
         assert all(part <= room[name] * (1 + 1e-9) for name, part in parts.items())

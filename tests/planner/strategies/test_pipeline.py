@@ -16,7 +16,7 @@ from edgepart.planner.plans.timeline import Compute, MessageTimes, TimedSchedule
 from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import run_schedule, schedule_of, simulate
 from edgepart.planner.simulation.throughput import default_in_flight, fitting, run_requests, stream
-from edgepart.planner.strategies.pipeline import staged
+from edgepart.planner.strategies.pipeline import place_in_stages
 from tests.planner.simulation.random_schedules import Steps
 
 FAST = Link(bytes_per_s=1.17e8, latency_s=1e-4)
@@ -72,9 +72,9 @@ def test_stages_follow_the_devices_memory() -> None:
     weights = sum(constant.nbytes for constant in graph.constants.values())
     small = Device("d1", "k", 1e9, 1e9, 0.3 * weights)
     among = Cluster((Device("d0", "k", 1e9, 1e9, 4e9), small), {}, FAST)
-    (both,) = staged(Study(Problem(graph, among, "d0", "throughput")))
+    (both,) = place_in_stages(Study(Problem(graph, among, "d0", "throughput")))
     study = Study(Problem(graph, among, "d0"))
-    assert study.forecast(both).kept_bytes["d1"] <= 0.3 * weights
+    assert study.scorer.forecast(both).kept_bytes["d1"] <= 0.3 * weights
 
 
 def test_so_many_requests_are_in_flight_as_fit() -> None:

@@ -21,7 +21,13 @@ from edgepart.planner.placing.engine.dispatch import dispatch
 from edgepart.planner.planner import best_strategy, choose, compare
 from edgepart.planner.search import checkpoint
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies.model_workload import END, ENTRY, Modelled, fused_workload, modelled
+from edgepart.planner.strategies.model_workload import (
+    END,
+    ENTRY,
+    ModelWorkload,
+    build_fused_workload,
+    build_workload,
+)
 from edgepart.planner.strategies.registry import PLACERS
 from tests.planner.placing.models import branches, forked, looped
 
@@ -41,15 +47,15 @@ def study_of(model: bytes, among: Cluster = SLOW, **options: object) -> Study:
 
 def test_a_model_is_tasks_between_what_the_gateway_has_and_wants() -> None:
     study = study_of(branches(), fusion=False)
-    made = modelled(study)
+    made = build_workload(study.memo)
     names = [task.name.split(": ")[-1] for task in made.workload.tasks]
     assert names == [ENTRY, "stem", "left1", "left2", "right1", "right2", "last", "pool", END]
     stem, _, _, _, _, last = made.workload.tasks[1:7]
     for device, seconds in zip("ab", stem.compute_s, strict=True):
-        assert seconds == pytest.approx(sum(study.seconds_on(device)[n] for n in ("stem",)))
+        assert seconds == pytest.approx(sum(study.memo.seconds_on(device)[n] for n in ("stem",)))
         # What puts the branches together is charged to who reads it.
         assert made.workload.tasks[6].compute_s["ab".index(device)] == pytest.approx(
-            study.seconds_on(device)["last"] + study.seconds_on(device)["join"]
+            study.memo.seconds_on(device)["last"] + study.memo.seconds_on(device)["join"]
         )
     assert stem.memory_bytes > 8 * 3 * 9 * 4 and last.op == "Conv"
     ends = {(made.workload.tasks[t.source].name, t.readers, t.nbytes) for t in made.workload.tensors}
@@ -59,31 +65,31 @@ def test_a_model_is_tasks_between_what_the_gateway_has_and_wants() -> None:
 
 
 def test_the_gateways_tasks_stay_there() -> None:
-    made = modelled(study_of(branches()))
+    made = build_workload(study_of(branches()).memo)
     for task in (made.workload.tasks[0], made.workload.tasks[-1]):
         assert task.compute_s == (0.0, float("inf"))
 
 
-def groups_of(made: Modelled) -> list[set[str]]:
+def groups_of(made: ModelWorkload) -> list[set[str]]:
     return [{op.name for layer in layers for op in layer.operators} for layers in made.layers if layers]
 
 
 def test_groups_stay_together_unless_that_makes_a_circle() -> None:
     study = study_of(branches())
-    together = groups_of(modelled(study, [("left1", "left2"), ("right1",)]))
+    together = groups_of(build_workload(study.memo, [("left1", "left2"), ("right1",)]))
     assert any({"left1", "left2"} <= group for group in together)
     # The last one waits for the right branch, which waits for the stem.
-    apart = groups_of(modelled(study, [("stem", "last"), ("left1", "left2")]))
+    apart = groups_of(build_workload(study.memo, [("stem", "last"), ("left1", "left2")]))
     assert not any({"stem", "last"} <= group for group in apart)
     assert any({"left1", "left2"} <= group for group in apart)
 
 
 def test_a_placement_is_a_whole_layer_each_in_the_order_of_its_schedule() -> None:
     study = study_of(branches())
-    made = modelled(study)
+    made = build_workload(study.memo)
     placement = [0, *([0, 1] * len(made.layers))[: len(made.layers) - 2], 0]
     choices = made.choices(placement)
-    assert choices.keys() == {layer.number for layer in study.layers}
+    assert choices.keys() == {layer.number for layer in study.memo.layers}
     for layers, machine in zip(made.layers, placement, strict=True):
         assert all(choices[layer.number] == Whole(("ab"[machine],)) for layer in layers)
     order = made.order(dispatch(made.workload, placement).start_s)
@@ -94,10 +100,10 @@ def test_a_placement_is_a_whole_layer_each_in_the_order_of_its_schedule() -> Non
 @pytest.mark.parametrize("model", [branches(), looped()], ids=["branches", "looped"])
 def test_placed_models_give_the_same_answer(model: bytes, name: str) -> None:
     study = study_of(model)
-    made, _, strategy = choose(study.problem, name, "m", study=study)
+    made, _, strategy = choose(study.memo.problem, name, "m", study=study)
     assert strategy.name == name and "whole on one device" in made.why
-    inputs = sample_inputs(study.graph, 3)
-    whole, parts = alone(model, inputs), InProcess(made, study.graph).run(inputs)
+    inputs = sample_inputs(study.memo.graph, 3)
+    whole, parts = alone(model, inputs), InProcess(made, study.memo.graph).run(inputs)
     for output, value in whole.items():
         assert np.abs(parts[output] - value).max() <= 1e-4 * np.abs(value).max(), output
 
@@ -112,60 +118,62 @@ def test_two_devices_are_faster_than_one_on_an_inception(name: str) -> None:
         search_budget_s=1.0,
     )
     study = Study(problem)
-    found = study.forecast(best_strategy(problem, name, study)).latency_s
-    assert found < 0.9 * study.whole_s["a"]
+    found = study.scorer.forecast(best_strategy(problem, name, study)).latency_s
+    assert found < 0.9 * study.memo.whole_s["a"]
 
 
 def test_auto_places_some_of_a_model_and_splits_the_rest() -> None:
     """Two Loops that nothing can be split of run at the same time, convolutions before and after them on both devices."""
     among = Cluster(tuple(Device(n, "k", 2e7, 5e6, 4e9) for n in "ab"), {}, SLOW.default_link)
     study = study_of(forked(), among, search_budget_s=5.0)
-    made, _, strategy = choose(study.problem, "auto", "m", study=study)
-    of = {op.name: layer.number for layer in study.layers for op in layer.operators}
-    choices = study.choices_of(strategy)
+    made, _, strategy = choose(study.memo.problem, "auto", "m", study=study)
+    of = {op.name: layer.number for layer in study.memo.layers for op in layer.operators}
+    choices = study.candidates.choices_of(strategy)
     loops = [choices[of[name]] for name in ("loop0", "loop1")]
     assert {loop for loop in loops if isinstance(loop, Whole)} == {Whole(("a",)), Whole(("b",))}
     assert any(isinstance(choice, Divide) for choice in choices.values())
     assert "placement of whole operators" in made.why
-    inputs = sample_inputs(study.graph, 3)
-    whole, parts = alone(forked(), inputs), InProcess(made, study.graph).run(inputs)
+    inputs = sample_inputs(study.memo.graph, 3)
+    whole, parts = alone(forked(), inputs), InProcess(made, study.memo.graph).run(inputs)
     np.testing.assert_allclose(parts["y"], whole["y"], rtol=0, atol=1e-4 * np.abs(whole["y"]).max())
 
 
 def test_auto_is_no_worse_than_any_placement() -> None:
     for model in (branches(), looped(), forked()):
         study = study_of(model, search_budget_s=5.0)
-        auto = study.score(best_strategy(study.problem, "auto", study))
+        auto = study.scorer.score(best_strategy(study.memo.problem, "auto", study))
         for name in ("heft", "m-etf", "expert", "metis"):
-            assert auto <= study.score(best_strategy(study.problem, name, study)) * (1 + 1e-9), name
+            assert auto <= study.scorer.score(best_strategy(study.memo.problem, name, study)) * (1 + 1e-9), (
+                name
+            )
 
 
 def test_throughput_is_an_objective_of_placements() -> None:
     study = study_of(branches(), objective="throughput")
-    assert study.stream(best_strategy(study.problem, "heft", study)).throughput_per_s > 0
+    assert study.scorer.forecast_stream(best_strategy(study.memo.problem, "heft", study)).throughput_per_s > 0
 
 
 def test_a_placement_that_does_not_fit_is_looked_for_again_or_says_what_is_short() -> None:
     study = study_of(branches(rows=8, channels=64))
-    need = study.forecast(best_strategy(study.problem, "single", study)).peak_memory_bytes["a"]
+    need = study.scorer.forecast(best_strategy(study.memo.problem, "single", study)).peak_memory_bytes["a"]
     tight = replace(SLOW, devices=tuple(replace(d, memory_bytes=0.75 * need) for d in SLOW.devices))
     found = study_of(branches(rows=8, channels=64), tight)
-    best = best_strategy(found.problem, "heft", found)
-    assert not found.short_bytes(best) and len(found.forecast(best).compute_s) == 2
+    best = best_strategy(found.memo.problem, "heft", found)
+    assert not found.scorer.short_bytes(best) and len(found.scorer.forecast(best).compute_s) == 2
     none = replace(SLOW, devices=tuple(replace(d, memory_bytes=1e4) for d in SLOW.devices))
     starved = study_of(branches(rows=8, channels=64), none)
     with pytest.raises(Infeasible) as refused:
-        best_strategy(starved.problem, "heft", starved)
+        best_strategy(starved.memo.problem, "heft", starved)
     assert sum(refused.value.short_bytes.values()) > 0
 
 
 def test_a_choice_that_is_written_keeps_its_order() -> None:
     study = study_of(branches())
-    made = study.once(fused_workload)
-    strategy = study.strategy("heft", made.choices([0] * len(made.layers)), "")
-    strategy = replace(strategy, order={layer.number: float(-layer.number) for layer in study.layers})
-    again = checkpoint.read(checkpoint.write(study, strategy))
-    assert again.strategy(study, again.choices).order == strategy.order
+    made = study.memo.once(build_fused_workload)
+    strategy = study.candidates.make("heft", made.choices([0] * len(made.layers)), "")
+    strategy = replace(strategy, order={layer.number: float(-layer.number) for layer in study.memo.layers})
+    again = checkpoint.read(checkpoint.write(study.candidates, strategy))
+    assert again.remake(study.candidates, again.choices).order == strategy.order
 
 
 def test_what_is_not_installed_is_said_and_compared_without(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,6 +183,6 @@ def test_what_is_not_installed_is_said_and_compared_without(monkeypatch: pytest.
     monkeypatch.setattr(ortools, "import_module", missing)
     study = study_of(branches())
     with pytest.raises(NotInstalled, match=r"edgepart\[exact\]"):
-        best_strategy(study.problem, "moirai", study)
-    rows = {row.name: row for row in compare(study.problem, study)}
+        best_strategy(study.memo.problem, "moirai", study)
+    rows = {row.name: row for row in compare(study.memo.problem, study)}
     assert isinstance(rows["moirai"].infeasible, NotInstalled) and rows["heft"].strategy is not None

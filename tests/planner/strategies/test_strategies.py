@@ -108,14 +108,14 @@ def test_no_segment_is_handed_dequantised_values() -> None:
 
 def choose_sketch(problem: Problem) -> float:
     study = Study(problem)
-    return study.forecast(best_strategy(problem, "auto", study)).latency_s
+    return study.scorer.forecast(best_strategy(problem, "auto", study)).latency_s
 
 
 def test_a_plan_predicts_what_its_sketch_did(squeezenet: tuple[Path, Graph]) -> None:
     problem = Problem(squeezenet[1], UNEQUAL, "d0")
     study = Study(problem)
     made, simulation, strategy = choose(problem, "bbgrap", study=study)
-    assert simulation.latency_s == pytest.approx(study.forecast(strategy).latency_s)
+    assert simulation.latency_s == pytest.approx(study.scorer.forecast(strategy).latency_s)
     assert made.predicted_latency_s == simulation.latency_s
 
 
@@ -179,8 +179,8 @@ def test_throughput_is_an_objective_of_its_own(squeezenet: tuple[Path, Graph]) -
 
 def test_the_search_stays_within_bounds_on_many_devices(squeezenet: tuple[Path, Graph]) -> None:
     study = Study(Problem(squeezenet[1], cluster(*[1e9] * 40), "d0", search_budget_s=1.0))
-    assert budget(study) < 40
-    groups = list(teams(study))
+    assert budget(study.memo) < 40
+    groups = list(teams(study.memo))
     assert len(groups) < 20 and len(set(groups)) == len(groups) and len(groups[0]) == 40
 
 

@@ -20,15 +20,23 @@ from edgepart.planner.errors import UsageError
 from edgepart.planner.layers.coarsen import Layer
 from edgepart.planner.layerwise.byte_costs import ByteCosts
 from edgepart.planner.layerwise.elimination import minimise
-from edgepart.planner.layerwise.halving import Takes, Team, cuts, near_first
-from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole, tiles
+from edgepart.planner.layerwise.halving import Takes, Team, list_cuts, order_near_first
+from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole, cut_tiles
 from edgepart.planner.layout.strategy import Problem, Strategy
 from edgepart.planner.lowering.lower import lower, make_plan
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.region import Region
+from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.registry import get
-from edgepart.planner.strategies.tofu import Recursion, RecursiveCuts, equal_s, lifted, plain, strategy
+from edgepart.planner.strategies.tofu import (
+    Recursion,
+    RecursiveCuts,
+    choose_paper_team,
+    equal_s,
+    list_teams,
+    make_strategy,
+)
 from tests.planner.small_models import model, quantised, random, residual
 from tests.planner.small_transformers import attention, mlp, shuffled
 
@@ -64,13 +72,13 @@ def study(
 
 
 def search(asked: Study, team: Team | None = None) -> RecursiveCuts:
-    return Recursion(ByteCosts(asked), team or plain(asked)[0]).run()
+    return Recursion(ByteCosts(asked.memo), team or choose_paper_team(asked.memo)[0]).run()
 
 
 def moved(asked: Study, choices: dict[int, Choice]) -> float:
     """Bytes between boxes, as lowering moves them."""
-    draft = lower(asked.problem, asked.strategy("tofu", choices, ""), asked.coarse.accesses)
-    home = asked.problem.gateway
+    draft = lower(asked.memo.problem, asked.candidates.make("tofu", choices, ""), asked.memo.coarse.accesses)
+    home = asked.memo.problem.gateway
     return sum(draft.nbytes(m) for m in draft.moves if (m.source or home) != (m.target or home))
 
 
@@ -78,7 +86,7 @@ def moved(asked: Study, choices: dict[int, Choice]) -> float:
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 8])
 def test_what_is_counted_is_what_lowering_moves(count: int, gateway: str) -> None:
     asked = study(chain(), *[1e6] * count, gateway=gateway)
-    for team, _ in (plain(asked), *lifted(asked)):
+    for team, _ in (choose_paper_team(asked.memo), *list_teams(asked.memo)):
         found = search(asked, team)
         assert moved(asked, found.choices) == found.moved_bytes > 0
         assert all(one.exact for one in found.solutions)
@@ -87,9 +95,9 @@ def test_what_is_counted_is_what_lowering_moves(count: int, gateway: str) -> Non
 def test_a_step_moves_least_of_all_that_could_be_cut() -> None:
     """Every combination is lowered; nothing here uses the search's tables."""
     asked = study(chain(), 1e6, 1e6)
-    team = plain(asked)[0]
-    ways = [cuts(layer, None, team, 0, lambda axis: True) for layer in asked.layers]
-    numbers = [layer.number for layer in asked.layers]
+    team = choose_paper_team(asked.memo)[0]
+    ways = [list_cuts(layer, None, team, 0, lambda axis: True) for layer in asked.memo.layers]
+    numbers = [layer.number for layer in asked.memo.layers]
     everything = [moved(asked, dict(zip(numbers, taken, strict=True))) for taken in product(*ways)]
     assert len(everything) > 100
     assert search(asked).moved_bytes == min(everything) < max(everything)
@@ -97,13 +105,13 @@ def test_a_step_moves_least_of_all_that_could_be_cut() -> None:
 
 def test_the_second_step_moves_least_of_all_that_halves_the_first() -> None:
     asked = study(mlp(), 1e6, 1e6, 1e6, 1e6)
-    team, traffic = plain(asked)[0], ByteCosts(asked)
+    team, traffic = choose_paper_team(asked.memo)[0], ByteCosts(asked.memo)
     first = Recursion(traffic, Team(team.levels[0])).run().choices
-    ways = [cuts(layer, first[layer.number], team, 1, lambda axis: True) for layer in asked.layers]
-    assert [node.layer for node in traffic.nodes] == list(asked.layers)
+    ways = [list_cuts(layer, first[layer.number], team, 1, lambda axis: True) for layer in asked.memo.layers]
+    assert [node.layer for node in traffic.nodes] == list(asked.memo.layers)
     costs = []
     for taken in product(*ways):
-        weighed = [traffic.weigh(node, (one,)) for node, one in zip(traffic.nodes, taken, strict=True)]
+        weighed = [traffic.measure(node, (one,)) for node, one in zip(traffic.nodes, taken, strict=True)]
         costs.append(minimise(*traffic.tables(weighed, "d0")).cost)
     assert search(asked, team).moved_bytes == min(costs)
 
@@ -113,24 +121,24 @@ def test_the_second_step_moves_least_of_all_that_halves_the_first() -> None:
 def test_no_single_axis_moves_less(name: str, count: int) -> None:
     asked = study(MODELS[name](), *[1e6] * count)
     free = search(asked).moved_bytes
-    axes = [axis for axis in asked.axis_names if has_a_part_for_everybody(asked, axis)]
+    axes = [axis for axis in asked.memo.axis_names if has_a_part_for_everybody(asked.memo, axis)]
     assert axes
-    assert {axis: along(asked, axis) for axis in axes if along(asked, axis) < free} == {}
+    assert {axis: along(asked.memo, axis) for axis in axes if along(asked.memo, axis) < free} == {}
 
 
-def has_a_part_for_everybody(asked: Study, name: str) -> bool:
-    axes = [axis for layer in asked.layers for axis in layer.axes if axis.name == name and layer.splits(name)]
-    return all(axis.extent >= axis.quantum * len(asked.by_speed) for axis in axes)
+def has_a_part_for_everybody(memo: Memo, name: str) -> bool:
+    axes = [axis for layer in memo.layers for axis in layer.axes if axis.name == name and layer.splits(name)]
+    return all(axis.extent >= axis.quantum * len(memo.by_speed) for axis in axes)
 
 
-def along(asked: Study, axis: str) -> float:
+def along(memo: Memo, axis: str) -> float:
     """Bytes where every layer that has `axis` is cut along it at each level, and the others as moves least."""
-    traffic, team = ByteCosts(asked), plain(asked)[0]
+    traffic, team = ByteCosts(memo), choose_paper_team(memo)[0]
     before: list[Choice | None] = [None] * len(traffic.nodes)
     cost = 0.0
     for level in range(len(team.levels)):
         weighed = [
-            traffic.weigh(node, cuts(node.layer, one, team, level, only(node.layer, axis)))
+            traffic.measure(node, list_cuts(node.layer, one, team, level, only(node.layer, axis)))
             for node, one in zip(traffic.nodes, before, strict=True)
         ]
         solution = minimise(*traffic.tables(weighed, "d0"))
@@ -148,13 +156,13 @@ def only(layer: Layer, name: str) -> Takes:
 def test_answers_are_those_of_one_session(name: str, count: int) -> None:
     source = MODELS[name]()
     asked = study(source, *[1e6 * (1 + n) for n in range(count)])
-    inputs = sample_inputs(asked.graph, 3)
+    inputs = sample_inputs(asked.memo.graph, 3)
     whole = alone(source, inputs)
     for made in list(get("tofu")(asked))[:2]:
         assert len(used(made)) > 1
-        accesses = asked.coarse.accesses
-        plan = make_plan(asked.problem, made, model_digest="m", cost=asked.cost, accesses=accesses)
-        parts = InProcess(plan, asked.graph).run(inputs)
+        accesses = asked.memo.coarse.accesses
+        plan = make_plan(asked.memo.problem, made, model_digest="m", cost=asked.memo.cost, accesses=accesses)
+        parts = InProcess(plan, asked.memo.graph).run(inputs)
         for output, value in whole.items():
             assert np.abs(parts[output] - value).max() <= 1e-4 * np.abs(value).max(), output
 
@@ -165,10 +173,10 @@ def used(made: Strategy) -> set[str]:
 
 def test_as_in_the_paper_all_devices_that_make_a_power_of_two_take_equal_parts_of_every_layer() -> None:
     asked = study(residual(rows=32), 4e6, 1e6, 2e6, 3e6, 1e6)
-    team, _ = plain(asked)
+    team, _ = choose_paper_team(asked.memo)
     assert team.shares == (("d0", 0.25), ("d3", 0.25), ("d2", 0.25), ("d1", 0.25))
     found = search(asked, team)
-    made = strategy(asked, found, "")
+    made = make_strategy(asked, found, "")
     assert used(made) == {"d0", "d1", "d2", "d3"}
     convolutions = [name for name in made.layouts if name.startswith("c")]
     for name in convolutions:
@@ -182,7 +190,7 @@ def test_beyond_the_paper_parts_follow_speed_and_slow_devices_may_be_left_out() 
     assert "as in the paper" not in " ".join(one.why for one in made) and "beyond the paper" in made[0].why
     parts = made[0].layouts["c1"].regions
     assert "d3" not in parts or parts["d3"].size < 0.1 * parts["d0"].size
-    best = asked.best(made)
+    best = asked.scorer.pick_best(made)
     assert used(best) == {"d0", "d1", "d2"} and "3 of 4 devices" in best.why
 
 
@@ -191,12 +199,12 @@ def test_beyond_the_paper_parts_follow_speed_and_slow_devices_may_be_left_out() 
 def test_equal_halves_take_at_least_as_long_as_they_are_said_to(name: str, count: int) -> None:
     """Every device has its part of every layer, whatever was cut; and no candidate is left out that would be the best."""
     asked = study(MODELS[name](), *(1e9 * (1 + n % 3) for n in range(count)))
-    first, words = plain(asked)
-    made = strategy(asked, search(asked, first), words)
-    least_s = equal_s(asked, first)
-    assert 0 <= least_s <= max(asked.outline(made).compute_s.values()) * (1 + 1e-9)
-    scores = [asked.score(one) for one in get("tofu")(asked)]
-    assert min(scores) <= asked.score(made)
+    first, words = choose_paper_team(asked.memo)
+    made = make_strategy(asked, search(asked, first), words)
+    least_s = equal_s(asked.memo, first)
+    assert 0 <= least_s <= max(asked.scorer.outline(made).compute_s.values()) * (1 + 1e-9)
+    scores = [asked.scorer.score(one) for one in get("tofu")(asked)]
+    assert min(scores) <= asked.scorer.score(made)
 
 
 def test_equal_halves_of_very_unequal_devices_are_not_searched_for() -> None:
@@ -211,12 +219,12 @@ def test_where_memory_is_short_few_copies_of_weights_are_kept() -> None:
     weights = sum(constant.nbytes for constant in graph.constants.values())
     devices = tuple(Device(f"d{n}", "k", 1.2e10, 3e9, 0.5 * weights) for n in range(4))
     asked = Study(Problem(graph, Cluster(devices, {}, LAN), "d0"))
-    team, _ = plain(asked)
-    free, counted = (Recursion(ByteCosts(asked, one), team).run() for one in (False, True))
-    assert asked.short_bytes(strategy(asked, free, "")) != {}
-    assert asked.short_bytes(strategy(asked, counted, "")) == {}
+    team, _ = choose_paper_team(asked.memo)
+    free, counted = (Recursion(ByteCosts(asked.memo, one), team).run() for one in (False, True))
+    assert asked.scorer.short_bytes(make_strategy(asked, free, "")) != {}
+    assert asked.scorer.short_bytes(make_strategy(asked, counted, "")) == {}
     assert counted.moved_bytes >= free.moved_bytes + weights
-    assert "copies of weights counted" in asked.best(get("tofu")(asked)).why
+    assert "copies of weights counted" in asked.scorer.pick_best(get("tofu")(asked)).why
 
 
 def test_devices_that_are_alike_are_searched_for_once() -> None:
@@ -230,7 +238,7 @@ def test_devices_on_quick_links_are_cut_apart_last() -> None:
     room = {name: n % 2 for n, name in enumerate(names)}
     links = {(a, b): quick for a in names for b in names if a < b and room[a] == room[b]}
     devices = tuple(Device(name, "k", 1e6, 1e6, 1e9) for name in names)
-    order = near_first(Cluster(devices, links, slow), names)
+    order = order_near_first(Cluster(devices, links, slow), names)
     assert order == ("d0", "d2", "d4", "d1", "d3", "d5")
     first, second = Team(tuple((name, 1.0) for name in order)).levels[0]
     assert first == ("d0", 3.0) and second == ("d1", 3.0)
@@ -262,7 +270,7 @@ def test_halves_of_halves_are_the_whole_and_each_level_refines_the_last(
     team = Team(tuple((f"d{n}", share) for n, share in enumerate(shares)))
     coarser = {"d0": FULL}
     for level, groups in enumerate(team.levels):
-        found = tiles("t", FULL, BOX, Divide(tuple(axes[: level + 1]), groups))
+        found = cut_tiles("t", FULL, BOX, Divide(tuple(axes[: level + 1]), groups))
         assert sum(tile.size for tile in found.values()) == FULL.size
         assert not FULL.subtract_all(found.values())
         assert all(tile.is_box for tile in found.values())
@@ -274,47 +282,47 @@ def test_halves_of_halves_are_the_whole_and_each_level_refines_the_last(
 def test_equal_halves_along_three_axes_are_a_grid() -> None:
     eight = tuple((f"d{n}", 1.0) for n in range(8))
     layer = Layer(0, (), ("t",), tuple(Axis(n, i, 4) for i, n in enumerate("abc")), opaque=False)
-    found = tiles("t", Region.full((4, 4, 4)), layer, Divide(("a", "b", "a"), eight))
+    found = cut_tiles("t", Region.full((4, 4, 4)), layer, Divide(("a", "b", "a"), eight))
     assert found["d0"] == Region.box((0, 1), (0, 2), (0, 4))
     assert found["d1"] == Region.box((1, 2), (0, 2), (0, 4))
     assert found["d6"] == Region.box((2, 3), (2, 4), (0, 4))
-    cubes = tiles("t", Region.full((4, 4, 4)), layer, Divide(("a", "b", "c"), eight))
+    cubes = cut_tiles("t", Region.full((4, 4, 4)), layer, Divide(("a", "b", "c"), eight))
     assert {tile.shape for tile in cubes.values()} == {(2, 2, 2)}
 
 
 def test_too_few_axes_for_the_devices_are_an_error() -> None:
     five = tuple((f"d{n}", 1.0) for n in range(5))
     with pytest.raises(ValueError, match="not enough"):
-        tiles("t", FULL, BOX, Divide(("batch", "height"), five))
+        cut_tiles("t", FULL, BOX, Divide(("batch", "height"), five))
 
 
 def test_what_cannot_be_cut_is_on_one_half_or_on_both() -> None:
     team = Team(tuple((name, 1.0) for name in "abc"))
     opaque = Layer(0, (), ("t",), (), opaque=True)
     anything = lambda axis: True  # noqa: E731
-    assert cuts(opaque, None, team, 0, anything) == (Whole(("a",)), Whole(("c",)), Whole(("a", "c")))
-    assert cuts(opaque, Whole(("a",)), team, 1, anything) == (Whole(("a",)), Whole(("b",)))
-    assert cuts(opaque, Whole(("c",)), team, 1, anything) == (Whole(("c",)),)
-    assert cuts(opaque, Whole(("a", "c")), team, 1, anything) == (Whole(("a", "b", "c")),)
+    assert list_cuts(opaque, None, team, 0, anything) == (Whole(("a",)), Whole(("c",)), Whole(("a", "c")))
+    assert list_cuts(opaque, Whole(("a",)), team, 1, anything) == (Whole(("a",)), Whole(("b",)))
+    assert list_cuts(opaque, Whole(("c",)), team, 1, anything) == (Whole(("c",)),)
+    assert list_cuts(opaque, Whole(("a", "c")), team, 1, anything) == (Whole(("a", "b", "c")),)
 
 
 def test_an_axis_is_cut_while_there_is_a_part_for_everybody() -> None:
     team = Team(tuple((name, 1.0) for name in "abcdefgh"))
     axes = (Axis("batch", 0, 2), Axis("height", 1, 4))
     layer, before = Layer(0, (), ("t",), axes, opaque=False), Divide(("batch",), team.levels[0])
-    found = cuts(layer, before, team, 1, lambda axis: True)
+    found = list_cuts(layer, before, team, 1, lambda axis: True)
     assert found == (Divide(("batch", "height"), team.levels[1]),)
-    last = cuts(layer, found[0], team, 2, lambda axis: True)
+    last = list_cuts(layer, found[0], team, 2, lambda axis: True)
     assert last == (Divide(("batch", "height", "height"), team.levels[2]),)
 
 
 def test_sums_stay_sums_and_are_cut_in_pieces() -> None:
     asked = study(mlp(), 1e6, 1e6, 1e6, 1e6)
-    team = plain(asked)[0]
-    layer = asked.layers[0]
-    first = [c for c in cuts(layer, None, team, 0, lambda axis: True) if isinstance(c, Reduce)]
+    team = choose_paper_team(asked.memo)[0]
+    layer = asked.memo.layers[0]
+    first = [c for c in list_cuts(layer, None, team, 0, lambda axis: True) if isinstance(c, Reduce)]
     assert first and all(isinstance(one.then, Divide) and one.shares == team.levels[0] for one in first)
-    second = cuts(layer, first[0], team, 1, lambda axis: True)
+    second = list_cuts(layer, first[0], team, 1, lambda axis: True)
     assert second and all(isinstance(c, Reduce) and c.axis == first[0].axis for c in second)
     assert all(c.shares == team.levels[1] for c in second if isinstance(c, Reduce))
 
@@ -322,7 +330,7 @@ def test_sums_stay_sums_and_are_cut_in_pieces() -> None:
 @pytest.mark.parametrize("axis", ["height", "channel", "inner"])
 def test_a_forced_axis_is_kept(axis: str) -> None:
     asked = study(residual(), 3e6, 2e6, 1e6, axis=axis)
-    found = search(asked, next(lifted(asked))[0])
+    found = search(asked, next(list_teams(asked.memo))[0])
     names: set[str] = set()
     for one in found.choices.values():
         names |= (
@@ -347,9 +355,9 @@ def test_equal_questions_have_equal_answers() -> None:
 
 
 def test_a_real_model_is_cut_in_space_at_each_step_and_moves_more_at_each() -> None:
-    asked = Study(Problem(load_graph(light("squeezenet")), study(mlp(), *[1e9] * 8).cluster, "d0"))
+    asked = Study(Problem(load_graph(light("squeezenet")), study(mlp(), *[1e9] * 8).memo.cluster, "d0"))
     found = search(asked)
     costs = [one.cost for one in found.solutions]
     assert len(costs) == 3 and costs == sorted(costs) and all(one.exact for one in found.solutions)
-    early = [found.choices[layer.number] for layer in asked.layers[:3]]
+    early = [found.choices[layer.number] for layer in asked.memo.layers[:3]]
     assert all(isinstance(one, Divide) and set(one.axes) <= {"height", "width"} for one in early)

@@ -295,8 +295,8 @@ def plan_of(graph: Graph, axis: str, devices: int) -> Plan:
     cluster = Cluster(tuple(Device(name, "box", 1e9, 1e9, 1e12) for name in names))
     study = Study(Problem(graph, cluster, names[0]))
     strategy = force(study, axis, tuple(zip(names, (0.6, 0.4, 0.5), strict=False)))
-    accesses = study.coarse.accesses
-    return make_plan(study.problem, strategy, model_digest="", accesses=accesses)
+    accesses = study.memo.coarse.accesses
+    return make_plan(study.memo.problem, strategy, model_digest="", accesses=accesses)
 
 
 def programs(devices: InProcess) -> Sequence[PreparedProgram]:

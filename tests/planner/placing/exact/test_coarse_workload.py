@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgepart.planner.errors import InternalError
-from edgepart.planner.placing.engine.compact_schedule import retimed
+from edgepart.planner.placing.engine.compact_schedule import retime
 from edgepart.planner.placing.engine.dispatch import dispatch
 from edgepart.planner.placing.engine.load import max_load
-from edgepart.planner.placing.exact.coarse_workload import coarsened, expanded, expanded_schedule
-from edgepart.planner.placing.exact.contract import contracted
-from edgepart.planner.placing.exact.dominators import dominators, joined, pieces
+from edgepart.planner.placing.exact.coarse_workload import coarsen, expand, expand_schedule
+from edgepart.planner.placing.exact.contract import contract
+from edgepart.planner.placing.exact.dominators import dominators, join_schedules, pieces
 from edgepart.planner.placing.problem.checker import check
 from edgepart.planner.placing.problem.schedule import PlacementFound
 from edgepart.planner.placing.problem.workload import TaskTensor, Workload
@@ -22,10 +22,10 @@ CHAIN = workload([(1.0, 2.0)] * 3, [(0, (1, 2), 100.0), (1, (2,), 100.0)], laten
 
 
 def test_what_is_merged_is_added_up() -> None:
-    coarse = coarsened(CHAIN, [(0, 1), (2,)])
+    coarse = coarsen(CHAIN, [(0, 1), (2,)])
     assert [task.compute_s for task in coarse.tasks] == [(2.0, 4.0), (1.0, 2.0)]
     assert coarse.tensors == (TaskTensor(0, (1,), 200.0, {(0, 1): 4.0, (1, 0): 4.0}),)
-    assert expanded([(0, 1), (2,)], (1, 0)) == (1, 1, 0)
+    assert expand([(0, 1), (2,)], (1, 0)) == (1, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_what_is_merged_is_added_up() -> None:
 )
 def test_groups_that_are_none_are_refused(groups: list[tuple[int, ...]], said: str) -> None:
     with pytest.raises(InternalError, match=said):
-        coarsened(CHAIN, groups)
+        coarsen(CHAIN, groups)
 
 
 @given(workloads(8, 3, groups=True), st.integers(1, 8), st.data())
@@ -49,19 +49,19 @@ def test_what_happens_to_groups_can_happen_to_their_tasks(
     if data.draw(st.booleans()):
         by_group = {task: n for n, group in enumerate(workload.groups) for task in group}
         drawn = [data.draw(machines) for _ in workload.groups]
-        groups = contracted(workload, most, [drawn[by_group[t]] for t in range(len(by_group))])
+        groups = contract(workload, most, [drawn[by_group[t]] for t in range(len(by_group))])
     else:
-        groups = contracted(workload, most)
-    coarse = coarsened(workload, groups)
+        groups = contract(workload, most)
+    coarse = coarsen(workload, groups)
     placement = [0] * len(coarse.tasks)
     for together in coarse.groups:
         machine = data.draw(machines)
         for task in together:
             placement[task] = machine
     schedule = dispatch(coarse, placement)
-    fine = expanded_schedule(workload, groups, schedule)
+    fine = expand_schedule(workload, groups, schedule)
     check(workload, PlacementFound(fine.placement, fine.makespan_s, fine))
-    assert retimed(workload, fine).makespan_s <= schedule.makespan_s + 1e-9
+    assert retime(workload, fine).makespan_s <= schedule.makespan_s + 1e-9
     assert max_load(workload, fine.placement) <= max_load(coarse, placement) + 1e-9
 
 
@@ -89,13 +89,13 @@ def test_pieces_add_up_to_the_whole(workload: Workload, data: st.DataObject) -> 
         (piece, dispatch(piece.workload, [placement[task] for task in piece.tasks]))
         for piece in pieces(workload)
     ]
-    whole = joined(workload, parts)
+    whole = join_schedules(workload, parts)
     assert whole.placement == tuple(placement)
     check(workload, PlacementFound(whole.placement, whole.makespan_s, whole))
 
 
 @given(workloads(40, 3), st.integers(1, 5))
 def test_any_graph_can_be_contracted_to_few_groups(workload: Workload, most: int) -> None:
-    groups = contracted(workload, most)
+    groups = contract(workload, most)
     assert len(groups) <= max(most, 2)
-    coarsened(workload, groups)
+    coarsen(workload, groups)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgepart.planner.placing.engine.dispatch import dispatch
-from edgepart.planner.placing.exact.repeats import Layered, improved, repeating
+from edgepart.planner.placing.exact.repeats import Layered, find_repeats, improve_repeats
 from edgepart.planner.placing.problem.checker import violations
 from edgepart.planner.placing.problem.schedule import PlacementFound, PlacementSchedule
 from edgepart.planner.placing.problem.workload import Workload
@@ -39,9 +39,9 @@ def searched(
     graph: Workload, start: PlacementSchedule, *, solvable: bool = True, seconds: float = 1e5
 ) -> Layered:
     ticks = count()
-    parts = repeating(graph)
+    parts = find_repeats(graph)
     assert parts
-    return improved(
+    return improve_repeats(
         graph, start, parts, clock=lambda: float(next(ticks)), until=seconds, solvable=lambda _: solvable
     )
 
@@ -98,8 +98,8 @@ def test_what_repeats_nothing_is_left_alone() -> None:
     rows = tuple(
         replace(task, compute_s=(float(number), 1.0)) for number, task in enumerate(graph.tasks, start=1)
     )
-    assert repeating(graph)
-    assert not repeating(replace(graph, tasks=rows))
+    assert find_repeats(graph)
+    assert not find_repeats(replace(graph, tasks=rows))
 
 
 def test_without_time_nothing_is_found() -> None:

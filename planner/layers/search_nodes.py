@@ -1,9 +1,12 @@
-"""Reach: a layer together with what it computes again of the pulled operators behind it, back to the tensors that
-other layers hold. What a layer-wise search chooses for. Rules only.
+"""The nodes of a layer-wise search: what it takes a choice for.
+
+A node is a layer together with the pulled operators before it that its devices compute again, back to the tensors that
+other layers hold. Takes the layers of a graph; gives the nodes, with equal kinds where they are the same but for names,
+so that the cost levels (planner/cost, planner/layerwise) measure each kind once. Rules only.
 
 A pulled tensor that several layers read (the Concat at the end of an inception module) is a **junction**: a node of
 the search of its own, as a layer is in OptCNN, that stands for how its readers find it put together. Nothing is laid out
-by what is chosen for it: each reader still pulls what it needs; but what they agree on is moved, and paid for, once."""
+by what is chosen for it: each reader still pulls what it needs; but what they agree on moves, and costs, once."""
 
 from __future__ import annotations
 
@@ -23,9 +26,9 @@ class SearchNode:
     operators: tuple[Operator, ...]
     """Its own, and the pulled ones that it computes again, each before what it reads."""
     sources: tuple[str, ...]
-    """What it reads of others: exits of other reaches, and inputs of the model."""
+    """What it reads of others: exits of other nodes, and inputs of the model."""
     kind: int
-    """Equal for reaches of one model that are the same but for names: blocks of a network repeat."""
+    """Equal for nodes of one model that are the same but for names: blocks of a network repeat."""
 
     @property
     def exits(self) -> tuple[str, ...]:
@@ -37,14 +40,14 @@ class SearchNode:
         return self.layer.number < 0
 
 
-def reaches(coarse: Coarse, free: frozenset[str] = frozenset()) -> tuple[SearchNode, ...]:
-    """Of every layer that has exits, and of every junction; in the order of their last operators. `free` are the
-    operators that cost nothing where they stand, which makes otherwise equal reaches different."""
-    return tuple(_RecomputeBuilder(coarse, free).run())
+def find_search_nodes(coarse: Coarse, free: frozenset[str] = frozenset()) -> tuple[SearchNode, ...]:
+    """A node for every layer that has exits, and for every junction, in the order of their last operators. `free` are the
+    names of operators that cost nothing where they stand, which makes otherwise equal nodes different."""
+    return tuple(_SearchNodeBuilder(coarse, free).run())
 
 
 @dataclass
-class _RecomputeBuilder:
+class _SearchNodeBuilder:
     coarse: Coarse
     free: frozenset[str]
     pulled: frozenset[str] = field(init=False)
@@ -65,7 +68,7 @@ class _RecomputeBuilder:
             (self._junction(name, number), [graph.by_name[name]]) for name, number in self.joints.items()
         ]
         for layer, own in sorted(starts, key=lambda one: self.position[one[1][-1].name]):
-            yield self._reach(layer, own)
+            yield self._make_node(layer, own)
 
     def _find_joints(self) -> None:
         """Pulled operators with more than one reader, from the last back."""
@@ -96,7 +99,7 @@ class _RecomputeBuilder:
         axes = tuple(axis for axis in self.coarse.accesses[name].axes() if axis.reducer is None)
         return Layer(number, (op,), op.outputs, axes, opaque=False)
 
-    def _reach(self, layer: Layer, own: list[Operator]) -> SearchNode:
+    def _make_node(self, layer: Layer, own: list[Operator]) -> SearchNode:
         graph = self.coarse.graph
         members = {op.name: op for op in own}
         sources: dict[str, None] = {}

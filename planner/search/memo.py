@@ -1,0 +1,241 @@
+"""Memo: what is known about one problem on its devices, each fact worked out once and remembered.
+
+It answers what strategies ask about the model and the cluster: layers, costs, speeds, places to cut, memory limits. It
+knows nothing of candidates (candidates.py) or of what they would do (scorer.py). Rules only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar, cast
+
+from edgepart.planner.cost.chain_cost import ChainCosts
+from edgepart.planner.cost.cost import Cost, Profiles
+from edgepart.planner.cost.layer_cost import LayerCosts
+from edgepart.planner.cost.operator_cost import OperatorCosts
+from edgepart.planner.errors import UsageError
+from edgepart.planner.layers.coarsen import Coarse, Layer, coarsen
+from edgepart.planner.layers.search_nodes import SearchNode
+from edgepart.planner.layout.choices import Shares
+from edgepart.planner.layout.propagate import LayoutPropagator
+from edgepart.planner.layout.strategy import Problem
+from edgepart.planner.lowering.lower import Lowering
+from edgepart.planner.plans.reduced_precision import least_share
+from edgepart.planner.region import Region
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class CutPoint:
+    """A place between layers that no layer straddles."""
+
+    position: int
+    """Operators up to this index lie before it."""
+    last: str
+    """Name of the operator just before it."""
+    crossing: frozenset[str]
+    """Exits that are written before it and read after it."""
+    seconds: float
+    """Time that the fastest device takes to compute what lies before it."""
+
+
+class Memo:
+    """One problem, and the facts about it that strategies ask for."""
+
+    def __init__(self, problem: Problem, profiles: Profiles | None = None) -> None:
+        """`profiles` are measured seconds of segments. UsageError for an unknown objective or gateway."""
+        self.problem = problem
+        self.graph = problem.graph
+        self.cluster = problem.cluster
+        self.cost = Cost(problem.cluster, problem.graph, profiles or {})
+        if problem.objective not in ("latency", "throughput"):
+            raise UsageError(f"objective {problem.objective!r}: choose 'latency' or 'throughput'")
+        problem.cluster.device(problem.gateway)
+        self._seconds: dict[str, Mapping[str, float]] = {}
+        self._made: dict[Callable[[Memo], Any], Any] = {}
+        self._layer_costs: dict[int, LayerCosts] = {}
+        """By number of a search node's layer."""
+
+    def on(self, problem: Problem) -> Memo:
+        """A memo of another problem about the same graph, as with another cluster or other memory limits. It shares what
+        depends on the graph alone."""
+        other = Memo(problem, self.cost.profiles)
+        other._layer_costs = self._layer_costs
+        shared = ("coarse", "propagator", "operator_costs", "chain_costs")
+        other.__dict__.update({name: getattr(self, name) for name in shared})  # Fills the cached properties.
+        return other
+
+    def once(self, make: Callable[[Memo], T]) -> T:
+        """What `make` returns for this memo; it is called once."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        return cast(T, self._made[make])
+
+    # The model.
+
+    @cached_property
+    def coarse(self) -> Coarse:
+        """The graph's layers."""
+        return coarsen(self.graph)
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers that need a choice: those with exits."""
+        return tuple(layer for layer in self.coarse.layers if layer.exits)
+
+    @cached_property
+    def axis_names(self) -> tuple[str, ...]:
+        """Axes along which at least one layer can be divided, the most frequent first."""
+        count: dict[str, int] = {}
+        for layer in self.layers:
+            for axis in layer.axes:
+                if layer.splits(axis.name):
+                    count[axis.name] = count.get(axis.name, 0) + 1
+        return tuple(sorted(count, key=lambda name: (-count[name], name)))
+
+    @cached_property
+    def position(self) -> Mapping[str, int]:
+        """By operator, its index in the graph."""
+        return {op.name: index for index, op in enumerate(self.graph.operators)}
+
+    @cached_property
+    def last_position(self) -> Mapping[int, int]:
+        """By number of a layer that has exits, the index of its last operator."""
+        return {layer.number: max(self.position[op.name] for op in layer.operators) for layer in self.layers}
+
+    @cached_property
+    def cut_points(self) -> tuple[CutPoint, ...]:
+        """Every place that no layer straddles, in the model's order."""
+        return tuple(_find_cut_points(self))
+
+    # Tools that work out candidates; each keeps what candidates have in common.
+
+    @cached_property
+    def propagator(self) -> LayoutPropagator:
+        """Works layouts out from choices."""
+        return LayoutPropagator(self.coarse)
+
+    @cached_property
+    def operator_costs(self) -> OperatorCosts:
+        """Measures what operators do for regions."""
+        return OperatorCosts(self.coarse, self.cost)
+
+    @cached_property
+    def chain_costs(self) -> ChainCosts:
+        """Measures what chains of operators do for regions."""
+        return ChainCosts(self.coarse, self.operator_costs)
+
+    def layer_costs_of(self, node: SearchNode) -> LayerCosts:
+        """Measures what devices do for their parts of one node of a layer-wise search."""
+        found = self._layer_costs.get(node.layer.number)
+        if found is None:
+            found = self._layer_costs[node.layer.number] = LayerCosts(self.operator_costs, node)
+        return found
+
+    @cached_property
+    def lowering(self) -> Lowering:
+        """Lowers strategies to plans."""
+        return Lowering(self.problem, self.cost, self.coarse.accesses)
+
+    # The devices.
+
+    def limit_bytes(self, device: str) -> float:
+        """Memory that a plan may use there."""
+        own = self.cluster.device(device).memory_bytes
+        return min(own, self.problem.memory_limit_bytes.get(device, own))
+
+    def seconds_on(self, device: str) -> Mapping[str, float]:
+        """By operator, seconds to compute all of it on that device."""
+        found = self._seconds.get(device)
+        if found is None:
+            by_name, accesses = self.graph.by_name, self.coarse.accesses
+            found = self._seconds[device] = {
+                name: self.cost.compute_s(by_name[name], accesses[name], full, device)
+                for name, full in self._full_outputs.items()
+            }
+        return found
+
+    @cached_property
+    def _full_outputs(self) -> Mapping[str, dict[int, Region]]:
+        """By operator, the region of each of its outputs in full."""
+        tensors = self.graph.tensors
+        return {
+            op.name: {i: tensors[n].region for i, n in enumerate(op.outputs) if n}
+            for op in self.graph.operators
+        }
+
+    @cached_property
+    def chain_s(self) -> Mapping[str, Mapping[str, float]]:
+        """By device, and by name of an operator or of a chain's last operator, seconds to compute all of it there."""
+        members = {chain[-1].name: [op.name for op in chain] for chain in self.chain_costs.chains}
+        found: dict[str, Mapping[str, float]] = {}
+        for device in self.whole_s:
+            each = self.seconds_on(device)
+            found[device] = {**each, **{n: sum(each[op] for op in ops) for n, ops in members.items()}}
+        return found
+
+    @cached_property
+    def whole_s(self) -> Mapping[str, float]:
+        """By device, seconds to compute the whole model there."""
+        return {
+            device.name: self.cost.segment_s(device.name) + sum(self.seconds_on(device.name).values())
+            for device in self.cluster.devices
+        }
+
+    @cached_property
+    def by_speed(self) -> tuple[str, ...]:
+        """Devices, fastest first; the gateway comes first among equals."""
+        return tuple(
+            sorted(self.whole_s, key=lambda name: (self.whole_s[name], name != self.problem.gateway))
+        )
+
+    @cached_property
+    def fastest_s(self) -> Mapping[str, float]:
+        """By operator, seconds to compute all of it on the fastest device."""
+        return self.seconds_on(self.by_speed[0])
+
+    def shares(self, devices: Iterable[str]) -> Shares:
+        """Devices with shares in proportion to how fast each computes the whole model."""
+        return tuple((name, 1 / self.whole_s[name]) for name in devices)
+
+    def travel_bytes(self, name: str) -> float:
+        """Bytes per element of a tensor on its way between devices, at the least."""
+        share = least_share(self.graph.tensors.get(name), self.problem.transfer_dtype)
+        return self.cost.item_bytes(name) * share
+
+
+def _find_cut_points(memo: Memo) -> Iterator[CutPoint]:
+    """Sweeps once along the model: a layer is open between its first and its last operator."""
+    coarse, operators = memo.coarse, memo.graph.operators
+    last_read = _find_last_reads(memo)
+    ends = {end: number for number, end in memo.last_position.items()}
+    open_layers: set[int] = set()
+    alive: set[str] = set()
+    seconds = 0.0
+    for index, op in enumerate(operators):
+        seconds += memo.fastest_s[op.name]
+        if not coarse.is_pulled(op):
+            open_layers.add(coarse.layer_of[op.name])
+        number = ends.get(index)
+        if number is None:
+            continue
+        open_layers.discard(number)
+        alive = {n for n in (*alive, *coarse.layers[number].exits) if last_read[n] > index}
+        if not open_layers and alive:
+            yield CutPoint(index, op.name, frozenset(alive), seconds)
+
+
+def _find_last_reads(memo: Memo) -> dict[str, int]:
+    """By tensor, the index of the last operator that reads it. A pulled reader counts where its own readers stand."""
+    coarse, graph, last = memo.coarse, memo.graph, dict[str, int]()
+    for op in reversed(graph.operators):
+        for name in filter(None, op.outputs):
+            last[name] = memo.position[op.name]
+            for reader in graph.consumers[name]:
+                reads = [memo.position[reader.name]]
+                if coarse.is_pulled(reader):
+                    reads = [last[n] for n in reader.outputs if n]
+                last[name] = max([last[name], *reads])
+    return last
