@@ -1,6 +1,6 @@
 """Backend: the ONNX backend API (onnx.backend.base) over devices that are all in this process. Door: it makes sessions.
 
-    from edgepart.agent.verify import backend
+    from edgepart.agent import backend
     prepared = backend.prepare(model, shares=(0.5, 0.3, 0.2), axis="channel")
     prepared.run([x])
     prepared.report  # {"split": {node: axis}, "opaque": {node: reason}, "devices_used": 3}
