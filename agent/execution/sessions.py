@@ -360,7 +360,7 @@ class Sessions:
 
     def _compiled(self, segment: Segment, ports: frozenset[str]) -> LoadedSegment | None:
         """The compiled segment; None if there is no compiler, the segment is the whole model, or it has no compiled form.
-        Raises Uncompiled in the last case if `ports` are to be blocked, because an uncompiled session has no blocked ports."""
+        Raises Uncompiled in the last case if `ports` are to be blocked, because only compiled sessions block ports."""
         if self._compiler is None or segment.whole:
             return None
         try:
