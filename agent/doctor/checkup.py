@@ -1,7 +1,7 @@
-"""Checkup: what about this box itself may keep it out of a cluster, or slow. Door: it reads the system; `judge_*` are
-rules.
+"""Checkup: looks for what may keep this box out of a cluster, or make it slow. Door: it reads the system; the functions
+`judge_*` are rules.
 
-It changes nothing, asks nobody, and works with no agent running.
+It changes nothing, asks no other box, and works without a running agent.
 """
 
 from __future__ import annotations
@@ -25,33 +25,35 @@ GOOD, NOTE, BAD = "good", "note", "bad"
 LEVELS = (GOOD, NOTE, BAD)
 
 FULL_BYTES, TIGHT_BYTES = 64 << 20, 1 << 30
-"""Of disk: under the first agents cannot keep what they must; under the second models may not find room."""
+"""Free disk space: with less than the first, agents cannot keep what they must; with less than the second, there may be no
+room for models."""
 LITTLE_BYTES = 256 << 20
-"""Of memory; an agent without a plan takes about 105 MB."""
+"""Little memory: an agent without a plan takes about 105 MB."""
 SWAPPED = 0.25
-"""Of swap in use from which a box is likely to be slow."""
+"""The part of swap in use from which a box is likely to be slow."""
 EPOCH_S = 1_700_000_000
-"""A clock before this (November 2023) was never set."""
+"""A clock that shows an earlier time (November 2023) was never set."""
 _TIME_ERROR = 5
-"""What adjtimex(2) answers where nothing keeps the clock right."""
+"""The answer of adjtimex(2) if nothing keeps the clock right."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at."""
+    """One check of the box, and its result."""
 
     name: str
     level: str
     """One of LEVELS."""
     text: str
     do: str = ""
+    """What the user can do; "" if nothing is needed."""
 
 
 def checkup(
     state: Path, port: int, threads: int | None = None, limit_bytes: int | None = None
 ) -> list[Check]:
-    """All of them. `state`: the agent's folder, or where it would be; `port`: where others connect; the rest: what the
-    agent that runs was started with, where one does."""
+    """All checks. `state` is the agent's folder, which need not exist, and `port` the port to which members connect.
+    `threads` and `limit_bytes` are the settings of the agent that runs; None if there is none."""
     available, total = system.memory()
     disk = system.known("how full its disk is", lambda: shutil.disk_usage(_existing(state)))
     cpuinfo = system.text_of(Path("/proc/cpuinfo"))
@@ -90,7 +92,7 @@ def judge_disk(free_bytes: int, state: Path) -> Check:
 
 
 def judge_clock(now: float, kept: bool | None) -> Check:
-    """`kept`: whether something keeps it right; None where that cannot be known."""
+    """`kept` says whether something keeps the clock right; None if that is unknown."""
     text = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
     if now < EPOCH_S:
         return Check("clock", BAD, f"{text}: it was never set", "set it: `timedatectl set-ntp true`")
@@ -134,7 +136,7 @@ def judge_swap(used: int, total: int) -> Check:
 
 
 def judge_threads(cores: int, threads: int | None) -> Check:
-    """`threads`: what the agent was told."""
+    """`threads` is the agent's setting; None if it has none."""
     if threads is not None and threads > cores:
         text = f"{threads} threads on {cores} cores"
         return Check("threads", NOTE, text, "threads that wait for each other are slower: lower --threads")
@@ -148,7 +150,8 @@ def judge_aes(lacking: bool) -> Check:
 
 
 def judge_ruleset(text: str, port: int) -> Check:
-    """Of `nft list ruleset` or `iptables -S`: whether something drops what comes in, and does not name the port."""
+    """Judge the output of `nft list ruleset` or `iptables -S`: whether incoming packets are dropped, and no rule names the
+    port."""
     drops = any(
         ("hook input" in line and "policy drop" in line) or line.startswith("-P INPUT DROP")
         for line in text.splitlines()
@@ -162,7 +165,7 @@ def judge_ruleset(text: str, port: int) -> Check:
 
 
 def firewall(port: int) -> Check:
-    """What can be seen of one, which depends on who asks."""
+    """Look for a firewall. Only root can read its rules."""
     for command in (("nft", "list", "ruleset"), ("iptables", "-S")) if os.geteuid() == 0 else ():
         if (program := shutil.which(command[0], path="/usr/sbin:/sbin:/usr/bin:/bin")) is None:
             continue
@@ -183,7 +186,7 @@ def _clock_kept() -> bool | None:
     try:
         code = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.create_string_buffer(1024))
     except (OSError, AttributeError):
-        return None  # not this kind of system
+        return None  # This is no Linux.
     return None if code < 0 else code != _TIME_ERROR
 
 

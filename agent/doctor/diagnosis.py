@@ -1,5 +1,5 @@
-"""Diagnosis: whether a box is a member, why it is not, and what a person can do about it. Rules over what sightings.py
-keeps and what membership and plans say; no door, time is an argument (seconds since 1970).
+"""Diagnosis: decides whether a box is a member, why it is not, and what the user can do about it. Rules over what
+sightings.py keeps and what membership and plans say; no door, time is an argument (seconds since 1970).
 """
 
 from __future__ import annotations
@@ -18,59 +18,60 @@ from edgepart.planner.figures import nbytes
 from edgepart.planner.report.sentences import headline
 
 RECENT_S = 60.0
-"""Tries and announcements are news for so long."""
+"""Seconds for which tries and announcements count as recent."""
 GRACE_S = 3.0
-"""A box that was heard of no longer ago is just being called."""
+"""Seconds after the end of a link in which a new one is expected."""
 SMALL_BYTES = 16 << 20
-"""A device with less room than this is left out of most plans."""
+"""A device on which plans may take less memory than this is left out of most plans."""
 
 MEMBER, OTHER_CLUSTER, OUT, GONE, NEW = "member", "other cluster", "out", "gone", "new"
-"""What a box is, besides membership's own words: OUT is seen but not in, GONE was not heard of lately."""
+"""States of a box besides membership's own: OUT was seen but is no member, GONE was not heard of lately."""
 
 
 LESS_LOAD = "see what else runs there: `top`. Plans are made for the load only once it has lasted for minutes"
-"""What to do about a device that is starved."""
+"""Advice about a device that is starved."""
 
 
 @dataclass(frozen=True, slots=True)
 class Me:
-    """The agent that is asked."""
+    """The agent that makes the diagnosis."""
 
     node: str
     name: str
     fingerprint: str
     version: str
     port: int
-    """Where others connect to."""
+    """The port to which members connect."""
     running: bool = True
-    """Whether there is an agent, or only somebody who looks around."""
+    """Whether an agent runs here; False for a survey without one."""
     through_broker: bool = False
     """Whether members reach each other through a broker alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A box as membership has it."""
+    """A box as membership knows it."""
 
     status: str
-    """One of control.STATUSES, LEAVING, or another word that membership has for it."""
+    """One of control.STATUSES, LEAVING, or another status of membership's."""
     for_s: float
+    """Seconds since the status changed."""
     name: str = ""
     measured: bool = False
     memory_bytes: float | None = None
-    """What plans may take there, where it was measured."""
+    """Bytes that plans may take there; None if it was not measured."""
     starved: Starved = field(default_factory=Starved)
-    """Whether it gets the CPU when it needs it."""
+    """Whether the device is starved of the CPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What there is to say of one box."""
+    """The diagnosis of one box."""
 
     state: str
     why: str = ""
     do: str = ""
-    """For a person; empty where all is well, or nothing can be done."""
+    """What the user can do; "" if all is well, or nothing can be done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +80,15 @@ class ServedDeployment:
 
     name: str
     devices: tuple[str, ...]
-    """Names of those that the plan uses; empty where there is no plan yet."""
+    """Names of the devices that the plan uses; empty if there is no plan yet."""
     allowed: tuple[str, ...]
-    """Names of those that the user restricted it to; empty is all."""
+    """Names of the devices to which the user restricted it; empty means all devices."""
     why: str
-    """Why the plan is what it is; without a plan, why there is none."""
+    """Why the plan was chosen; without a plan, why there is none."""
 
 
 def diagnose(box: Box, seat: Seat | None, me: Me, now: float) -> Verdict:
-    """One box."""
+    """The diagnosis of a box; `seat` is None if membership does not know it."""
     if seat is not None and seat.status not in ("", DEAD, LEFT):
         return _seated(seat)
     if box.fingerprint and box.fingerprint != me.fingerprint[:16]:
@@ -142,7 +143,7 @@ def _outside(box: Box, me: Me, now: float) -> Verdict:
     tries = _recent(box.tries)
     if not tries:
         return _untried(box, me, now, announced)
-    # Of those that fared alike the one that was tried first: the likeliest.
+    # Of several with the same fault, take the address that was tried first: it is the likeliest.
     worst = min(reversed(tries), key=lambda one: ORDER.index(one.fault))
     if worst.fault is None:
         return _came_and_went(box, now) if me.running else _ANSWERS
@@ -198,7 +199,7 @@ def _unconnected(
 
 
 def left_out(name: str, seat: Seat, served: Iterable[ServedDeployment]) -> list[tuple[str, str]]:
-    """Deployments whose plan does not use the member of that name, and why."""
+    """The deployments whose plans do not use the member of that name, each with the reason."""
     found = []
     for one in served:
         if name in one.devices:
@@ -216,7 +217,7 @@ def left_out(name: str, seat: Seat, served: Iterable[ServedDeployment]) -> list[
 
 
 def shared_names(named: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
-    """(node, name) pairs to the nodes of each name that several have.
+    """The nodes of each name that several nodes have, from (node, name) pairs.
 
     >>> shared_names([("1", "pi"), ("2", "nas"), ("3", "pi")])
     {'pi': ('1', '3')}
@@ -227,7 +228,7 @@ def shared_names(named: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]
 
 
 def clashes(named: Iterable[tuple[str, str]]) -> list[str]:
-    """What people are told of names that several boxes have, from (node, name) pairs."""
+    """A note for each name that several boxes have, from (node, name) pairs."""
     return [
         f"{len(nodes)} boxes are called {name!r}: they are told apart by their ids ({', '.join(nodes)}); "
         "`edgepart agent --name` gives one another name"
@@ -236,7 +237,8 @@ def clashes(named: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def ago(seconds: float) -> str:
-    """
+    """A time in the past, in words.
+
     >>> ago(0.2), ago(75), ago(7200), ago(200000)
     ('just now', '75 s ago', '2 h ago', '2 days ago')
     """
@@ -249,7 +251,7 @@ def ago(seconds: float) -> str:
 
 
 def _heard(box: Box, now: float, within_s: float, since: float | None = None) -> float | None:
-    """When it announced itself last, if that was lately."""
+    """When the box announced itself last, within `within_s` seconds or after `since`; None if it did not."""
     times = [at for way, at in box.heard if way in (MDNS, BROKER)]
     start = now - within_s if since is None else since
     return max((at for at in times if at > start), default=None)
@@ -272,7 +274,7 @@ def _ways(box: Box, now: float) -> str:
 
 
 def _recent(tries: Sequence[Try]) -> list[Try]:
-    """Those of the time of the newest: an address that it had yesterday says nothing of today."""
+    """The tries made about when the newest was made: an address that a box had yesterday says nothing about today."""
     newest = max((one.at for one in tries), default=0.0)
     return [one for one in tries if newest - one.at < RECENT_S]
 

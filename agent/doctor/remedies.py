@@ -1,7 +1,7 @@
-"""Remedies: what a person is told of each fault, and which of several faults says most. Facts: no rule, no door.
+"""Remedies: what the user is told about each fault, and the order in which several faults count. Facts: no rule, no door.
 
-In texts, {address} is the one that was tried, {its_port} its port, {port} this agent's, {text} what was said, {here} and
-{there} the versions.
+In the texts, {address} is the address that was tried, {its_port} its port, {port} this agent's port, {text} the error's
+text, and {here} and {there} are the versions of both agents.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ ORDER: tuple[Fault | None, ...] = (
     Fault.UNKNOWN_NAME,
     Fault.ITSELF,
 )
-"""Whichever address came furthest says what is wrong. What another box answers (a container's bridge is everybody's) says
-less than that the right one does not."""
+"""Faults in the order in which they count: the address whose try came furthest tells most. An answer of another box tells
+less than no answer of the right one, because many boxes have the address of a container's bridge."""
 
 _CLOCKS = "set the clocks of both boxes right (`timedatectl`); where they are, it has to join anew"
 
-REASONS: dict[Fault, tuple[str, str]] = {  # why, and what to do
+REASONS: dict[Fault, tuple[str, str]] = {  # The reason, and what to do.
     Fault.REFUSED: (
         "{address} refuses: nobody listens there, or a firewall says so",
         "start its agent; if it runs, look at its --listen, and let its port in (`ufw allow {its_port}/tcp`)",

@@ -1,5 +1,5 @@
-"""Doctor: what the agent knows of each box that it has heard of, and of itself, as one document. Door: the event loop's
-thread reads the core's state there; judgements are diagnosis.py's and checkup.py's.
+"""Report: puts what the agent knows about itself and each box that it has heard of into one document. Door: it reads the
+core's state in the event loop's thread; diagnosis.py and checkup.py make the judgements.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from edgepart.agent.serving.loaded_plans import Plans
 from edgepart.agent.wire.address import Address
 
 HEARD_S = 20.0
-"""An agent that has not heard its own announcement for so long has no multicast."""
+"""Seconds after which an agent that has not heard its own announcement has no multicast."""
 
 
 class Doctor:
-    """Of one agent."""
+    """Makes the report of one agent."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Doctor:
         lookout: Lookout,
         warnings: Callable[[], list[str]],
     ) -> None:
-        """`warnings`: what somebody should see to about certificates and keys, a sentence each."""
+        """`warnings` returns what the user should know about certificates and keys, a sentence each."""
         through_broker = options.transport == "mqtt"
         self._me = Me(core.node, name, fingerprint, __version__, listen[1], through_broker)
         self._options = options
@@ -66,7 +66,7 @@ class Doctor:
         self._began = time.time()
 
     async def document(self) -> dict[str, Any]:
-        """{"agent", "boxes", "knocks", "checks", "notes"}: see docs/operations.md."""
+        """The report: {"agent", "boxes", "knocks", "checks", "notes"}; see docs/operations.md."""
         options, port = self._options, self._me.port
         checks = await asyncio.to_thread(
             checkup, options.state, port, options.threads, options.memory_limit_bytes
@@ -94,7 +94,7 @@ class Doctor:
         }
 
     def _names(self, boxes: Iterable[Box]) -> dict[str, str]:
-        """What each box calls itself."""
+        """The name that each box gives itself, by node id."""
         peers = self._core.membership.peers
         said = {box.node: box.name for box in boxes if box.node}
         said |= {node: peer.hello.name for node, peer in peers.items() if peer.hello.name}
@@ -132,7 +132,7 @@ class Doctor:
                 why = said_aside(entry.name, entry.fault) if entry.fault else why
                 yield ServedDeployment(entry.name, (), entry.options.devices, why)
 
-    # Of the agent itself
+    # The agent itself
 
     def _own(self, boxes: tuple[Box, ...], now: float) -> Iterator[Check]:
         yield Check("agent", GOOD, f"runs as {self._me.name} ({self._me.node}), {self._me.version}")
@@ -185,7 +185,7 @@ class Doctor:
 
 
 def box_document(box: Box, verdict: Verdict, now: float) -> dict[str, Any]:
-    """One entry of "boxes"."""
+    """The entry of a box in the report's "boxes"."""
     return {
         "node": box.node or None,
         "name": box.name,
@@ -210,7 +210,7 @@ def box_document(box: Box, verdict: Verdict, now: float) -> dict[str, Any]:
 
 
 def own_names(membership: Membership) -> list[tuple[str, str]]:
-    """Members' ids, and what each calls itself, which others may do as well."""
+    """The id of each member and the name that it gives itself, which may not be unique."""
     inside = [member.node for member in membership.members()]
     said = {node: peer.hello.name for node, peer in membership.peers.items()}
     return [(node, said.get(node, membership.facts.name)) for node in inside]

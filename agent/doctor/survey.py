@@ -1,6 +1,7 @@
-"""Survey: looking around where no agent runs: who announces itself, and who answers where members were. Door: sockets.
+"""Survey: looks around on a device without a running agent: which boxes announce themselves, and which answer at the
+addresses of members. Door: sockets.
 
-Nothing is announced and nothing is changed. Without an identity nobody can be asked to prove anything.
+It announces nothing and changes nothing. Without an identity it only listens, as no box could prove who it is.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ from edgepart.planner.errors import EdgepartError, UsageError
 log = logging.getLogger(__name__)
 
 LISTEN_S = 4.0
-"""For announcements; they come within 1.3 s where multicast works."""
+"""Seconds to wait for announcements; they come within 1.3 s if multicast works."""
 REACH_S = 3.0
-"""For each step of each address."""
+"""Seconds for each step of connecting to an address."""
 
 
 async def survey(state: Path, listen_s: float = LISTEN_S) -> dict[str, Any]:
-    """The same document as an agent's doctor gives, with "agent": {"running": False}."""
+    """The same document as Doctor.document, with "agent": {"running": False}."""
     identity, trouble = _identity(state)
     book = Boxes()
     if identity is not None:
@@ -105,7 +106,7 @@ def _remember(book: Boxes, identity: Identity, state: Path) -> None:
 
 
 async def _listen(book: Boxes, identity: Identity | None, listen_s: float) -> str | None:
-    """Why it could not, or None."""
+    """Listen for announcements. Returns why that is not possible, or None."""
 
     def on_seen(seen: AgentHint) -> None:
         if identity is None or seen.node_id != identity.node_id:
@@ -133,7 +134,7 @@ async def _listen(book: Boxes, identity: Identity | None, listen_s: float) -> st
 
 
 def _reach(identity: Identity, book: Boxes, box: Box) -> None:
-    """Tries every address of a box of this cluster; whoever answers is left alone again."""
+    """Try every address of a box of this cluster; a link that comes up is closed at once."""
     if box.fingerprint and box.fingerprint != identity.fingerprint[:16]:
         return
     addresses = [parse_address(text) for text in box.addresses]
@@ -149,7 +150,7 @@ def _reach(identity: Identity, book: Boxes, box: Box) -> None:
 
 
 class _Notes:
-    """Keeps what a survey's tries come to. Each box is one thread's, so nothing is written twice at once."""
+    """Keeps the results of a survey's tries. Each box belongs to one thread, so no two threads write the same entry."""
 
     def __init__(self, book: Boxes) -> None:
         self._book = book
@@ -158,7 +159,7 @@ class _Notes:
         self._book.tried(node, address, fault, text, time.time())
 
     def called(self, node: str, address: str) -> None:
-        """Nobody calls where nobody listens."""
+        """Does nothing: no box can call a survey, which does not listen."""
 
     def knocked(self, address: str, why: str) -> None:
-        """Nor knocks."""
+        """Does nothing, for the same reason."""

@@ -1,4 +1,4 @@
-"""The handlers of HTTP: inference by three protocols, uploads, management, metrics and the dashboard.
+"""The HTTP handlers: inference by the Open Inference Protocol, uploads, management, metrics and the dashboard.
 
 May import: agent/api, agent/host, agent/trace, agent/wire, planner/errors, planner/plans, planner/vocabulary.
 """

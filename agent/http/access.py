@@ -1,10 +1,10 @@
-"""Who may do what over HTTP. Rules: no door.
+"""Access: decides which requests HTTP serves. Rules: no door.
 
-Writes (deploy, undeploy) always need the cluster's admin credential as `Authorization: Bearer ...`. Reads and
-inference are free from this machine and need the credential from anywhere else; inference may be opened to all, or
-closed to this machine's programs too. A request counts as from this machine only when it came over loopback, through no
-proxy, and not from a web page of another origin: a page that a person's browser has open must not reach the agent
-(cross-site requests, DNS rebinding).
+Writes (deploy, undeploy) always need the cluster's admin credential as `Authorization: Bearer ...`. Reads and inference are
+free for this machine and need the credential from anywhere else; inference may be opened to all clients, or closed even to
+this machine's programs. A request counts as from this machine only if it came over loopback, through no proxy, and not from
+a web page of another origin: a page open in the user's browser must not reach the agent (cross-site requests, DNS
+rebinding).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
 def authorise(
     peer: str | None, headers: Mapping[str, str], credential: str, *, write: bool, openness: str = LOCAL
 ) -> None:
-    """NotAuthorised unless the request may be served. `peer` is the client's address, None where it is not
-    known."""
+    """Raises NotAuthorised unless the request may be served. `peer` is the client's address; None if it is unknown.
+    `openness` is LOCAL, OPEN or CLOSED."""
     if headers.get("Authorization"):
         if shows(headers, credential):
             return
@@ -42,19 +42,19 @@ def authorise(
 
 
 def shows(headers: Mapping[str, str], credential: str) -> bool:
-    """Whether the request shows the credential. How long this takes does not depend on how much of it is right."""
+    """Whether the request shows the credential. The time that this takes does not tell how much of it is right."""
     scheme, _, secret = headers.get("Authorization", "").partition(" ")
     right = hmac.compare_digest(secret.strip().encode(errors="surrogateescape"), credential.encode())
     return right and bool(credential) and scheme.lower() == "bearer"
 
 
 def is_same_origin(headers: Mapping[str, str]) -> bool:
-    """Whether the request is from no web page, or from one that this agent served."""
+    """Whether the request is from a page that this agent served, or from no web page at all."""
     return "Origin" not in headers or urlsplit(headers["Origin"]).netloc == headers.get("Host")
 
 
 def is_local(peer: str | None, headers: Mapping[str, str]) -> bool:
-    """Whether the request is from a program on this machine, or a page that this agent served to it."""
+    """Whether the request is from a program on this machine, or from a page that this agent served to this machine."""
     if not _is_loopback(peer or "") or any(name in headers for name in FORWARDED):
         return False
     netloc = _own_netloc(headers.get("Host", ""))
@@ -63,7 +63,7 @@ def is_local(peer: str | None, headers: Mapping[str, str]) -> bool:
 
 @lru_cache(maxsize=256)
 def _own_netloc(host: str) -> str | None:
-    """Of a Host header that names this machine, or an address; None of any other."""
+    """The host and port of a Host header that is `localhost` or an address; None for any other."""
     netloc = _netloc(f"//{host}")
     if netloc != host or not _is_host_and_port(netloc):
         return None
@@ -80,7 +80,7 @@ def _is_host_and_port(netloc: str) -> bool:
 
 
 def _netloc(url: str) -> str:
-    """ "" where it is none."""
+    """The host and port in a URL; "" if it has none."""
     try:
         return urlsplit(url).netloc
     except ValueError:

@@ -1,12 +1,12 @@
-"""Admission: which requests may enter the gateway, and in which order the waiting ones go on. Door: asyncio.
+"""Admission: decides which requests may enter the gateway, and in which order waiting ones continue. Door: asyncio.
 
-There is a fixed number of places. Half of them go to whoever comes first, the other half is shared so that no client has
-more than its part, and the last few are kept for clients that have none. A refused client is told when a place may be free,
-judged by how fast places became free lately.
+There is a fixed number of places. Half of them go to the clients that come first, the other half is shared so that no
+client has more than its part, and the last few are kept for clients that have none. A refused client is told when a place
+may be free, judged by how fast places became free lately.
 
-A **lane** is a queue: one for each deployment and set of input shapes, because requests of a new shape may have to wait for
-a plan. A lane sends a bounded number of requests to the agent at once. The others wait, each client in a queue of its own,
-and the client with the fewest running requests is next.
+A **lane** is a queue for one deployment and set of input shapes: requests of a new shape may have to wait for a plan. A
+lane sends a bounded number of requests to the agent at once. The others wait, each client's in a queue of its own, and the
+client with the fewest running requests is next.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from dataclasses import dataclass, field
 from edgepart.planner.errors import Unavailable
 
 KEPT = 8
-"""One place in so many is for clients that have none yet."""
+"""One place of this many is kept for clients that have none yet."""
 LEAST_RETRY_S, MOST_RETRY_S = 1.0, 30.0
 LATELY = 16
-"""So many departures weigh in how fast places become free."""
+"""The time between departures is averaged over about this many."""
 
 
 class AdmissionPlaces:
-    """Counts requests by client. A client is any text: its address."""
+    """Counts requests by client, which is the client's address."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -35,21 +35,21 @@ class AdmissionPlaces:
         self._by_client: Counter[str] = Counter()
         self._left_at: float | None = None
         self._between_s = 0.0
-        """From one departure to the next while all places were taken, lately."""
+        """Average seconds between two departures lately, while more than half of the places were taken."""
 
     def check(self, client: str) -> None:
-        """Unavailable where there is no place for a request of `client` now."""
+        """Raises Unavailable if there is no place for a request of `client` now."""
         if (why := self._refusal(client)) is not None:
             raise Unavailable(why, self.retry_after_s)
 
     def take(self, client: str) -> None:
-        """As `check`; then the place is taken until `leave`."""
+        """Check as `check` does, and take a place until `leave`."""
         self.check(client)
         self.taken += 1
         self._by_client[client] += 1
 
     def leave(self, client: str, now: float) -> None:
-        """A request of `client` was answered."""
+        """Free the place of a request of `client`, which was answered."""
         if self._left_at is not None and 2 * self.taken > self.total:
             self._between_s += (now - self._left_at - self._between_s) / LATELY
         self._left_at = now
@@ -60,11 +60,11 @@ class AdmissionPlaces:
 
     @property
     def retry_after_s(self) -> float:
-        """About when those that are there have left."""
+        """About how many seconds it takes until the requests that have places now are answered."""
         return min(max(self.taken * self._between_s, LEAST_RETRY_S), MOST_RETRY_S)
 
     def share(self, client: str) -> int:
-        """The places that `client` may have while more than half are taken."""
+        """The number of places that `client` may have while at least half of all are taken."""
         clients = len(self._by_client) + (client not in self._by_client)
         return max(1, (self.total - self.total // KEPT) // clients)
 
@@ -78,19 +78,19 @@ class AdmissionPlaces:
 
 
 AT_ONCE = 32
-"""Requests of a lane with the agent. More: fuller pipelines; fewer: who comes with few requests waits less for who came
-with many. The agent itself has no more under way for a plan without replicas than half as many."""
+"""The most requests of a lane that the agent has at once. With more, pipelines are fuller; with fewer, clients with few
+requests wait less for clients with many. The agent starts at most half as many at once for a plan without replicas."""
 
 
 @dataclass
 class Line:
-    """A lane, as rules: who waits, who is with the agent."""
+    """The rules of one lane: which requests wait, and which the agent has."""
 
     at_once: int = AT_ONCE
     under_way: Counter[str] = field(default_factory=Counter)
-    """By client."""
+    """Number of requests that the agent has, by client."""
     waiting: dict[str, deque[asyncio.Future[None]]] = field(default_factory=dict)
-    """By client, in the order in which clients are served next."""
+    """Waiting requests by client; the client that was served longest ago comes first."""
 
     @property
     def has_room(self) -> bool:
@@ -101,19 +101,19 @@ class Line:
         return not self.waiting and not self.under_way
 
     def next(self) -> tuple[str, asyncio.Future[None]] | None:
-        """Takes out of the line whose turn it is: of the client with the fewest under way; of several, of the one that was
-        served longest ago."""
+        """Take the request whose turn it is out of the line: one of the client with the fewest under way, and of several
+        such clients, of the one that was served longest ago."""
         if not self.waiting:
             return None
         client = min(self.waiting, key=lambda one: self.under_way[one])
         line = self.waiting.pop(client)
         first = line.popleft()
         if line:
-            self.waiting[client] = line  # behind the others
+            self.waiting[client] = line  # Behind the other clients.
         return client, first
 
     def gone(self, client: str, one: asyncio.Future[None]) -> None:
-        """One of `client` does not wait any more, if it still did."""
+        """Remove a request of `client` that gave up waiting, if it is still in the line."""
         line = self.waiting.get(client, deque())
         if one in line:
             line.remove(one)
@@ -121,14 +121,14 @@ class Line:
                 del self.waiting[client]
 
     def end(self, client: str) -> None:
-        """One of `client` is not with the agent any more."""
+        """Count a request of `client` that the agent has answered."""
         self.under_way[client] -= 1
         if not self.under_way[client]:
             del self.under_way[client]
 
 
 class Turns:
-    """All lanes. For the event loop's thread."""
+    """The turns of requests in all lanes. For the event loop's thread."""
 
     def __init__(self, at_once: int = AT_ONCE) -> None:
         self._at_once = at_once
@@ -136,12 +136,12 @@ class Turns:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait here, of all lanes."""
+        """Number of requests that wait, in all lanes."""
         return sum(len(line) for lane in self._lines.values() for line in lane.waiting.values())
 
     @asynccontextmanager
     async def turn(self, lane: Hashable, client: str) -> AsyncIterator[None]:
-        """Begins when it is a request's turn; it is with the agent until the block ends."""
+        """Wait for a request's turn. The request counts as being with the agent until the block ends."""
         line = self._lines.setdefault(lane, Line(self._at_once))
         try:
             await self._come(line, client)
@@ -163,7 +163,7 @@ class Turns:
         try:
             await mine
         except asyncio.CancelledError:
-            if mine.done() and not mine.cancelled():  # It was its turn, at the same moment.
+            if mine.done() and not mine.cancelled():  # Its turn came at the same moment.
                 line.end(client)
                 self._go_on(line)
             else:

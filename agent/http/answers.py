@@ -1,5 +1,4 @@
-"""HTTP answers: how an error, a document or tensors become a response. Rules over aiohttp's records; no
-socket."""
+"""HTTP answers: makes responses of errors, documents and tensors. Rules over aiohttp's records; no socket."""
 
 from __future__ import annotations
 
@@ -25,11 +24,11 @@ from edgepart.planner.errors import (
 )
 
 COMPRESS_FROM_BYTES = 1024
-"""Less is not worth the time, even when a client asks for it."""
+"""Smaller answers are never compressed: it is not worth the time, even if a client asks for it."""
 
 
 def status_of(error: Exception) -> int:
-    """The HTTP status that says who can act: 4xx the client, 503 time, 507 more devices or memory."""
+    """The HTTP status, which says what helps: 4xx another request, 503 a later try, 507 more devices or memory."""
     match error:
         case web.HTTPException():
             return error.status
@@ -49,7 +48,7 @@ def status_of(error: Exception) -> int:
 
 
 def error_document(error: Exception) -> dict[str, Any]:
-    """{"error", "kind"}, and what else the error carries; an unexpected one's text stays in the log."""
+    """The error as {"error", "kind"} with its further data; the text of an unexpected error stays in the log."""
     match error:
         case web.HTTPException():
             return {"error": error.text or error.reason, "kind": "HTTP"}
@@ -81,7 +80,7 @@ def document_response(document: Any, status: int = 200) -> web.Response:
 def tensor_response(
     head: bytes, buffers: Sequence[bytes | memoryview], accepted: str, deliveries: Deliveries
 ) -> web.Response:
-    """Protocol v2's answer: its JSON, and the binary data after it, which is not copied. `accepted` is the request's
+    """Protocol v2's answer: its JSON `head`, and the binary data after it, which is not copied. `accepted` is the request's
     Accept-Encoding."""
     kind = "application/octet-stream" if buffers else "application/json"
     headers = {"Content-Type": kind}
@@ -98,8 +97,8 @@ def tensor_response(
 
 
 def wanted_coding(accepted: str) -> str:
-    """How the answer is to be compressed, of an Accept-Encoding; "" for not at all. Tensors rarely shrink, so only a
-    client that names one coding and no other (as tritonclient does when told to) gets it."""
+    """The coding with which the answer is compressed, from an Accept-Encoding; "" for none. Tensors rarely shrink, so only
+    a client that names a single coding (as tritonclient does when told to) gets it."""
     coding = accepted.strip().lower()
     return coding if coding in ("gzip", "deflate") else ""
 

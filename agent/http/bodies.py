@@ -1,4 +1,4 @@
-"""Reading request bodies with bounds on size, on time, and on what all of them take together. Door: aiohttp
+"""Bodies: reads request bodies with bounds on their size, their time, and the memory of all of them together. Door: aiohttp
 streams."""
 
 from __future__ import annotations
@@ -18,50 +18,51 @@ from edgepart.planner.errors import RequestError, Unavailable
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
-    """What one agent's HTTP side lets clients take."""
+    """Limits on what clients may take of one agent over HTTP."""
 
     request_bytes: int = 256 << 20
-    """Of one inference request, after decompression. More lets bigger inputs in, and one client take more
-    memory."""
+    """The largest inference request, after decompression. A larger limit allows bigger inputs, and lets one client take
+    more memory."""
     unpacked_bytes: int = 64 << 20
-    """Of one that comes compressed: a little of that can stand for very much."""
+    """The largest compressed request, after decompression: few compressed bytes can stand for very many."""
     unpacking: int = 4
-    """Compressed ones that are read at once. More serve more such clients at a time; fewer leave more to others."""
+    """Compressed requests that are read at once. More serve more such clients at a time; fewer leave more to others."""
     all_requests_bytes: int = 512 << 20
-    """Of all inference requests that are being read or run. Beyond it clients are told to come back."""
+    """Memory of all inference requests that are being read or run. Requests over it get 503 with Retry-After."""
     all_answers_bytes: int = 256 << 20
-    """Of all answers that clients have not read yet. Beyond it those are given up that read slowest."""
+    """Memory of all answers that clients have not read yet. Over it the oldest deliveries are aborted."""
     in_flight: int = 256
-    """Inference requests at once whose bodies are in. Fewer keep the queue short; more make fewer clients try again."""
+    """Inference requests at once whose bodies are in. Fewer keep the queue short; with more, fewer clients try again."""
     reading: int = 512
-    """Inference requests whose bodies are on their way in. Beyond it the one that takes longest is given up."""
+    """Inference requests whose bodies are on their way in. Over it the one that has taken longest is aborted."""
     upload_bytes: int = 64 << 30
-    """Of one deployment's files; the disk's free space bounds it as well."""
+    """The largest size of one deployment's files; the disk's free space is another limit."""
     upload_files: int = 4096
     stall_s: float = 20.0
-    """How long a body, or a client that reads an answer, may stand still."""
+    """Seconds for which a client may send nothing of a body, or read nothing of an answer."""
     least_bytes_per_s: float = 4096.0
-    """Of a body, and of an answer, after its first `stall_s`. What trickles is cut off; less lets slower links in."""
+    """The least rate of a body or an answer after its first `stall_s`; slower ones are aborted. A lower rate admits slower
+    links."""
     body_s: float = 300.0
-    """How long an inference request's body may take in all, and how long reading an answer."""
+    """Seconds that an inference request's body may take in all, and that reading an answer may take."""
     head_s: float = 20.0
-    """How long a connection may take to say what it wants."""
+    """Seconds that a connection may take to send a request's head."""
     linger_s: float = 2.0
-    """How long what is left of a refused body is still read, so that the client sees why it was refused."""
+    """Seconds for which the rest of a refused body is still read, so that the client sees why it was refused."""
     connections: int = 4096
-    """At once. Beyond it one that idles is closed, of the client that has most; the files that the process may open bound
-    it as well."""
+    """Connections at once. Over it an idle connection of the client with most of them is closed. The number of files that
+    the process may open is another limit."""
     client_rate: float = 100.0
-    """Requests a second of one address that shows no credential and is not this machine. More serves busier clients; fewer
-    leave more to others."""
+    """Requests per second from one address without the credential, other than this machine. A higher rate serves busier
+    clients; a lower one leaves more to others."""
     client_burst: float = 200.0
-    """So many at once before that counts."""
+    """Requests of such an address that may come at once before its rate counts."""
     deadline_s: float = 60.0
-    """Of an inference request that names none."""
+    """The deadline of an inference request that names none."""
     longest_deadline_s: float = 3600.0
 
     def until(self, began: float, now: float, nbytes: int) -> float:
-        """Until when something more has to come, of what began then and has brought so many bytes by now."""
+        """The time by which more bytes have to move, for a transfer that began at `began` and has moved `nbytes` so far."""
         fast_enough = began + self.stall_s + nbytes / self.least_bytes_per_s
         return min(now + self.stall_s, fast_enough, began + self.body_s)
 
@@ -71,7 +72,7 @@ class TooLarge(RequestError):
 
 
 class Bodies:
-    """The account of requests: whose bodies come in, and who is served."""
+    """Reads the bodies of inference requests, and accounts for their memory and places."""
 
     def __init__(self, limits: BodyLimits) -> None:
         self.limits = limits
@@ -79,7 +80,7 @@ class Bodies:
         self._unpacking = 0
         self._places = AdmissionPlaces(limits.in_flight)
         self._reading: dict[asyncio.Timeout, None] = {}
-        """Bodies that are on their way in, the oldest first."""
+        """The timers of bodies on their way in, the oldest first."""
 
     @property
     def in_flight(self) -> int:
@@ -89,15 +90,15 @@ class Bodies:
     async def read(
         self, request: web.Request, align_at: int | None = None
     ) -> AsyncIterator[bytearray | memoryview]:
-        """The whole body, accounted for until the block ends; its byte `align_at` lies where any array may begin.
-        TooLarge, Unavailable, or RequestError when too slow. A place is taken once the body is in, so that who sends it
-        slowly keeps nobody out."""
+        """The whole body, which is accounted for until the block ends. Its byte `align_at` lies at an address where any
+        array may begin. A place is taken only when the body is in, so that slow clients do not keep others out. Raises
+        TooLarge, Unavailable, and RequestError if the body comes too slowly."""
         announced = request.content_length or 0
         if announced > self.limits.request_bytes:
             raise TooLarge(f"the body has {announced} bytes; the limit is {self.limits.request_bytes}")
         client, now = client_of(request), asyncio.get_running_loop().time
         self._places.check(client)
-        # What is compressed or in chunks says nothing of its size.
+        # The size of a compressed or chunked body is not known before it is read.
         packed = bool(request.headers.get("Content-Encoding"))
         place = _BodyPlace() if packed else _BodyPlace(announced, align_at or 0)
         try:
@@ -138,9 +139,9 @@ class Bodies:
             self._reading[timer] = None
             try:
                 while True:
-                    if timer in self._reading:  # else it was given up just now
+                    if timer in self._reading:  # Else it was aborted just now.
                         timer.reschedule(self.limits.until(began, now(), place.nbytes))
-                    # Not readany, which puts together what came in pieces: that is done here, once.
+                    # Not readany, which joins the pieces that came: _BodyPlace does that once.
                     data, ends_a_chunk = await request.content.readchunk()
                     if data:
                         self._take(place, data, most_bytes)
@@ -150,7 +151,7 @@ class Bodies:
                 self._reading.pop(timer, None)
 
     def _make_room(self, now: float) -> None:
-        """Gives up the body that has taken longest, where there are as many as there may be."""
+        """Abort the bodies that have taken longest if as many are being read as allowed."""
         while len(self._reading) >= self.limits.reading:
             oldest = next(iter(self._reading))
             del self._reading[oldest]
@@ -167,13 +168,13 @@ class Bodies:
 
 
 def client_of(request: web.Request) -> str:
-    """Whom places and turns are counted by: the address that the request comes from."""
+    """The client by which places and turns are counted: the address that the request comes from."""
     return request.remote or ""
 
 
 class _BodyPlace:
-    """Where one body is put. One whose size is known is put where it stays: numpy's memory is not cleared first, and
-    takes real pages only as bytes come in, so a client that announces much and sends little takes little."""
+    """The memory of one body. A body of known size is written to where it stays: numpy's memory is not cleared first, and
+    takes pages only as bytes come in, so a client that announces much and sends little takes little."""
 
     def __init__(self, announced: int = 0, align_at: int = 0) -> None:
         self.nbytes = 0

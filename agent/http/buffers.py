@@ -1,7 +1,7 @@
-"""Buffers: an HTTP body made of several pieces of memory, written one by one without being put together. Door: aiohttp's
+"""Buffers: an HTTP body of several pieces of memory, which are written one by one and never joined. Door: aiohttp's
 writers.
 
-For both ends: the gateway's answers and the client's requests.
+Both the gateway's answers and the client's requests use it.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from aiohttp import Payload
 from aiohttp.abc import AbstractStreamWriter
 
 ALIGN_BYTES = 64
-"""Binary data begins at a multiple of it: arrays are then views on what came, whatever their type."""
+"""Binary data begins at a multiple of this, so that arrays of any type can be views on the bytes that came."""
 
 Buffer = bytes | bytearray | memoryview
-"""Memoryviews are of bytes."""
+"""A piece of memory; the items of a memoryview must be bytes."""
 
 
 class Buffers(Payload):
-    """May be written several times, as a request that is tried again is."""
+    """A body that can be written several times, as is needed when a request is tried again."""
 
     _autoclose = True
 
@@ -29,7 +29,7 @@ class Buffers(Payload):
         self._size = sum(map(len, buffers))
 
     async def write(self, writer: AbstractStreamWriter) -> None:
-        """The first piece goes out with the HTTP head, so a small one should be first: that one is copied."""
+        """Write all pieces. The first one is copied to go out with the HTTP head, so it should be small."""
         for buffer in self._buffers:
             await writer.write(buffer)
 
@@ -38,7 +38,7 @@ class Buffers(Payload):
 
 
 def padded(head: bytes) -> bytes:
-    """JSON, with spaces after it up to a multiple of `ALIGN_BYTES`.
+    """The JSON, followed by spaces up to a multiple of ALIGN_BYTES.
 
     >>> len(padded(b"{}")), padded(b"{}").strip()
     (64, b'{}')

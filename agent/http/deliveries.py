@@ -1,5 +1,5 @@
-"""Deliveries: answers on their way to clients, and what memory they take there. A client that reads too slowly is given up:
-its answer keeps memory that others need. Door: aiohttp's writers.
+"""Deliveries: writes answers to clients, and bounds the memory that these answers take. A connection whose client reads too
+slowly is closed, because its answer takes memory that others need. Door: aiohttp's writers.
 """
 
 from __future__ import annotations
@@ -18,54 +18,56 @@ from edgepart.agent.http.buffers import Buffer, Buffers
 log = logging.getLogger(__name__)
 
 PIECE_BYTES = 1 << 20
-"""Of an answer, handed to the connection at once: so much of it may be copied there. More: fewer turns; less: less
-memory for each client that reads slowly."""
+"""Bytes of an answer that are handed to the connection at once, which may copy them. With more, an answer takes fewer
+turns; with less, each client that reads slowly takes less memory."""
 SMALL_BYTES = 64 << 10
+"""Smaller answers are not accounted for, as the connection takes them at once."""
 
 
 @dataclass(eq=False)
 class Delivery:
-    """One answer."""
+    """One answer that is being written."""
 
     nbytes: int
     timer: asyncio.Timeout
-    """When it is given up."""
+    """Ends the delivery when it is over."""
     sent: int = 0
+    """Bytes written so far."""
 
 
 class Deliveries:
-    """The account of all answers that are being written."""
+    """Writes answers, and accounts for the memory of all that are being written."""
 
     def __init__(self, limits: BodyLimits) -> None:
         self._limits = limits
         self.held_bytes = 0
         self._under_way: dict[Delivery, None] = {}
-        """The oldest first."""
+        """Deliveries under way, the oldest first."""
 
     def answer(self, buffers: Sequence[Buffer], kind: str) -> Buffers:
-        """A body that is accounted for while it is written, unless it is so small that the connection takes it at once."""
+        """A body of the content type `kind`, which is accounted for while it is written, unless it is small."""
         small = sum(map(len, buffers)) < SMALL_BYTES
         return Buffers(buffers, kind) if small else _Answer(buffers, kind, self)
 
     async def write(self, buffers: Sequence[Buffer], writer: AbstractStreamWriter) -> None:
-        """ConnectionError where the client is given up: it stood still, was too slow for long, or was the slowest when
-        memory ran out."""
+        """Write an answer. Raises ConnectionError if the delivery is aborted: the client read nothing for too long, was too
+        slow, or had the oldest delivery when memory ran out."""
         now = asyncio.get_running_loop().time
         began = now()
         try:
             async with asyncio.timeout(None) as timer:
                 with self._account(Delivery(sum(map(len, buffers)), timer)) as delivery:
                     for piece in pieces(buffers):
-                        if delivery in self._under_way:  # else it was given up just now
+                        if delivery in self._under_way:  # Else it was aborted just now.
                             timer.reschedule(self._limits.until(began, now(), delivery.sent))
                         await writer.write(piece)
                         delivery.sent += len(piece)
         except TimeoutError:
             log.info(
-                "a client that reads too slowly is given up: an answer of %d bytes", sum(map(len, buffers))
+                "an answer of %d bytes is aborted: the client reads it too slowly", sum(map(len, buffers))
             )
             if (transport := getattr(writer, "transport", None)) is not None:
-                transport.abort()  # closing it would wait for the client
+                transport.abort()  # Closing it would wait for the client.
             raise ConnectionAbortedError("the client reads too slowly") from None
 
     @contextmanager
@@ -80,7 +82,7 @@ class Deliveries:
             self._under_way.pop(delivery, None)
 
     def _make_room(self, nbytes: int) -> None:
-        """Gives up those that have been written for longest, until so many bytes more keep to the limit."""
+        """Abort the oldest deliveries until `nbytes` more fit within the limit."""
         leaving = 0
         for delivery in list(self._under_way):
             if self.held_bytes - leaving + nbytes <= self._limits.all_answers_bytes:
@@ -101,7 +103,7 @@ class _Answer(Buffers):
 
 
 def pieces(buffers: Sequence[Buffer]) -> Iterator[Buffer]:
-    """What is longer than `PIECE_BYTES`, in parts."""
+    """The buffers, with those longer than PIECE_BYTES in parts."""
     for buffer in buffers:
         if len(buffer) <= PIECE_BYTES:
             yield buffer

@@ -1,4 +1,4 @@
-"""Draining and removing devices over HTTP. Door: aiohttp handlers around a Node."""
+"""Drains: the routes that drain and remove devices. Door: aiohttp handlers around a Node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HEARTBEAT_S = 5.0
 
 
 class Residency:
-    """What users may do with members; always with the credential."""
+    """The handlers of members, which always need the credential."""
 
     def __init__(self, node: Node, gate: Gate) -> None:
         self._node = node
@@ -34,12 +34,12 @@ class Residency:
         ]
 
     async def drain(self, request: web.Request) -> web.StreamResponse:
-        """Streams how far it is as JSON lines; the last one is {"result": ...} or {"error": ..., "kind": ..., "status":
-        ...}. With `?wait=0` the first line is the last. Who goes away stops nothing."""
+        """Drain a device, and stream the progress as JSON lines. The last line is {"result": ...} or {"error": ...,
+        "kind": ..., "status": ...}; with `?wait=0` there is only the first. Draining goes on if the client goes away."""
         return await self._stream(request, remove=False)
 
     async def remove(self, request: web.Request) -> web.StreamResponse:
-        """As `drain`, and then the device leaves for good."""
+        """Drain a device as `drain` does, and then remove it for good."""
         return await self._stream(request, remove=True)
 
     async def undrain(self, request: web.Request) -> web.Response:
@@ -47,7 +47,7 @@ class Residency:
         return document_response({"result": await self._node.undrain(request.match_info["name"])})
 
     async def stop(self) -> None:
-        """Nobody waits here any more; what was asked for goes on."""
+        """End all answers that wait here; draining and removing go on."""
         for task in list(self._running):
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
@@ -70,9 +70,9 @@ class Residency:
                     break
             await response.write_eof()
         except ClientConnectionResetError:
-            log.info("who waited for a device to be drained went away; that goes on")
+            log.info("the client that waited for a device to be drained went away; draining goes on")
         finally:
-            task.cancel()  # It only looks.
+            task.cancel()  # The task only watches the progress.
         return response
 
     async def _work(self, name: str, lines: ProgressLines, remove: bool) -> None:

@@ -1,8 +1,7 @@
-"""Silence: closes connections that take a place and ask for nothing, which aiohttp itself leaves open, and makes room for
-new ones. Door: aiohttp.
+"""Idle connections: closes connections that send no request, which aiohttp itself leaves open, and makes room for new ones.
+Door: aiohttp.
 
-A kept-alive connection that has been answered before is aiohttp's own business (its keep-alive timer), as long as there is
-room.
+As long as there is room, connections on which a request was answered are left to aiohttp's keep-alive timer.
 """
 
 from __future__ import annotations
@@ -19,23 +18,23 @@ from edgepart.agent.host.open_files import for_clients, open_files
 from edgepart.agent.http.bodies import BodyLimits
 
 YOUNG_S = 2.0
-"""A connection that idles for less may have a request on its way."""
+"""Seconds for which a connection counts as young: a request on it may be on its way."""
 
 
 class Silence:
-    """Watches one server's connections."""
+    """Watches the connections of one server."""
 
     def __init__(self, limits: BodyLimits) -> None:
         self._limits = limits
         self._most = min(limits.connections, for_clients(open_files()))
         self._heard: set[Any] = set()
-        """Connections on which a whole request head has come."""
+        """Connections on which a whole request head has arrived."""
         self._came: dict[Any, tuple[str, asyncio.Transport, float]] = {}
-        """All: from which address, what to end it with, since when it is there."""
+        """The client's address, the transport and the time of arrival of every connection."""
         self._idle: dict[str, dict[Any, None]] = {}
-        """By address, those that ask for nothing now; who has done so for longest first."""
+        """Idle connections by the client's address; those that have been idle longest come first."""
         self._idle_since: dict[Any, float] = {}
-        """The same, of all addresses together."""
+        """The time since which each idle connection is idle, the longest idle first."""
 
     @property
     def middleware(self) -> Middleware:
@@ -54,18 +53,18 @@ class Silence:
         return hear
 
     def watch(self, server: web.Server) -> None:
-        """From now on."""
+        """Watch the server's connections from now on."""
         server.connection_made = self._seen(server.connection_made)  # type: ignore[assignment, method-assign]
         server.connection_lost = self._unseen(server.connection_lost)  # type: ignore[method-assign]
 
     async def sweep_for_ever(self) -> None:
-        """Until cancelled."""
+        """Sweep again and again, until cancelled."""
         while True:
             await asyncio.sleep(self._limits.head_s / 2)
             self.sweep(asyncio.get_running_loop().time())
 
     def sweep(self, now: float) -> None:
-        """Ends what has been silent for too long."""
+        """End connections that have sent no request head for too long."""
         for connection, (_, transport, since) in list(self._came.items()):
             if connection not in self._heard and now - since >= self._limits.head_s:
                 transport.abort()
@@ -93,8 +92,8 @@ class Silence:
         return lost
 
     def _make_room(self, newest: asyncio.Transport) -> None:
-        """Ends an idle connection of the client that has most of them, or of anybody where those have only just come: their
-        requests may be on the way. Where all are busy, the one that comes."""
+        """End the longest idle connection of the client that has most idle ones. If even that is young, end the longest
+        idle one of all clients; if no connection is idle, end the new one."""
         fullest = max(self._idle.values(), key=len, default=None)
         if not fullest:
             newest.abort()
@@ -106,7 +105,7 @@ class Silence:
         self._came[oldest][1].abort()
 
     def _set_busy(self, connection: Any) -> None:
-        """Not among the idle; it may be gone."""
+        """Take a connection, which may be closed already, out of the idle ones."""
         known = self._came.get(connection)
         self._idle_since.pop(connection, None)
         if known is not None and (idle := self._idle.get(known[0])) is not None:
@@ -122,8 +121,8 @@ class Silence:
 
 
 def _let_go(transport: asyncio.BaseTransport | None, stall_s: float) -> None:
-    """Has the system end the connection when the client takes nothing of what was sent for so long: also when it is closed
-    here and waits for that."""
+    """Let the system end the connection when the client has acknowledged nothing for `stall_s` seconds, even if the
+    connection is closed here and only waits for that."""
     connection = transport.get_extra_info("socket") if transport is not None else None
     if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(stall_s * 1000))

@@ -1,4 +1,5 @@
-"""The management API, metrics and the dashboard's page. Door: aiohttp handlers around a Node."""
+"""Management: the routes of the management API, the metrics and the dashboard's page. Door: aiohttp handlers around a
+Node."""
 
 from __future__ import annotations
 
@@ -31,9 +32,9 @@ from edgepart.planner.errors import ClusterError, EdgepartError, NotAuthorised, 
 
 HEARTBEAT_S = 5.0
 TRACE_S = 60.0
-"""A trace takes at most, where nothing is said."""
+"""Seconds after which a trace ends by default."""
 REPLACED = "deployed again"
-"""Why a task that deploys is cancelled."""
+"""The message with which a deploying task is cancelled if the name is deployed again."""
 PAGE = Path(__file__).with_name("dashboard.html")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
 
@@ -41,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 class Management:
-    """Status, devices, deployments, metrics and the page."""
+    """The handlers of status, devices, deployments, metrics and the page."""
 
     def __init__(
         self, node: Node, gate: Gate, metrics: Metrics, limits: BodyLimits, spool: Path | None
@@ -53,7 +54,7 @@ class Management:
         self._spool = spool
         self._running: dict[str, asyncio.Task[dict[str, Any]]] = {}
         self._failures: dict[str, str] = {}
-        """By deployment, why the last try through this agent failed."""
+        """Why the last try through this agent failed, by deployment."""
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -71,7 +72,7 @@ class Management:
         ]
 
     async def page(self, request: web.Request) -> web.Response:
-        """The same for everybody: what it shows it asks of /api/status, as its reader may."""
+        """The dashboard, which is the same for all clients: it gets its data from /api/status with its reader's rights."""
         self._gate.knock(request)
         headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-store"}
         return web.Response(text=PAGE.read_text(), content_type="text/html", headers=headers)
@@ -106,7 +107,7 @@ class Management:
         return document_response(self.node.plan(find_card(self.node, request.match_info["name"]).name))
 
     async def trace(self, request: web.Request) -> web.Response:
-        """Begins one. `?seconds=` says when it ends by itself; there is no body."""
+        """Begin a trace. `?seconds=` says when it ends by itself; there is no body."""
         self._allow(request, write=True)
         name = find_card(self.node, request.match_info["name"]).name
         text = request.query.get("seconds", str(TRACE_S))
@@ -117,10 +118,10 @@ class Management:
         return document_response(await self.node.trace(name, seconds))
 
     async def traced(self, request: web.Request) -> web.Response:
-        """Ends it, and answers with it."""
+        """End the trace, and answer with it."""
         self._allow(request, write=True)
         document = await self.node.traced(find_card(self.node, request.match_info["name"]).name)
-        body = await asyncio.to_thread(json_line, document)  # it may be large
+        body = await asyncio.to_thread(json_line, document)  # In a thread, as the document may be large.
         headers = {"Cache-Control": "no-store"}
         return web.Response(body=body, content_type="application/json", headers=headers)
 
@@ -129,14 +130,14 @@ class Management:
         name = request.match_info["name"]
         noticed = self._failures.pop(name, None) is not None
         if noticed and self.node.model(name) is None:
-            return document_response({"dismissed": name})  # nothing but what is said of the try that failed
+            return document_response({"dismissed": name})  # There is only a note about a failed try.
         await self.node.undeploy(find_card(self.node, name).name)
         return document_response({"undeployed": name})
 
     async def deploy(self, request: web.Request) -> web.StreamResponse:
-        """Receives the files, then streams what the deployment has reached as JSON lines; the last one is
-        {"result": ...} or {"error": ..., "kind": ..., "status": ...}. With `?wait=0` the answer comes when
-        the files are in, and the deployment goes on by itself."""
+        """Receive the files, then stream the deployment's progress as JSON lines. The last line is {"result": ...} or
+        {"error": ..., "kind": ..., "status": ...}. With `?wait=0` the answer comes when the files are in, and the
+        deployment goes on by itself."""
         self._allow(request, write=True)
         name = check_name(request.match_info["name"])
         folder = Path(tempfile.mkdtemp(prefix="upload-", dir=self._spool))
@@ -153,13 +154,13 @@ class Management:
         return await self._stream(request, lines)
 
     async def _give_up(self, name: str) -> None:
-        """Ends what waits here for an earlier deployment of that name: a new one takes its place."""
+        """Cancel the task of an earlier deployment of that name, which the new one replaces."""
         while (task := self._running.get(name)) is not None:
             task.cancel(REPLACED)
             await asyncio.wait([task])
 
     async def stop(self) -> None:
-        """Gives up deployments that are under way here; what the node has acknowledged stands."""
+        """Cancel the deployments under way here; those that the node has acknowledged stay."""
         for task in list(self._running.values()):
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
@@ -167,7 +168,7 @@ class Management:
     async def _deploy(
         self, name: str, folder: Path, options: DeployOptions, lines: ProgressLines
     ) -> dict[str, Any]:
-        """In a task of its own: a client that goes away does not undo it."""
+        """Deploy, in a task of its own, so that the deployment goes on if the client goes away."""
         try:
             last = {"result": await self.node.deploy(name, folder, options, lines.report)}
             self._failures.pop(name, None)
@@ -201,13 +202,13 @@ class Management:
         return response
 
     async def _expected(self, request: web.Request) -> web.StreamResponse | None:
-        """A client that asks before it sends a large body learns first whether it may."""
+        """Answer a client that asks with `Expect: 100-continue` whether it may send its body."""
         try:
             if request.headers.get(hdrs.EXPECT, "").lower() != "100-continue":
                 raise web.HTTPExpectationFailed(text="Expect: only 100-continue is known")
             self._allow(request, write=True)
         except (NotAuthorised, Throttled, web.HTTPException) as error:
-            response = error_response(error)  # middlewares do not see this handler
+            response = error_response(error)  # Made here, as middlewares do not see this handler.
             if isinstance(error, Throttled):
                 response.set_status(429)
             return response

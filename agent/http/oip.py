@@ -1,7 +1,7 @@
-"""Open Inference Protocol v2: from a request's bytes to arrays, and from arrays to an answer's bytes.
+"""Open Inference Protocol v2: reads a request's bytes into arrays, and writes arrays as an answer's bytes. Rules: no door.
 
-JSON and the binary tensor extension (Triton's extension_binary_data, adopted by KServe). Rules: no door.
-Nothing is allocated from a number that a client names: every size is compared with the bytes that are there.
+It knows JSON and the binary tensor extension (Triton's extension_binary_data, adopted by KServe). No memory is allocated by
+a number that a client names: every size is compared with the bytes that have come.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ from edgepart.agent.http.oip_elements import (
 from edgepart.planner.errors import RequestError
 
 MAX_JSON_BYTES = 32 << 20
-"""More data than that goes in binary."""
+"""The largest JSON part; more data has to be sent in binary."""
 MAX_JSON_LISTS = 200_000
-"""Lists and objects in it: each takes some hundred bytes of memory, and garbage collection looks at them, for two bytes of
-text. The parser itself refuses what is nested deeper than 1,024."""
+"""The most lists and objects in the JSON: for two bytes of text each takes some hundred bytes of memory, and garbage
+collection looks at it. The parser itself refuses JSON that is nested deeper than 1,024."""
 MAX_JSON_ITEMS = 4 << 20
-"""Numbers and texts in it, of some 32 bytes each when they are parsed."""
+"""The most numbers and texts in the JSON; each takes some 32 bytes when it is parsed."""
 MAX_RANK = 32
 MAX_EXTENT = 2**40
 MAX_TENSORS = 1024
 MAX_ID = 1024
 QUICK_BYTES = 4 << 20
-"""So much of binary numbers is read or written at once, in a millisecond at most even where it has to be copied."""
+"""Up to this many bytes, binary numbers are read or written without a thread: it takes a millisecond at most, even if they
+have to be copied."""
 STATEFUL = ("sequence_id", "sequence_start", "sequence_end")
-"""Parameters of Triton's sequences."""
+"""Parameters of Triton's sequences, which are not supported."""
 VERSION = "1"
 """The only version: a deployment that changes keeps its name and gets a new epoch."""
 
@@ -51,17 +52,17 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """One request, read."""
+    """An inference request that has been read."""
 
     id: str | None
-    """Echoed in the answer."""
+    """The client's id of the request, which the answer repeats."""
     inputs: Mapping[str, Array]
     outputs: Mapping[str, bool | None] | None
-    """Names asked for, each with its own `binary_data` where given; None asks for all."""
+    """The outputs asked for, each with its own `binary_data` or None; None instead of a mapping asks for all."""
     binary_output: bool
-    """What outputs without a `binary_data` of their own do."""
+    """Whether outputs without a `binary_data` of their own are sent in binary."""
     timeout_s: float | None
-    """Of Triton's `timeout` parameter, which counts microseconds."""
+    """Triton's `timeout` parameter, which is in microseconds, in seconds."""
 
     def wants_binary(self, output: str) -> bool:
         own = (self.outputs or {}).get(output)
@@ -70,14 +71,14 @@ class InferRequest:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """A request whose JSON is read, and whose tensors are not yet."""
+    """A request of which the JSON is read, but not the tensors."""
 
     document: Mapping[str, Any]
     binary: memoryview
 
     @property
     def is_quick(self) -> bool:
-        """Whether reading the tensors takes no time to speak of: binary numbers are views on what came."""
+        """Whether reading the tensors takes almost no time: binary numbers are views on the bytes that came."""
         entries = self.document.get("inputs")
         return (
             len(self.binary) <= QUICK_BYTES
@@ -90,7 +91,8 @@ class Envelope:
 
 
 def read_envelope(body: bytes | bytearray | memoryview, header_length: int | None) -> Envelope:
-    """`header_length` is the Inference-Header-Content-Length: where the JSON ends and binary data begins."""
+    """Read a request's JSON. `header_length` is the Inference-Header-Content-Length: where the JSON ends and the binary
+    data begins. Raises RequestError."""
     view = memoryview(body)
     if header_length is not None and not 0 <= header_length <= len(view):
         _refuse(f"Inference-Header-Content-Length is {header_length}, but the body has {len(view)} bytes")
@@ -118,12 +120,12 @@ def read_tensors(envelope: Envelope) -> InferRequest:
 
 
 def read_request(body: bytes | bytearray | memoryview, header_length: int | None) -> InferRequest:
-    """Both, one after the other."""
+    """Read the JSON and the tensors of a request. Raises RequestError."""
     return read_tensors(read_envelope(body, header_length))
 
 
 def is_quick_answer(request: InferRequest, outputs: Mapping[str, Any]) -> bool:
-    """Whether writing the answer takes no time to speak of."""
+    """Whether writing the answer takes almost no time."""
     arrays = {name: value for name, value in outputs.items() if name in (request.outputs or outputs)}
     return (
         all(
@@ -137,9 +139,9 @@ def is_quick_answer(request: InferRequest, outputs: Mapping[str, Any]) -> bool:
 def build_answer(
     model: str, request: InferRequest, outputs: Mapping[str, Any], parameters: Mapping[str, Any]
 ) -> tuple[bytes, list[bytes | memoryview]]:
-    """The answer's JSON, and the binary data that follows it ([] where every output is in the JSON).
+    """The answer's JSON, and the binary data that follows it ([] if every output is in the JSON).
 
-    RequestError for what the form asked for cannot hold (NaN in JSON, for one)."""
+    Raises RequestError for values that the form asked for cannot hold (NaN in JSON, for example)."""
     entries: list[dict[str, Any]] = []
     buffers: list[bytes | memoryview] = []
     for name in request.outputs or outputs:
@@ -163,7 +165,8 @@ def build_answer(
 
 
 def as_tensor(value: Any) -> Array:
-    """Arrays as they are; maps, sequences and None, which the protocol lacks, as one string of JSON."""
+    """An output as a tensor: arrays stay as they are; maps, sequences and None, which the protocol lacks, become one string
+    of JSON."""
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value)
     return np.array([json.dumps(_plain(value), ensure_ascii=False)], dtype=object)
@@ -191,7 +194,7 @@ def metadata(card: ModelCard) -> dict[str, Any]:
 
 
 def check_fit(card: ModelCard, request: InferRequest) -> None:
-    """RequestError where names, datatypes or shapes are not the deployment's."""
+    """Raises RequestError if names, datatypes or shapes are not the deployment's."""
     known = {value.name: value for value in card.inputs}
     for name, array in request.inputs.items():
         if name not in known:
@@ -213,7 +216,7 @@ def _fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
 
 
 def _inputs(entries: Sequence[Any], binary: memoryview) -> tuple[dict[str, Array], int]:
-    """The arrays by name, and how many bytes of `binary` they took."""
+    """The arrays by name, and the number of bytes of `binary` that they use."""
     arrays: dict[str, Array] = {}
     offset = 0
     for index, raw in enumerate(entries):
@@ -331,7 +334,7 @@ def _timeout(value: Any) -> float | None:
 
 
 def _plain(value: Any) -> Any:
-    """JSON of a map, a sequence or what they hold. RequestError for NaN and infinities."""
+    """A map, a sequence or one of their items as JSON can hold it. Raises RequestError for NaN and infinities."""
     match value:
         case dict():
             return {str(key): _plain(item) for key, item in value.items()}

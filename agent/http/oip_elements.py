@@ -1,6 +1,7 @@
-"""The datatypes of the Open Inference Protocol v2, and one tensor's elements in its JSON and binary forms. Pure rules.
+"""OIP elements: converts a tensor's elements from and to the JSON and binary forms of the Open Inference Protocol v2, and
+names its datatypes. Rules: pure functions.
 
-Each function raises RequestError that begins with `where`, the tensor in question.
+The conversions raise a RequestError that begins with `where`, the tensor in question.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def array_from_json(data: Any, datatype: str, shape: tuple[int, ...], where: str) -> Array:
-    """`data` is flat, or nested as `shape` says; never ragged."""
+    """The array of JSON `data`, which is flat or nested as `shape` says, and never ragged. Raises RequestError."""
     flat = _flatten(data, shape, where)
     size = prod(shape)
     if len(flat) != size:
@@ -49,7 +50,7 @@ def array_from_json(data: Any, datatype: str, shape: tuple[int, ...], where: str
 
 
 def _checked(flat: list[Any], types: set[type], datatype: str, where: str, dtype: Any) -> Array:
-    """An array of `flat`, every element of one of `types` exactly (JSON's true is no number)."""
+    """An array of `flat`, each of whose elements must be of exactly one of `types` (JSON's true is no number)."""
     if strange := set(map(type, flat)) - types:
         found = ", ".join(sorted(kind.__name__ for kind in strange))
         _refuse(where, f"`data` holds {found}, which is no {datatype}")
@@ -77,7 +78,8 @@ def _flatten(data: Any, shape: tuple[int, ...], where: str) -> list[Any]:
 
 
 def array_from_binary(data: memoryview, datatype: str, shape: tuple[int, ...], where: str) -> Array:
-    """Little-endian, row by row; a view on `data` where it is aligned."""
+    """The array of binary `data`, which is little-endian and row by row; a view if `data` is aligned. Raises
+    RequestError."""
     if datatype == "BYTES":
         return _strings(data, prod(shape), where).reshape(shape)
     dtype = NUMPY[datatype]
@@ -94,7 +96,7 @@ def array_from_binary(data: memoryview, datatype: str, shape: tuple[int, ...], w
 
 
 def _strings(data: memoryview, count: int, where: str) -> Array:
-    """`count` texts, each after its length (4 bytes)."""
+    """`count` texts, each of which follows its length (4 bytes)."""
     if count * 4 > len(data):
         _refuse(
             where, f"{count} BYTES elements take at least {count * 4} bytes; binary_data_size is {len(data)}"
@@ -119,7 +121,7 @@ def _strings(data: memoryview, count: int, where: str) -> Array:
 
 
 def binary_of(array: Array, datatype: str) -> bytes | memoryview:
-    """The elements' bytes; a view where the array is contiguous."""
+    """The elements' bytes; a view if the array is contiguous and has the protocol's byte order."""
     if datatype == "BYTES":
         texts = [_as_bytes(item) for item in array.ravel().tolist()]
         return b"".join(part for text in texts for part in (struct.pack("<I", len(text)), text))
@@ -128,7 +130,7 @@ def binary_of(array: Array, datatype: str) -> bytes | memoryview:
 
 
 def json_of(array: Array, datatype: str, where: str) -> list[Any]:
-    """The elements as a flat list."""
+    """The elements as a flat list. Raises RequestError for values that JSON cannot hold."""
     if datatype in BINARY_ONLY:
         _refuse(where, f"the protocol has {datatype} in binary only; ask for it with binary_data")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -175,20 +177,20 @@ _TABLE: tuple[tuple[str, str, Any], ...] = (
 )
 
 NUMPY: dict[str, np.dtype[Any]] = {name: np.dtype(kind).newbyteorder("<") for name, _, kind in _TABLE}
-"""Numpy type, little-endian as the protocol wants it, by datatype."""
+"""The numpy type of each datatype, little-endian as the protocol requires."""
 
 _BY_ELEMENT = {element: name for name, element, _ in _TABLE}
 _BY_NUMPY = {np.dtype(kind): name for name, _, kind in _TABLE}
 
 NO_TENSOR = frozenset({"sequence", "map", "optional"})
-"""What ONNX calls values that are no tensors; they are served as one BYTES element that holds JSON."""
+"""ONNX's names of values that are no tensors; they are served as one BYTES element that holds JSON."""
 
 BINARY_ONLY = frozenset({"FP16", "BF16"})
-"""JSON has no form for these in the protocol."""
+"""Datatypes for which the protocol has no JSON form."""
 
 
 def datatype_of_element(element: str) -> str:
-    """For metadata, from ONNX's element type; types that the protocol lacks keep their ONNX name in capitals.
+    """The datatype of an ONNX element type, for metadata. Types that the protocol lacks keep their ONNX names, in capitals.
 
     >>> datatype_of_element("float"), datatype_of_element("map"), datatype_of_element("float8e4m3fn")
     ('FP32', 'BYTES', 'FLOAT8E4M3FN')
@@ -197,5 +199,5 @@ def datatype_of_element(element: str) -> str:
 
 
 def datatype_of_array(dtype: np.dtype[Any]) -> str | None:
-    """None where the protocol has no such type."""
+    """The datatype of a numpy type; None if the protocol has none."""
     return "BYTES" if dtype.kind in "OUS" else _BY_NUMPY.get(dtype.newbyteorder("="))

@@ -1,8 +1,9 @@
-"""Gate: each request passes it first: may this client do that, and not too often. Door: aiohttp's requests, the clock.
+"""Rate limit: checks whether a client may send a request, and that it does not send too many. Door: aiohttp's requests, the
+clock.
 
-Whoever shows the cluster's credential, or is a program on this machine, comes as often as it wants. All others have a
-token bucket for each address: what they may do (inference, where it is open; health; the dashboard's page) and what they
-may not (a wrong credential) takes a token. How many of the places for requests one address may have is admission.py's.
+Clients that show the cluster's credential and programs on this machine have no limit. For all other clients there is a
+token bucket for each address: each request takes a token, whether it is allowed (inference, if it is open; health; the
+dashboard's page) or not (a wrong credential). admission.py decides how many places for requests one address may have.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from edgepart.planner.errors import Unavailable
 
 
 class Throttled(Unavailable):
-    """This client asks for more than its share. HTTP's 429."""
+    """This client sends requests too often. HTTP's status is 429."""
 
 
 class Gate:
-    """One agent's. For the event loop's thread."""
+    """Checks the requests of one agent's clients. For the event loop's thread."""
 
     def __init__(
         self,
@@ -33,7 +34,7 @@ class Gate:
         inference: str = LOCAL,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`credential` gives the one that counts now; `inference` is one of access.py's."""
+        """`credential` returns the current credential; `inference` is LOCAL, OPEN or CLOSED, as in access.py."""
         self._credential = credential
         self._limits = limits
         self._inference = inference
@@ -41,7 +42,7 @@ class Gate:
         self._buckets = Buckets(limits.client_rate, limits.client_burst)
 
     def allow(self, request: web.Request, *, write: bool = False, infer: bool = False) -> None:
-        """NotAuthorised unless it may be served; Throttled where it comes too often."""
+        """Raises NotAuthorised unless the request may be served, and Throttled if its client sends too many."""
         if shows(request.headers, self._credential()):
             return
         free = is_local(request.remote, request.headers)
@@ -51,7 +52,7 @@ class Gate:
         authorise(request.remote, request.headers, self._credential(), write=write, openness=openness)
 
     def knock(self, request: web.Request) -> None:
-        """For what everybody may have. Throttled."""
+        """Check a request that every client may send. Raises Throttled if its client sends too many."""
         if not is_local(request.remote, request.headers) and not shows(request.headers, self._credential()):
             self._take(request)
 

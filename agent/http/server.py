@@ -1,5 +1,4 @@
-"""HttpServer: one agent's HTTP side, started and stopped on the running event loop. Door: listening
-sockets."""
+"""HTTP server: starts and stops an agent's HTTP server on the running event loop. Door: listening sockets."""
 
 from __future__ import annotations
 
@@ -30,21 +29,22 @@ from edgepart.planner.errors import EdgepartError, UsageError
 
 log = logging.getLogger(__name__)
 _http_log = logging.getLogger(f"{__name__}.aiohttp")
-"""aiohttp's own."""
+"""The log of aiohttp itself."""
 
 READ_AHEAD_BYTES = 512 << 10
-"""A connection holds up to twice as much that nobody has read yet, and is then left to wait. An image of 224 x 224 in
-float32 comes in without a pause; more lets a client take more memory that no limit counts."""
+"""A connection buffers up to twice as much that was not read yet, and then receives no more. So an image of 224 x 224 in
+float32 comes in without a pause; a larger buffer would let a client take more memory that no limit counts."""
 BACKLOG = 1024
-"""Connections that the system takes before this process does; a flood of newcomers waits there for a moment."""
+"""Connections that the system accepts before this process does: a flood of new ones waits there for a moment."""
 
 SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""Errors of accept(2) that mean that files or memory ran out."""
 
 
 class HttpServer:
-    """Serves `node`. `admin_credential` may change while it runs: then a function gives it. `inference`: to whom it is free
-    (access.py). `listener` is a socket that listens already, in place of `host` and `port`; `spool` is
-    where uploads wait, None takes the system's folder for temporary files."""
+    """Serves `node` over HTTP. `admin_credential` is the credential, or a function that returns it if it may change.
+    `inference` says for which clients inference is free (access.py). `listener` is a socket that listens already, in place
+    of `host` and `port`. `spool` is the folder for uploads; None takes the system's folder for temporary files."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class HttpServer:
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> str:
-        """Listens, and gives the URL; UsageError where the address cannot be had."""
+        """Listen, and return the URL. Raises UsageError if it cannot listen at the address."""
         silence = Silence(self._limits)
         app = web.Application(middlewares=[silence.middleware, _errors])
         routes = self.routes()
@@ -112,8 +112,8 @@ class HttpServer:
         return self.url
 
     async def _listen(self, served: web.Server) -> asyncio.Server:
-        """Takes connections one by one, so that room is made for each before the next: asyncio takes as many at once as
-        may wait, and all files that this process may open with them."""
+        """Listen so that connections are accepted one by one, and room is made for each before the next. asyncio accepts
+        as many at once as its backlog, which could take all the files that this process may open."""
         loop = asyncio.get_running_loop()
         if self._listener is not None:
             server = await loop.create_server(served, sock=self._listener, backlog=1)
@@ -125,22 +125,22 @@ class HttpServer:
         return server
 
     def routes(self) -> list[web.RouteDef]:
-        """All that there are."""
+        """All routes of the server."""
         return self._v2.routes() + self._management.routes() + self._residency.routes()
 
     @property
     def port(self) -> int:
-        """The one in use, once started."""
+        """The port in use, once the server is started."""
         return self._port
 
     @property
     def url(self) -> str:
-        """As a program on this machine reaches it."""
+        """The URL by which a program on this machine reaches the server."""
         reachable = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self._host, self._host)
         return f"http://{format_address((reachable, self._port))}"
 
     async def stop(self) -> None:
-        """Takes no more, lets what is under way end (a few seconds at most), and closes."""
+        """Take no more requests, let those under way end (for a few seconds at most), and close."""
         await self._management.stop()
         await self._residency.stop()
         if self._watch is not None:
@@ -154,13 +154,13 @@ class HttpServer:
 
 
 class _Quiet(logging.Filter):
-    """aiohttp logs a traceback for whatever is no HTTP; strangers could fill the disk with those."""
+    """Drops the tracebacks that aiohttp logs for bytes that are no HTTP: strangers could fill the disk with them."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
-        # The latter: what aiohttp itself answers to an `Expect` that it cannot repeat, where there is no such path.
+        # UnicodeEncodeError: aiohttp, for an unknown path, answers an `Expect` that it cannot encode.
         if isinstance(error, HttpProcessingError | UnicodeEncodeError):
-            log.debug("what a client sent is no HTTP: %s", " ".join(str(error).split()))
+            log.debug("a client sent bytes that are no HTTP: %s", " ".join(str(error).split()))
             return False
         return True
 
@@ -169,13 +169,13 @@ _http_log.addFilter(_Quiet())
 
 
 class _Scarce(logging.Filter):
-    """asyncio logs a traceback when a connection cannot be taken for want of files or memory, which strangers can bring
-    about; it tries again after a second."""
+    """Replaces the traceback that asyncio logs if a connection cannot be accepted because files or memory ran out, which
+    strangers can cause. asyncio tries again after a second."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, OSError) and error.errno in SCARCE and "accept" in record.getMessage():
-            log.warning("no connection could be taken for a second: %s", error.strerror)
+            log.warning("no connection can be accepted for a second: %s", error.strerror)
             return False
         return True
 
@@ -184,7 +184,7 @@ logging.getLogger("asyncio").addFilter(_Scarce())
 
 
 async def _guard(request: web.Request, response: web.StreamResponse) -> None:
-    """On every answer: a browser takes it for what it says it is, and shows it in no page of others."""
+    """Add headers to every answer: browsers must not guess its type, nor show it in a frame of another page."""
     response.headers["X-Content-Type-Options"] = "nosniff"
     policy = response.headers.get("Content-Security-Policy")
     own = "frame-ancestors 'none'"
@@ -192,7 +192,7 @@ async def _guard(request: web.Request, response: web.StreamResponse) -> None:
 
 
 async def _expected(request: web.Request) -> web.StreamResponse | None:
-    """A client asks before it sends its body; whether it may, it is told when it has."""
+    """Let a client that asks with `Expect: 100-continue` send its body; the handler then decides about the request."""
     if request.headers.get(hdrs.EXPECT, "").lower() != "100-continue":
         return error_response(web.HTTPExpectationFailed(text="Expect: only 100-continue is known"))
     if request.transport is not None:
@@ -202,7 +202,7 @@ async def _expected(request: web.Request) -> web.StreamResponse | None:
 
 @web.middleware
 async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Every error leaves as JSON; one that nobody foresaw is logged, and the server stays up."""
+    """Answer every error as JSON; an unexpected error is logged, and the server continues."""
     try:
         return await handler(request)
     except TooLarge as error:
@@ -223,5 +223,5 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         log.exception("%s %s failed", request.method, request.path)
         response = error_response(error)
     if request.can_read_body and not request.content.at_eof():
-        response.force_close()  # what is left of the body is not worth reading
+        response.force_close()  # The rest of the body is not worth reading.
     return response

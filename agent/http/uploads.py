@@ -1,7 +1,7 @@
-"""Receiving a model's files: multipart bodies into a fresh folder, bounded and kept inside it. Door: files.
+"""Uploads: receives a model's files from a multipart body into a fresh folder, with bounds on their size. Door: files.
 
-The form: an optional part `options` (JSON, see `read_options`), then one part `file` for each file, whose
-file name is its path relative to the model's folder, percent-encoded where need be. curl writes such forms:
+The form has an optional part `options` (JSON, see `read_options`), then one part `file` for each file, whose file name is
+its path relative to the model's folder, percent-encoded if needed. curl writes such forms:
 `curl -F options='{"strategy": "auto"}' -F file=@model.onnx ...`.
 """
 
@@ -27,19 +27,19 @@ from edgepart.planner.vocabulary import STRATEGIES, one_of
 CHUNK_BYTES = 1 << 20
 OPTIONS_BYTES = 1 << 20
 SPARE_BYTES = 64 << 20
-"""Left free on the disk, whatever a client sends."""
+"""Disk space that uploads leave free, whatever a client sends."""
 
 Received = Callable[[int], None]
-"""Told how many bytes of files have come so far."""
+"""Called with the bytes of files that have arrived so far."""
 Admit = Callable[[DeployOptions], None]
-"""Looks at the options as soon as they are read. UsageError or Unavailable where nothing can come of them."""
+"""Called with the options as soon as they are read. Raises UsageError or Unavailable if they cannot be deployed."""
 
 
 async def receive(
     request: web.Request, folder: Path, limits: BodyLimits, received: Received, admit: Admit
 ) -> DeployOptions:
-    """Files into `folder`, and the options. RequestError, UsageError, Unavailable or TooLarge; the caller deletes the
-    folder."""
+    """Write the form's files into `folder`, and return its options. Raises RequestError, UsageError, Unavailable or
+    TooLarge; the caller deletes the folder."""
     if request.content_type != "multipart/form-data":
         raise RequestError("send the model as multipart/form-data: parts `options` (JSON) and `file`")
     options = DeployOptions()
@@ -60,7 +60,7 @@ async def receive(
                 total = await _store(part, _place(folder, part.filename), total, limits, received)
             else:
                 raise RequestError(f"the form holds a part {part.name!r}; parts are `options` and `file`")
-    except (ValueError, HttpProcessingError) as error:  # the latter: a part's head
+    except (ValueError, HttpProcessingError) as error:  # A damaged head of a part raises HttpProcessingError.
         raise RequestError(f"the form is damaged: {' '.join(str(error).split())}") from error
     if not files:
         raise RequestError("the form holds no `file`; send the model's .onnx file")
@@ -68,7 +68,8 @@ async def receive(
 
 
 def read_options(text: str) -> DeployOptions:
-    """From JSON with DeployOptions' fields, each of them optional. UsageError names the field."""
+    """The options from JSON with DeployOptions' fields, each of which is optional. Raises UsageError, which names the
+    field."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -88,7 +89,7 @@ def read_options(text: str) -> DeployOptions:
 
 
 def _place(folder: Path, name: str | None) -> Path:
-    """Where a file goes; RequestError for a name that would leave `folder`, or is taken."""
+    """The path of an uploaded file. Raises RequestError for a name that would leave `folder`, or is too long."""
     path = PurePosixPath(unquote(name or ""))
     parts = path.parts
     if not parts or path.is_absolute() or any(p in ("..", ".") or "\\" in p or "\0" in p for p in parts):
@@ -101,7 +102,7 @@ def _place(folder: Path, name: str | None) -> Path:
 async def _store(
     part: BodyPartReader, place: Path, total: int, limits: BodyLimits, received: Received
 ) -> int:
-    """Writes one file; gives `total` grown by its size."""
+    """Write one file, and return `total` plus its size."""
     try:
         place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         file = place.open("xb")

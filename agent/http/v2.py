@@ -1,4 +1,4 @@
-"""The routes of the Open Inference Protocol v2. Door: aiohttp handlers around oip.py's rules and a Node."""
+"""V2: the routes of the Open Inference Protocol v2. Door: aiohttp handlers around oip.py's rules and a Node."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from edgepart.planner.errors import EdgepartError, RequestError, Unavailable, Un
 from edgepart.planner.plans.plan import ValueInfo
 
 ASIDE_FROM_BYTES = 64 << 10
-"""More JSON, or texts, are read by a thread of the pool: the event loop has heartbeats to keep. Changing threads takes
-longer than it takes to read numbers in binary, and so does writing them: both are done at once."""
+"""JSON or texts of this many bytes or more are read in a thread of the pool, so that the event loop's heartbeats are not
+late. Binary numbers are read and written in the event loop, as that is faster than changing threads."""
 
 
 class V2:
-    """The protocol, served from one node."""
+    """The protocol's handlers, which serve one node."""
 
     def __init__(
         self, node: Node, gate: Gate, bodies: Bodies, metrics: Metrics, recorder: Recorder | None = None
@@ -66,13 +66,14 @@ class V2:
         return document_response({"name": "edgepart", "version": self.node.version, "extensions": extensions})
 
     async def live(self, request: web.Request) -> web.Response:
-        """Open to all, as load balancers ask."""
+        """Whether the agent is alive. Open to all clients, because load balancers ask."""
         self._gate.knock(request)
         good = self.node.live()
         return document_response({"live": good}, 200 if good else 503)
 
     async def ready(self, request: web.Request) -> web.Response:
-        """Open to all, as load balancers ask; why not is for those who may read."""
+        """Whether the agent is ready. Open to all clients, because load balancers ask; the reason why it is not ready is
+        left out, as only clients who may read get it."""
         self._gate.knock(request)
         return document_response({"ready": (good := self.node.ready(None)[0])}, 200 if good else 503)
 
@@ -91,7 +92,7 @@ class V2:
         return document_response(oip.metadata(self._card(request)))
 
     async def config(self, request: web.Request) -> web.Response:
-        """Triton's model configuration, as far as it means something here."""
+        """Triton's model configuration; fields that have no meaning here are left out."""
         self._allow(request)
         card = self._card(request)
         return document_response(
@@ -169,13 +170,13 @@ class V2:
         wanted: list[str] | None,
         deadline_s: float,
     ) -> InferResult:
-        """The node's answer, once it is this request's turn. Unavailable where its time is up before."""
+        """The node's answer, once it is this request's turn. Raises Unavailable if its deadline passes before that."""
         now = asyncio.get_running_loop().time
         until = now() + deadline_s
         lane = (model, tuple(array.shape for array in asked.inputs.values()))
         try:
             async with asyncio.timeout_at(until) as timer, self._turns.turn(lane, client_of(request)):
-                timer.reschedule(None)  # from here on the node keeps it
+                timer.reschedule(None)  # From here on the node keeps the deadline.
                 waited_s = now() - until + deadline_s
                 result = await self.node.infer(model, asked.inputs, wanted, deadline_s - waited_s)
         except TimeoutError:
@@ -210,7 +211,7 @@ class V2:
 
 
 def find_card(node: Node, name: str) -> ModelCard:
-    """UnknownDeployment names those that there are."""
+    """The card of a deployment. Raises UnknownDeployment, which names those that exist."""
     if (card := node.model(name)) is not None:
         return card
     there = ", ".join(repr(card.name) for card in node.models()[:20]) or "nothing yet"

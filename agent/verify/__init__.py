@@ -1,4 +1,4 @@
-"""Whether a divided model is right: rehearsals, references, tolerances, trial runs, and the ONNX backend.
+"""Checks that a divided model gives the right answers: rehearsals, references, tolerances, tryouts and the ONNX backend.
 
 May import: agent/cluster/state, agent/execution, agent/host, agent/serving, agent/storage, agent/wire,
 planner/devices, planner/errors, planner/figures, planner/layout, planner/lowering, planner/model, planner/planner,

@@ -1,11 +1,11 @@
-"""The ONNX backend API (onnx.backend.base) over devices that are all in this process.
+"""Backend: the ONNX backend API (onnx.backend.base) over devices that are all in this process. Door: it makes sessions.
 
     from edgepart.agent import backend
     prepared = backend.prepare(model, shares=(0.5, 0.3, 0.2), axis="channel")
     prepared.run([x])
     prepared.report  # {"split": {node: axis}, "opaque": {node: reason}, "devices_used": 3}
 
-so that whatever takes a backend, the onnx package's own test runner first of all, can be pointed at plans.
+Any program that takes a backend can thereby test plans, above all the test runner of the onnx package.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
 
 BINDINGS = 8
-"""Shapes of the inputs that a representation keeps sessions for; of more, the one not used longest is let go."""
+"""Number of bindings for which a prepared model keeps sessions; the least recently used one is dropped."""
 
 Model = ModelProto | bytes | Path | str
 Bound = tuple[tuple[str, tuple[int, ...]], ...]
-"""Input names and shapes."""
+"""Input names and shapes, sorted by name."""
 
 
 @dataclass(eq=False)
 class _Binding:
-    """The model with the shapes of its inputs known."""
+    """The model with known shapes of its inputs."""
 
     rehearsal: Rehearsal
     axis: str | None
@@ -60,7 +60,7 @@ class _Binding:
 
 
 class PreparedModel(BackendRep):
-    """A model divided over in-process devices; free dimensions are bound by the inputs of each run."""
+    """A model divided over devices in this process. The inputs of each run bind its free dimensions."""
 
     def __init__(self, source: Path | bytes, shares: Sequence[float], axis: str | None, level: Any) -> None:
         self._source = source
@@ -69,19 +69,20 @@ class PreparedModel(BackendRep):
         self._level = level
         self._bindings: OrderedDict[Bound, _Binding] = OrderedDict()
         graph = load_graph(source)
-        self._latest = self._kept(graph)
-        if not graph.notes:  # Nothing was assumed of its shapes: what is wrong can be told now.
+        self._latest = self._keep_binding(graph)
+        if not graph.notes:  # No shapes were assumed, so errors can be raised now.
             _ = self._latest.divided
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Every axis that can be forced, with the shapes that were run last (before: with free dimensions of 1)."""
+        """Every axis that can be forced, with the shapes of the last run; before the first, with free dimensions of 1."""
         return self._latest.rehearsal.axes
 
     @property
     def report(self) -> dict[str, Any]:
-        """Of the same shapes: {"split": {node: axis}, "opaque": {node: reason}, "devices_used": n}; a node is in
-        "split" where more than one device computed a part of it. UsageError where there is no such axis."""
+        """How the model is divided, with the same shapes: {"split": {node: axis}, "opaque": {node: reason},
+        "devices_used": n}. A node is in "split" if more than one device computed a part of it. Raises UsageError if there
+        is no such axis."""
         latest = self._latest
         return {
             "split": dict(latest.divided.split),
@@ -90,10 +91,10 @@ class PreparedModel(BackendRep):
         }
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """The outputs in the model's order. `inputs`: values in the order of the model's inputs, or by their names:
-        arrays, TensorProtos, lists for sequences, None for an optional that is empty.
+        """The outputs in the model's order. `inputs` has the values in the order of the model's inputs, or by their names:
+        arrays, TensorProtos, lists for sequences, None for an empty optional.
 
-        RequestError or UsageError where they are not this model's."""
+        Raises RequestError or UsageError if they do not fit the model."""
         values = _by_name(self._latest.rehearsal.graph, inputs)
         self._latest = self._bind(values)
         graph = self._latest.rehearsal.graph
@@ -101,7 +102,7 @@ class PreparedModel(BackendRep):
         return tuple(found[name] for name in graph.outputs)
 
     def _bind(self, values: Mapping[str, Value]) -> _Binding:
-        """The binding of these inputs' shapes, made where it is not kept."""
+        """The binding of these inputs' shapes, which is made if it is not kept."""
         graph = self._latest.rehearsal.graph
         arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
         shapes = {name: array.shape for name, array in arrays.items() if _is_tensor(graph, name)}
@@ -109,9 +110,9 @@ class PreparedModel(BackendRep):
         if key in self._bindings:
             self._bindings.move_to_end(key)
             return self._bindings[key]
-        return self._kept(load_graph(self._source, shapes=shapes))
+        return self._keep_binding(load_graph(self._source, shapes=shapes))
 
-    def _kept(self, graph: Graph) -> _Binding:
+    def _keep_binding(self, graph: Graph) -> _Binding:
         shapes = {name: graph.shape_of(name) for name in graph.inputs if _is_tensor(graph, name)}
         key = tuple(sorted((name, shape) for name, shape in shapes.items() if shape is not None))
         made = self._bindings[key] = _Binding(Rehearsal(graph, self._shares, level=self._level), self._axis)
@@ -121,7 +122,7 @@ class PreparedModel(BackendRep):
 
 
 class EdgepartBackend(Backend):
-    """What the API asks of a backend; this module has the same functions."""
+    """The backend as the API requires it; this module has the same functions."""
 
     @classmethod
     def prepare(
@@ -134,27 +135,27 @@ class EdgepartBackend(Backend):
         level: Any = None,
         **kwargs: Any,
     ) -> PreparedModel:
-        """The model over len(shares) devices, everything that has `axis` divided along it in proportion (None: each
-        node along the first axis it has). `level` is an ort.GraphOptimizationLevel. `kwargs` are what test runners tell
-        themselves (rtol, atol), and change nothing here.
+        """The model over len(shares) devices; every node that has `axis` is divided along it in proportion to the shares
+        (None: each node along its first axis). `level` is an ort.GraphOptimizationLevel. `kwargs` are test runners' own
+        options (rtol, atol), and are ignored.
 
-        ModelError: the model cannot be used. UsageError: a device that is no CPU; shares that are none; an axis that
-        the model does not have, with those it has (where it has free dimensions, only once it is run)."""
+        Raises ModelError if the model cannot be used; UsageError for a device that is no CPU, invalid shares, or an axis
+        that the model does not have (if it has free dimensions, only when it is run)."""
         if not cls.supports_device(device):
             raise UsageError(f"device {device!r}: there is only 'CPU'")
         return PreparedModel(_source(model), shares, axis, level)
 
     @classmethod
     def run_model(cls, model: Model, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:
-        """`prepare`, and one run."""
+        """`prepare` the model, and run it once."""
         return cls.prepare(model, device, **kwargs).run(inputs)
 
     @classmethod
     def run_node(
         cls, node: NodeProto, inputs: Any, device: str = "CPU", outputs_info: Any = None, **kwargs: Any
     ) -> tuple[Any, ...]:
-        """One operator alone, in the opset `opset_version`, or the one that brought its newest form. The outputs by
-        name or position; their types are worked out, whatever `outputs_info` says."""
+        """Run one operator alone, in the opset `opset_version`, or else in that of its newest version. Returns the outputs
+        by name or position. Their types are inferred; `outputs_info` is ignored."""
         version = kwargs.pop("opset_version", None)
         found = cls.run_model(_model_of(node, inputs, version), list(inputs), device, **kwargs)
         names = [name for name in node.output if name]
@@ -163,7 +164,7 @@ class EdgepartBackend(Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Only the CPU."""
+        """Whether it is the CPU, which is the only device."""
         try:
             return bool(Device(device).type == DeviceType.CPU)
         except (AttributeError, ValueError):
@@ -191,7 +192,7 @@ is_compatible = EdgepartBackend.is_compatible
 
 
 def array_of(value: Any) -> Value:
-    """An input as the runtime takes it: protos are read, numbers become arrays; sequences one by one."""
+    """An input as ONNX Runtime takes it: protos are read, and numbers become arrays, also in sequences."""
     match value:
         case TensorProto():
             return numpy_helper.to_array(value)
@@ -210,7 +211,7 @@ def _source(model: Model) -> Path | bytes:
     if isinstance(model, ModelProto):
         try:
             return bytes(model.SerializeToString())
-        except ValueError as error:  # protobuf's limit of 2 GB
+        except ValueError as error:  # The model exceeds protobuf's limit of 2 GB.
             raise ModelError(
                 f"the model cannot be written out ({error}); give the path of its file"
             ) from error
@@ -231,7 +232,7 @@ def _is_tensor(graph: Graph, name: str) -> bool:
 
 
 def _model_of(node: NodeProto, inputs: Any, version: int | None) -> bytes:
-    """A model of the one node, with inputs of the types of `inputs`, which stand for the inputs that it names."""
+    """A model of one node, whose inputs have the types of `inputs`, in the order in which the node names them."""
     names = [name for name in node.input if name]
     values = [array_of(value) for value in inputs]
     if len(names) != len(values):

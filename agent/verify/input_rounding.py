@@ -1,7 +1,9 @@
-"""Sway: what a model's own answer moves by when its inputs move by one rounding. Rules over numpy.
+"""Input rounding: compares a difference of answers with how much the model's own answer changes when its inputs change by
+one rounding. Rules over numpy.
 
-Devices add up in other orders than one session does. Where that makes more of a difference than it should, it may be the
-plan or the inputs: a detector that sees nothing in noise says so with numbers near zero, in which every rounding shows.
+Devices add numbers in other orders than one session does. If that makes more of a difference than it should, the plan or
+the inputs may be the cause: a detector that finds nothing in noise answers with numbers near zero, in which every rounding
+shows.
 """
 
 from __future__ import annotations
@@ -14,12 +16,12 @@ from edgepart.agent.verify.same_answer import Values, differences, largest_diffe
 from edgepart.planner.errors import RequestError
 
 SWAY = 10.0
-"""Times what one rounding of the inputs makes, another right answer may be off: there are roundings in every layer. More
-lets plans pass that are wrong by little; less refuses right ones."""
+"""A right answer may be off by this many times the effect of one rounding of the inputs, as there are roundings in every
+layer. A larger number lets plans pass that are wrong by little; a smaller one refuses right plans."""
 
 
 def nudged(inputs: Values) -> dict[str, Any]:
-    """The inputs with their numbers of floating point one step higher or lower, in turns."""
+    """The inputs with their floating-point numbers one step higher or lower, in turns."""
     return {name: _nudged(value) for name, value in inputs.items()}
 
 
@@ -31,15 +33,15 @@ def _nudged(value: Any) -> Any:
 
 
 def faults(got: Values, expected: Values, swayed: Values, tolerance: float | None) -> list[str]:
-    """As `differences`, but for what a rounding explains, of a model that answers `swayed` to its inputs `nudged`.
-    RequestError where an output is as good as chance with these inputs."""
+    """The `differences` that a rounding does not explain; `swayed` is the model's answer to the inputs `nudged`. Raises
+    RequestError if these inputs make an output as good as random."""
     found = []
     for name in expected:
         mine, theirs, moved = ({name: one[name]} if name in one else {} for one in (got, expected, swayed))
         if not differences(mine, theirs, tolerance):
             continue
         by = SWAY * largest_difference(moved, theirs)
-        # What is no floating point has no distance: it is the same, or it is not.
+        # Values other than floating-point numbers have no distance: they are the same or not.
         if not by < 1 or (by == 0 and differences(moved, theirs)):
             raise RequestError(
                 f"the model itself gives another {name} where these inputs differ by one rounding"

@@ -1,7 +1,8 @@
-"""In process: a whole plan run here, one device after another: real sessions, no network, no thread of ours.
+"""Local run: runs a whole plan in this process, one device after another. A door: real sessions, but no network and no
+threads of its own.
 
-What a device does is what agents do: the schedules are agent/execution/schedule.py's, the sessions
-agent/execution/sessions.py's, the gateway's part requester.py's. Sessions are made once; runs follow one another.
+Each device does what an agent does: the schedules are those of agent/execution/schedule.py, the sessions those of
+agent/execution/sessions.py, and the gateway's part that of requester.py. Sessions are made once; runs follow one another.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from edgepart.planner.model.graph import Graph
 from edgepart.planner.plans.plan import GATEWAY, Plan, Run
 
 DEVICE_THREADS = 1
-"""Of each session: the devices take turns, and small segments gain nothing from more."""
+"""Threads of each session: the devices take turns, and small segments gain nothing from more threads."""
 
 
 class InProcess:
-    """The devices of one plan."""
+    """The devices of one plan, all in this process."""
 
     def __init__(
         self,
@@ -37,9 +38,9 @@ class InProcess:
         threads: int = DEVICE_THREADS,
         compiler: SegmentCompiler | None = None,
     ) -> None:
-        """Makes all sessions, with a compiler as agents do; the weights come from `graph`, which the plan was made for.
-        `level` is an ort.GraphOptimizationLevel, None ONNX Runtime's default. InternalError where ONNX Runtime refuses a
-        segment."""
+        """Make all sessions, with a compiler as agents do. The weights come from `graph`, for which the plan was made.
+        `level` is an ort.GraphOptimizationLevel; None is ONNX Runtime's default. Raises InternalError if ONNX Runtime
+        refuses a segment."""
         sessions = Sessions(
             threads,
             lambda ref: blobs.cut(graph.weight(ref.source), ref.region),
@@ -49,11 +50,11 @@ class InProcess:
         )
         self.plan = plan
         self.computed_s: dict[str, float] = {}
-        """By device, what its segments took in the last run."""
+        """Seconds that each device's segments took in the last run, by device."""
         self.exact = False
         """Whether runs round nothing, whatever the plan says."""
         self.rounding = RoundingTally()
-        """Of all runs."""
+        """Counts of the pieces rounded in all runs."""
         self._prepared = {
             name: sessions.prepare(program, plan.transfers) for name, program in plan.programs.items()
         }
@@ -66,8 +67,8 @@ class InProcess:
         self._gateway = activate_plan(plan, {name: name for name in plan.programs}, constants)
 
     def run(self, inputs: Mapping[str, Value], replica: int = 0) -> dict[str, Value]:
-        """Every output of the model by name, from that one of the plan's replicas. RequestError where the inputs are not
-        the model's, or ONNX Runtime cannot run on them."""
+        """Every output of the model by name, computed by one of the plan's replicas. Raises RequestError if the inputs do
+        not fit the model, or ONNX Runtime cannot run on them."""
         checked = check_inputs(self.plan.inputs, inputs)
         self.computed_s = dict.fromkeys(self.plan.programs, 0.0)
         devices = {name: Progress(self._schedules[name]) for name in self.plan.parts[replica].devices}
@@ -96,7 +97,7 @@ class InProcess:
         answers: dict[int, Value],
         replica: int,
     ) -> bool:
-        """The device's next step; False where it has to wait, or has none left."""
+        """Do the device's next step. Returns False if it has to wait, or has no step left."""
         work = progress.next_work()
         if work is None:
             return False

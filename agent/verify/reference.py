@@ -1,7 +1,7 @@
-"""Reference: what one session over the whole model answers, and how far from it another answer may be. A door: it makes
-sessions.
+"""Reference: the answer of one session over the whole model, and how far another answer may differ from it. A door: it
+makes sessions.
 
-How far is a matter of the model alone, so that it holds on every processor: the promise in docs/architecture.md."""
+The tolerance follows from the model alone, so that it holds on every processor: the promise in docs/architecture.md."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from edgepart.planner.model.graph import Graph
 
 
 def alone(model: Path | bytes, inputs: Values) -> dict[str, Any]:
-    """One session's outputs by name.
+    """The outputs of one session over the whole model, by name.
 
-    ModelError, RequestError where ONNX Runtime does not take the model or the inputs."""
+    Raises ModelError and RequestError if ONNX Runtime does not take the model or the inputs."""
     return _run(load_model(model), inputs)
 
 
@@ -35,33 +35,33 @@ def _run(session: LoadedModel, inputs: Values) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Reference:
-    """One session's answer."""
+    """The answer of one session over the whole model, with which other answers are compared."""
 
     outputs: Mapping[str, Any]
-    """Without those that are random."""
+    """The outputs by name, without random ones."""
     random: tuple[str, ...]
-    """Outputs that differ from one run to the next: nothing can be compared with them."""
+    """Names of outputs that differ from run to run, so that nothing can be compared with them."""
     tolerance: float | None
-    """As `tolerance_for` says."""
+    """The tolerance of the model, as from `tolerance_for`."""
 
     def differences(self, got: Values) -> list[str]:
-        """What is not the same answer; nothing where all is."""
+        """How `got` differs from this answer, a text for each output; empty if the answers are the same."""
         return differences(got, self.outputs, self.tolerance)
 
     def largest_difference(self, got: Values) -> float:
-        """Over the outputs of floating point, relative to each one's largest magnitude."""
+        """The largest difference of a floating-point output, relative to that output's largest magnitude."""
         return largest_difference(got, self.outputs)
 
 
 def reference_of(model: Path | bytes, graph: Graph, inputs: Values) -> Reference:
-    """`graph` is the model's. The session runs twice, to find out what is random.
+    """The reference of a model, whose graph is `graph`. The session runs twice, to find out which outputs are random.
 
-    ModelError, RequestError where ONNX Runtime does not take the model or the inputs."""
+    Raises ModelError and RequestError if ONNX Runtime does not take the model or the inputs."""
     return Reference(*steady(load_model(model), inputs), tolerance_for(graph))
 
 
 def steady(session: LoadedModel, inputs: Values) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """What a session answers twice, and the names of the outputs that are random. RequestError."""
+    """The outputs that are the same in two runs of a session, and the names of the random ones. Raises RequestError."""
     first, second = _run(session, inputs), _run(session, inputs)
     random = random_of(first, second)
     return {name: value for name, value in first.items() if name not in random}, random

@@ -1,8 +1,8 @@
-"""Referee: a process beside the agent that knows what a model answers, as it is in its file. Door: a process and a pipe.
+"""Reference process: runs models as they are in their files, in a process beside the agent. Door: a process and a pipe.
 
-A model that has not run yet may do anything to its process: crash it, take all memory, never end. So this one has nothing
-else to do, a limit of memory of its own, and no longer than it is given. It is started when it is needed, keeps the session
-that it made last for a while, as other shapes of the same model may come, and ends with the agent.
+A model that has not run yet may crash its process, take all memory, or never end. So this process does nothing else, and
+has limits of memory and time. It is started when it is needed, keeps the last session for a while, as other shapes of the
+same model may come, and ends with the agent.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from edgepart.planner.errors import EdgepartError, FrameError, RequestError, Una
 
 NICENESS = 10
 ENDING_S = 0.2
-"""For which a process that ends by itself is waited for, before it is ended."""
+"""Seconds to wait for a process that ends by itself before it is killed."""
 IDLE_S = 10.0
-"""After so long without a question the process ends, and its memory is the machine's again."""
+"""Seconds without a question after which the process ends and returns its memory."""
 
 
 class Referee:
-    """Asks one question at a time. Its methods are for threads."""
+    """Asks the process one question at a time. Its methods block; call them from threads."""
 
     def __init__(self, store: Path) -> None:
-        """`store` is the folder that models lie in."""
+        """`store` is the folder of models."""
         self._store = store
         self._asking = Lock()
         self._lock = Lock()
@@ -45,8 +45,8 @@ class Referee:
     def answer(
         self, model: str, inputs: Mapping[str, Any], memory_bytes: int, within_s: float
     ) -> dict[str, Any]:
-        """What the model of that digest answers, without outputs that are random. RequestError where it does not take these
-        inputs, not with `memory_bytes`, or ends its process over them; Unavailable where `within_s` is not enough."""
+        """The answer of the model with that digest, without random outputs. Raises RequestError if it does not take these
+        inputs, or not with `memory_bytes`, or ends its process; Unavailable if it takes longer than `within_s` seconds."""
         with self._asking:
             while True:
                 process, pipe = self._running()
@@ -58,12 +58,14 @@ class Referee:
                     return _read(pipe.recv_bytes())
                 except (EOFError, OSError) as error:
                     self._end()
-                    if process.exitcode != 0:  # else it had just ended because nothing was asked of it
+                    if (
+                        process.exitcode != 0
+                    ):  # With 0, it had just ended because it had no questions: try again.
                         text = "the model ended the process that ran it on made-up inputs"
                         raise RequestError(text) from error
 
     def stop(self) -> None:
-        """End what is under way, for good."""
+        """End the process, and answer no more questions."""
         with self._lock:
             self._stopped = True
         self._end()
@@ -86,7 +88,8 @@ class Referee:
 
 
 def _read(data: bytes) -> dict[str, Any]:
-    """FrameError where a process that a model has damaged says what it likes."""
+    """The outputs in an answer of the process. Raises RequestError if it says that the model failed, and FrameError if it
+    cannot be read: a model may have damaged the process."""
     try:
         fault, names, metas, payload = msgpack.unpackb(data, use_list=False)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
@@ -97,9 +100,10 @@ def _read(data: bytes) -> dict[str, Any]:
 
 
 def work(questions: Connection[Any, Any], store: Path) -> None:
-    """The process: answers until nothing is asked for IDLE_S, or the agent is gone."""
+    """Run the process: answer questions until none comes for IDLE_S, or the agent is gone."""
+    # Imported here because these import ONNX Runtime, which does not belong in the agent's own process.
     from edgepart.agent.execution.sessions import LoadedModel, load_model
-    from edgepart.agent.verify.reference import steady  # ONNX Runtime: not in the agent's own process.
+    from edgepart.agent.verify.reference import steady
 
     os.nice(NICENESS)
     models = Store(store, alone=False)
@@ -111,15 +115,15 @@ def work(questions: Connection[Any, Any], store: Path) -> None:
                 resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, resource.RLIM_INFINITY))
                 if made is None or made[0] != model:
                     made = model, load_model(models.model_path(model))
-                answer = _packed("", steady(made[1], inputs)[0])
+                answer = _pack("", steady(made[1], inputs)[0])
             except (EdgepartError, MemoryError) as error:
-                answer = _packed(str(error) or "it was refused more memory", {})
+                answer = _pack(str(error) or "it was refused more memory", {})
             questions.send_bytes(answer)
     except (EOFError, OSError):
         return
 
 
-def _packed(fault: str, outputs: Mapping[str, Any]) -> bytes:
+def _pack(fault: str, outputs: Mapping[str, Any]) -> bytes:
     metas, buffers = pack_arrays(list(outputs.values()))
     packed: bytes = msgpack.packb((fault, list(outputs), metas, b"".join(buffers)))
     return packed

@@ -1,7 +1,7 @@
-"""Rehearsal: a model divided along any axis that somebody names, over devices that are all in this process.
+"""Rehearsal: divides a model along a given axis over devices that are all in this process, and runs it. Door: it makes
+sessions.
 
-What checks of a model are made of: which axes there are, what is really split along one, and what comes out. Door: it
-makes sessions.
+Checks of a model are made with it: which axes there are, which operators are really split along one, and what comes out.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from edgepart.planner.search.force_axis import axis_names, force
 from edgepart.planner.search.study import Study
 
 SHARES = (0.5, 0.3, 0.2)
-"""Of devices that are not equal, where nobody says otherwise."""
+"""The shares of three unequal devices, which are used by default."""
 
 MAX_DEVICES = 64
 
 
 @dataclass(frozen=True)
 class Divided:
-    """A model divided along one axis, its sessions made."""
+    """A model divided along one axis, with its sessions."""
 
     split: Mapping[str, str]
-    """By operator that more than one device computed a part of, the axis."""
+    """The axis of each operator of which more than one device computes a part, by operator."""
     devices_used: int
     devices: InProcess = field(repr=False)
 
     def run(self, inputs: Mapping[str, Value]) -> dict[str, Value]:
-        """Every output by name. RequestError as InProcess."""
+        """Every output by name. Raises RequestError as InProcess.run does."""
         return self.devices.run(inputs)
 
 
@@ -59,9 +59,9 @@ class Rehearsal:
         transfer_dtype: str = EXACT,
         compiler: SegmentCompiler | None = None,
     ) -> None:
-        """`level` is an ort.GraphOptimizationLevel for all sessions, None ONNX Runtime's default; `transfer_dtype` what
-        float32 numbers are rounded to between devices; with a compiler segments run as agents run them. UsageError where
-        the shares are none."""
+        """`level` is an ort.GraphOptimizationLevel for all sessions; None is ONNX Runtime's default. `transfer_dtype` is
+        the type to which float32 numbers are rounded between devices. With a compiler, segments run as agents run them.
+        Raises UsageError if the shares are not valid."""
         if not 0 < len(shares) <= MAX_DEVICES or not all(math.isfinite(s) and s > 0 for s in shares):
             raise UsageError(
                 f"shares {tuple(shares)}: give 1 to {MAX_DEVICES} numbers above 0, one for each device"
@@ -88,7 +88,7 @@ class Rehearsal:
         return {name: reason for name, reason in reasons if reason is not None}
 
     def divide(self, axis: str | None) -> Divided:
-        """Everything that has `axis` divided along it; None divides each operator along the first axis it has.
+        """Divide every operator that has `axis` along it; None divides each operator along its first axis.
 
         UsageError lists the axes where there is none of that name. InternalError where a plan breaks its rules or ONNX
         Runtime refuses a segment."""

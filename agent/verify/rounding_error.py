@@ -1,9 +1,9 @@
-"""Comparison: how far answers of a deployment are off because what travels is rounded. Door: the event loop.
+"""Rounding error: measures how far a deployment's answers are off because transfers are rounded. Door: the event loop.
 
-The leader finds out once for each plan: requests with made-up inputs run twice on the devices as they are, once with
-all digits and once rounded. That takes no more memory than any request, so it is done for models of every size. One input
-may say little: where one class is all but certain, hardly anything changes the answer. So there are several, and the
-largest difference counts."""
+The leader measures it once for each plan: requests with made-up inputs run twice on the devices as they are, once exactly
+and once rounded. That takes no more memory than any request, so it is done for models of every size. One input may say
+little: if one class is all but certain, hardly anything changes the answer. So several inputs are compared, and the largest
+difference counts."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 0.5
 DEADLINE_S = 120.0
-"""Of each request."""
+"""The deadline of each request, in seconds."""
 FEWEST, MOST = 2, 6
-"""Inputs that are compared. More: a small difference means more; fewer: requests of users wait for fewer others."""
+"""Number of inputs that are compared. With more, a small difference means more; with fewer, users' requests wait for fewer
+others."""
 ENOUGH_S = 5.0
-"""After which no more than the fewest are begun."""
+"""Seconds after which no more inputs than the fewest are compared."""
 
 Active = tuple[str, Epoch, Plan]
-"""A deployment, and the plan that new requests of it start on here."""
+"""A deployment, and the epoch and plan on which its new requests start on this device."""
 
 
 class RunRequest(Protocol):
-    """As Requester.run."""
+    """The interface of Requester.run."""
 
     async def __call__(
         self,
@@ -50,7 +51,7 @@ class RunRequest(Protocol):
 
 
 class Comparison:
-    """What is known of the plans that serve."""
+    """Measures the rounding error of each plan that serves, once."""
 
     def __init__(self, run: RunRequest, post: Callable[[RoundingMeasured], None]) -> None:
         self._run = run
@@ -58,7 +59,7 @@ class Comparison:
         self._known: set[tuple[str, Epoch]] = set()
 
     async def watch(self, leading: Callable[[], Iterable[Active]]) -> None:
-        """`leading` gives the plans that serve, where this device leads; until cancelled."""
+        """Compare the plans of `leading()` until cancelled: those that serve, if this device is the leader."""
         while True:
             await asyncio.sleep(LOOK_S)
             plans = list(leading())
@@ -68,7 +69,8 @@ class Comparison:
                     await self.compare(name, epoch, plan)
 
     async def compare(self, name: str, epoch: Epoch, plan: Plan) -> None:
-        """Once, whatever comes of it; where another plan serves before it is done, nothing is said of this one."""
+        """Measure a plan and post the result. The plan is not measured again, whatever the result; nothing is posted if
+        another plan serves before this one is measured."""
         self._known.add((name, epoch))
         try:
             differences, epochs = await self._differences(name, plan)
@@ -80,7 +82,7 @@ class Comparison:
             self._post(RoundingMeasured(name, epoch, said(plan.rounded_to, differences)))
 
     async def _differences(self, name: str, plan: Plan) -> tuple[list[float], set[Epoch]]:
-        """Of one input after another, and the epochs that answered."""
+        """The largest relative difference for each input, and the epochs that answered."""
         found, epochs = list[float](), set[Epoch]()
         names, now = tuple(info.name for info in plan.outputs), asyncio.get_running_loop().time
         until = now() + ENOUGH_S
@@ -94,7 +96,7 @@ class Comparison:
 
 
 def made_up_for(plan: Plan, seed: int = 0) -> Mapping[str, Any]:
-    """One value for every input. UsageError where one is no tensor, or of no known shape."""
+    """A value for each of the plan's inputs. Raises UsageError if one is no tensor, or has no known shape."""
     found: dict[str, Any] = {}
     for info in plan.inputs:
         if info.shape is None:
@@ -104,7 +106,7 @@ def made_up_for(plan: Plan, seed: int = 0) -> Mapping[str, Any]:
 
 
 def said(rounded_to: str, differences: Sequence[float]) -> str:
-    """For people.
+    """The result in words, for users.
 
     >>> said("float16", [0.00021, 0.0001])
     'rounded to float16 between devices, outputs are off by up to 2.1e-04 of their largest magnitude (2 made-up inputs)'

@@ -1,7 +1,7 @@
-"""Sameness: whether two answers of a model are the same, the product's first promise. Rules over numpy.
+"""Same answer: decides whether two answers of a model are the same, which is the product's first promise. Rules over numpy.
 
-Floating point may differ by a part of the output's largest magnitude, which is what its type allows; everything else
-is equal. A NaN or an infinity is right where the other answer has just that.
+Floating-point outputs may differ by a part of their largest magnitude that depends on their type; all other outputs must be
+equal. A NaN or an infinity is right only where the other answer has the same.
 """
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ from edgepart.planner.figures import figure
 from edgepart.planner.model.graph import Graph
 
 Values = Mapping[str, Any]
-"""By output; a numpy array each, or for what is no tensor a list, a dict or None of such."""
+"""Values by name: a numpy array for a tensor; else a list or a dict of such values, or None."""
 
 TOLERANCE = 1e-4
-"""Of the largest magnitude of the output, for float32 and float64."""
+"""The allowed difference of float32 and float64 outputs, relative to the output's largest magnitude."""
 
 TOLERANCE_FLOAT16 = 2e-2
-"""The same where the output is float16, or anything before it was computed in float16: twenty steps of that type. Some
-processors round to it after every sum, others after every operator, and a session of fused operators more seldom."""
+"""The same for an output that is float16, or that depends on a value computed in float16: twenty steps of that type. Some
+processors round to float16 after every sum, others after every operator, and a session of fused operators less often."""
 
 TOLERANCE_QUANTISED = 0.1
-"""The same of a model that rounds to integers while it runs. Integers themselves are exact; but the last bit of a float32
-between them, which no two processors have alike, decides now and then which way a number is rounded."""
+"""The same for a model that rounds to integers while it runs. The integers themselves are exact, but the last bit of a
+float32 between them, which differs between processors, now and then decides which way a number is rounded."""
 
 WIDER_FLOAT16 = TOLERANCE_FLOAT16 / float(np.finfo(np.float16).eps)
-"""How many steps at the largest magnitude that is. Of the types that are narrower still, as many, but less than all."""
+"""TOLERANCE_FLOAT16 in steps of float16 at the largest magnitude. Types that are less precise may differ by as many of
+their steps, but by half of the largest magnitude at most."""
 
 
 def tolerance_of(dtype: np.dtype[Any]) -> float:
-    """The part of the largest magnitude that a floating-point type's outputs may differ by.
+    """The allowed difference of outputs of a floating-point type, relative to their largest magnitude.
 
     >>> tolerance_of(np.dtype(np.float32)), tolerance_of(np.dtype(ml_dtypes.bfloat16))
     (0.0001, 0.16)
@@ -48,7 +49,7 @@ def tolerance_of(dtype: np.dtype[Any]) -> float:
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
-    """Of numpy's types and of ml_dtypes'."""
+    """Whether it is a floating-point type, of numpy or of ml_dtypes."""
     return dtype.kind == "f" or (not is_native(dtype) and "float" in element_name(dtype))
 
 
@@ -65,16 +66,16 @@ QUANTISED = (
 
 
 def is_quantised(graph: Graph) -> bool:
-    """Whether anything in it rounds to integers."""
+    """Whether any operator of the graph rounds to integers."""
     return any(part in op.op_type for op in graph.operators for part in QUANTISED)
 
 
 def tolerance_for(graph: Graph) -> float | None:
-    """What the model's outputs of floating point may differ by, relative to each one's largest magnitude; None where each
-    output's own type says it (`tolerance_of`).
+    """The allowed difference of the model's floating-point outputs, relative to each one's largest magnitude; None if each
+    output's own type decides (`tolerance_of`).
 
-    What counts is what operators write, not what the outputs are: an output in float32 that was computed in float16 is
-    no better than float16. Weights in float16 that are cast to float32 before they are used make no difference."""
+    The types that operators write count, not those of the outputs: a float32 output that was computed in float16 is no
+    more precise than float16. Weights in float16 that are cast to float32 before they are used make no difference."""
     written = {graph.tensors[name].dtype for op in graph.operators for name in op.outputs if name}
     types = (element_dtype(one) for one in written)
     allowed = [tolerance_of(one) for one in types if one is not None and is_float(one)]
@@ -83,8 +84,8 @@ def tolerance_for(graph: Graph) -> float | None:
 
 
 def differences(got: Values, expected: Values, tolerance: float | None = None) -> list[str]:
-    """Outputs that are not the same answer, and by how much; nothing where all are. `tolerance` replaces what the
-    outputs' types allow."""
+    """A text for each output that differs, which says by how much; empty if the answers are the same. `tolerance` replaces
+    the tolerances of the outputs' types."""
     found = [f"{name} is missing" for name in expected.keys() - got.keys()]
     for name in expected.keys() & got.keys():
         faults = (_fault(mine, theirs, tolerance) for mine, theirs in _leaves(got[name], expected[name]))
@@ -93,24 +94,25 @@ def differences(got: Values, expected: Values, tolerance: float | None = None) -
 
 
 def random_of(first: Values, second: Values) -> tuple[str, ...]:
-    """The outputs that are not the same in two answers to the same inputs, though one device gave both."""
+    """The names of outputs that differ between two answers of one device to the same inputs."""
     return tuple(name for name in first if differences({name: second[name]}, {name: first[name]}))
 
 
 def largest_difference(got: Values, expected: Values) -> float:
-    """Over the outputs of floating point, relative to each one's largest magnitude; nan where one is not comparable."""
+    """The largest difference of a floating-point output, relative to that output's largest magnitude; nan if one cannot be
+    compared."""
     pairs = [pair for name in expected if name in got for pair in _leaves(got[name], expected[name])]
     found = [
         relative_difference(mine, theirs)
         for mine, theirs in pairs
         if isinstance(theirs, np.ndarray) and is_float(theirs.dtype)
     ]
-    return float(np.max(found, initial=0.0))  # nan stays nan
+    return float(np.max(found, initial=0.0))  # Unlike max(), np.max returns nan if there is one.
 
 
 def relative_difference(mine: Any, theirs: Any) -> float:
-    """Of two arrays of floating point, the largest distance over the largest finite magnitude of `theirs`; nan where
-    they cannot be compared, also where only one has a NaN or an infinity."""
+    """The largest distance of two floating-point arrays, divided by the largest finite magnitude of `theirs`; nan if they
+    cannot be compared, which includes a NaN or an infinity in only one of them."""
     if not isinstance(mine, np.ndarray) or mine.shape != theirs.shape or not is_float(mine.dtype):
         return math.nan
     one, two = mine.astype(np.float64), theirs.astype(np.float64)
@@ -126,13 +128,14 @@ def relative_difference(mine: Any, theirs: Any) -> float:
 
 
 def _leaves(mine: Any, theirs: Any) -> Iterator[tuple[Any, Any]]:
-    """Arrays and plain values that stand in the same place; what is not built alike is one place."""
+    """The pairs of arrays and plain values in the same place of two nested values; values of different structure are one
+    pair."""
     if isinstance(theirs, list | tuple) and isinstance(mine, list | tuple) and len(mine) == len(theirs):
         for one, two in zip(mine, theirs, strict=True):
             yield from _leaves(one, two)
     elif isinstance(theirs, dict) and isinstance(mine, dict) and mine.keys() == theirs.keys():
         if all(isinstance(one, float) for side in (mine, theirs) for one in side.values()):
-            # A map is one output with one scale: a class of next to no probability may be off by as much as the others.
+            # A map is one output with one scale: an unlikely class may be off by as much as the likely ones.
             yield np.asarray([mine[key] for key in theirs]), np.asarray([*theirs.values()])
             return
         for key, two in theirs.items():

@@ -1,4 +1,4 @@
-"""Samples: made-up inputs for a model that somebody wants to try. Rules over numpy; chance is an argument."""
+"""Sample inputs: makes up inputs with which a model can be tried. Rules over numpy; chance is an argument."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from edgepart.planner.errors import UsageError
 from edgepart.planner.model.graph import Graph
 
 DIVIDING = ("Div", "Mod")
-"""Operators that end the whole process where integers are divided by zero."""
+"""Operators that end the whole process if they divide integers by zero."""
 
 ITEMS = 2
-"""Of a sequence."""
+"""Number of items in a made-up sequence."""
 
 
 def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Value]:
-    """One value for every input, of its type and shape.
+    """A value for each input, of its type and shape.
 
-    Floating point is drawn from the normal distribution; int8 and uint8 over all they can be, as pixels and quantised
-    values are; wider integers are 0 or 1, as they may be indices, and only 1 in a model that divides by integers.
-    UsageError for an input whose shape is not known, or of a type that cannot be made up."""
+    Floating-point numbers are drawn from the normal distribution. int8 and uint8 are drawn from all values, as pixels and
+    quantised numbers are. Wider integers are 0 or 1, because they may be indices; in a model with divisions integers are
+    at least 1. Raises UsageError for an input of unknown shape, or of a type that cannot be made up."""
     draw = np.random.default_rng(seed)
     lowest = 1 if any(op.op_type in DIVIDING for op in graph.operators) else 0
     made: dict[str, Value] = {}
@@ -40,9 +40,10 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Value]:
 
 
 def made_up(dtype: str, shape: tuple[int, ...], name: str, seed: int = 0) -> Any:
-    """A value for an input of that ONNX element type, for a model of which no more is known: whole numbers are 1, which
-    are good as indices and to divide by; floating point is from 0 to 1, as pictures are, or of odd seeds normal.
-    UsageError for a type that cannot be made up."""
+    """A value for an input of that ONNX element type, for a model of which nothing else is known. Integers are at least 1,
+    so that a model can divide by them; those wider than a byte are 1, which is also good as an index. Floating-point
+    numbers lie from 0 to 1, as pixels do; for odd seeds they are normally distributed. Raises UsageError for a type that
+    cannot be made up."""
     draw = np.random.default_rng(seed)
     found = _array(dtype, shape, name, draw, 1)
     is_whole = found.dtype.kind in "biuO" or "int" in found.dtype.name
@@ -66,7 +67,7 @@ def _array(kind: str, shape: tuple[int, ...], name: str, draw: np.random.Generat
 
 
 def _of_type(kind: TypeProto, name: str, draw: np.random.Generator, lowest: int) -> Value:
-    """Of a sequence or an optional; dimensions that nobody gives are 1."""
+    """A value of a sequence, optional or tensor type; unknown dimensions are 1."""
     match kind.WhichOneof("value"):
         case "sequence_type":
             return [_of_type(kind.sequence_type.elem_type, name, draw, lowest) for _ in range(ITEMS)]

@@ -1,9 +1,9 @@
-"""Tryout: a plan runs once before requests of users do. Door: the event loop.
+"""Tryout: runs a plan once before it gets requests of users, and checks its answers. Door: the event loop.
 
-Made-up inputs go through the devices of the plan, as a request does that every device has its part of, and what comes back
-is compared with what the model itself answers: the plan that serves, where that is known to be right, else one session over
-the file, where this device has the memory for it. Where neither is to be had, shapes and numbers are looked at. Before a
-plan is said to be wrong, the model is asked how much of the difference a rounding of the inputs makes (input_rounding.py).
+Made-up inputs go through all devices of the plan as a request does. The answers are compared with the model's own: those of
+the plan that serves, if that is known to be right, else those of one session over the file, if this device has the memory
+for it. Otherwise only shapes are checked, and that numbers are finite. Before a plan is called wrong, the model is asked
+how much of the difference a rounding of the inputs makes (input_rounding.py).
 """
 
 from __future__ import annotations
@@ -40,18 +40,19 @@ from edgepart.planner.plans.plan import Plan
 log = logging.getLogger(__name__)
 
 DEADLINE_S = 60.0
-"""Of each way to an answer. Longer tries slower models; shorter has a deployment serve sooner that could not be tried."""
+"""Seconds for each answer that is compared. With a longer time slower models can be tried; with a shorter one a deployment
+that could not be tried serves sooner."""
 TAKES = 2.5
-"""Times a model's size that one session over it takes, about: its weights as they are in the file, and as they are packed;
-and something for what flows through it."""
+"""Memory of one session over a model, in multiples of the model's size, about: its weights as they are in the file and
+packed, and something for the tensors."""
 LEAST_BYTES = 200_000_000
-"""What a process with ONNX Runtime takes, and small models in it."""
+"""The least memory that a session takes beyond the model's size, in bytes: ONNX Runtime, and small models."""
 NAME = "tried"
-"""Of the requests that try a plan, which no user can give."""
+"""Part of the deployment name of the requests that try a plan; no user can give such a name."""
 
 
 class ReferenceRunner(Protocol):
-    """As Referee."""
+    """The interface of Referee."""
 
     def answer(
         self, model: str, inputs: Mapping[str, Any], memory_bytes: int, within_s: float
@@ -60,16 +61,16 @@ class ReferenceRunner(Protocol):
 
 @dataclass(frozen=True)
 class _Expected:
-    """What the answer is held against."""
+    """The model's own answer, with which the plan's is compared."""
 
     outputs: Mapping[str, Any]
-    """Without those that are random."""
+    """The outputs by name, without random ones."""
     again: Callable[[dict[str, Any]], Awaitable[Mapping[str, Any]]]
-    """Asks the same for its answer to other inputs."""
+    """Returns the answer of the same source to other inputs."""
 
 
 class Tryout:
-    """What `TryPlan` asks for."""
+    """Carries out the `TryPlan` orders."""
 
     def __init__(
         self,
@@ -78,14 +79,14 @@ class Tryout:
         referee: ReferenceRunner,
         room_bytes: Callable[[], int],
     ) -> None:
-        """`held` gives the plans that this device has, `room_bytes` the memory that one more process may take here."""
+        """`held` returns a plan that is loaded on this device; `room_bytes` the memory that one more process may take."""
         self._requester = requester
         self._held = held
         self._referee = referee
         self._room_bytes = room_bytes
 
     async def __call__(self, order: TryPlan) -> PlanTried:
-        """What came of it; never raises."""
+        """Try the plan, and return the verdict. Never raises."""
         try:
             verdict, text = await self._judge(order)
         except EdgepartError as error:
@@ -96,7 +97,7 @@ class Tryout:
         return PlanTried(order.deployment, order.epoch, verdict, text)
 
     async def _judge(self, order: TryPlan) -> tuple[str, str]:
-        """Verdict and reason. What it raises says why it could not be tried."""
+        """The verdict and its reason. Raises an EdgepartError, which says why, if the plan could not be tried."""
         held = self._held(order.deployment, order.epoch)
         if held is None:
             raise Unavailable("the plan is not here any more")
@@ -114,7 +115,8 @@ class Tryout:
         return RIGHT, ""
 
     async def _expected(self, order: TryPlan, plan: Plan, inputs: dict[str, Any]) -> _Expected | None:
-        """None where nobody here can say. RequestError where the model does not take these inputs."""
+        """The model's own answer; None if this device cannot compute it. Raises RequestError if the model does not take
+        these inputs."""
         if order.trusted != NO_EPOCH:
             trusted = self._held(order.deployment, order.trusted)
             if trusted is not None and trusted.plan.inputs == plan.inputs:
@@ -124,7 +126,7 @@ class Tryout:
                     return _Expected(_steady(first, second), again)
                 except (ClusterError, RunError) as error:
                     log.info(
-                        "the plan of %s that serves is not what others are held against: %s",
+                        "the plan of %s that serves gave no answer to compare a new plan's with: %s",
                         order.deployment,
                         error,
                     )
@@ -152,7 +154,7 @@ class Tryout:
     async def _answers(
         self, order: TryPlan, held: HeldPlan, inputs: dict[str, Any], epoch: Epoch | None = None
     ) -> list[dict[str, Any]]:
-        """Of each of its replicas; all digits travel, as what rounding costs is measured for itself (rounding_error.py)."""
+        """The answer of each of the plan's replicas. Nothing is rounded, as rounding_error.py measures that."""
         at, plan = epoch or order.epoch, held.plan
         name = f"{order.deployment}{SEPARATOR}{NAME}"
         self._requester.activate(name, at, plan, held.nodes, held.constants, order.deployment)
@@ -167,7 +169,7 @@ class Tryout:
 
 
 def _steady(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """Of two answers to the same inputs, what is not random."""
+    """The outputs that are equal in two answers to the same inputs, so that they are not random."""
     random = random_of(first, second)
     return {name: value for name, value in first.items() if name not in random}
 
@@ -179,7 +181,7 @@ async def _faults(
     tolerance: float | None,
     inputs: dict[str, Any],
 ) -> list[str]:
-    """What is wrong with it; nothing where all is right. RequestError where these inputs cannot tell."""
+    """A text for each fault of an answer; empty if it is right. Raises RequestError if these inputs cannot tell."""
     if expected is not None:
         if not differences(answer, expected.outputs, tolerance):
             return []

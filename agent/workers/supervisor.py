@@ -74,7 +74,7 @@ class RemoteProgram:
     def run(
         self, segment: int, inputs: Sequence[Value], wanted: Callable[[], bool] = lambda: True
     ) -> list[Value]:
-        """As RunnableProgram.run."""
+        """Same as RunnableProgram.run."""
         return self.worker.run(self, segment, inputs, wanted)
 
     def stop(self) -> None:
@@ -354,7 +354,7 @@ class Worker:
     def run(
         self, made: RemoteProgram, segment: int, inputs: Sequence[Value], wanted: Callable[[], bool]
     ) -> list[Value]:
-        """As RunnableProgram.run."""
+        """Same as RunnableProgram.run."""
         while True:
             process = self._await_process(wanted)
             with self._running:
@@ -374,7 +374,7 @@ class Worker:
                     self._run = None
 
     def stop_run(self, made: RemoteProgram) -> None:
-        """As RunnableProgram.stop."""
+        """Same as RunnableProgram.stop."""
         with self._state:
             process, run = self._process, self._run
         if process is None or run is None or run[1] is not made:
@@ -527,7 +527,7 @@ class Workers:
     def prepare(
         self, deployment: str, model: str, program: Program, transfers: Sequence[Transfer]
     ) -> RemoteProgram:
-        """As Loader.prepare."""
+        """Same as Loader.prepare."""
         key = parent_of(deployment), model
         with self._lock:
             if self._stopped:
@@ -550,7 +550,7 @@ class Workers:
         return made
 
     def release(self, prepared: Any) -> None:
-        """As Loader.release."""
+        """Same as Loader.release."""
         with self._lock:
             key = self._keys.pop(prepared.number, None)
         if key is not None:
@@ -558,7 +558,7 @@ class Workers:
             self._leave(key)
 
     def abandon(self, deployment: str, model: str) -> None:
-        """As Loader.abandon."""
+        """Same as Loader.abandon."""
         with self._lock:
             worker = self._workers.get((parent_of(deployment), model))
         if worker is not None:
