@@ -105,7 +105,7 @@ REFUSED: dict[str, tuple[ModelProto, str]] = {
     "size 0": (plain("LRN", size=0), "LRN 'n'.*size 0"),
     "block 0": (plain("DepthToSpace", blocksize=0), "DepthToSpace 'n'.*(blocksize|Blocksize)"),
     "letter from nowhere": (plain("Einsum", equation="abcd->Q"), "Einsum 'n'.*'abcd->Q' has Q"),
-    "digit in an equation": (plain("Einsum", equation="a9bc->a"), "Einsum 'n'.*is none"),
+    "digit in an equation": (plain("Einsum", equation="a9bc->a"), "Einsum 'n'.*is not valid"),
     "batch below 0": (with_input("GatherND", [[0]], batch_dims=-7), "GatherND 'n'.*batch_dims -7"),
     "more parts than outputs": (
         model_of(

@@ -129,7 +129,7 @@ def test_there_and_back(plan: Plan) -> None:
 )
 def test_replicas_of_another_type_are_refused(plan: Plan, spoilt: object) -> None:
     document = msgpack.unpackb(to_bytes(plan)) | {"replicas": spoilt}
-    with pytest.raises(FrameError, match="no plan"):
+    with pytest.raises(FrameError, match="not a plan"):
         from_bytes(msgpack.packb(document))
 
 

@@ -107,7 +107,7 @@ def test_the_busiest_card_bounds_how_many_requests_there_can_be() -> None:
 
 def test_waiting_for_what_is_never_sent_is_said() -> None:
     schedule = TimedSchedule({"a": [Receive(0)], "b": []}, [MessageTimes("b", "a", 1)])
-    with pytest.raises(InternalError, match=r"no end.*'a'"):
+    with pytest.raises(InternalError, match=r"does not end.*'a'"):
         run_schedule(schedule, cluster("a", "b"), "a")
 
 
