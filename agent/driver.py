@@ -17,9 +17,9 @@ from edgepart.agent.cluster.core.core import Core
 from edgepart.agent.cluster.state import events
 from edgepart.agent.cluster.state.bindings import is_variant
 from edgepart.agent.net.dispatch import Post
-from edgepart.agent.planwork.plan_process import Planwork
+from edgepart.agent.planwork.plan_process import PlanProcess
 from edgepart.agent.replication.blobs import Fetching
-from edgepart.agent.serving.loaded_plans import Plans
+from edgepart.agent.serving.loaded_plans import LoadedPlans
 from edgepart.agent.state_files import StateFiles
 from edgepart.agent.storage.store import Store
 from edgepart.agent.storage.write_queue import DiskQueue
@@ -57,8 +57,8 @@ class DriverParts:
 
     links: DriverLinks
     post: Post
-    plans: Plans
-    planwork: Planwork
+    plans: LoadedPlans
+    planwork: PlanProcess
     fetching: Fetching
     store: Store
     files: StateFiles
@@ -168,9 +168,9 @@ class Driver:
                         doors.plans.set_aside(entry.name, entry.fault)
             case events.PersistDrains(drains):
                 doors.disk.put("drains", lambda: doors.files.keep_drains(drains))
-            case events.Discharged(why):
+            case events.RemovedFromCluster(why):
                 self._spawn(self._discharge(why))
-            case events.Distrusted(node, why):
+            case events.MemberDistrusted(node, why):
                 self._name(node, why)
             case events.PersistProfiles(timings):
                 doors.disk.put("profiles", lambda: doors.files.keep_profiles(timings))

@@ -16,7 +16,7 @@ from typing import Any
 from edgepart.agent.cluster.core.core import Core
 from edgepart.agent.cluster.state import events
 from edgepart.agent.replication.blobs import Fetching
-from edgepart.agent.serving.loaded_plans import Plans
+from edgepart.agent.serving.loaded_plans import LoadedPlans
 from edgepart.agent.state_files import StateFiles
 from edgepart.agent.storage.integrity import Soundness
 from edgepart.agent.storage.store import Store
@@ -46,7 +46,7 @@ class MaintainedState:
     disk: DiskQueue
     store: Store
     soundness: Soundness
-    plans: Plans
+    plans: LoadedPlans
     fetching: Fetching
     uploading: Callable[[], int]
     """Deployments under way here, whose models nothing else says to keep."""

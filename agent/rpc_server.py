@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from edgepart.agent.admission.renewal import Warden
 from edgepart.agent.admission.signed_drains import Seals
-from edgepart.agent.measure.card import Measuring
+from edgepart.agent.measure.card import CardMeasurement
 from edgepart.agent.measure.trace_collector import TraceCollector
 from edgepart.agent.net.dispatch import Post
 from edgepart.agent.replication.blobs import Serving
@@ -37,7 +37,7 @@ class Answering:
         self,
         post: Post,
         serving: Serving,
-        measuring: Measuring,
+        measuring: CardMeasurement,
         tracing: TraceCollector,
         warden: Warden,
         seals: Seals,

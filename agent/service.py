@@ -19,15 +19,15 @@ from typing import Any
 
 from edgepart.agent.admission.renewal import REVOKED
 from edgepart.agent.cluster.core.core import Core
-from edgepart.agent.cluster.membership.roster import named
+from edgepart.agent.cluster.membership.roster import replace_node_ids
 from edgepart.agent.cluster.state import events
-from edgepart.agent.cluster.state.cards import MeasuredDevice, read
+from edgepart.agent.cluster.state.cards import MeasuredDevice, parse_card
 from edgepart.agent.host.jobs import Begin, repeat
 from edgepart.agent.host.process_memory import keep_within, share_heaps, within
 from edgepart.agent.host.system import cores, have_temporary_folder, resident_bytes
 from edgepart.agent.host.systemd import Notifier, Watchdog
-from edgepart.agent.measure.card import Measuring
-from edgepart.agent.measure.probe_process import probe_apart
+from edgepart.agent.measure.card import CardMeasurement
+from edgepart.agent.measure.probe_process import probe_in_process
 from edgepart.agent.net.endpoints import bind, parsed, reachable_text
 from edgepart.agent.options import AgentOptions
 from edgepart.agent.replication.throttle import UNKNOWN_BYTES_S
@@ -39,7 +39,7 @@ from edgepart.agent.storage.integrity import Soundness
 from edgepart.agent.storage.store import Store
 from edgepart.agent.storage.write_queue import DiskQueue
 from edgepart.agent.trace.recorder import Recorder
-from edgepart.agent.verify.rounding_error import Active, Comparison
+from edgepart.agent.verify.rounding_error import RoundingComparison, ServingPlan
 from edgepart.agent.wire.address import Address
 from edgepart.agent.wire.control import LEFT, REMOVED, Drain
 from edgepart.agent.wire.frames import Frame
@@ -102,7 +102,7 @@ class Agent:
         base, options = self._base, self._options
         self._notify.status("measuring this device")
         threads = options.threads or cores()
-        device = await asyncio.to_thread(probe_apart, base.name, threads)
+        device = await asyncio.to_thread(probe_in_process, base.name, threads)
         self._links = make_links(base, self)
         base.ending.callback(self._wired.set)  # also if the start fails before the parts are connected
         self._compute = make_compute(base, self._links, self, threads, device)
@@ -127,7 +127,7 @@ class Agent:
         """What comes in finds its way from here on."""
         links, compute, post = self._links, self._compute, self.post
         node = self._base.identity.node_id
-        self._measuring = Measuring(
+        self._measuring = CardMeasurement(
             node, device, links.echoes, links.asks, post, self._measured_by, self._starved
         )
         answering = Answering(
@@ -153,7 +153,7 @@ class Agent:
         self._keep_doing("keeping charter and certificate", links.warden.run)
         self._keep_doing("measuring", self._measuring.run)
         self._keep_doing("timing", self._time_segments)
-        comparison = Comparison(compute.requester.run, self.post)
+        comparison = RoundingComparison(compute.requester.run, self.post)
         self._keep_doing("comparing rounded answers", lambda: comparison.watch(self._led))
         self._keep_doing("deleting what nothing uses", upkeep.collect_garbage)
         self._keep_doing("watching the disk", upkeep.watch_disk)
@@ -252,7 +252,7 @@ class Agent:
 
     def with_names(self, record: logging.LogRecord) -> bool:
         """A filter of the log, which people read: members are called by their names, not by their ids. Any thread."""
-        record.msg, record.args = named(record.getMessage(), self._names), None
+        record.msg, record.args = replace_node_ids(record.getMessage(), self._names), None
         return True
 
     def _is_gone(self, node: str) -> bool:
@@ -264,7 +264,7 @@ class Agent:
     def _measured_by(self, node: str) -> MeasuredDevice | None:
         card = self.core().cards.get(node)
         try:
-            return read(card.document) if card else None
+            return parse_card(card.document) if card else None
         except FrameError as error:
             log.warning("what %s measured is not used: %s", node, error)
             return None
@@ -275,7 +275,7 @@ class Agent:
         said = {node: core.membership.starved(node, now) for node in (core.node, *core.membership.alive())}
         return {node for node, starved in said.items() if starved.share and not starved.lasting}
 
-    def _led(self) -> list[Active]:
+    def _led(self) -> list[ServingPlan]:
         """Deployments and the plans that serve, where this device leads."""
         core = self.core()
         names = [entry.name for entry in core.deployments.in_use()] if core.leader == core.node else []

@@ -33,7 +33,7 @@ from typing import Any, TypeVar
 
 from edgepart.agent.cluster.membership.election import MAX_TERM, term_beyond_any
 from edgepart.agent.cluster.state import deployments, drains, profiles
-from edgepart.agent.cluster.state.deployments import ReadResult, readable
+from edgepart.agent.cluster.state.deployments import ReadResult, read_each
 from edgepart.agent.storage.atomic_files import read_json, set_aside, set_aside_copy, sweep, write_atomic
 from edgepart.agent.wire.bounds import Addresses, NodeId
 from edgepart.agent.wire.codec import read_json_record
@@ -119,7 +119,7 @@ class StateFiles:
 
     def deployments(self) -> tuple[Deployment, ...]:
         """Where the file is damaged, none: other members tell theirs."""
-        return self._entries("deployments.json", deployments.readable_from_json, self.keep_deployments)
+        return self._entries("deployments.json", deployments.read_deployments, self.keep_deployments)
 
     def keep_deployments(self, entries: Iterable[Deployment]) -> bool:
         """Whether they are on disk now."""
@@ -127,14 +127,14 @@ class StateFiles:
 
     def drains(self) -> tuple[Drain, ...]:
         """Where the file is damaged, none: other members tell theirs."""
-        return self._entries("drains.json", drains.readable_from_json, self.keep_drains)
+        return self._entries("drains.json", drains.read_drains, self.keep_drains)
 
     def keep_drains(self, entries: Iterable[Drain]) -> bool:
         return self._write("drains.json", drains.to_json(entries))
 
     def profiles(self) -> tuple[Profile, ...]:
         """Where the file is damaged, none: segments are measured again."""
-        return self._entries("profiles.json", profiles.readable_from_json, self.keep_profiles)
+        return self._entries("profiles.json", profiles.read_profiles, self.keep_profiles)
 
     def keep_profiles(self, timings: Iterable[Profile]) -> bool:
         return self._write("profiles.json", profiles.to_json(timings))
@@ -146,7 +146,7 @@ class StateFiles:
             if not isinstance(document, dict):
                 raise UsageError("cluster.json: expected lists of addresses by node id")
             listed = ({"node": node, "listen": listen} for node, listen in document.items())
-            return readable(listed, "cluster.json", lambda entry: read_json_record(Hint, entry))
+            return read_each(listed, "cluster.json", lambda entry: read_json_record(Hint, entry))
 
         def keep(hints: Iterable[Hint]) -> bool:
             return self.keep_members({hint.node: hint.listen for hint in hints})

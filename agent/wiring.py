@@ -28,13 +28,13 @@ from edgepart.agent.api.node import (
     RequestServing,
 )
 from edgepart.agent.cluster.core.core import Core
-from edgepart.agent.cluster.membership.membership import Facts
+from edgepart.agent.cluster.membership.peer import OwnFacts
 from edgepart.agent.cluster.state import events
-from edgepart.agent.cluster.state.cards import fault
+from edgepart.agent.cluster.state.cards import find_card_fault
 from edgepart.agent.cluster.state.drift import DriftBook
 from edgepart.agent.cluster.state.profiles import ProfileBook
 from edgepart.agent.discovery.hints import Lookout
-from edgepart.agent.doctor.report import Doctor
+from edgepart.agent.doctor.report import DoctorReport
 from edgepart.agent.driver import Driver, DriverParts
 from edgepart.agent.execution.compile.cache import Compiled
 from edgepart.agent.execution.executor import Executor
@@ -42,32 +42,32 @@ from edgepart.agent.host.system import memory, resident_bytes
 from edgepart.agent.http.bodies import BodyLimits
 from edgepart.agent.http.server import HttpServer
 from edgepart.agent.maintenance import MaintainedState, Upkeep, disk_document
-from edgepart.agent.measure.clock_exchange import Clocks
-from edgepart.agent.measure.cpu_wait import Starving
+from edgepart.agent.measure.clock_exchange import ClockExchange
+from edgepart.agent.measure.cpu_wait import CpuWaitWatch
 from edgepart.agent.measure.echoes import Echoes
 from edgepart.agent.measure.segment_times import SegmentTimer
-from edgepart.agent.measure.trace_collector import TraceCollector, speaking
+from edgepart.agent.measure.trace_collector import TraceCollector, with_trace_support
 from edgepart.agent.net.dispatch import Post
 from edgepart.agent.net.endpoints import own_addresses
 from edgepart.agent.net.rpc_client import Asks
 from edgepart.agent.net.transport import Transport
 from edgepart.agent.options import AgentOptions
 from edgepart.agent.planwork import model_process
-from edgepart.agent.planwork.model_process import Aside
-from edgepart.agent.planwork.plan_process import Planwork
+from edgepart.agent.planwork.model_process import ModelProcess
+from edgepart.agent.planwork.plan_process import PlanProcess
 from edgepart.agent.replication.blobs import Fetching, Load, Serving
 from edgepart.agent.replication.throttle import Business
 from edgepart.agent.security.charter import CHARTERS, ISSUER
 from edgepart.agent.security.identity import Identity
-from edgepart.agent.serving.loaded_plans import Plans
+from edgepart.agent.serving.loaded_plans import LoadedPlans
 from edgepart.agent.serving.requester import Requester
-from edgepart.agent.serving.shape_routing import Router
+from edgepart.agent.serving.shape_routing import ShapeRouter
 from edgepart.agent.state_files import StateFiles
 from edgepart.agent.storage.integrity import Soundness
 from edgepart.agent.storage.store import Source, Store
 from edgepart.agent.storage.write_queue import DiskQueue
 from edgepart.agent.trace.recorder import Recorder
-from edgepart.agent.verify.reference_process import Referee
+from edgepart.agent.verify.reference_process import ReferenceProcess
 from edgepart.agent.verify.tryout import Tryout
 from edgepart.agent.wire.address import Address
 from edgepart.agent.wire.control import DRAINS, LEAVES, STARVES, Drain
@@ -127,7 +127,7 @@ class LinkParts:
     transport: Transport
     post: Post
     asks: Asks
-    clocks: Clocks
+    clocks: ClockExchange
     warden: Warden
     seals: Seals
     echoes: Echoes
@@ -144,12 +144,12 @@ class ComputeParts:
     executor: Executor
     requester: Requester
     workers: Workers
-    referee: Referee
-    plans: Plans
+    referee: ReferenceProcess
+    plans: LoadedPlans
     fetching: Fetching
     serving: Serving
-    aside: Aside
-    starving: Starving
+    aside: ModelProcess
+    starving: CpuWaitWatch
     profiles: ProfileBook
     drifts: DriftBook
     timing: SegmentTimer
@@ -201,7 +201,7 @@ def make_links(base: AgentBase, react: Reactions) -> LinkParts:
     echoes = Echoes(post.arrays)
     base.undo(echoes.stop)
     seals = Seals(base.identity, asks.ask, react.core)
-    return LinkParts(lookout, transport, post, asks, Clocks(post.control), warden, seals, echoes)
+    return LinkParts(lookout, transport, post, asks, ClockExchange(post.control), warden, seals, echoes)
 
 
 def make_compute(
@@ -219,14 +219,14 @@ def make_compute(
 
     aside, serving, fetching = _make_replication(base, links, react, executor)
     workers = _make_workers(base, react, threads, rest)
-    referee = Referee(base.store.root)
+    referee = ReferenceProcess(base.store.root)
     base.undo(referee.stop)
-    starving = Starving(workers.processes, react.post)
+    starving = CpuWaitWatch(workers.processes, react.post)
     profiles, drifts = ProfileBook(base.files.profiles()), DriftBook()
     timing = SegmentTimer(
         node, device, options.profile_budget_s, profiles, drifts, react.post, rest, starving
     )
-    plans = Plans(
+    plans = LoadedPlans(
         node,
         workers,
         executor,
@@ -257,13 +257,13 @@ def make_compute(
 
 def _make_replication(
     base: AgentBase, links: LinkParts, react: Reactions, executor: Executor
-) -> tuple[Aside, Serving, Fetching]:
+) -> tuple[ModelProcess, Serving, Fetching]:
     """What reads models in a process of its own, and what gives and gets their parts, slower while requests run."""
-    aside, business = Aside(), Business()
+    aside, business = ModelProcess(), Business()
     base.undo(aside.stop)
 
     def cut(wanted: Sequence[tuple[str, Source]]) -> None:
-        aside.do(model_process.cut, base.store.root, wanted)
+        aside.do(model_process.cut_weights, base.store.root, wanted)
 
     def busy() -> bool:
         return business.look(executor.counters().requests_done, executor.waiting()[0], time.monotonic())
@@ -320,7 +320,7 @@ def make_logic(
         return f"http://{own_addresses(port)[0]}"
 
     core = _make_core(base, links, compute, listen, address())
-    router = Router(core, compute.requester, react.post)
+    router = ShapeRouter(core, compute.requester, react.post)
     base.ending.callback(router.stop)
     about, tracing = _make_about(base, links, compute, core, listen, lambda: http.url)
     node = _make_node(base, links, compute, react, core, router, about)
@@ -349,7 +349,7 @@ def _make_about(
     me = NodeIdentity(base.name, base.identity.fingerprint, url)
     members, serving = core.membership.members, core.follower.serving
     tracing = TraceCollector(core.node, base.recorder, links.asks, links.clocks, members, serving)
-    doctor = Doctor(
+    doctor = DoctorReport(
         me.name,
         me.fingerprint,
         base.options,
@@ -367,14 +367,14 @@ def _make_core(base: AgentBase, links: LinkParts, compute: ComputeParts, listen:
     files = base.files
     files.keep(incarnation=files.incarnation + 1)
     issuer = [ISSUER] if base.identity.is_issuer else []
-    facts = Facts(
+    facts = OwnFacts(
         node=base.identity.node_id,
         name=base.name,
         boot=links.transport.boot,
         incarnation=files.incarnation,
         listen=own_addresses(listen),
         http=http,
-        version=".".join((speaking(__version__), LEAVES, DRAINS, CHARTERS, STARVES, *issuer)),
+        version=".".join((with_trace_support(__version__), LEAVES, DRAINS, CHARTERS, STARVES, *issuer)),
     )
     return Core(
         facts,
@@ -386,7 +386,7 @@ def _make_core(base: AgentBase, links: LinkParts, compute: ComputeParts, listen:
         drifts=compute.drifts,
         drains=base.drains,
         spares=base.options.spares,
-        card_fault=fault,
+        card_fault=find_card_fault,
         genuine=links.seals.genuine,
         tries=True,
     )
@@ -398,7 +398,7 @@ def _make_node(
     compute: ComputeParts,
     react: Reactions,
     core: Core,
-    router: Router,
+    router: ShapeRouter,
     about: About,
 ) -> NodeApi:
     executor, aside = compute.executor, compute.aside
@@ -412,7 +412,7 @@ def _make_node(
             lambda: executor.counters().requests_done,
             compute.workers.deaths,
         ),
-        ModelFiles(base.store, lambda path, shapes: aside.do(model_process.examine, path, shapes)),
+        ModelFiles(base.store, lambda path, shapes: aside.do(model_process.examine_model, path, shapes)),
         ManagementActions(react.post, links.seals.sealed, base.disk.caught_up),
         about.diagnostics,
     )
@@ -428,7 +428,7 @@ def _make_driver(
             links.transport,
             links.post,
             compute.plans,
-            Planwork(base.store.root, base.identity.node_id),
+            PlanProcess(base.store.root, base.identity.node_id),
             compute.fetching,
             base.store,
             base.files,

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.comparing import TOLERANCE, alone, differences, largest_difference, tolerance_for
+from benchmarks.comparing import TOLERANCE, differences, largest_difference, run_alone, tolerance_for
 from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import all_light, real_models, sample_inputs
 from benchmarks.serving import client_of, deploy
@@ -136,7 +136,7 @@ async def outcomes(cluster: LocalCluster, names: Sequence[str] | None) -> list[O
     async with AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(client_of(agent)) for agent in cluster.living]
         for case in cases(names):
-            expected = alone(case.path, case.inputs)
+            expected = run_alone(case.path, case.inputs)
             for way in WAYS:
                 found.append(await outcome(clients, case, way, expected))
             mine = found[-len(WAYS) :]

@@ -19,7 +19,7 @@ from onnx.backend.test.case.node import collect_testcases
 from onnx.backend.test.runner import Runner
 
 from edgepart.agent.execution.sessions import ORT_ERRORS, load_model
-from edgepart.agent.verify.backend import array_of
+from edgepart.agent.verify.backend import to_value
 from edgepart.agent.verify.rehearsal import Rehearsal
 from edgepart.planner.errors import EdgepartError
 from edgepart.planner.model.graph import Graph
@@ -115,8 +115,8 @@ def trial(name: str, devices: Sequence[int] = (2, 3)) -> Trial:
     case = all_cases()[name]
     model, restamped = stamped(case.model)
     operators = tuple(dict.fromkeys(node.op_type for node in model.graph.node))
-    values = [array_of(value) for value in case.data_sets[0][0]]
-    expected = [array_of(value) for value in case.data_sets[0][1]]
+    values = [to_value(value) for value in case.data_sets[0][0]]
+    expected = [to_value(value) for value in case.data_sets[0][1]]
     inputs = dict(zip((value.name for value in model.graph.input), values, strict=False))
     fault = _alone(model, inputs, case, expected)
     if fault:

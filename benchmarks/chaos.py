@@ -32,7 +32,7 @@ from benchmarks.chaos_presence import Presence, ghosts
 from benchmarks.chaos_report import leave
 from benchmarks.chaos_schedule import KINDS, Incident, schedule
 from benchmarks.chaos_watch import Watch, fetch, listed
-from benchmarks.comparing import alone
+from benchmarks.comparing import run_alone
 from benchmarks.machine import describe, show_table
 from benchmarks.machine import sentence as machine
 from benchmarks.models import light, sample_inputs
@@ -217,7 +217,7 @@ def run(settings: Settings, reports: Path, tell: Callable[[str], None] = note) -
         cluster(lab, settings.boxes, options=settings.options) as running,
     ):
         work = Path(folder) / "work.npz"
-        pack(work, inputs, alone(path, inputs))
+        pack(work, inputs, run_alone(path, inputs))
         asyncio.run(_deploy(running, path, settings.model))
         return Run(settings, lab, running, work, tell).make(reports)
 

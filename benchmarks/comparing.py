@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from edgepart.agent.verify.reference import alone
+from edgepart.agent.verify.reference import run_alone
 from edgepart.agent.verify.same_answer import (
     TOLERANCE,
     TOLERANCE_FLOAT16,
@@ -17,8 +17,8 @@ __all__ = [
     "TOLERANCE",
     "TOLERANCE_FLOAT16",
     "Values",
-    "alone",
     "differences",
     "largest_difference",
+    "run_alone",
     "tolerance_for",
 ]

@@ -24,7 +24,7 @@ from statistics import geometric_mean
 
 from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import LIGHT, light, zoo_model
-from edgepart.agent.planwork.garbage_collection import collect_seldom
+from edgepart.agent.planwork.garbage_collection import collect_rarely
 from edgepart.cli.output import note, say, table
 from edgepart.planner.devices.cluster import Cluster, Device, Link
 from edgepart.planner.layout.strategy import Problem, Strategy
@@ -168,10 +168,10 @@ def run(wanted: Sequence[Where], processes: int, kept: Path | None = None) -> li
 
 def _measured(wanted: Sequence[Where], processes: int) -> Iterator[Cell]:
     if processes == 1:
-        collect_seldom()
+        collect_rarely()
         yield from map(measure, wanted)
         return
-    with get_context("spawn").Pool(processes, collect_seldom) as pool:
+    with get_context("spawn").Pool(processes, collect_rarely) as pool:
         yield from pool.imap(measure, wanted, chunksize=3)
 
 

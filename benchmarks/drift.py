@@ -24,7 +24,7 @@ from tests.lab.cluster import cluster
 from tests.lab.hosts import numbered
 from tests.lab.lab import Lab
 
-from benchmarks.comparing import alone
+from benchmarks.comparing import run_alone
 from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import light, sample_inputs
 from benchmarks.serving import client_of, deploy, settle
@@ -155,7 +155,7 @@ def measure(model: str, hosts: int, slow: float, to: float, rounds: int) -> list
         cluster(lab) as running,
     ):
         work = Path(folder) / "work.npz"
-        pack(work, inputs, alone(path, inputs))
+        pack(work, inputs, run_alone(path, inputs))
         asyncio.run(_deploy(running, path, model))
         made = Rounds(lab, running, model, work, slow, to)
         process = made.asking()

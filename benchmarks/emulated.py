@@ -23,7 +23,7 @@ from tests.lab.hosts import Host, parse_rate
 from tests.lab.lab import Lab
 
 from benchmarks.asker import Asked, Job
-from benchmarks.comparing import alone
+from benchmarks.comparing import run_alone
 from benchmarks.models import named_model
 from benchmarks.serving import client_of, deploy, settle
 from benchmarks.work import pack
@@ -236,7 +236,7 @@ class Hosts:
         if not work.exists():
             known = named_model(model)
             inputs = known.inputs(0)
-            pack(work, inputs, alone(known.path, inputs))
+            pack(work, inputs, run_alone(known.path, inputs))
         return work
 
 

@@ -20,11 +20,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.comparing import alone, differences, largest_difference, tolerance_for
+from benchmarks.comparing import differences, largest_difference, run_alone, tolerance_for
 from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import SMALL, ZOO, Model, zoo_model
 from edgepart.agent.execution.compile.compiler import Compiler, throwaway
-from edgepart.agent.verify.local_run import InProcess
+from edgepart.agent.verify.local_run import LocalRun
 from edgepart.agent.verify.rehearsal import Rehearsal
 from edgepart.cli.output import note, say, table
 from edgepart.planner.devices.cluster import Cluster, Device, Link
@@ -89,7 +89,7 @@ def trials(model: Model, counts: Sequence[int], search_s: float = SEARCH_S) -> I
     """`auto` and every axis, on each number of devices; `search_s` is what `auto` may spend."""
     graph = load_graph(model.path, shapes=model.shapes)
     inputs = model.inputs(0)
-    expected = alone(model.path, inputs)
+    expected = run_alone(model.path, inputs)
     allowed = ANYTHING if model.name in SATURATED else tolerance_for(graph)
     with throwaway() as compiler:
         for count in counts:
@@ -127,7 +127,7 @@ def _trial(
     return Trial(name, count, axis, difference, allowed, used, split, tuple(wrong))
 
 
-def _auto(graph: Graph, count: int, search_s: float, compiler: Compiler) -> tuple[InProcess, int, int]:
+def _auto(graph: Graph, count: int, search_s: float, compiler: Compiler) -> tuple[LocalRun, int, int]:
     """What `auto` plans, ready to run; operators really split; devices used."""
     shares = SHARES[count]
     devices = (Device(f"device{n}", f"kind{n}", SLOW_FLOPS * s, 1e9 * s, 1e12) for n, s in enumerate(shares))
@@ -141,7 +141,7 @@ def _auto(graph: Graph, count: int, search_s: float, compiler: Compiler) -> tupl
     )
     draft = lower(problem, strategy, accesses)
     return (
-        InProcess(plan, graph, compiler=compiler),
+        LocalRun(plan, graph, compiler=compiler),
         len(divided(draft, strategy, accesses)),
         devices_used(draft),
     )

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.comparing import Values, alone, differences, largest_difference, tolerance_for
+from benchmarks.comparing import Values, differences, largest_difference, run_alone, tolerance_for
 from benchmarks.every_axis import ANYTHING, SATURATED
 from benchmarks.everywhere_report import Cell, Cells, Key, Outcome, notes, page, rewritten, summary
 from benchmarks.machine import commit, describe, sentence
@@ -63,7 +63,7 @@ class Case:
     @cached_property
     def expected(self) -> list[Values]:
         """Of one session each, with maps as JSON has them."""
-        answers = (alone(self.model.path, inputs) for inputs in self.inputs)
+        answers = (run_alone(self.model.path, inputs) for inputs in self.inputs)
         return [{name: _mapped(value) for name, value in one.items()} for one in answers]
 
     @cached_property

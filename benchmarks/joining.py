@@ -23,7 +23,7 @@ from tests.lab.cluster import cluster
 from tests.lab.hosts import numbered
 from tests.lab.lab import Lab
 
-from benchmarks.comparing import alone
+from benchmarks.comparing import run_alone
 from benchmarks.models import light, sample_inputs
 from benchmarks.serving import client_of, deploy, settle
 from benchmarks.work import pack
@@ -62,7 +62,7 @@ def measure(megabytes: int, rate: str, concurrency: int) -> dict[str, Any]:
         cluster(lab, SERVING) as running,
     ):
         work = Path(folder) / "work.npz"
-        pack(work, inputs, alone(path, inputs))
+        pack(work, inputs, run_alone(path, inputs))
         asyncio.run(_deploy(running, path, large(Path(folder), megabytes)))
         out = lab.folder / "asked.jsonl"
         asked = running.agents[SERVING[1]]

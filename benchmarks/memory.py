@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 from rich.table import Table
 
-from benchmarks.comparing import alone, differences
+from benchmarks.comparing import differences, run_alone
 from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import sample_inputs
 from benchmarks.models.zoo import zoo_model
@@ -116,7 +116,7 @@ async def _serve(cluster: LocalCluster, model: str) -> tuple[Mapping[str, Any], 
         for number in range(REQUESTS):
             inputs = sample_inputs(graph, number % SEEDS)
             answer = await client.infer("model", inputs)
-            if number < SEEDS and (found := differences(answer.outputs, alone(one.path, inputs))):
+            if number < SEEDS and (found := differences(answer.outputs, run_alone(one.path, inputs))):
                 raise InternalError(f"{model} answers wrongly: {found}")
         devices: Mapping[str, Any] = (await client.get("/api/models/model/plan"))["devices"]
     return devices, beside

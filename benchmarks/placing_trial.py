@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from benchmarks.models.sketches import sketch
 from benchmarks.placing_clusters import setting
 from benchmarks.placing_costs import Groups, workload
-from edgepart.agent.planwork.garbage_collection import collect_seldom
+from edgepart.agent.planwork.garbage_collection import collect_rarely
 from edgepart.planner.errors import EdgepartError
 from edgepart.planner.layers.runtime_fusion import find_fused_groups
 from edgepart.planner.model.graph import Graph, Operator
@@ -208,6 +208,6 @@ def _part(graph: Graph, operators: Sequence[Operator]) -> Graph:
 
 def run(answers: Connection, case: Case, placers: Sequence[str], limits: Limits) -> None:
     """Sends each cell as soon as it is there; in a process of its own."""
-    collect_seldom()
+    collect_rarely()
     for cell in Trial(case).cells(placers, limits):
         answers.send(cell)

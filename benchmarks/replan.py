@@ -23,7 +23,7 @@ from tests.lab.cluster import cluster
 from tests.lab.hosts import numbered
 from tests.lab.lab import Lab
 
-from benchmarks.comparing import alone
+from benchmarks.comparing import run_alone
 from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import light, sample_inputs
 from benchmarks.replan_rounds import EVENTS, STALL_S, Rounds, Row
@@ -49,7 +49,7 @@ def measure(model: str, rounds: int, concurrencies: Sequence[int], events: Seque
         cluster(lab) as running,
     ):
         work = Path(folder) / "work.npz"
-        pack(work, inputs, alone(path, inputs))
+        pack(work, inputs, run_alone(path, inputs))
         asyncio.run(_deploy(running, path, model))
         made = Rounds(lab, running, model, work)
         made.settle_all()

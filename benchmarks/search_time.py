@@ -25,7 +25,7 @@ from benchmarks.inception import inception_v3
 from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import light
 from benchmarks.scale import transformer
-from edgepart.agent.planwork.garbage_collection import collect_seldom
+from edgepart.agent.planwork.garbage_collection import collect_rarely
 from edgepart.cli.output import note, say, seconds, table
 from edgepart.planner.devices.cluster import Cluster, Device, Link
 from edgepart.planner.layerwise.byte_costs import ByteCosts
@@ -155,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--markdown", action="store_true", help="print the table as documents have it")
     parser.add_argument("--json", type=Path, help="write every number there")
     options = parser.parse_args(arguments)
-    collect_seldom()
+    collect_rarely()
     made: list[Measured] = []
     for name, graph in models(options.nodes):
         if options.only and name not in options.only:

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import wires
-from benchmarks.comparing import alone, differences
+from benchmarks.comparing import differences, run_alone
 from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import light, sample_inputs
 from benchmarks.mosquitto import Mosquitto
@@ -49,7 +49,7 @@ def serve(folder: Path, url: str, model: str, requests: int) -> list[Served]:
     path = light(model)
     graph = load_graph(path)
     inputs = sample_inputs(graph)
-    expected = alone(path, inputs)
+    expected = run_alone(path, inputs)
     base = ("--threads", "1", "--no-mdns")
     ways = {"tcp": base, "mqtt": (*base, "--mqtt", url, "--transport", "mqtt")}
     times: dict[str, list[float]] = {way: [] for way in ways}

@@ -18,7 +18,7 @@ from edgepart.planner.plans.reduced_precision import EXACT, checked
 
 if TYPE_CHECKING:
     from edgepart.agent.verify.reference import Reference
-    from edgepart.agent.verify.rehearsal import Divided, Rehearsal
+    from edgepart.agent.verify.rehearsal import DividedModel, Rehearsal
     from edgepart.agent.verify.same_answer import Values
 
 FIRST = "each its first"
@@ -75,7 +75,7 @@ def check(
     1 where an answer differs."""
     from edgepart.agent.execution.compile.compiler import throwaway
     from edgepart.agent.options import parse_shapes
-    from edgepart.agent.verify.reference import reference_of
+    from edgepart.agent.verify.reference import make_reference
     from edgepart.agent.verify.rehearsal import Rehearsal
     from edgepart.agent.verify.sample_inputs import random_inputs
     from edgepart.planner.model.assumed_shapes import load_assuming
@@ -89,7 +89,7 @@ def check(
     with throwaway() as compiler, progress({}) as bar:
         rehearsal = Rehearsal(graph, shares(devices), transfer_dtype=rounding, compiler=compiler)
         bar("one session", 0, 0)
-        reference = reference_of(model, graph, inputs)
+        reference = make_reference(model, graph, inputs)
         found: list[AxisSplit] = []
         names = ways_of(rehearsal)
         for done, (name, axis) in enumerate(names.items()):
@@ -144,11 +144,11 @@ def tried(
     )
 
 
-def _rounded(divided: Divided, reference: Reference, inputs: Values) -> float:
+def _rounded(divided: DividedModel, reference: Reference, inputs: Values) -> float:
     """The largest difference of the answers where the values that devices send are rounded, over these inputs and others
     from 0 to 1, as in pictures. (Where one class is nearly certain, hardly anything changes the answer.)"""
     from edgepart.agent.verify.same_answer import is_float, largest_difference
-    from edgepart.agent.verify.sample_inputs import made_up
+    from edgepart.agent.verify.sample_inputs import sample_value
     from edgepart.agent.wire.dtypes import element_name
 
     def run(values: Values, *, exact: bool) -> Values:
@@ -158,7 +158,7 @@ def _rounded(divided: Divided, reference: Reference, inputs: Values) -> float:
     found = [reference.largest_difference(run(inputs, exact=False))]
     for seed in PICTURES:
         other = {
-            name: made_up(element_name(value.dtype), value.shape, name, seed)
+            name: sample_value(element_name(value.dtype), value.shape, name, seed)
             if getattr(value, "shape", None) is not None and is_float(value.dtype)
             else value
             for name, value in inputs.items()

@@ -85,12 +85,12 @@ async def _document(target: AgentTarget | None, folder: Any) -> dict[str, Any]:
 def _looked_at_here(target: AgentTarget, document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The check of the firewall, made by this process: a person may be allowed to read it where the agent is not. It
     replaces the agent's."""
-    from edgepart.agent.doctor.checkup import firewall
+    from edgepart.agent.doctor.checkup import check_firewall
 
     if target.is_local and (port := document["agent"].get("port")):
         checks = document["checks"]
         checks[:] = [check for check in checks if check["name"] != "firewall"]
-        yield asdict(firewall(port))
+        yield asdict(check_firewall(port))
 
 
 async def _clocks(members: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -206,6 +206,6 @@ def _grid(*columns: str) -> Table:
 
 
 def _ago(entry: Mapping[str, Any]) -> str:
-    from edgepart.agent.doctor.diagnosis import ago
+    from edgepart.agent.doctor.diagnosis import describe_age
 
-    return ago(float(entry["seconds_ago"]))
+    return describe_age(float(entry["seconds_ago"]))

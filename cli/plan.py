@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgepart.agent.planwork.garbage_collection import collect_seldom
+from edgepart.agent.planwork.garbage_collection import collect_rarely
 from edgepart.cli.options import Agent, Json, State, TransferDtype, target_of
 from edgepart.cli.output import console, nbytes, say, seconds
 from edgepart.cli.placement import is_workload, place
@@ -169,7 +169,7 @@ def plan(
         return
     one_of(strategy, STRATEGIES, "--strategy")
     one_of(objective, OBJECTIVES, "--objective")
-    collect_seldom()
+    collect_rarely()
     problem = problem_of(
         model, cluster, shape or (), devices, gateway, memory_limit or (), objective, axis, budget
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from edgepart.agent.http.buffers import padded
+from edgepart.agent.http.buffers import pad_head
 from edgepart.agent.http.oip_elements import (
     BINARY_ONLY,
     NUMPY,
@@ -151,7 +151,7 @@ def encode_request(
     }
     if outputs:
         document["outputs"] = [{"name": name} for name in outputs]
-    return [padded(json.dumps(document).encode()), *buffers]
+    return [pad_head(json.dumps(document).encode()), *buffers]
 
 
 def read_answer(data: bytes, head_length: str | None) -> tuple[dict[str, Any], dict[str, Array]]:

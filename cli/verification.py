@@ -96,7 +96,7 @@ def verify_here(
     problem: Problem, plan: Plan, predicted_s: float, compute_s: Mapping[str, float]
 ) -> dict[str, Any]:
     """Measures the plan by running its segments in this process. UsageError where the plan is for other machines."""
-    from edgepart.agent.verify.local_run import InProcess
+    from edgepart.agent.verify.local_run import LocalRun
     from edgepart.agent.verify.sample_inputs import random_inputs
 
     if len(problem.cluster.devices) > 1:
@@ -105,7 +105,7 @@ def verify_here(
             "or leave out --cluster to measure this machine"
         )
     (device,) = problem.cluster.devices
-    running = InProcess(plan, problem.graph, threads=device.threads)
+    running = LocalRun(plan, problem.graph, threads=device.threads)
     inputs = random_inputs(problem.graph)
     totals: list[float] = []
     computed: list[float] = []

@@ -21,15 +21,16 @@ def check_devices(chosen: Sequence[str], here: Collection[str], away: Collection
         raise UsageError(f"devices: no device is called {called}; here are {known}. Nothing was deployed")
     if chosen and not set(chosen) & set(here):
         raise Unavailable(
-            f"devices: {gone(chosen)} here now; here are {known}. Nothing was deployed: start one of them first",
+            f"devices: {describe_missing(chosen)} here now; here are {known}. Nothing was deployed: "
+            "start one of them first",
             retry_after_s=60.0,
         )
 
 
-def gone(names: Sequence[str]) -> str:
+def describe_missing(names: Sequence[str]) -> str:
     """The start of a sentence about devices that are missing.
 
-    >>> gone(["pi-g"]), gone(["pi-f", "pi-g"])
+    >>> describe_missing(["pi-g"]), describe_missing(["pi-f", "pi-g"])
     ('pi-g is not', 'none of pi-f, pi-g is')
     """
     return f"{names[0]} is not" if len(names) == 1 else f"none of {', '.join(names)} is"

@@ -13,7 +13,7 @@ from typing import Any
 from edgepart.agent.api.protocol import Progress
 from edgepart.agent.cluster.core.core import Core
 from edgepart.agent.cluster.state import events
-from edgepart.agent.measure.starvation import in_words
+from edgepart.agent.measure.starvation import describe_starvation
 from edgepart.agent.wire.control import (
     ALIVE,
     DEAD,
@@ -29,17 +29,17 @@ from edgepart.agent.wire.control import (
 from edgepart.agent.wire.versions import bare, understands
 from edgepart.planner.errors import ClusterError, Unavailable, UsageError
 
-Seal = Callable[[Drain], Awaitable[Drain]]
+SignEntry = Callable[[Drain], Awaitable[Drain]]
 """Signs an entry with the CA's key. UsageError or Unavailable if no signature can be had."""
-LOOK_S = 0.1
+POLL_S = 0.1
 """The time between two looks at how far a drain is, in seconds: no person notices it."""
 _NODE = re.compile(r"[0-9a-f]{16}")
 
 
-class Residents:
+class DrainService:
     """Drains, removals and their state, for the event loop's thread only."""
 
-    def __init__(self, core: Core, post: Callable[[events.Event], None], sealed: Seal) -> None:
+    def __init__(self, core: Core, post: Callable[[events.Event], None], sealed: SignEntry) -> None:
         self._core = core
         self._sealed = sealed
         self._post = post
@@ -63,7 +63,7 @@ class Residents:
                 return {"name": called, "node": node, "state": entry.state}
             if (text := self._text(entry)) != told:
                 progress(told := text, 0, 0)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
     async def _ask(self, node: str, called: str, state: str) -> None:
         core = self._core
@@ -109,7 +109,7 @@ class Residents:
                 "node": peer.node,
                 "state": "lost" if peer.status == DEAD else "left",
                 "seconds_ago": now - peer.since,
-                "note": in_words(peer.starved_at(peer.since)) or None,
+                "note": describe_starvation(peer.starved_at(peer.since)) or None,
             }
             for peer in sorted(gone, key=lambda peer: (-peer.since, peer.node))
         ]

@@ -13,20 +13,20 @@ from typing import Any
 
 from edgepart import __version__
 from edgepart.agent.api.device_choice import check_devices
-from edgepart.agent.api.drain import Residents, Seal
+from edgepart.agent.api.drain import DrainService, SignEntry
 from edgepart.agent.api.protocol import BindingStatus, InferResult, ModelCard, Progress
 from edgepart.agent.cluster.core.core import Core
-from edgepart.agent.cluster.leader.status import said_aside
+from edgepart.agent.cluster.leader.status import describe_set_aside
 from edgepart.agent.cluster.membership.election import term_round
-from edgepart.agent.cluster.membership.roster import named
+from edgepart.agent.cluster.membership.roster import replace_node_ids
 from edgepart.agent.cluster.state import cards, events, judging
-from edgepart.agent.cluster.state.bindings import Shapes, is_variant, shapes_of
-from edgepart.agent.doctor.diagnosis import clashes
-from edgepart.agent.doctor.report import Doctor, own_names
-from edgepart.agent.measure.starvation import in_words
+from edgepart.agent.cluster.state.bindings import Shapes, is_variant, read_binding
+from edgepart.agent.doctor.diagnosis import name_clash_notes
+from edgepart.agent.doctor.report import DoctorReport, own_names
+from edgepart.agent.measure.starvation import describe_starvation
 from edgepart.agent.measure.trace_collector import TraceCollector
-from edgepart.agent.serving.loaded_plans import HeldPlan, Plans
-from edgepart.agent.serving.shape_routing import Router
+from edgepart.agent.serving.loaded_plans import HeldPlan, LoadedPlans
+from edgepart.agent.serving.shape_routing import ShapeRouter
 from edgepart.agent.storage.store import Store
 from edgepart.agent.wire.control import UNLOADABLE, Deployment, Standing, Starved
 from edgepart.agent.wire.inference import NO_EPOCH, DeployOptions, Epoch
@@ -68,8 +68,8 @@ class NodeIdentity:
 class RequestServing:
     """What answers requests here, and what it counts."""
 
-    plans: Plans
-    router: Router
+    plans: LoadedPlans
+    router: ShapeRouter
     latencies: Callable[[], Mapping[tuple[str, Epoch], Sequence[float]]]
     """The seconds that requests took alone on this agent, by deployment and epoch."""
     computed: Callable[[], int]
@@ -92,7 +92,7 @@ class ManagementActions:
     """What becomes of what users want."""
 
     post: Callable[[events.Event], None]
-    sealed: Seal
+    sealed: SignEntry
     """Signs what users want of drains."""
     written: Callable[[], Awaitable[None]]
     """Waits until all state is on the disk."""
@@ -103,7 +103,7 @@ class Diagnostics:
     """What tells people how things are."""
 
     tracing: TraceCollector
-    doctor: Doctor
+    doctor: DoctorReport
     security: Callable[[], dict[str, Any]]
     """What agent/admission/renewal.py tells of certificates and the charter."""
     disk: Callable[[], Mapping[str, Any]]
@@ -131,7 +131,7 @@ class NodeApi:
         self._plans = inference.plans
         self._router = inference.router
         self._post = management.post
-        self._residents = Residents(core, management.post, management.sealed)
+        self._residents = DrainService(core, management.post, management.sealed)
         self._started = time.monotonic()
         self._news = asyncio.Event()
         self.uploading = 0
@@ -218,11 +218,11 @@ class NodeApi:
 
     def _bindings(self, name: str, first: tuple[Epoch, HeldPlan]) -> tuple[BindingStatus, ...]:
         """Where the model has free dimensions: those that serve here, and those that requests wait for here."""
-        if not shapes_of(first[1].plan.inputs):
+        if not read_binding(first[1].plan.inputs):
             return ()
         serving = [
             BindingStatus(
-                shapes_of(held.plan.inputs),
+                read_binding(held.plan.inputs),
                 "serving",
                 readable(epoch),
                 held.plan.strategy,
@@ -248,13 +248,15 @@ class NodeApi:
 
     def _text(self, entry: Deployment) -> str:
         if entry.fault:
-            return said_aside(entry.name, entry.fault)
+            return describe_set_aside(entry.name, entry.fault)
         standing = self._standing(entry)
         return self._named(standing.text) if standing else "waiting for the leader"
 
     def _named(self, text: str) -> str:
         """With the names of members, for people."""
-        return named(text, {member.node: member.name for member in self._core.membership.members()})
+        return replace_node_ids(
+            text, {member.node: member.name for member in self._core.membership.members()}
+        )
 
     def _note(self, entry: Deployment) -> str:
         """What the leader says of a plan besides where it serves."""
@@ -452,7 +454,7 @@ class NodeApi:
                 }
                 for member in members
             ],
-            "notes": clashes(own_names(self._core.membership)),
+            "notes": name_clash_notes(own_names(self._core.membership)),
             "lost": self._residents.lost(),
             "drains": self._residents.drains(),
             "refused": self._residents.refused(),
@@ -463,13 +465,13 @@ class NodeApi:
 
     def _about(self, member: events.Member, starved: Starved) -> tuple[str, ...]:
         """What people should know of a member."""
-        return member.note, self._core.card_faults.get(member.node, ""), in_words(starved)
+        return member.note, self._core.card_faults.get(member.node, ""), describe_starvation(starved)
 
     def devices(self) -> dict[str, Any]:
         members = self._core.membership.members()
         names = {member.node: member.name for member in members}
         known = [self._core.cards[node] for node in names if node in self._core.cards]
-        return to_json(cards.cluster_of(known, names)) | {"gateway": names.get(self._core.leader)}
+        return to_json(cards.build_cluster(known, names)) | {"gateway": names.get(self._core.leader)}
 
     def plan(self, name: str) -> dict[str, Any]:
         from edgepart.planner.report.shares import report  # with the simulator and the operators
@@ -477,7 +479,7 @@ class NodeApi:
         active, plan = self._plans.active(name), self._plan(name)
         epoch = active[0] if active else NO_EPOCH
         took = self._inference.latencies().get((name, epoch), ())
-        measured = judging.report(plan, self._kinds(name), self._core.profiles, took)
+        measured = judging.build_measurements_report(plan, self._kinds(name), self._core.profiles, took)
         shown = list(astuple(readable(epoch))) if active else None
         return report(plan) | {"epoch": shown, "measured": measured}
 
@@ -496,7 +498,7 @@ class NodeApi:
         found = {}
         for member in self._core.membership.members():
             if (card := self._core.cards.get(member.node)) is not None:
-                device = cards.read(card.document).device
+                device = cards.parse_card(card.document).device
                 device = device.drifted(self._core.drifts.factor(member.node, deployment))
                 found[member.name] = device.pace, device.threads
         return found

@@ -27,9 +27,9 @@ LEVELS = (GOOD, NOTE, BAD)
 FULL_BYTES, TIGHT_BYTES = 64 << 20, 1 << 30
 """Free disk space: with less than the first, agents cannot keep what they must; with less than the second, there may be no
 room for models."""
-LITTLE_BYTES = 256 << 20
+LITTLE_MEMORY_BYTES = 256 << 20
 """Little memory: an agent without a plan takes about 105 MB."""
-SWAPPED = 0.25
+MUCH_SWAP_USED = 0.25
 """The part of swap in use from which a box is likely to be slow."""
 EPOCH_S = 1_700_000_000
 """A clock that shows an earlier time (November 2023) was never set."""
@@ -49,7 +49,7 @@ class Check:
     """What the user can do; "" if nothing is needed."""
 
 
-def checkup(
+def check_box(
     state: Path, port: int, threads: int | None = None, limit_bytes: int | None = None
 ) -> list[Check]:
     """All checks. `state` is the agent's folder, which need not exist, and `port` the port to which members connect.
@@ -69,7 +69,7 @@ def checkup(
     ]
     if cpuinfo:
         found.append(judge_aes(lacks_aes(cpuinfo)))
-    return [*found, firewall(port)]
+    return [*found, check_firewall(port)]
 
 
 def judge_network(known: Sequence[Interface]) -> Check:
@@ -108,14 +108,14 @@ def judge_memory(available: int, total: int, limit_bytes: int | None) -> Check:
     if not total:
         return Check("memory", NOTE, f"the system does not tell how much there is; {limit}")
     text = f"{figure(available / 1e9)} of {figure(total / 1e9)} GB are free; {limit}"
-    if limit_bytes is not None and limit_bytes < LITTLE_BYTES:
+    if limit_bytes is not None and limit_bytes < LITTLE_MEMORY_BYTES:
         return Check(
             "memory",
             NOTE,
             text,
             "an agent takes 85 MB, and 40 MB for a deployment; what is left is for plans",
         )
-    if available < LITTLE_BYTES:
+    if available < LITTLE_MEMORY_BYTES:
         return Check(
             "memory",
             NOTE,
@@ -129,7 +129,7 @@ def judge_swap(used: int, total: int) -> Check:
     if not total:
         return Check("swap", GOOD, "none")
     text = f"{figure(used / 1e9)} of {figure(total / 1e9)} GB in use"
-    if used > SWAPPED * total:
+    if used > MUCH_SWAP_USED * total:
         do = "if answers are slow at times, give this box less to do, or a --memory-limit"
         return Check("swap", NOTE, text, do)
     return Check("swap", GOOD, text)
@@ -164,7 +164,7 @@ def judge_ruleset(text: str, port: int) -> Check:
     return Check("firewall", GOOD, "lets everything in, as far as can be seen")
 
 
-def firewall(port: int) -> Check:
+def check_firewall(port: int) -> Check:
     """Look for a firewall. Only root can read its rules."""
     for command in (("nft", "list", "ruleset"), ("iptables", "-S")) if os.geteuid() == 0 else ():
         if (program := shutil.which(command[0], path="/usr/sbin:/sbin:/usr/bin:/bin")) is None:

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from edgepart.agent.doctor.remedies import NO_CONNECTION, ORDER, REASONS
-from edgepart.agent.measure.starvation import in_words
+from edgepart.agent.doctor.remedies import FAULT_ORDER, NO_CONNECTION, REMEDIES
+from edgepart.agent.measure.starvation import describe_starvation
 from edgepart.agent.net.faults import Fault
 from edgepart.agent.net.sightings import BROKER, MDNS, SAVED, Box, Try
 from edgepart.agent.wire import control
@@ -33,7 +33,7 @@ LESS_LOAD = "see what else runs there: `top`. Plans are made for the load only o
 
 
 @dataclass(frozen=True, slots=True)
-class Me:
+class OwnAgent:
     """The agent that makes the diagnosis."""
 
     node: str
@@ -49,7 +49,7 @@ class Me:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class MembershipEntry:
     """A box as membership knows it."""
 
     status: str
@@ -87,18 +87,20 @@ class ServedDeployment:
     """Why the plan was chosen; without a plan, why there is none."""
 
 
-def diagnose(box: Box, seat: Seat | None, me: Me, now: float) -> Verdict:
+def diagnose(box: Box, seat: MembershipEntry | None, me: OwnAgent, now: float) -> Verdict:
     """The diagnosis of a box; `seat` is None if membership does not know it."""
     if seat is not None and seat.status not in ("", DEAD, LEFT):
         return _seated(seat)
     if box.fingerprint and box.fingerprint != me.fingerprint[:16]:
         return _foreign(box.fingerprint, me)
     if seat is not None and seat.status == LEFT and not _heard(box, now, 0.0, since=now - seat.for_s):
-        return Verdict(LEFT, f"it left on purpose {ago(seat.for_s)}", "start its agent when it is to be back")
+        return Verdict(
+            LEFT, f"it left on purpose {describe_age(seat.for_s)}", "start its agent when it is to be back"
+        )
     return _outside(box, me, now)
 
 
-def _seated(seat: Seat) -> Verdict:
+def _seated(seat: MembershipEntry) -> Verdict:
     match seat.status:
         case control.ALIVE if not seat.measured:
             return Verdict(MEMBER, "it is being measured, and gets no work before that is done")
@@ -106,18 +108,16 @@ def _seated(seat: Seat) -> Verdict:
             room = f"plans may take only {nbytes(seat.memory_bytes)} there"
             return Verdict(MEMBER, room, "raise its --memory-limit, or free memory on it")
         case control.ALIVE if seat.starved.share:
-            return Verdict(MEMBER, in_words(seat.starved), LESS_LOAD)
+            return Verdict(MEMBER, describe_starvation(seat.starved), LESS_LOAD)
         case control.ALIVE:
             return Verdict(MEMBER)
         case control.LEAVING:
             return Verdict(LEAVING, "it was told to stop, and serves until others have taken over")
         case control.SUSPECT:
-            silent = (
-                f"its link broke or fell silent {ago(seat.for_s)}; others are asked whether they reach it"
-            )
-            why = "; ".join(filter(None, (silent, in_words(seat.starved))))
+            silent = f"its link broke or fell silent {describe_age(seat.for_s)}; others are asked whether they reach it"
+            why = "; ".join(filter(None, (silent, describe_starvation(seat.starved))))
             return Verdict(SUSPECT, why)
-    return Verdict(seat.status, f"{seat.status} since {ago(seat.for_s)}")
+    return Verdict(seat.status, f"{seat.status} since {describe_age(seat.for_s)}")
 
 
 _ANSWERS = Verdict(
@@ -125,7 +125,7 @@ _ANSWERS = Verdict(
 )
 
 
-def _foreign(fingerprint: str, me: Me) -> Verdict:
+def _foreign(fingerprint: str, me: OwnAgent) -> Verdict:
     if not me.fingerprint:
         why = f"it is a member of cluster {fingerprint}, and this device of none: it has no certificate"
         do = "`edgepart token create` on that cluster's first device, and here `edgepart join TOKEN`"
@@ -138,16 +138,16 @@ def _foreign(fingerprint: str, me: Me) -> Verdict:
     )
 
 
-def _outside(box: Box, me: Me, now: float) -> Verdict:
+def _outside(box: Box, me: OwnAgent, now: float) -> Verdict:
     announced = _heard(box, now, RECENT_S)
     tries = _recent(box.tries)
     if not tries:
         return _untried(box, me, now, announced)
     # Of several with the same fault, take the address that was tried first: it is the likeliest.
-    worst = min(reversed(tries), key=lambda one: ORDER.index(one.fault))
+    worst = min(reversed(tries), key=lambda one: FAULT_ORDER.index(one.fault))
     if worst.fault is None:
         return _came_and_went(box, now) if me.running else _ANSWERS
-    why, do = REASONS[worst.fault]
+    why, do = REMEDIES[worst.fault]
     fill = {
         "address": worst.address,
         "text": worst.text,
@@ -161,7 +161,7 @@ def _outside(box: Box, me: Me, now: float) -> Verdict:
     return Verdict(OUT, why.format(**fill), do.format(**fill))
 
 
-def _untried(box: Box, me: Me, now: float, announced: float | None) -> Verdict:
+def _untried(box: Box, me: OwnAgent, now: float, announced: float | None) -> Verdict:
     by_broker = [address.startswith("mqtt:") for address in box.addresses]
     if by_broker and not any(one is me.through_broker for one in by_broker):
         here, there = ("mqtt", "tcp") if me.through_broker else ("tcp", "mqtt")
@@ -178,7 +178,7 @@ def _came_and_went(box: Box, now: float) -> Verdict:
     why, at = box.ended
     return Verdict(
         OUT,
-        f"links to it come up and end, last {ago(now - at)}: {why}",
+        f"links to it come up and end, last {describe_age(now - at)}: {why}",
         "look at its log; if its version differs, upgrade the older one",
     )
 
@@ -186,7 +186,7 @@ def _came_and_went(box: Box, now: float) -> Verdict:
 def _unconnected(
     box: Box, fault: Fault, announced: float | None, fill: Mapping[str, object], now: float
 ) -> Verdict:
-    why, do = (text.format(**fill) for text in REASONS[fault])
+    why, do = (text.format(**fill) for text in REMEDIES[fault])
     called_at = box.called[1] if box.called is not None else 0.0
     if now - called_at < RECENT_S and (box.ended is None or box.ended[1] < called_at):
         one_way = f"it reaches this device, but not the other way: {why}"
@@ -198,7 +198,7 @@ def _unconnected(
     return Verdict(OUT, seen, do)
 
 
-def left_out(name: str, seat: Seat, served: Iterable[ServedDeployment]) -> list[tuple[str, str]]:
+def unused_in(name: str, seat: MembershipEntry, served: Iterable[ServedDeployment]) -> list[tuple[str, str]]:
     """The deployments whose plans do not use the member of that name, each with the reason."""
     found = []
     for one in served:
@@ -227,7 +227,7 @@ def shared_names(named: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]
     return {name: tuple(node for node, other in pairs if other == name) for name in sorted(several)}
 
 
-def clashes(named: Iterable[tuple[str, str]]) -> list[str]:
+def name_clash_notes(named: Iterable[tuple[str, str]]) -> list[str]:
     """A note for each name that several boxes have, from (node, name) pairs."""
     return [
         f"{len(nodes)} boxes are called {name!r}: they are told apart by their ids ({', '.join(nodes)}); "
@@ -236,10 +236,10 @@ def clashes(named: Iterable[tuple[str, str]]) -> list[str]:
     ]
 
 
-def ago(seconds: float) -> str:
+def describe_age(seconds: float) -> str:
     """A time in the past, in words.
 
-    >>> ago(0.2), ago(75), ago(7200), ago(200000)
+    >>> describe_age(0.2), describe_age(75), describe_age(7200), describe_age(200000)
     ('just now', '75 s ago', '2 h ago', '2 days ago')
     """
     if seconds < 2:
@@ -259,10 +259,10 @@ def _heard(box: Box, now: float, within_s: float, since: float | None = None) ->
 
 def _last_heard(box: Box, now: float) -> str:
     if box.member_at is not None:
-        return f"it was a member until {ago(now - box.member_at)}"
+        return f"it was a member until {describe_age(now - box.member_at)}"
     times = [at for way, at in box.heard if way in (MDNS, BROKER)]
     if times:
-        return f"it was announced last {ago(now - max(times))}"
+        return f"it was announced last {describe_age(now - max(times))}"
     if any(way == SAVED for way, _ in box.heard):
         return "it was a member before this agent was started"
     return "it was never heard of by itself"
@@ -270,7 +270,7 @@ def _last_heard(box: Box, now: float) -> str:
 
 def _ways(box: Box, now: float) -> str:
     newest = sorted(((at, way) for way, at in box.heard if way in (MDNS, BROKER)), reverse=True)
-    return ", ".join(f"{way} {ago(now - at)}" for at, way in newest)
+    return ", ".join(f"{way} {describe_age(now - at)}" for at, way in newest)
 
 
 def _recent(tries: Sequence[Try]) -> list[Try]:

@@ -10,7 +10,7 @@ from edgepart.agent.net.faults import Fault
 
 NO_CONNECTION = (Fault.REFUSED, Fault.SILENT, Fault.UNREACHABLE, Fault.UNKNOWN_NAME)
 
-ORDER: tuple[Fault | None, ...] = (
+FAULT_ORDER: tuple[Fault | None, ...] = (
     None,
     Fault.NO_WAY_BACK,
     Fault.TURNED_AWAY,
@@ -36,7 +36,7 @@ less than no answer of the right one, because many boxes have the address of a c
 
 _CLOCKS = "set the clocks of both boxes right (`timedatectl`); where they are, it has to join anew"
 
-REASONS: dict[Fault, tuple[str, str]] = {  # The reason, and what to do.
+REMEDIES: dict[Fault, tuple[str, str]] = {  # The reason, and what to do.
     Fault.REFUSED: (
         "{address} refuses: nobody listens there, or a firewall says so",
         "start its agent; if it runs, look at its --listen, and let its port in (`ufw allow {its_port}/tcp`)",

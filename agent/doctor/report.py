@@ -12,35 +12,36 @@ from typing import Any
 
 from edgepart import __version__
 from edgepart.agent.cluster.core.core import Core
-from edgepart.agent.cluster.leader.status import said_aside
-from edgepart.agent.cluster.membership.membership import Membership, unique_names
-from edgepart.agent.cluster.state.cards import read
+from edgepart.agent.cluster.leader.status import describe_set_aside
+from edgepart.agent.cluster.membership.membership import Membership
+from edgepart.agent.cluster.membership.roster import make_unique_names
+from edgepart.agent.cluster.state.cards import parse_card
 from edgepart.agent.discovery.hints import Lookout
-from edgepart.agent.doctor.checkup import BAD, GOOD, NOTE, Check, checkup
+from edgepart.agent.doctor.checkup import BAD, GOOD, NOTE, Check, check_box
 from edgepart.agent.doctor.diagnosis import (
     LESS_LOAD,
     RECENT_S,
-    Me,
-    Seat,
+    MembershipEntry,
+    OwnAgent,
     ServedDeployment,
     Verdict,
-    ago,
-    clashes,
+    describe_age,
     diagnose,
-    left_out,
+    name_clash_notes,
+    unused_in,
 )
-from edgepart.agent.measure.starvation import in_words
+from edgepart.agent.measure.starvation import describe_starvation
 from edgepart.agent.net.faults import Fault
 from edgepart.agent.net.sightings import Box
 from edgepart.agent.options import AgentOptions
-from edgepart.agent.serving.loaded_plans import Plans
+from edgepart.agent.serving.loaded_plans import LoadedPlans
 from edgepart.agent.wire.address import Address
 
 HEARD_S = 20.0
 """Seconds after which an agent that has not heard its own announcement has no multicast."""
 
 
-class Doctor:
+class DoctorReport:
     """Makes the report of one agent."""
 
     def __init__(
@@ -50,13 +51,13 @@ class Doctor:
         options: AgentOptions,
         listen: Address,
         core: Core,
-        plans: Plans,
+        plans: LoadedPlans,
         lookout: Lookout,
         warnings: Callable[[], list[str]],
     ) -> None:
         """`warnings` returns what the user should know about certificates and keys, a sentence each."""
         through_broker = options.transport == "mqtt"
-        self._me = Me(core.node, name, fingerprint, __version__, listen[1], through_broker)
+        self._me = OwnAgent(core.node, name, fingerprint, __version__, listen[1], through_broker)
         self._options = options
         self._core = core
         self._plans = plans
@@ -69,12 +70,12 @@ class Doctor:
         """The report: {"agent", "boxes", "knocks", "checks", "notes"}; see docs/operations.md."""
         options, port = self._options, self._me.port
         checks = await asyncio.to_thread(
-            checkup, options.state, port, options.threads, options.memory_limit_bytes
+            check_box, options.state, port, options.threads, options.memory_limit_bytes
         )
         now = time.time()
         boxes = self._lookout.boxes.all()
         names = self._names(boxes)
-        shown = unique_names(names.items())
+        shown = make_unique_names(names.items())
         return {
             "agent": {
                 "name": shown[self._me.node],
@@ -90,7 +91,7 @@ class Doctor:
                 for one in self._lookout.boxes.knocks()
             ],
             "checks": [asdict(check) for check in (*self._own(boxes, now), *checks)],
-            "notes": clashes(names.items()),
+            "notes": name_clash_notes(names.items()),
         }
 
     def _names(self, boxes: Iterable[Box]) -> dict[str, str]:
@@ -104,21 +105,21 @@ class Doctor:
         seat = self._seat(box.node)
         verdict = diagnose(box, seat, self._me, now)
         member = next((m.name for m in self._core.membership.members() if m.node == box.node), "")
-        without = left_out(member, seat, self._served()) if seat is not None and member else []
+        without = unused_in(member, seat, self._served()) if seat is not None and member else []
         return box_document(box, verdict, now) | {
             "name": member or name,
             "deployments": [{"deployment": one, "why": why} for one, why in without],
         }
 
-    def _seat(self, node: str) -> Seat | None:
+    def _seat(self, node: str) -> MembershipEntry | None:
         peer = self._core.membership.peers.get(node)
         if peer is None:
             return None
         card = self._core.cards.get(node)
-        room = None if card is None else read(card.document).device.memory_bytes
+        room = None if card is None else parse_card(card.document).device.memory_bytes
         for_s = self._loop.time() - peer.since
         starved = peer.starved_at(self._loop.time())
-        return Seat(peer.standing, for_s, peer.hello.name, card is not None, room, starved)
+        return MembershipEntry(peer.standing, for_s, peer.hello.name, card is not None, room, starved)
 
     def _served(self) -> Iterator[ServedDeployment]:
         for entry in self._core.deployments.living():
@@ -129,14 +130,14 @@ class Doctor:
                 yield ServedDeployment(entry.name, tuple(plan.programs), entry.options.devices, plan.why)
             else:
                 why = (standing.error or standing.text) if standing else "waiting for the leader"
-                why = said_aside(entry.name, entry.fault) if entry.fault else why
+                why = describe_set_aside(entry.name, entry.fault) if entry.fault else why
                 yield ServedDeployment(entry.name, (), entry.options.devices, why)
 
     # The agent itself
 
     def _own(self, boxes: tuple[Box, ...], now: float) -> Iterator[Check]:
         yield Check("agent", GOOD, f"runs as {self._me.name} ({self._me.node}), {self._me.version}")
-        if text := in_words(self._core.membership.starved(self._me.node, self._loop.time())):
+        if text := describe_starvation(self._core.membership.starved(self._me.node, self._loop.time())):
             yield Check("load", NOTE, text, LESS_LOAD)
         yield from (Check("certificates", NOTE, text) for text in self._warnings())
         if not self._me.through_broker:
@@ -162,7 +163,7 @@ class Doctor:
             return Check("port", BAD, f"{len(blocked)} boxes cannot connect to port {port} here", do)
         if members:
             last = max(box.called[1] for box in members if box.called is not None)
-            text = f"{len(members)} boxes have connected to port {port}, last {ago(now - last)}"
+            text = f"{len(members)} boxes have connected to port {port}, last {describe_age(now - last)}"
             return Check("port", GOOD, text)
         return Check("port", GOOD, f"nobody has connected to port {port} yet")
 
@@ -173,7 +174,9 @@ class Doctor:
             )
         heard_at = self._lookout.boxes.heard_self_at
         if heard_at is not None and now - heard_at < HEARD_S:
-            return Check("multicast", GOOD, f"this box hears its own announcement, {ago(now - heard_at)}")
+            return Check(
+                "multicast", GOOD, f"this box hears its own announcement, {describe_age(now - heard_at)}"
+            )
         if now - self._began < HEARD_S:
             return Check("multicast", GOOD, "this box has just begun to announce itself")
         return Check(

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from edgepart import __version__
-from edgepart.agent.cluster.membership.membership import unique_names
+from edgepart.agent.cluster.membership.roster import make_unique_names
 from edgepart.agent.discovery.mdns import Announcement, Discovery
-from edgepart.agent.doctor.checkup import BAD, GOOD, Check, checkup
-from edgepart.agent.doctor.diagnosis import Me, clashes, diagnose
+from edgepart.agent.doctor.checkup import BAD, GOOD, Check, check_box
+from edgepart.agent.doctor.diagnosis import OwnAgent, diagnose, name_clash_notes
 from edgepart.agent.doctor.report import box_document
 from edgepart.agent.net import sightings
 from edgepart.agent.net.dialer import Reaching, Tries
@@ -47,8 +47,8 @@ async def survey(state: Path, listen_s: float = LISTEN_S) -> dict[str, Any]:
     heard = await _listen(book, identity, listen_s)
     if identity is not None:
         await asyncio.gather(*(asyncio.to_thread(_reach, identity, book, box) for box in book.all()))
-    checks = await asyncio.to_thread(checkup, state, LISTEN_PORT)
-    me = Me(
+    checks = await asyncio.to_thread(check_box, state, LISTEN_PORT)
+    me = OwnAgent(
         node=identity.node_id if identity else "",
         name="",
         fingerprint=identity.fingerprint if identity else "",
@@ -59,7 +59,7 @@ async def survey(state: Path, listen_s: float = LISTEN_S) -> dict[str, Any]:
     now = time.time()
     found = book.all()
     said = [(box.node, box.name) for box in found if box.node]
-    names = unique_names(said)
+    names = make_unique_names(said)
     return {
         "agent": {
             "name": None,
@@ -74,7 +74,7 @@ async def survey(state: Path, listen_s: float = LISTEN_S) -> dict[str, Any]:
         ],
         "knocks": [],
         "checks": [asdict(check) for check in (*_own(trouble, heard), *checks)],
-        "notes": clashes(said),
+        "notes": name_clash_notes(said),
     }
 
 

@@ -118,7 +118,7 @@ class CopyPlan:
         return value if self.crop is None else np.ascontiguousarray(self.crop.crop(value))
 
 
-def recipe(
+def plan_copy(
     want: Piece, slots: Mapping[int, Piece], blocks: Mapping[int, int] | None = None, block: int = 0
 ) -> CopyPlan | None:
     """How to get `want`, in blocks of `block`, from the pieces in `slots`, which are in blocks of `blocks[slot]` (0:

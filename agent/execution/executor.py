@@ -18,7 +18,7 @@ from threading import Condition, RLock, Thread
 
 from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.execution.copies import Scratch
-from edgepart.agent.execution.prepared import RunnableProgram, describe
+from edgepart.agent.execution.prepared import RunnableProgram, describe_segment
 from edgepart.agent.execution.schedule import DeviceSchedule, Progress, ReadyStep, make_schedule
 from edgepart.agent.trace.recorder import Recorder
 from edgepart.agent.trace.spans import COMPUTE, COMPUTING, COPY, SEND, WAIT, Subject
@@ -35,18 +35,18 @@ Send = Callable[[str, Tensors | Failed | Cancel, Sequence[Value]], None]
 """send(node id, message, values): to a member or to this device itself. A Tensors' `arrays` is left () for
 the sender to fill in while packing `values`. Raises ClusterError where the node cannot be reached."""
 
-Key = tuple[str, Epoch]
+ProgramKey = tuple[str, Epoch]
 """Deployment and epoch of an installed program."""
 
 COMPUTE_THREAD = "edgepart-compute"
-PATIENCE_S = 1.0
+EXCLUSIVE_STEP_S = 1.0
 """Seconds for which a step has the device to itself. If it were longer, deployments would disturb each other less; if
 shorter, they would wait less for a step that takes long or never ends."""
 
 RECENT_RUNS = 31
 """The number of a segment's last runs whose times are kept: enough for a median that a few disturbed runs do not move."""
 
-START = -1
+START_TRANSFER = -1
 """The `Tensors.transfer` of a message without arrays, with which the gateway starts a device whose program receives
 nothing."""
 
@@ -138,12 +138,12 @@ class _Lane:
     """The request whose step is being done."""
     began_s: float = 0.0
     """When that step began, on the monotonic clock."""
-    unblocked: tuple[str, int] = ("", START)
+    unblocked: tuple[str, int] = ("", START_TRANSFER)
     """The request and the transfer that woke the thread last."""
 
     def has_turn(self, now: float) -> bool:
         """Whether the other lanes have to wait for this one."""
-        return self.task is not None and now < self.began_s + PATIENCE_S
+        return self.task is not None and now < self.began_s + EXCLUSIVE_STEP_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ def gateway_of(request: str) -> str:
     return request.partition("/")[0]
 
 
-Parcel = tuple[str, Tensors | Failed | Cancel, Sequence[Value]]
+OutgoingMessage = tuple[str, Tensors | Failed | Cancel, Sequence[Value]]
 """The arguments of a `Send`."""
 
 
@@ -179,8 +179,8 @@ class Executor:
         self._send = send
         self._limits = limits or QueueLimits()
         self._recorder = recorder or Recorder()
-        self._installed: dict[Key, _Installed] = {}
-        self._expected: dict[Key, list[tuple[Tensors, Sequence[Value], str]]] = {}
+        self._installed: dict[ProgramKey, _Installed] = {}
+        self._expected: dict[ProgramKey, list[tuple[Tensors, Sequence[Value], str]]] = {}
         self._tasks: dict[str, _Task] = {}
         self._ended: OrderedDict[str, _Ended | None] = OrderedDict()
         self._counters = Counters()
@@ -245,7 +245,7 @@ class Executor:
     def retire(self, deployment: str, epoch: Epoch) -> RunnableProgram | None:
         """Leave that epoch: its requests under way go back to their gateways. Returns the program to release, if there
         is one."""
-        out: list[Parcel] = []
+        out: list[OutgoingMessage] = []
         with self._lock:
             installed = self._installed.pop((deployment, epoch), None)
             for message, _, _ in self._expected.pop((deployment, epoch), []):
@@ -289,7 +289,7 @@ class Executor:
         """Handle a broken connection with `node`, whose frames in either direction may be lost. Requests of that gateway
         are dropped. Other requests that use that link, or ended lately and used it, go back to their gateways, which
         know what is answered already."""
-        out: list[Parcel] = []
+        out: list[OutgoingMessage] = []
         with self._lock:
             for task in list(self._tasks.values()):
                 if gateway_of(task.request) == node:
@@ -334,7 +334,7 @@ class Executor:
 
     # Under the lock
 
-    def _take(self, message: Tensors, values: Sequence[Value], source: str) -> list[Parcel]:
+    def _take(self, message: Tensors, values: Sequence[Value], source: str) -> list[OutgoingMessage]:
         if message.request in self._ended:
             return []
         task = self._tasks.get(message.request)
@@ -358,14 +358,16 @@ class Executor:
                 raise FrameError(f"request {message.request} is of {task.deployment} {task.epoch}")
             if not _may_send(task.installed, message, source):
                 return []
-            if message.transfer != START:
+            if message.transfer != START_TRANSFER:
                 task.progress.arrived(message.transfer, values)
         except FrameError as error:
             log.warning("request %s: %s", message.request, error)
             return [self._fail(task, str(error), stale=False)]
         return []
 
-    def _take_early(self, key: Key, message: Tensors, values: Sequence[Value], source: str) -> list[Parcel]:
+    def _take_early(
+        self, key: ProgramKey, message: Tensors, values: Sequence[Value], source: str
+    ) -> list[OutgoingMessage]:
         early = self._expected[key]
         if len(early) >= self._limits.early_frames:
             return [_stale(message, "this device is still preparing that epoch")]
@@ -379,7 +381,7 @@ class Executor:
     def _held_bytes(self) -> int:
         return sum(task.progress.held_bytes for task in self._tasks.values())
 
-    def _fail(self, task: _Task, error: str, *, stale: bool, crashed: bool = False) -> Parcel:
+    def _fail(self, task: _Task, error: str, *, stale: bool, crashed: bool = False) -> OutgoingMessage:
         self._end(task)
         self._counters.requests_failed += 1
         failed = Failed(task.deployment, task.epoch, task.request, stale, error, crashed)
@@ -474,7 +476,9 @@ class Executor:
     def _await(self, lane: _Lane) -> None:
         """Wait until the lane is woken, or until a step of another lane has taken so long that it must share the device.
         The wait is recorded as one of the lane's oldest request."""
-        turns = [o.began_s + PATIENCE_S for o in self._lanes.values() if o is not lane and o.task is not None]
+        turns = [
+            o.began_s + EXCLUSIVE_STEP_S for o in self._lanes.values() if o is not lane and o.task is not None
+        ]
         later = [at for at in turns if at > time.monotonic()]
         patience_s = max(0.0, min(later) - time.monotonic()) if later else None
         mine = (one for one in self._tasks.values() if one.lane == lane.name)
@@ -551,7 +555,7 @@ class Executor:
         outputs = self._act(task, work.step, values)
         if isinstance(work.step, Run):
             segment = task.installed.prepared.program.segments[work.step.segment]
-            self._recorder.add(COMPUTING, COMPUTE, made_s, task.subject, describe(segment))
+            self._recorder.add(COMPUTING, COMPUTE, made_s, task.subject, describe_segment(segment))
         else:
             transfer = task.installed.schedule.outgoing[work.step.transfer]
             node = task.installed.nodes[transfer.target] if transfer.target != GATEWAY else ""
@@ -582,7 +586,7 @@ class Executor:
         times.least_s = min(times.least_s, took_s)
         times.recent_s.append(took_s)
 
-    def _post(self, out: list[Parcel]) -> None:
+    def _post(self, out: list[OutgoingMessage]) -> None:
         """Send `out`. The caller must not hold the lock, as the other end may be this device."""
         for node, message, values in out:
             try:
@@ -604,5 +608,5 @@ def _may_send(installed: _Installed, message: Tensors, source: str) -> bool:
     return False
 
 
-def _stale(about: Tensors | _Ended, error: str) -> Parcel:
+def _stale(about: Tensors | _Ended, error: str) -> OutgoingMessage:
     return gateway_of(about.request), Failed(about.deployment, about.epoch, about.request, True, error), ()

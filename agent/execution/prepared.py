@@ -62,7 +62,7 @@ class Loader(Protocol):
         after a while. Never waits."""
 
 
-def describe(segment: Segment) -> str:
+def describe_segment(segment: Segment) -> str:
     """A segment as people read it: the start of its digest and its first operators."""
     first = ", ".join(segment.operators[:3])
     more = len(segment.operators) - 3

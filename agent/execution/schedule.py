@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from edgepart.agent.execution.copies import CopyPlan, Scratch, recipe
+from edgepart.agent.execution.copies import CopyPlan, Scratch, plan_copy
 from edgepart.agent.execution.nchwc_array import PLAIN, KeptBlocked
 from edgepart.agent.wire.reduced_precision import Rounded, restored
 from edgepart.agent.wire.tensors import Value, value_bytes
@@ -101,7 +101,7 @@ def make_schedule(
 def _must_have(
     want: Piece, slots: Mapping[int, Piece], blocks: Mapping[int, int], block: int, where: str
 ) -> CopyPlan:
-    found = recipe(want, slots, blocks, block)
+    found = plan_copy(want, slots, blocks, block)
     if found is None:
         raise InternalError(
             f"{where} needs {want.tensor}[{want.region}]; nothing before it gives all of that"

@@ -33,7 +33,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_types
 from edgepart.agent.execution.copies import Scratch
 from edgepart.agent.execution.nchwc_array import PLAIN, KeptBlocked
 from edgepart.agent.execution.nchwc_choice import ports_of
-from edgepart.agent.execution.prepared import describe
+from edgepart.agent.execution.prepared import describe_segment
 from edgepart.agent.host.process_memory import give_back
 from edgepart.agent.wire.dtypes import element_dtype, is_native, is_sub_byte, onnx_number
 from edgepart.agent.wire.tensors import Value
@@ -44,7 +44,7 @@ from edgepart.planner.region import Array
 log = logging.getLogger(__name__)
 
 _CPU = ort_types.OrtDevice(ort_types.OrtDevice.cpu(), ort_types.OrtDevice.default_memory(), 0)
-SILENT = 4
+LOG_FATAL_ONLY = 4
 """ONNX Runtime's log level: only fatal errors, as its log bypasses ours. Requests cause the other messages, and the
 errors that are raised contain them."""
 TIMED_RUNS = 3
@@ -215,7 +215,7 @@ class PreparedProgram:
     def best_s(self, segment: int, budget_s: float) -> float | None:
         """Seconds that a segment takes on made-up inputs, the best of TIMED_RUNS runs or of those that fit into
         `budget_s`; None if no time is left or inputs cannot be made up."""
-        inputs = made_up_inputs(self.loaded[segment]) if budget_s > 0 else None
+        inputs = make_up_inputs(self.loaded[segment]) if budget_s > 0 else None
         if inputs is None:
             return None
         best, began_s = float("inf"), time.perf_counter()
@@ -228,7 +228,7 @@ class PreparedProgram:
         return best
 
 
-class Uncompiled(EdgepartError):
+class NotCompiled(EdgepartError):
     """A segment has no compiled form on this device. That is no fault: the segment is loaded as it is in the plan."""
 
 
@@ -314,7 +314,7 @@ class Sessions:
             kept = self._compiler.keep(program, transfers, self._weights_of)
         try:
             held = self._hold_all(program, kept)
-        except Uncompiled as error:
+        except NotCompiled as error:
             log.warning("%s; nothing is kept in blocks between this program's segments", error)
             held, kept = self._hold_all(program, PLAIN), PLAIN
         if self._compiler is not None:
@@ -369,7 +369,7 @@ class Sessions:
             if self._warmed:
                 warm_up(loaded)
             return loaded
-        except Uncompiled as error:
+        except NotCompiled as error:
             if ports:
                 raise
             log.warning("%s; it is loaded as it is in the plan", error)
@@ -422,7 +422,7 @@ def load_model(model: Path | bytes, *, level: Any = None, threads: int = 0) -> L
     source, called = (model, "the model") if isinstance(model, bytes) else (str(model), model.name)
     options = session_options(threads, {}, level)
     try:
-        session = made_session(source, options)
+        session = make_session(source, options)
     except ORT_ERRORS as error:
         raise ModelError(f"ONNX Runtime {ort.__version__} cannot load {called}: {error}") from error
     names = [arg.name for arg in session.get_inputs()], [arg.name for arg in session.get_outputs()]
@@ -438,17 +438,21 @@ def load_segment(
     values = {name: value for name, value in weights.items() if not isinstance(value, Path)}
     files = {name: value for name, value in weights.items() if isinstance(value, Path)}
     options = session_options(threads, values, level)
-    model = external(onnx.load_model_from_string(segment.model), files, options) if files else segment.model
+    model = (
+        with_external_weights(onnx.load_model_from_string(segment.model), files, options)
+        if files
+        else segment.model
+    )
     try:
-        session = made_session(model, options)
+        session = make_session(model, options)
     except ORT_ERRORS as error:
         raise InternalError(
-            f"ONNX Runtime {ort.__version__} cannot load {describe(segment)}: {error}"
+            f"ONNX Runtime {ort.__version__} cannot load {describe_segment(segment)}: {error}"
         ) from error
-    return loaded_segment(segment, session, tuple(values.values()))
+    return wrap_session(segment, session, tuple(values.values()))
 
 
-def loaded_segment(
+def wrap_session(
     segment: Segment, session: Any, weights: tuple[Any, ...], form: str = AS_PLANNED
 ) -> LoadedSegment:
     """The segment with its session. Raises InternalError if the session lacks one of the segment's ports."""
@@ -456,10 +460,10 @@ def loaded_segment(
     names = tuple(p.name for p in segment.inputs), tuple(p.name for p in segment.outputs)
     if absent := {*names[0], *names[1]} - set(types):
         raise InternalError(
-            f"{describe(segment)} has no input or output {sorted(absent)}, which its ports name"
+            f"{describe_segment(segment)} has no input or output {sorted(absent)}, which its ports name"
         )
     return LoadedSegment(
-        describe(segment), session, *names, types, weights, plain, segment=segment, form=form
+        describe_segment(segment), session, *names, types, weights, plain, segment=segment, form=form
     )
 
 
@@ -470,7 +474,7 @@ def _forms(held: Sequence[LoadedSegment], kept: KeptBlocked) -> str:
     return f"{forms}; {len(kept.tensors)} tensors stay in blocks of {kept.block} channels between them"
 
 
-def external(model: ModelProto, files: Mapping[str, Path], options: Any) -> bytes:
+def with_external_weights(model: ModelProto, files: Mapping[str, Path], options: Any) -> bytes:
     """The model's bytes, after its external initializers were changed to lie in these files. ONNX Runtime reads them only
     from one folder and the folders below it, after resolving links; `options` are told that folder."""
     found = {name: path.resolve() for name, path in files.items()}
@@ -501,15 +505,15 @@ def session_options(threads: int, weights: Mapping[str, Any], level: Any = None)
     # Sessions run one at a time, and an arena for each would keep the most memory that its session ever took. The next
     # session takes what was freed from the C library's heap, as fast.
     options.enable_cpu_mem_arena = options.enable_mem_pattern = False
-    options.log_severity_level = SILENT  # The errors that are raised say what is wrong.
+    options.log_severity_level = LOG_FATAL_ONLY  # The errors that are raised say what is wrong.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    multiply_exactly(options)
+    force_exact_int8_products(options)
     if weights:
         options.add_external_initializers(list(weights), list(weights.values()))
     return options
 
 
-def multiply_exactly(options: Any) -> None:
+def force_exact_int8_products(options: Any) -> None:
     """Make 8-bit products give the same integers on every processor.
 
     With AVX2 or AVX-512 and without VNNI, ONNX Runtime adds two products of a uint8 and an int8 in 16 bits, which are too
@@ -518,11 +522,12 @@ def multiply_exactly(options: Any) -> None:
     options.add_session_config_entry(_EXACT_PRODUCTS, "1")
 
 
-def made_session(model: str | bytes, options: Any) -> Any:
+def make_session(model: str | bytes, options: Any) -> Any:
     """A session over the file or the bytes.
 
-    `multiply_exactly` also turns weights into uint8 that quantised operators multiply with int8, and ONNX Runtime has no
-    kernel for that. Products of two int8 are exact as they are, so such a model is loaded without the option."""
+    `force_exact_int8_products` also turns weights into uint8 that quantised operators multiply with int8, and ONNX
+    Runtime has no kernel for that. Products of two int8 are exact as they are, so such a model is loaded without the
+    option."""
     try:
         return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except ort_types.NotImplemented as error:
@@ -531,7 +536,7 @@ def made_session(model: str | bytes, options: Any) -> Any:
         return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-def made_up_inputs(loaded: LoadedSegment) -> list[Array] | None:
+def make_up_inputs(loaded: LoadedSegment) -> list[Array] | None:
     """Inputs with which a segment can run before requests come.
 
     None if they could do harm: integers may be indices, lengths or divisors (a division by zero kills the process), and a
@@ -548,13 +553,13 @@ def made_up_inputs(loaded: LoadedSegment) -> list[Array] | None:
 
 def warm_up(loaded: LoadedSegment) -> None:
     """Run once on made-up inputs, so that the first request does not pay for first-time allocations."""
-    inputs = made_up_inputs(loaded)
+    inputs = make_up_inputs(loaded)
     if inputs is None:
         return
     try:
         loaded.run(inputs)
     except RequestError as error:
-        log.info("no warm-up of %s: %s", describe(loaded.segment), error)
+        log.info("no warm-up of %s: %s", describe_segment(loaded.segment), error)
 
 
 def as_ort_value(value: Value) -> Any:

@@ -28,7 +28,7 @@ def authorise(
     """Raises NotAuthorised unless the request may be served. `peer` is the client's address; None if it is unknown.
     `openness` is LOCAL, OPEN or CLOSED."""
     if headers.get("Authorization"):
-        if shows(headers, credential):
+        if shows_credential(headers, credential):
             return
         raise NotAuthorised("the credential is not this cluster's; see identity/admin in a member's state")
     if write:
@@ -41,7 +41,7 @@ def authorise(
         raise NotAuthorised("from another machine or site, send `Authorization: Bearer <admin credential>`")
 
 
-def shows(headers: Mapping[str, str], credential: str) -> bool:
+def shows_credential(headers: Mapping[str, str], credential: str) -> bool:
     """Whether the request shows the credential. The time that this takes does not tell how much of it is right."""
     scheme, _, secret = headers.get("Authorization", "").partition(" ")
     right = hmac.compare_digest(secret.strip().encode(errors="surrogateescape"), credential.encode())

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 
 from edgepart.planner.errors import Unavailable
 
-KEPT = 8
+PLACES_PER_RESERVED = 8
 """One place of this many is kept for clients that have none yet."""
 LEAST_RETRY_S, MOST_RETRY_S = 1.0, 30.0
-LATELY = 16
+DEPARTURES_AVERAGED = 16
 """The time between departures is averaged over about this many."""
 
 
@@ -51,7 +51,7 @@ class AdmissionPlaces:
     def leave(self, client: str, now: float) -> None:
         """Free the place of a request of `client`, which was answered."""
         if self._left_at is not None and 2 * self.taken > self.total:
-            self._between_s += (now - self._left_at - self._between_s) / LATELY
+            self._between_s += (now - self._left_at - self._between_s) / DEPARTURES_AVERAGED
         self._left_at = now
         self.taken -= 1
         self._by_client[client] -= 1
@@ -66,7 +66,7 @@ class AdmissionPlaces:
     def share(self, client: str) -> int:
         """The number of places that `client` may have while at least half of all are taken."""
         clients = len(self._by_client) + (client not in self._by_client)
-        return max(1, (self.total - self.total // KEPT) // clients)
+        return max(1, (self.total - self.total // PLACES_PER_RESERVED) // clients)
 
     def _refusal(self, client: str) -> str | None:
         mine = self._by_client.get(client, 0)
@@ -77,16 +77,16 @@ class AdmissionPlaces:
         return None
 
 
-AT_ONCE = 32
+LANE_REQUESTS_AT_ONCE = 32
 """The most requests of a lane that the agent has at once. With more, pipelines are fuller; with fewer, clients with few
 requests wait less for clients with many. The agent starts at most half as many at once for a plan without replicas."""
 
 
 @dataclass
-class Line:
+class LaneQueue:
     """The rules of one lane: which requests wait, and which the agent has."""
 
-    at_once: int = AT_ONCE
+    at_once: int = LANE_REQUESTS_AT_ONCE
     under_way: Counter[str] = field(default_factory=Counter)
     """Number of requests that the agent has, by client."""
     waiting: dict[str, deque[asyncio.Future[None]]] = field(default_factory=dict)
@@ -127,12 +127,12 @@ class Line:
             del self.under_way[client]
 
 
-class Turns:
+class LaneTurns:
     """The turns of requests in all lanes. For the event loop's thread."""
 
-    def __init__(self, at_once: int = AT_ONCE) -> None:
+    def __init__(self, at_once: int = LANE_REQUESTS_AT_ONCE) -> None:
         self._at_once = at_once
-        self._lines: dict[Hashable, Line] = {}
+        self._lines: dict[Hashable, LaneQueue] = {}
 
     @property
     def waiting(self) -> int:
@@ -142,7 +142,7 @@ class Turns:
     @asynccontextmanager
     async def turn(self, lane: Hashable, client: str) -> AsyncIterator[None]:
         """Wait for a request's turn. The request counts as being with the agent until the block ends."""
-        line = self._lines.setdefault(lane, Line(self._at_once))
+        line = self._lines.setdefault(lane, LaneQueue(self._at_once))
         try:
             await self._come(line, client)
             try:
@@ -154,7 +154,7 @@ class Turns:
             if line.is_empty:
                 self._lines.pop(lane, None)
 
-    async def _come(self, line: Line, client: str) -> None:
+    async def _come(self, line: LaneQueue, client: str) -> None:
         if line.has_room and not line.waiting:
             line.under_way[client] += 1
             return
@@ -170,7 +170,7 @@ class Turns:
                 line.gone(client, mine)
             raise
 
-    def _go_on(self, line: Line) -> None:
+    def _go_on(self, line: LaneQueue) -> None:
         while line.has_room and (found := line.next()) is not None:
             client, one = found
             if not one.done():

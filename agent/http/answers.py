@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from edgepart.agent.http.buffers import padded
+from edgepart.agent.http.buffers import pad_head
 from edgepart.agent.http.deliveries import Deliveries
 from edgepart.planner.errors import (
     EdgepartError,
@@ -85,7 +85,7 @@ def tensor_response(
     kind = "application/octet-stream" if buffers else "application/json"
     headers = {"Content-Type": kind}
     if buffers:
-        head = padded(head)
+        head = pad_head(head)
         headers["Inference-Header-Content-Length"] = str(len(head))
     coding = wanted_coding(accepted)
     if not coding or len(head) + sum(map(len, buffers)) < COMPRESS_FROM_BYTES:

@@ -37,10 +37,10 @@ class Buffers(Payload):
         return b"".join(self._buffers).decode(encoding, errors)
 
 
-def padded(head: bytes) -> bytes:
+def pad_head(head: bytes) -> bytes:
     """The JSON, followed by spaces up to a multiple of ALIGN_BYTES.
 
-    >>> len(padded(b"{}")), padded(b"{}").strip()
+    >>> len(pad_head(b"{}")), pad_head(b"{}").strip()
     (64, b'{}')
     """
     return head + b" " * (-len(head) % ALIGN_BYTES)

@@ -57,7 +57,7 @@ class Deliveries:
         try:
             async with asyncio.timeout(None) as timer:
                 with self._account(Delivery(sum(map(len, buffers)), timer)) as delivery:
-                    for piece in pieces(buffers):
+                    for piece in split_buffers(buffers):
                         if delivery in self._under_way:  # Else it was aborted just now.
                             timer.reschedule(self._limits.until(began, now(), delivery.sent))
                         await writer.write(piece)
@@ -102,7 +102,7 @@ class _Answer(Buffers):
         await self._deliveries.write(self._buffers, writer)
 
 
-def pieces(buffers: Sequence[Buffer]) -> Iterator[Buffer]:
+def split_buffers(buffers: Sequence[Buffer]) -> Iterator[Buffer]:
     """The buffers, with those longer than PIECE_BYTES in parts."""
     for buffer in buffers:
         if len(buffer) <= PIECE_BYTES:

@@ -11,17 +11,17 @@ from aiohttp import ClientConnectionResetError, hdrs, web
 from edgepart.agent.api.progress import ProgressLines
 from edgepart.agent.api.protocol import Node
 from edgepart.agent.http.answers import document_response, error_document, json_line, status_of
-from edgepart.agent.http.rate_limit import Gate
+from edgepart.agent.http.rate_limit import ClientGate
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 5.0
 
 
-class Residency:
+class DrainRoutes:
     """The handlers of members, which always need the credential."""
 
-    def __init__(self, node: Node, gate: Gate) -> None:
+    def __init__(self, node: Node, gate: ClientGate) -> None:
         self._node = node
         self._gate = gate
         self._running: set[asyncio.Task[None]] = set()

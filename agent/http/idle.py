@@ -21,7 +21,7 @@ YOUNG_S = 2.0
 """Seconds for which a connection counts as young: a request on it may be on its way."""
 
 
-class Silence:
+class IdleConnections:
     """Watches the connections of one server."""
 
     def __init__(self, limits: BodyLimits) -> None:

@@ -24,8 +24,8 @@ from edgepart.agent.http.answers import (
 )
 from edgepart.agent.http.bodies import BodyLimits
 from edgepart.agent.http.metrics import Metrics
-from edgepart.agent.http.rate_limit import Gate, Throttled
-from edgepart.agent.http.uploads import receive
+from edgepart.agent.http.rate_limit import ClientGate, Throttled
+from edgepart.agent.http.uploads import receive_upload
 from edgepart.agent.http.v2 import find_card
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.errors import ClusterError, EdgepartError, NotAuthorised, RequestError, Unavailable
@@ -41,11 +41,11 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 log = logging.getLogger(__name__)
 
 
-class Management:
+class ManagementRoutes:
     """The handlers of status, devices, deployments, metrics and the page."""
 
     def __init__(
-        self, node: Node, gate: Gate, metrics: Metrics, limits: BodyLimits, spool: Path | None
+        self, node: Node, gate: ClientGate, metrics: Metrics, limits: BodyLimits, spool: Path | None
     ) -> None:
         self.node = node
         self._gate = gate
@@ -142,7 +142,7 @@ class Management:
         name = check_name(request.match_info["name"])
         folder = Path(tempfile.mkdtemp(prefix="upload-", dir=self._spool))
         try:
-            options = await receive(request, folder, self._limits, lambda _: None, self.node.admit)
+            options = await receive_upload(request, folder, self._limits, lambda _: None, self.node.admit)
             await self._give_up(name)
         except BaseException:
             await asyncio.to_thread(shutil.rmtree, folder)

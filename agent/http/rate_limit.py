@@ -14,7 +14,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from edgepart.agent.host.token_bucket import Buckets
-from edgepart.agent.http.access import authorise, is_local, shows
+from edgepart.agent.http.access import authorise, is_local, shows_credential
 from edgepart.agent.http.bodies import BodyLimits
 from edgepart.agent.wire.vocabulary import LOCAL
 from edgepart.planner.errors import Unavailable
@@ -24,7 +24,7 @@ class Throttled(Unavailable):
     """This client sends requests too often. HTTP's status is 429."""
 
 
-class Gate:
+class ClientGate:
     """Checks the requests of one agent's clients. For the event loop's thread."""
 
     def __init__(
@@ -43,7 +43,7 @@ class Gate:
 
     def allow(self, request: web.Request, *, write: bool = False, infer: bool = False) -> None:
         """Raises NotAuthorised unless the request may be served, and Throttled if its client sends too many."""
-        if shows(request.headers, self._credential()):
+        if shows_credential(request.headers, self._credential()):
             return
         free = is_local(request.remote, request.headers)
         if not free:
@@ -53,7 +53,9 @@ class Gate:
 
     def knock(self, request: web.Request) -> None:
         """Check a request that every client may send. Raises Throttled if its client sends too many."""
-        if not is_local(request.remote, request.headers) and not shows(request.headers, self._credential()):
+        if not is_local(request.remote, request.headers) and not shows_credential(
+            request.headers, self._credential()
+        ):
             self._take(request)
 
     def _take(self, request: web.Request) -> None:

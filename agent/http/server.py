@@ -16,12 +16,12 @@ from aiohttp.typedefs import Handler
 from edgepart.agent.api.protocol import Node
 from edgepart.agent.http.answers import error_response
 from edgepart.agent.http.bodies import Bodies, BodyLimits, TooLarge
-from edgepart.agent.http.drains import Residency
-from edgepart.agent.http.idle import Silence
-from edgepart.agent.http.management import Management
+from edgepart.agent.http.drains import DrainRoutes
+from edgepart.agent.http.idle import IdleConnections
+from edgepart.agent.http.management import ManagementRoutes
 from edgepart.agent.http.metrics import Metrics
-from edgepart.agent.http.rate_limit import Gate, Throttled
-from edgepart.agent.http.v2 import V2
+from edgepart.agent.http.rate_limit import ClientGate, Throttled
+from edgepart.agent.http.v2 import InferenceRoutes
 from edgepart.agent.trace.recorder import Recorder
 from edgepart.agent.wire.address import format_address
 from edgepart.agent.wire.vocabulary import LOCAL
@@ -37,7 +37,7 @@ float32 comes in without a pause; a larger buffer would let a client take more m
 BACKLOG = 1024
 """Connections that the system accepts before this process does: a flood of new ones waits there for a moment."""
 
-SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+SCARCITY_ERRNOS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 """Errors of accept(2) that mean that files or memory ran out."""
 
 
@@ -68,17 +68,17 @@ class HttpServer:
         self._bodies = Bodies(self._limits)
         metrics = Metrics(node, self._bodies)
         current = admin_credential if callable(admin_credential) else (lambda: admin_credential)
-        gate = Gate(current, self._limits, inference)
-        self._v2 = V2(node, gate, self._bodies, metrics, recorder)
-        self._management = Management(node, gate, metrics, self._limits, spool)
-        self._residency = Residency(node, gate)
+        gate = ClientGate(current, self._limits, inference)
+        self._v2 = InferenceRoutes(node, gate, self._bodies, metrics, recorder)
+        self._management = ManagementRoutes(node, gate, metrics, self._limits, spool)
+        self._residency = DrainRoutes(node, gate)
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> str:
         """Listen, and return the URL. Raises UsageError if it cannot listen at the address."""
-        silence = Silence(self._limits)
+        silence = IdleConnections(self._limits)
         app = web.Application(middlewares=[silence.middleware, _errors])
         routes = self.routes()
         for route in routes:
@@ -174,7 +174,7 @@ class _Scarce(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, OSError) and error.errno in SCARCE and "accept" in record.getMessage():
+        if isinstance(error, OSError) and error.errno in SCARCITY_ERRNOS and "accept" in record.getMessage():
             log.warning("no connection can be accepted for a second: %s", error.strerror)
             return False
         return True

@@ -29,14 +29,14 @@ OPTIONS_BYTES = 1 << 20
 SPARE_BYTES = 64 << 20
 """Disk space that uploads leave free, whatever a client sends."""
 
-Received = Callable[[int], None]
+BytesReceived = Callable[[int], None]
 """Called with the bytes of files that have arrived so far."""
 Admit = Callable[[DeployOptions], None]
 """Called with the options as soon as they are read. Raises UsageError or Unavailable if they cannot be deployed."""
 
 
-async def receive(
-    request: web.Request, folder: Path, limits: BodyLimits, received: Received, admit: Admit
+async def receive_upload(
+    request: web.Request, folder: Path, limits: BodyLimits, received: BytesReceived, admit: Admit
 ) -> DeployOptions:
     """Write the form's files into `folder`, and return its options. Raises RequestError, UsageError, Unavailable or
     TooLarge; the caller deletes the folder."""
@@ -100,7 +100,7 @@ def _place(folder: Path, name: str | None) -> Path:
 
 
 async def _store(
-    part: BodyPartReader, place: Path, total: int, limits: BodyLimits, received: Received
+    part: BodyPartReader, place: Path, total: int, limits: BodyLimits, received: BytesReceived
 ) -> int:
     """Write one file, and return `total` plus its size."""
     try:

@@ -10,13 +10,13 @@ from aiohttp import web
 
 from edgepart.agent.api.protocol import InferResult, ModelCard, Node
 from edgepart.agent.http import oip
-from edgepart.agent.http.admission import Turns
+from edgepart.agent.http.admission import LaneTurns
 from edgepart.agent.http.answers import document_response, tensor_response, wanted_coding
 from edgepart.agent.http.bodies import Bodies, client_of
 from edgepart.agent.http.deliveries import Deliveries
 from edgepart.agent.http.metrics import Metrics
 from edgepart.agent.http.oip_elements import datatype_of_element
-from edgepart.agent.http.rate_limit import Gate
+from edgepart.agent.http.rate_limit import ClientGate
 from edgepart.agent.trace.recorder import Recorder
 from edgepart.agent.trace.spans import BODY, DECODE, ENCODE, HTTP, Subject
 from edgepart.planner.errors import EdgepartError, RequestError, Unavailable, UnknownDeployment
@@ -27,18 +27,18 @@ ASIDE_FROM_BYTES = 64 << 10
 late. Binary numbers are read and written in the event loop, as that is faster than changing threads."""
 
 
-class V2:
+class InferenceRoutes:
     """The protocol's handlers, which serve one node."""
 
     def __init__(
-        self, node: Node, gate: Gate, bodies: Bodies, metrics: Metrics, recorder: Recorder | None = None
+        self, node: Node, gate: ClientGate, bodies: Bodies, metrics: Metrics, recorder: Recorder | None = None
     ) -> None:
         self.node = node
         self._gate = gate
         self._bodies = bodies
         self._metrics = metrics
         self._recorder = recorder or Recorder()
-        self._turns = Turns()
+        self._turns = LaneTurns()
         self._deliveries = Deliveries(bodies.limits)
 
     def routes(self) -> list[web.RouteDef]:

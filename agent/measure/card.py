@@ -19,7 +19,12 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, Protocol
 
-from edgepart.agent.cluster.state.cards import MeasuredDevice, SharedMedia, differs, write
+from edgepart.agent.cluster.state.cards import (
+    CrowdMeasurement,
+    MeasuredDevice,
+    is_clearly_different,
+    write_card,
+)
 from edgepart.agent.cluster.state.events import CardReady
 from edgepart.agent.host.process_memory import give_back
 from edgepart.agent.measure.probe import BORDER_BYTES, BURST, ECHO_BYTES, LinkProbe, echo_sizes
@@ -33,7 +38,7 @@ FIRST_S = 2.0
 """Seconds that a device without other members waits before it tells its card."""
 NEWCOMER_S = 30.0
 """Seconds after its start in which a device measures all its links itself; afterwards newcomers measure theirs to it."""
-LATER_S = 10.0
+RETRY_S = 10.0
 """Seconds after which a link that neither end has measured is tried again, by the end with the larger node id."""
 QUIET_S = 1.0
 """Seconds without a change of members before all members echo together: by then the links are measured."""
@@ -43,13 +48,13 @@ PAUSE_S = 0.003
 """Seconds before an echo that goes alone. Devices compute between two exchanges, so threads sleep and caches hold other
 data; the pause makes the echo meet the same."""
 BURSTS = 5
-TOGETHER = 3
+LARGE_ECHOES_AT_ONCE = 3
 """Large echoes under way at once: devices that exchange borders load both directions, and both ends' processors."""
-CROWD = 3
+LEAST_RING = 3
 """The least number of devices that echo together: for two, their link says it all."""
-CROWD_S = 0.2
+RING_ROUND_S = 0.2
 """About how many seconds echoing together may take, if the links did not disturb each other."""
-MOST_TOGETHER = 32
+MOST_RING_ECHOES = 32
 """The most echoes that one device sends for a question of echoing together."""
 NEIGHBOURS, SMALL_TIMES = 2, 16
 """Echoes without payload that a device has under way when all echo together (a device that shares a layer has two
@@ -72,7 +77,7 @@ class Questions(Protocol):
     ) -> Awaitable[tuple[Any, memoryview]]: ...
 
 
-class Measuring:
+class CardMeasurement:
     """Measures this device's links, and tells its card when it has changed."""
 
     def __init__(
@@ -119,7 +124,7 @@ class Measuring:
                 await self._measure_together()
                 give_back()
                 self._tell()
-            wait = LATER_S if self._missing() or self._hasty or self._is_to_crowd() else None
+            wait = RETRY_S if self._missing() or self._hasty or self._is_to_crowd() else None
             await self._change(wait)
 
     async def _change(self, timeout_s: float | None) -> bool:
@@ -145,7 +150,7 @@ class Measuring:
         everybody = self._present | {self._node}
         known = self._measured.together
         return (
-            len(everybody) >= CROWD
+            len(everybody) >= LEAST_RING
             and self._node == max(everybody)
             and (known is None or not everybody <= known.nodes)
         )
@@ -170,9 +175,9 @@ class Measuring:
             self._measured = replace(self._measured, links={**self._measured.links, node: link})
 
     def _tell(self) -> None:
-        if self._told is None or differs(self._told, self._measured):
+        if self._told is None or is_clearly_different(self._told, self._measured):
             self._told = self._measured
-            self._ready(CardReady(write(self._measured)))
+            self._ready(CardReady(write_card(self._measured)))
 
     async def measure(self, node: str) -> Link:
         """Measure a link: with echoes without payload one at a time and in bursts, middle ones one at a time, and large
@@ -185,7 +190,10 @@ class Measuring:
             await asyncio.sleep(PAUSE_S)
             if size == ECHO_BYTES:
                 # An echo starts back when all of it has arrived: all take as long as TOGETHER + 1 in one direction.
-                probe.add(size * (TOGETHER + 1) // 2, await self._trip_s(node, size, TOGETHER))
+                probe.add(
+                    size * (LARGE_ECHOES_AT_ONCE + 1) // 2,
+                    await self._trip_s(node, size, LARGE_ECHOES_AT_ONCE),
+                )
             else:
                 probe.add(size, await self._trip_s(node, size))
         return probe.link()
@@ -201,8 +209,8 @@ class Measuring:
         ring = sorted(self._present | {self._node})
         rates = [link.bytes_per_s for link in self._measured.links.values()]
         rates += [one.bytes_per_s for node in self._present for one in self._links_of(node)]
-        count = int(CROWD_S * min(rates, default=0.0) / (4 * BORDER_BYTES))
-        count = max(2, min(MOST_TOGETHER, count))
+        count = int(RING_ROUND_S * min(rates, default=0.0) / (4 * BORDER_BYTES))
+        count = max(2, min(MOST_RING_ECHOES, count))
         try:
             large = [await self._round_s(ring, BORDER_BYTES, count, 1) for _ in range(ROUNDS)]
             small = [await self._round_s(ring, 0, NEIGHBOURS, SMALL_TIMES) for _ in range(ROUNDS)]
@@ -210,7 +218,9 @@ class Measuring:
             log.info("what all can send at once is not measured: %s", error)
             return
         nbytes = 2 * BORDER_BYTES * count * len(ring)
-        together = SharedMedia(frozenset(ring), nbytes / median(large), median(small) / (2 * SMALL_TIMES))
+        together = CrowdMeasurement(
+            frozenset(ring), nbytes / median(large), median(small) / (2 * SMALL_TIMES)
+        )
         log.info("%d devices at once: %s", len(ring), together)
         self._measured = replace(self._measured, together=together)
 
@@ -240,7 +250,7 @@ class Measuring:
     async def asked(self, question: EchoTogether) -> EchoedTogether:
         """Send the echoes that another member, or this one, asks for, and answer how long they took."""
         nbytes, count, times = question.nbytes, question.count, question.times
-        if not 0 <= nbytes <= ECHO_BYTES or min(count, times) < 1 or count * times > MOST_TOGETHER:
+        if not 0 <= nbytes <= ECHO_BYTES or min(count, times) < 1 or count * times > MOST_RING_ECHOES:
             why = f"{times} times {count} echoes of {nbytes} bytes are not what an agent sends to measure"
             return EchoedTogether(question.ticket, 0.0, why)
         seconds = 0.0

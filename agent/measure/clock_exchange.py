@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from edgepart.agent.measure.clock_offset import Exchange, Offset, estimate
+from edgepart.agent.measure.clock_offset import Exchange, Offset, estimate_offset
 from edgepart.agent.wire.queries import Clock, WantClock
 from edgepart.planner.errors import Unavailable
 
@@ -31,7 +31,7 @@ SendClock = Callable[[str, WantClock | Clock], None]
 """send(node, message) sends on the control channel. Raises Unavailable if there is no link."""
 
 
-class Clocks:
+class ClockExchange:
     """Asks for the time, and answers. `came` is for any thread, all other methods for the event loop's."""
 
     def __init__(self, send: SendClock) -> None:
@@ -56,7 +56,7 @@ class Clocks:
         for _ in range(ROUNDS):
             exchanges.append(await self._exchange(node))
             await asyncio.sleep(PAUSE_S)
-        return estimate(exchanges)
+        return estimate_offset(exchanges)
 
     async def _exchange(self, node: str) -> Exchange:
         ticket = next(self._tickets)

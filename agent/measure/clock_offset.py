@@ -38,11 +38,11 @@ class Offset:
     """The largest possible error of `ahead_s`, in seconds."""
 
 
-SAME = Offset(0.0, 0.0, 0.0)
+OWN_OFFSET = Offset(0.0, 0.0, 0.0)
 """The offset of our own clock."""
 
 
-def estimate(exchanges: Iterable[Exchange]) -> Offset:
+def estimate_offset(exchanges: Iterable[Exchange]) -> Offset:
     """The offset by the exchange with the shortest round trip. Raises InternalError if there is no exchange."""
     best = min(exchanges, key=lambda one: one.back_s - one.sent_s, default=None)
     if best is None:

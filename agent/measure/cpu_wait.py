@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable
 
 from edgepart.agent.cluster.state.events import StarvationSeen
 from edgepart.agent.host.system import thread_times
-from edgepart.agent.measure.starvation import Starvation, ThreadTimes, between
+from edgepart.agent.measure.starvation import Starvation, ThreadTimes, wait_between
 
 
-class Starving:
+class CpuWaitWatch:
     """Reads the waiting times of threads. Thread-safe, but only one thread may call `look`."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Starving:
     def look(self) -> bool:
         """Look at the threads. Returns whether measurements taken since the last look do not count."""
         now, told = self.read(), self._starvation.told
-        self._starvation.look(between(self._before, now), self._clock())
+        self._starvation.look(wait_between(self._before, now), self._clock())
         self._before = now
         if self._starvation.told != told:
             self._post(StarvationSeen(self._starvation.told))
@@ -51,5 +51,5 @@ class Starving:
 
     def spoilt_since(self, before: ThreadTimes, passed_s: float) -> bool:
         """Whether measurements do not count that were taken since `read` returned `before`, `passed_s` seconds ago."""
-        starved = self._starvation.is_starved(between(before, self.read()), passed_s)
+        starved = self._starvation.is_starved(wait_between(before, self.read()), passed_s)
         return starved and not self._starvation.lasting

@@ -94,7 +94,7 @@ def probe_device(
 
     free = memory_limit or available_memory_bytes()
     tried = probe_models.MOVES if free < ROOM_BYTES else {**probe_models.MOVES, **probe_models.large_moves()}
-    one, chained = probe_models.chain(1), probe_models.chain(probe_models.CHAINED)
+    one, chained = probe_models.chain_trial(1), probe_models.chain_trial(probe_models.LONG_CHAIN)
     common = (one, probe_models.ONE_CONV, probe_models.TWO_CONVS)
     taken_s: dict[int, float] = {}
     for number, trial in enumerate((chained, *tried.values(), *probe_models.FAMILIES.values())):
@@ -103,7 +103,7 @@ def probe_device(
         for run in (*again, trial):
             taken_s[id(run)] = min(taken_s.get(id(run), float("inf")), _best_s(run, threads, clock))
     one_s = taken_s[id(one)]
-    kernel_s = max(0.0, taken_s[id(chained)] - one_s) / (probe_models.CHAINED - 1)
+    kernel_s = max(0.0, taken_s[id(chained)] - one_s) / (probe_models.LONG_CHAIN - 1)
 
     def own_s(trial: Trial, besides_s: float = 0.0) -> float:
         """Seconds that the trial took, less the fixed costs and `besides_s`; at least a tenth of all that it took."""
@@ -132,9 +132,9 @@ def probe_device(
 
 def _segment_s(threads: int) -> float:
     """Seconds that a segment takes besides its operators: a run in a worker, and the executor's work before and after."""
-    from edgepart.agent.measure.probe_models import CHAINED, chain
+    from edgepart.agent.measure.probe_models import LONG_CHAIN, chain_trial
 
-    program, transfers = _program(chain(1).model.SerializeToString(), CHAINED)
+    program, transfers = _program(chain_trial(1).model.SerializeToString(), LONG_CHAIN)
     done = Event()
     executor = Executor(lambda *_: done.set())
     executor.start()
@@ -153,7 +153,7 @@ def _segment_s(threads: int) -> float:
                 )
                 done.wait()
                 best = min(best, time.perf_counter() - start)
-            return best / CHAINED
+            return best / LONG_CHAIN
         finally:
             executor.stop()
             workers.stop()
@@ -208,12 +208,12 @@ def _best_s(trial: Trial, threads: int, clock: Callable[[], float]) -> float:
 def _session(trial: Trial, threads: int) -> InferenceSession:
     import onnxruntime as ort  # The agent's process does not load it; the probe has its own (probe_process.py).
 
-    from edgepart.agent.execution.sessions import multiply_exactly
+    from edgepart.agent.execution.sessions import force_exact_int8_products
 
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    multiply_exactly(options)
+    force_exact_int8_products(options)
     return ort.InferenceSession(trial.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 

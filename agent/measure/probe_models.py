@@ -21,7 +21,7 @@ from edgepart.planner.region import Array
 OPSET = 17
 MICROSOFT = "com.microsoft"
 IR_VERSION = 8
-CHAINED = 33
+LONG_CHAIN = 33
 """Number of operators in the long one of two chains: the time that it takes beyond a chain of one operator is the fixed
 cost of the others."""
 
@@ -158,7 +158,7 @@ def _skip_norm(rows: int, width: int) -> Trial:
     return Trial((node,), (rows, width), constants, 0.0, 4.0 * (3 * rows * width + 2 * width))
 
 
-def chain(length: int) -> Trial:
+def chain_trial(length: int) -> Trial:
     """`length` operators in a row, each on one element, so that their fixed costs are all that they take."""
     names = ["x", *(f"t{n}" for n in range(1, length)), "y"]
     nodes = [helper.make_node("Neg", [a], [b]) for a, b in pairwise(names)]

@@ -21,7 +21,7 @@ LITTLE_BYTES = 100 << 20
 """Bytes that plans may take of a device on which the system ended the probe, so that its free memory is unknown."""
 
 
-def probe_apart(name: str, threads: int) -> Device:
+def probe_in_process(name: str, threads: int) -> Device:
     """The device as `probe_device` measures it in a process of its own. If the system ends the probe, there is less memory
     than the system tells, and the device is measured again with LITTLE_BYTES. Raises Unavailable if the probe fails."""
     command = [sys.executable, "-m", "edgepart.agent.measure.probe", name, str(threads)]

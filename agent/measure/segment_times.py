@@ -17,9 +17,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Protocol
 
-from edgepart.agent.cluster.state.drift import DriftBook, drift, is_news, stepped
+from edgepart.agent.cluster.state.drift import DriftBook, compute_drift, is_news, round_to_step
 from edgepart.agent.cluster.state.events import DriftMeasured, Event, LatencyMeasured, SegmentsTimed
-from edgepart.agent.cluster.state.judging import REQUESTS, Alone
+from edgepart.agent.cluster.state.judging import MIN_REQUESTS, LoneRequests
 from edgepart.agent.cluster.state.profiles import ProfileBook
 from edgepart.agent.execution.executor import SegmentTime
 from edgepart.agent.execution.prepared import RunnableProgram
@@ -29,13 +29,13 @@ from edgepart.agent.wire.inference import Epoch
 from edgepart.planner.devices.cluster import Device
 from edgepart.planner.plans.plan import Program
 
-ENOUGH_RUNS = 5
+LEAST_RUNS = 5
 """Number of a segment's runs in requests before their median counts."""
 RECENT_RUNS = 11
 """Number of a segment's last runs whose median counts: a device that slows down is noticed after half as many."""
 LOOK_S = 2.0
 """Seconds between two looks at the times of runs."""
-NEWS = 0.05
+LEAST_LATENCY_CHANGE = 0.05
 """The least relative change of a latency that is told."""
 
 Programs = Mapping[str, tuple[Epoch, Program]]
@@ -44,7 +44,7 @@ Segments = Mapping[tuple[str, str], SegmentTime]
 """The times of segments, by deployment and segment digest."""
 
 
-class Watcher(Protocol):
+class CpuWaitReader(Protocol):
     """The interface of agent/measure/cpu_wait.py."""
 
     def read(self) -> ThreadTimes: ...
@@ -66,7 +66,7 @@ class SegmentTimer:
         drifts: DriftBook,
         post: Callable[[Event], None],
         rest: Callable[[float], None] = lambda took_s: None,
-        starving: Watcher | None = None,
+        starving: CpuWaitReader | None = None,
     ) -> None:
         """`budget_s` is about how many seconds the timing of a plan's segments may take; with 0 none are timed. The books
         contain what this device itself told. `rest` is called after each segment that is timed before its plan serves,
@@ -116,10 +116,10 @@ class SegmentTimer:
             threads_before, time.perf_counter() - began_all
         ):  # Nothing shows that the device differs from what was told, so that is told again.
             return [DriftMeasured(deployment, expected)] if idle and expected != 1.0 else []
-        factor = drift(prepared.program, self._device, took) if idle else None
+        factor = compute_drift(prepared.program, self._device, took) if idle else None
         found: list[DriftMeasured | SegmentsTimed] = []
         if factor is not None and (expected != 1.0 or is_news(factor, expected)):
-            expected = stepped(factor)
+            expected = round_to_step(factor)
             found.append(DriftMeasured(deployment, expected))
         if took:
             found.append(SegmentsTimed(self._profiles(took, expected)))
@@ -129,7 +129,7 @@ class SegmentTimer:
         self,
         programs: Callable[[], Programs],
         segments: Callable[[], Segments],
-        alone: Callable[[], Mapping[tuple[str, Epoch], Alone]],
+        alone: Callable[[], Mapping[tuple[str, Epoch], LoneRequests]],
         starved: Callable[[], Collection[str]] = tuple,
     ) -> None:
         """Post the times of segments and requests, until cancelled. `starved` returns the members on which measurements do
@@ -153,7 +153,7 @@ class SegmentTimer:
         return [] if before is None else list(self._look(*before))
 
     def _undisturbed(
-        self, alone: Mapping[tuple[str, Epoch], Alone], starved: Collection[str]
+        self, alone: Mapping[tuple[str, Epoch], LoneRequests], starved: Collection[str]
     ) -> Mapping[tuple[str, Epoch], tuple[float, ...]]:
         """The latencies up to the last look of plans of which no device was starved."""
         found = {}
@@ -182,13 +182,13 @@ class SegmentTimer:
             digest: median(list(times.recent_s)[-min(runs, RECENT_RUNS) :])
             for digest in dict.fromkeys(segment.digest for segment in program.segments)
             if (times := segments.get((plan[0], digest))) is not None
-            and (runs := times.runs - self._before[plan].get((plan[0], digest), 0)) >= ENOUGH_RUNS
+            and (runs := times.runs - self._before[plan].get((plan[0], digest), 0)) >= LEAST_RUNS
         }
-        told, factor = self._drifted.get(plan), drift(program, self._device, took)
+        told, factor = self._drifted.get(plan), compute_drift(program, self._device, took)
         known = self._drifts.factor(self._node, plan[0])
         # A drift that has not changed is told once for each plan, too: other members may have dropped it meanwhile.
         if factor is not None and (is_news(factor, known) or (told is None and known != 1.0)):
-            known = self._drifted[plan] = stepped(factor) if is_news(factor, known) else known
+            known = self._drifted[plan] = round_to_step(factor) if is_news(factor, known) else known
             yield DriftMeasured(plan[0], known)
         if took:
             yield SegmentsTimed(self._profiles(took, known))
@@ -198,8 +198,8 @@ class SegmentTimer:
         for key, seconds in latencies.items():
             now = median(seconds)
             before, count = self._told.get(key, (0.0, 0))
-            enough = len(seconds) >= REQUESTS
-            if enough and (count < REQUESTS or abs(now - before) > NEWS * before):
+            enough = len(seconds) >= MIN_REQUESTS
+            if enough and (count < MIN_REQUESTS or abs(now - before) > LEAST_LATENCY_CHANGE * before):
                 self._told[key] = (now, len(seconds))
                 yield LatencyMeasured(*key, now, len(seconds))
 

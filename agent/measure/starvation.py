@@ -57,11 +57,11 @@ class Wait(NamedTuple):
         return self.waited_s / (self.ran_s + self.waited_s) if self.waited_s > 0 else 0.0
 
 
-def between(before: ThreadTimes, now: ThreadTimes) -> Wait:
+def wait_between(before: ThreadTimes, now: ThreadTimes) -> Wait:
     """The running and waiting between two readings. Threads that ended meanwhile do not count; those that began count in
     full.
 
-    >>> between({1: (5, 5)}, {1: (1_000_000_005, 5), 2: (0, 3_000_000_000)}).share
+    >>> wait_between({1: (5, 5)}, {1: (1_000_000_005, 5), 2: (0, 3_000_000_000)}).share
     0.75
     """
     ran = waited = 0
@@ -72,10 +72,10 @@ def between(before: ThreadTimes, now: ThreadTimes) -> Wait:
     return Wait(ran / 1e9, waited / 1e9)
 
 
-def in_words(starved: Starved) -> str:
+def describe_starvation(starved: Starved) -> str:
     """A device's starvation in words; "" if it is not starved.
 
-    >>> in_words(Starved(0.62)), in_words(Starved())
+    >>> describe_starvation(Starved(0.62)), describe_starvation(Starved())
     ('busy: its threads waited 62 % of the time for a CPU', '')
     """
     if not starved.share:

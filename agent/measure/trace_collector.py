@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edgepart.agent.cluster.state.events import Member
-from edgepart.agent.measure.clock_exchange import Clocks
-from edgepart.agent.measure.clock_offset import SAME, ClockMap, Offset
+from edgepart.agent.measure.clock_exchange import ClockExchange
+from edgepart.agent.measure.clock_offset import OWN_OFFSET, ClockMap, Offset
 from edgepart.agent.net.rpc_client import Asks
 from edgepart.agent.trace.recorder import RecordedSpans, Recorder
 from edgepart.agent.trace.spans import Span, pack, unpack
@@ -25,28 +25,28 @@ from edgepart.planner.plans.plan import GATEWAY, Plan, Receive, Run, from_bytes
 
 log = logging.getLogger(__name__)
 
-MOST_S = 600.0
+LONGEST_TRACE_S = 600.0
 """The longest trace in seconds; meanwhile members keep their spans in memory."""
 GRACE_S = 30.0
 """Seconds after the trace's time for which a member keeps its spans."""
-ELSE = "it answers something else than it was asked"
+UNEXPECTED_ANSWER = "it answers something else than it was asked"
 ENLIST_S, COLLECT_S = 5.0, 30.0
 """Seconds that a member may take to begin recording, and to hand over its spans."""
 
 
-def speaking(version: str) -> str:
+def with_trace_support(version: str) -> str:
     """The version by which this agent tells others that it can record traces.
 
-    >>> speaking("1.2"), speaking("1.2+local")
+    >>> with_trace_support("1.2"), with_trace_support("1.2+local")
     ('1.2+traces', '1.2+local.traces')
     """
     return f"{version}{'.' if '+' in version else '+'}{TRACES}"
 
 
-def understands(version: str) -> bool:
+def supports_traces(version: str) -> bool:
     """Whether an agent with this version can record traces.
 
-    >>> understands("1.2+local.traces"), understands("1.2")
+    >>> supports_traces("1.2+local.traces"), supports_traces("1.2")
     (True, False)
     """
     return TRACES in version.partition("+")[2].split(".")
@@ -76,7 +76,7 @@ class TraceCollector:
         node: str,
         recorder: Recorder,
         asks: Asks,
-        clocks: Clocks,
+        clocks: ClockExchange,
         members: Callable[[], Sequence[Member]],
         orders: Callable[[str], Sequence[Prepare]],
     ) -> None:
@@ -99,8 +99,8 @@ class TraceCollector:
     async def start(self, deployment: str, seconds: float) -> dict[str, Any]:
         """Let the members record from now on. Raises RequestError if `seconds` is more than MOST_S, and Unavailable if
         this device is already recording."""
-        if not 0 < seconds <= MOST_S:
-            raise RequestError(f"a trace takes up to {MOST_S:.0f} seconds, not {seconds}")
+        if not 0 < seconds <= LONGEST_TRACE_S:
+            raise RequestError(f"a trace takes up to {LONGEST_TRACE_S:.0f} seconds, not {seconds}")
         if error := self._begin(self._node, seconds):
             raise Unavailable(error)
         try:
@@ -118,13 +118,13 @@ class TraceCollector:
         return {"model": deployment, "devices": taking_part, "missing": trace.missing}
 
     async def _enlist(self, trace: _Trace, member: Member, seconds: float) -> None:
-        if not understands(member.version):
+        if not supports_traces(member.version):
             trace.missing[member.name] = f"its edgepart ({member.version or 'unknown'}) cannot record"
             return
         try:
             offset = await self._clocks.offset(member.node)
             answer, _ = await self._asks.ask(member.node, Record(0, seconds), timeout_s=ENLIST_S)
-            if error := answer.error if isinstance(answer, Recording) else ELSE:
+            if error := answer.error if isinstance(answer, Recording) else UNEXPECTED_ANSWER:
                 raise Unavailable(error)
         except Unavailable as error:
             trace.missing[member.name] = str(error)
@@ -139,7 +139,7 @@ class TraceCollector:
         self._trace = None
         ended_s = self._loop.time()
         mine = self._end()
-        parts = [self._part(trace, self._node, ClockMap(SAME, SAME), mine)]
+        parts = [self._part(trace, self._node, ClockMap(OWN_OFFSET, OWN_OFFSET), mine)]
         found = await asyncio.gather(*(self._collect(trace, node) for node in trace.firsts))
         await self._see_plans(trace)
         return {
@@ -157,7 +157,7 @@ class TraceCollector:
         first = trace.firsts[node]
         try:
             answer, payload = await self._asks.ask(node, WantSpans(0), timeout_s=COLLECT_S)
-            if error := answer.error if isinstance(answer, Spans) else ELSE:
+            if error := answer.error if isinstance(answer, Spans) else UNEXPECTED_ANSWER:
                 raise Unavailable(error)
             recorded = RecordedSpans(await asyncio.to_thread(unpack, payload), answer.forgotten)
         except (Unavailable, FrameError) as error:
@@ -191,7 +191,7 @@ class TraceCollector:
     async def asked(self, node: str, question: Record | WantSpans) -> tuple[Recording | Spans, list[bytes]]:
         """Begin to record for another member, or hand over what was recorded: the answer, and its payload."""
         if isinstance(question, Record):
-            fits = 0 < question.seconds <= MOST_S
+            fits = 0 < question.seconds <= LONGEST_TRACE_S
             error = self._begin(node, question.seconds) if fits else f"not for {question.seconds} s"
             return Recording(question.ticket, error), []
         if self._owner != node:

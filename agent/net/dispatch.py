@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from edgepart.agent.cluster.state.events import Received
+from edgepart.agent.cluster.state.events import MessageReceived
 from edgepart.agent.net.links import CONTROL, DATA
 from edgepart.agent.security.charter import Charter
 from edgepart.agent.wire import control, inference, queries
@@ -97,7 +97,7 @@ class Post:
         self._loop = asyncio.get_running_loop()
         self._requests: RequestFrames | None = None
         self._echoes: EchoFrames | None = None
-        self._to_core: Callable[[Received], None] = _nowhere
+        self._to_core: Callable[[MessageReceived], None] = _nowhere
         self._question: Callable[[str, queries.Question], None] = _nowhere
         self._answer: Callable[[str, queries.Answer, memoryview], None] = _nowhere
         self._clocks: Callable[[str, queries.WantClock | queries.Clock], None] = _nowhere
@@ -107,7 +107,7 @@ class Post:
         self,
         requests: RequestFrames,
         echoes: EchoFrames,
-        to_core: Callable[[Received], None],
+        to_core: Callable[[MessageReceived], None],
         question: Callable[[str, queries.Question], None],
         answer: Callable[[str, queries.Answer, memoryview], None],
         clocks: Callable[[str, queries.WantClock | queries.Clock], None] | None = None,
@@ -159,7 +159,7 @@ class Post:
             elif isinstance(told, Charter):
                 self._loop.call_soon_threadsafe(self._charter, node, told)
             else:
-                self._loop.call_soon_threadsafe(self._to_core, Received(node, told))
+                self._loop.call_soon_threadsafe(self._to_core, MessageReceived(node, told))
             return
         message = frame_to_message(frame, DATA_KINDS)
         match message:

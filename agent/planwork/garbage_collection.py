@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import gc
 
-YOUNG, MIDDLE, OLD = 100_000, 200, 100
+THRESHOLD_YOUNG, MIDDLE, OLD = 100_000, 200, 100
 """The collector's thresholds: new objects, less those freed, before it looks at the youngest generation; and collections of
 one generation before one of the next."""
 
 
-def collect_seldom() -> None:
+def collect_rarely() -> None:
     """From now on, look for cycles seldom, and never among the objects that exist already.
 
     A search makes millions of small records that have no cycles and stay until it ends. With Python's own thresholds they
     would all be looked through again and again, which is up to a third of the time that planning takes. The price is some
     megabytes of garbage that stay longer."""
     gc.freeze()
-    gc.set_threshold(YOUNG, MIDDLE, OLD)
+    gc.set_threshold(THRESHOLD_YOUNG, MIDDLE, OLD)

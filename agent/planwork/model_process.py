@@ -31,7 +31,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Aside:
+class ModelProcess:
     """Does work in the process for any thread; the caller waits for the answer."""
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ def _work(orders: Connection[Any, Any]) -> None:
         return
 
 
-def examine(
+def examine_model(
     path: Path, shapes: Mapping[str, tuple[int, ...]]
 ) -> tuple[tuple[str, ...], tuple[Path, ...], dict[str, tuple[int, ...]]]:
     """Notes about a model, its files, and the shapes that are assumed for inputs that are not in `shapes`. Raises
@@ -112,7 +112,7 @@ def examine(
     return graph.notes, model_files(path), assumed
 
 
-def cut(store: Path, wanted: Sequence[tuple[str, Source]]) -> None:
+def cut_weights(store: Path, wanted: Sequence[tuple[str, Source]]) -> None:
     """Make sure that the store in the folder `store` has these blobs: cut those that are missing from their models.
     Raises what Store.cut raises."""
     _open_store(store).cut(wanted)

@@ -11,9 +11,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from edgepart.agent.cluster.state.cards import cluster_of
+from edgepart.agent.cluster.state.cards import build_cluster
 from edgepart.agent.cluster.state.events import ComputePlan, PlanComputed, PlanFailed
-from edgepart.agent.cluster.state.profiles import for_planner
+from edgepart.agent.cluster.state.profiles import to_planner_profiles
 from edgepart.agent.verify.same_answer import tolerance_for
 from edgepart.agent.wire.control import Deployment
 from edgepart.agent.wire.inference import DeployOptions
@@ -34,14 +34,14 @@ from edgepart.planner.strategies.registry import strategies
 
 log = logging.getLogger(__name__)
 
-GRAPHS = 4
+GRAPHS_KEPT = 4
 """Number of loaded graphs that are kept, so that planning the same model anew need not load it again."""
 
 QUICK_S, THOROUGH_S = 1.0, 10.0
 """Search budgets in seconds: the most while requests wait, and that for options without one. A larger budget finds better
 plans; a smaller one finds a plan sooner."""
 
-OTHERS = ("single", "bbgrap", "optcnn", "tofu", "pipeline")
+FALLBACK_STRATEGIES = ("single", "bbgrap", "optcnn", "tofu", "pipeline")
 """Strategies that are tried when a plan was refused."""
 MOST_REFUSED = 2
 """Refused plans after which only one device is tried: each further plan would cost the time that loading it takes."""
@@ -50,7 +50,7 @@ CHOSEN_BY_USER = frozenset(strategies()) - {"auto", "single"}
 """Strategies that divide a model because the user wants it, whatever is predicted."""
 
 
-class Computing:
+class PlanComputer:
     """Computes the plans of ComputePlan orders. One thread at a time may call it."""
 
     def __init__(self, model_path: Callable[[str], Path], here: str) -> None:
@@ -83,7 +83,7 @@ class Computing:
 
     def _compute(self, order: ComputePlan) -> PlanComputed:
         graph, digests = self._load(order.deployment)
-        study = Study(self._problem(order, graph), for_planner(order.profiles))
+        study = Study(self._problem(order, graph), to_planner_profiles(order.profiles))
         options, search = order.deployment.options, partial(_search, study, order, digests)
         refused = frozenset(structure for structure, _ in order.key.refused)
         found_best = search(options.strategy) if not refused else _next_best(search, order, refused)
@@ -127,9 +127,9 @@ class Computing:
         names = {node: name for node, name, _ in order.key.devices}
         taken = {names[node]: nbytes for node, nbytes in order.taken_bytes if node in names}
         drifts = {names[node]: drift for node, drift in order.key.drifts if node in names}
-        cluster = cluster_of(order.cards, names)
+        cluster = build_cluster(order.cards, names)
         cluster = replace(cluster, devices=tuple(d.drifted(drifts.get(d.name, 1.0)) for d in cluster.devices))
-        cluster = limited(cluster, order.deployment, taken)
+        cluster = limit_memory(cluster, order.deployment, taken)
         here = names.get(self._here, "")
         gateway = here if here in {device.name for device in cluster.devices} else cluster.devices[0].name
         options = order.deployment.options
@@ -152,7 +152,7 @@ class Computing:
         key = (deployment.model, repr(sorted(shapes.items())))
         if key not in self._graphs:
             self._graphs[key] = load_graph(self._model_path(deployment.model), shapes=shapes), {}
-            while len(self._graphs) > GRAPHS:
+            while len(self._graphs) > GRAPHS_KEPT:
                 self._graphs.popitem(last=False)
         self._graphs.move_to_end(key)
         return self._graphs[key]
@@ -183,7 +183,7 @@ def _next_best(
 ) -> tuple[Plan, Simulation, bytes]:
     """The fastest plan that was not refused yet. If several were refused, something that they have in common is wrong:
     then only plans on one device are tried. Raises Infeasible if no other plan fits."""
-    names = dict.fromkeys((order.deployment.options.strategy, *OTHERS))
+    names = dict.fromkeys((order.deployment.options.strategy, *FALLBACK_STRATEGIES))
     found, why = [], [text for _, text in order.key.refused]
     for name in names if len(refused) < MOST_REFUSED else ("single",):
         try:
@@ -244,7 +244,7 @@ def _memory(plan: Plan) -> tuple[tuple[str, int], ...]:
     return tuple((name, program.peak_memory_bytes) for name, program in plan.programs.items())
 
 
-def limited(cluster: Cluster, deployment: Deployment, taken: Mapping[str, int]) -> Cluster:
+def limit_memory(cluster: Cluster, deployment: Deployment, taken: Mapping[str, int]) -> Cluster:
     """The devices with the memory that the deployment may take of each: what other deployments leave, and no more than its
     own limit."""
     most = deployment.options.memory_limit_bytes or math.inf

@@ -16,7 +16,7 @@ from threading import Lock
 
 from edgepart.agent.cluster.state.events import ComputePlan, PlanComputed, PlanFailed
 from edgepart.agent.host.child_process import started
-from edgepart.agent.planwork.garbage_collection import collect_seldom
+from edgepart.agent.planwork.garbage_collection import collect_rarely
 from edgepart.agent.storage.store import Store
 from edgepart.planner.errors import Unavailable
 
@@ -28,7 +28,7 @@ starting it again."""
 Answer = PlanComputed | PlanFailed
 
 
-class Planwork:
+class PlanProcess:
     """Computes one plan at a time."""
 
     def __init__(self, store: Path, here: str) -> None:
@@ -82,18 +82,18 @@ class Planwork:
 
     def _running(self) -> tuple[BaseProcess, Connection[ComputePlan, Answer]]:
         if self._pipe is None or self._process is None or not self._process.is_alive():
-            self._process, self._pipe = started(work, *self._arguments, name="edgepart-plan")
+            self._process, self._pipe = started(run_plan_process, *self._arguments, name="edgepart-plan")
         return self._process, self._pipe
 
 
-def work(orders: Connection[Answer, ComputePlan], store: Path, here: str) -> None:
+def run_plan_process(orders: Connection[Answer, ComputePlan], store: Path, here: str) -> None:
     """Run the process: answer orders until none comes for IDLE_S, or the agent is gone."""
     # Imported here because it imports the whole planner, which does not belong in the agent's own process.
-    from edgepart.agent.planwork.plan_job import Computing
+    from edgepart.agent.planwork.plan_job import PlanComputer
 
     os.nice(NICENESS)
-    collect_seldom()
-    computing = Computing(Store(store, alone=False).model_path, here)
+    collect_rarely()
+    computing = PlanComputer(Store(store, alone=False).model_path, here)
     try:
         while orders.poll(IDLE_S):
             orders.send(computing.compute(orders.recv()))

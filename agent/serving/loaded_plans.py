@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from edgepart.agent.cluster.leader.status import said_aside
+from edgepart.agent.cluster.leader.status import describe_set_aside
 from edgepart.agent.cluster.state.bindings import is_variant, parent_of
 from edgepart.agent.cluster.state.events import (
     DriftMeasured,
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 FetchWeights = Callable[[Plan, Sequence[WeightRef], Sequence[str]], Awaitable[None]]
 """fetch(plan, its weights, source nodes) returns when all of them are in the store. Raises EdgepartError."""
-Constants = Callable[[Plan, Sequence[str]], Awaitable[Mapping[str, Array]]]
+FetchConstants = Callable[[Plan, Sequence[str]], Awaitable[Mapping[str, Array]]]
 """constants(plan, source nodes) returns the values of its constant outputs that are not inputs. Raises EdgepartError."""
 
 
@@ -52,7 +52,7 @@ class HeldPlan:
     """Numbers of the transfers that bring outputs to the gateway."""
 
 
-class Plans:
+class LoadedPlans:
     """Loads, switches and drops plans. Methods must be called from the event loop's thread, except `arrived`."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Plans:
         executor: Executor,
         requester: Requester,
         fetch: FetchWeights,
-        constants: Constants,
+        constants: FetchConstants,
         loaded: Callable[[PlanLoaded | SegmentsTimed | DriftMeasured], None],
         time: Callable[[str, RunnableProgram], Sequence[SegmentsTimed | DriftMeasured]] = lambda *_: (),
     ) -> None:
@@ -228,7 +228,7 @@ class Plans:
         """Answer the deployment's requests with `fault`, as its model ends workers. DropPlan drops its plans."""
         for name in [name for name in self._active if parent_of(name) == deployment]:
             del self._active[name]
-            self._requester.refuse(name, lambda: CrashError(said_aside(deployment, fault)))
+            self._requester.refuse(name, lambda: CrashError(describe_set_aside(deployment, fault)))
 
     def weights(self) -> frozenset[str]:
         """Digests of the blobs that this device's programs use."""

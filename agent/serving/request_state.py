@@ -21,9 +21,9 @@ from edgepart.agent.wire.inference import NO_EPOCH, Epoch
 from edgepart.planner.plans.balance_requests import deal
 from edgepart.planner.plans.plan import Replica
 
-MOST_CRASHES = 1
+CRASHES_FORGIVEN = 1
 """Worker crashes after which a request is still tried again: the first one may have had another cause."""
-EACH_REPLICA = 2
+IN_FLIGHT_PER_REPLICA = 2
 """Requests for each replica that may be in flight, if that is more than the window allows: while one is computed, the next
 one's data travels."""
 
@@ -45,7 +45,7 @@ class RequestWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class ReplicaSide:
     """One replica of a plan, as its gateway knows it; the whole plan, if it has no replicas."""
 
     nodes: frozenset[str]
@@ -86,7 +86,7 @@ class Activated:
 
     deployment: str
     epoch: Epoch
-    sides: tuple[Side, ...]
+    sides: tuple[ReplicaSide, ...]
     """The plan's replicas; at least one."""
 
 
@@ -252,7 +252,7 @@ class _RequestState:
 class _Deployment:
     current: Epoch
     """The epoch on which requests start; NO_EPOCH while there is no plan."""
-    plans: dict[Epoch, tuple[Side, ...]]
+    plans: dict[Epoch, tuple[ReplicaSide, ...]]
     """The current plan, and older ones on which attempts are still under way."""
 
 
@@ -372,7 +372,7 @@ class Requests:
         if request is None:
             return
         request.crashes += event.crashed
-        if event.crashed and request.crashes > MOST_CRASHES:
+        if event.crashed and request.crashes > CRASHES_FORGIVEN:
             yield from self._end(request)
             yield Fail(
                 request.number,
@@ -471,7 +471,7 @@ class Requests:
     def _window_of(self, deployment: str) -> int:
         known = self._deployments[deployment]
         sides = len(known.plans.get(known.current, ()))
-        return max(self.window.in_flight, EACH_REPLICA * sides if sides > 1 else 0)
+        return max(self.window.in_flight, IN_FLIGHT_PER_REPLICA * sides if sides > 1 else 0)
 
     def _attempts_in_flight(self) -> Counter[tuple[str, Epoch, int]]:
         """Numbers of attempts under way, by deployment, epoch and side."""
@@ -489,7 +489,7 @@ class Requests:
         for name in [n for n, d in self._deployments.items() if d.current == NO_EPOCH and n not in held]:
             del self._deployments[name]
 
-    def _side_of(self, request: _RequestState) -> Side | None:
+    def _side_of(self, request: _RequestState) -> ReplicaSide | None:
         if request.attempt is None:
             return None
         return self._deployments[request.deployment].plans[request.attempt.epoch][request.attempt.side]

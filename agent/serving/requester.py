@@ -17,10 +17,10 @@ from hashlib import blake2s
 
 import numpy as np
 
-from edgepart.agent.cluster.state.bindings import describe, parent_of
-from edgepart.agent.cluster.state.judging import Alone
-from edgepart.agent.execution.copies import CopyPlan, recipe
-from edgepart.agent.execution.executor import START, Send
+from edgepart.agent.cluster.state.bindings import describe_input, parent_of
+from edgepart.agent.cluster.state.judging import LoneRequests
+from edgepart.agent.execution.copies import CopyPlan, plan_copy
+from edgepart.agent.execution.executor import START_TRANSFER, Send
 from edgepart.agent.execution.schedule import check_pieces
 from edgepart.agent.serving import request_state as rules
 from edgepart.agent.trace.recorder import Recorder
@@ -54,7 +54,7 @@ from edgepart.planner.region import Array, Region
 log = logging.getLogger(__name__)
 
 
-ALONE = 15
+LATENCIES_KEPT = 15
 """Number of latencies kept for each plan, of requests that ran alone: enough for a median, and soon replaced."""
 
 FAILURES: Mapping[str, type[EdgepartError]] = {
@@ -67,7 +67,7 @@ FAILURES: Mapping[str, type[EdgepartError]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Info:
+class AnswerInfo:
     """How a request was answered."""
 
     epoch: Epoch
@@ -109,10 +109,10 @@ class ActivePlan:
     """The deployment under which its devices hold it; "" if it is the one that requests name."""
 
     @property
-    def rules(self) -> tuple[rules.Side, ...]:
+    def rules(self) -> tuple[rules.ReplicaSide, ...]:
         """The sides as request_state.py knows them."""
         return tuple(
-            rules.Side(side.nodes, frozenset(side.incoming), replica)
+            rules.ReplicaSide(side.nodes, frozenset(side.incoming), replica)
             for side, replica in zip(self.sides, self.plan.parts, strict=True)
         )
 
@@ -124,7 +124,7 @@ class _Held:
     deployment: str
     inputs: dict[str, Value]
     outputs: tuple[str, ...]
-    answer: asyncio.Future[tuple[dict[str, Value], Info]]
+    answer: asyncio.Future[tuple[dict[str, Value], AnswerInfo]]
     began_s: float = 0.0
     idle_s: float = 0.0
     """Time since which no attempt at it is under way."""
@@ -183,7 +183,7 @@ class Requester:
         inputs: Mapping[str, Value],
         deadline_s: float = 60.0,
         outputs: Sequence[str] = (),
-    ) -> tuple[dict[str, Value], Info]:
+    ) -> tuple[dict[str, Value], AnswerInfo]:
         """Run a request; returns its outputs (all, or those named) and how it was answered. Inputs must not change
         meanwhile.
 
@@ -194,7 +194,7 @@ class Requester:
         if plan is None:
             raise Unavailable(f"no plan of {deployment!r} is active here; `edgepart status` says why")
         checked = check_inputs(plan.inputs, inputs)
-        return await self.run(deployment, checked, deadline_s, names_of(deployment, plan, outputs))
+        return await self.run(deployment, checked, deadline_s, output_names(deployment, plan, outputs))
 
     async def run(
         self,
@@ -204,8 +204,8 @@ class Requester:
         outputs: tuple[str, ...],
         *,
         exact: bool = False,
-    ) -> tuple[dict[str, Value], Info]:
-        """`infer` for inputs and names that were checked (`check_inputs`, `names_of`). Waits if there is no plan yet.
+    ) -> tuple[dict[str, Value], AnswerInfo]:
+        """`infer` for inputs and names that were checked (`check_inputs`, `output_names`). Waits if there is no plan yet.
         With `exact`, no piece of the request is rounded."""
         self._count += 1
         number = self._count
@@ -267,10 +267,10 @@ class Requester:
         """Seconds that the last requests took that ran alone on this gateway, by deployment and epoch."""
         return {key: tuple(seconds) for key, seconds in self._alone_s.items()}
 
-    def alone(self) -> Mapping[tuple[str, Epoch], Alone]:
+    def alone(self) -> Mapping[tuple[str, Epoch], LoneRequests]:
         """The latencies with the number of such requests so far and the nodes that took part, by deployment and epoch."""
         return {
-            key: Alone(
+            key: LoneRequests(
                 seconds, self._alone_count[key], frozenset((self._node, *self._plans[key].nodes.values()))
             )
             for key, seconds in self.latencies().items()
@@ -401,7 +401,7 @@ class Requester:
             self._recorder.add(QUEUES, QUEUE, held.idle_s, about)
         try:
             check_inputs(active.plan.inputs, held.inputs)  # The model may be another one by now.
-            parcels = cut(active, held.inputs, effect.side)
+            parcels = cut_inputs(active, held.inputs, effect.side)
             self._record_copy(about, began_s, (value for _, _, values in parcels for value in values))
             for target, transfer, values in parcels:
                 message = Tensors(
@@ -447,7 +447,9 @@ class Requester:
         flight = self._flights.pop(effect.attempt)
         if flight.alone:
             key = effect.deployment, effect.epoch
-            self._alone_s.setdefault(key, deque(maxlen=ALONE)).append(self._loop.time() - flight.began_s)
+            self._alone_s.setdefault(key, deque(maxlen=LATENCIES_KEPT)).append(
+                self._loop.time() - flight.began_s
+            )
             self._alone_count[key] += 1
         held = self._held.pop(effect.request)
         if held.answer.done():
@@ -455,13 +457,13 @@ class Requester:
         about, began_s = self._subject(effect), self._loop.time()
         try:
             outputs = {
-                name: put_together(active, name, flight.got, held.inputs, flight.side)
+                name: assemble_output(active, name, flight.got, held.inputs, flight.side)
                 for name in held.outputs
             }
         except EdgepartError as error:
             held.answer.set_exception(error)
         else:
-            info = Info(effect.epoch, effect.replays, active.plan.strategy, about.request)
+            info = AnswerInfo(effect.epoch, effect.replays, active.plan.strategy, about.request)
             held.answer.set_result((outputs, info))
         self._record_copy(about, began_s, flight.got.values())
         if self._recorder.on:
@@ -501,7 +503,7 @@ def _active_side(plan: Plan, devices: Sequence[str], nodes: Mapping[str, str]) -
     for info in plan.outputs:
         if info.name in plan.constant_outputs:
             continue
-        found = recipe(Piece(info.name, Region.full(info.shape)), pieces)
+        found = plan_copy(Piece(info.name, Region.full(info.shape)), pieces)
         if found is None:
             raise InternalError(f"the plan does not bring all of output {info.name!r} to the gateway")
         recipes[info.name] = found
@@ -553,10 +555,10 @@ def _check_input(info: ValueInfo, value: Value) -> Value:
 
 
 def _describe_input(info: ValueInfo) -> str:
-    return describe(replace(info, free=()))
+    return describe_input(replace(info, free=()))
 
 
-def names_of(deployment: str, plan: Plan, outputs: Sequence[str]) -> tuple[str, ...]:
+def output_names(deployment: str, plan: Plan, outputs: Sequence[str]) -> tuple[str, ...]:
     """The names of the outputs that are asked for; all of them if `outputs` is empty. Raises RequestError for a name that
     the model does not have."""
     known = tuple(info.name for info in plan.outputs)
@@ -565,13 +567,15 @@ def names_of(deployment: str, plan: Plan, outputs: Sequence[str]) -> tuple[str, 
     return tuple(outputs) or known
 
 
-def cut(active: ActivePlan, inputs: Mapping[str, Value], side: int = 0) -> list[tuple[str, int, list[Value]]]:
+def cut_inputs(
+    active: ActivePlan, inputs: Mapping[str, Value], side: int = 0
+) -> list[tuple[str, int, list[Value]]]:
     """The messages of the gateway to one side of the plan: node id, transfer number and contiguous pieces of each."""
     parcels: list[tuple[str, int, list[Value]]] = []
     for transfer in active.sides[side].outgoing:
         values = [_piece_of(piece, inputs[piece.tensor]) for piece in transfer.pieces]
         parcels.append((active.nodes[transfer.target], transfer.number, values))
-    return parcels + [(active.nodes[device], START, []) for device in active.sides[side].starts]
+    return parcels + [(active.nodes[device], START_TRANSFER, []) for device in active.sides[side].starts]
 
 
 def _piece_of(piece: Piece, value: Value) -> Value:
@@ -580,7 +584,7 @@ def _piece_of(piece: Piece, value: Value) -> Value:
     return np.ascontiguousarray(piece.region.crop(value))
 
 
-def put_together(
+def assemble_output(
     active: ActivePlan, name: str, got: Mapping[int, Value], inputs: Mapping[str, Value], side: int = 0
 ) -> Value:
     """One output, made from the pieces that arrived from a side. Raises InternalError if they do not fit together in one

@@ -17,8 +17,14 @@ from math import inf
 
 from edgepart.agent.cluster.core.core import Core
 from edgepart.agent.cluster.state import events
-from edgepart.agent.cluster.state.bindings import Shapes, as_text, binding, bound_to, variant_name
-from edgepart.agent.serving.requester import Info, Requester, check_inputs, names_of
+from edgepart.agent.cluster.state.bindings import (
+    Shapes,
+    bind_infos,
+    find_binding,
+    format_shapes,
+    variant_name,
+)
+from edgepart.agent.serving.requester import AnswerInfo, Requester, check_inputs, output_names
 from edgepart.agent.wire.control import Standing, Version
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner import errors
@@ -52,7 +58,7 @@ class _Wanted:
     """Whether there were requests since the leader was told last."""
 
 
-class Router:
+class ShapeRouter:
     """Runs the requests of this agent's clients, by deployment and shapes. For the event loop's thread."""
 
     def __init__(self, core: Core, requester: Requester, post: Callable[[events.Event], None]) -> None:
@@ -67,14 +73,14 @@ class Router:
 
     async def infer(
         self, deployment: str, inputs: Mapping[str, Value], deadline_s: float, outputs: Sequence[str] = ()
-    ) -> tuple[dict[str, Value], Info]:
+    ) -> tuple[dict[str, Value], AnswerInfo]:
         """As Requester.infer, for any shapes that the model takes. Also raises RequestError if the model cannot be run
         with these shapes, and Infeasible if no device has room for them."""
         deadline = self._loop.time() + deadline_s
         while True:
             left_s = deadline - self._loop.time()
             plan, order = self._requester.active(deployment), self._core.follower.active(deployment)
-            shapes = binding(plan.inputs, inputs) if plan is not None else {}
+            shapes = find_binding(plan.inputs, inputs) if plan is not None else {}
             if plan is None or not shapes:
                 return await self._requester.infer(deployment, inputs, left_s, outputs)
             if order is None:
@@ -85,14 +91,14 @@ class Router:
             except _Moved:
                 continue
             except Unavailable as error:
-                text = f"{str(error).rstrip('.')} ({as_text(shapes)}). {ADVICE}"
+                text = f"{str(error).rstrip('.')} ({format_shapes(shapes)}). {ADVICE}"
                 raise Unavailable(text, max(error.retry_after_s, REPEAT_S)) from error
 
     async def _run(
         self, wanted: _Wanted, plan: Plan, inputs: Mapping[str, Value], left_s: float, outputs: Sequence[str]
-    ) -> tuple[dict[str, Value], Info]:
-        checked = check_inputs(bound_to(plan.inputs, wanted.shapes), inputs)
-        names = names_of(wanted.deployment, plan, outputs)
+    ) -> tuple[dict[str, Value], AnswerInfo]:
+        checked = check_inputs(bind_infos(plan.inputs, wanted.shapes), inputs)
+        names = output_names(wanted.deployment, plan, outputs)
         name = self._admit(wanted, plan)
         with self._holding(name, wanted):
             return await self._requester.run(name, checked, left_s, names)
@@ -102,7 +108,7 @@ class Router:
         name = variant_name(wanted.deployment, wanted.version, wanted.shapes)
         entry = self._core.deployments.get(wanted.deployment)
         if entry is not None and entry.options.bindings == 0:
-            check_fixed(wanted, plan)
+            refuse_other_shapes(wanted, plan)
         error, until = self._refused.get(name, (None, 0.0))
         if error is not None and self._loop.time() < until:
             raise error()
@@ -168,18 +174,20 @@ class Router:
         self._requester.refuse(standing.deployment, error)
 
 
-def check_fixed(wanted: _Wanted, plan: Plan) -> None:
+def refuse_other_shapes(wanted: _Wanted, plan: Plan) -> None:
     """Raises RequestError, which says that the deployment takes its first shapes only."""
-    first = as_text({info.name: info.shape for info in plan.inputs if info.shape is not None and info.free})
+    first = format_shapes(
+        {info.name: info.shape for info in plan.inputs if info.shape is not None and info.free}
+    )
     raise RequestError(
-        f"{wanted.deployment!r} was deployed for {first} only, not {as_text(wanted.shapes)} (--bindings 0)"
+        f"{wanted.deployment!r} was deployed for {first} only, not {format_shapes(wanted.shapes)} (--bindings 0)"
     )
 
 
 def _error_of(standing: Standing, wanted: _Wanted) -> tuple[Callable[[], EdgepartError], float]:
     """The leader's answer as an error, which is made anew for each request, and the seconds for which it holds."""
     kind = getattr(errors, standing.error_kind, ClusterError)
-    shapes, why = as_text(wanted.shapes), standing.error
+    shapes, why = format_shapes(wanted.shapes), standing.error
     if issubclass(kind, errors.UserError):
         return partial(RequestError, f"{wanted.deployment!r} cannot be run with {shapes}: {why}"), inf
     if issubclass(kind, errors.InternalError):

@@ -32,7 +32,7 @@ from onnx import (
 from onnx.backend.base import Backend, BackendRep, Device, DeviceType, namedtupledict
 
 from edgepart.agent.execution.sessions import load_model
-from edgepart.agent.verify.rehearsal import SHARES, Divided, Rehearsal
+from edgepart.agent.verify.rehearsal import SHARES, DividedModel, Rehearsal
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import EdgepartError, ModelError, RequestError, UsageError
 from edgepart.planner.lowering.segment import DEFAULT_OPSET
@@ -55,7 +55,7 @@ class _Binding:
     axis: str | None
 
     @cached_property
-    def divided(self) -> Divided:
+    def divided(self) -> DividedModel:
         return self.rehearsal.divide(self.axis)
 
 
@@ -191,7 +191,7 @@ supports_device = EdgepartBackend.supports_device
 is_compatible = EdgepartBackend.is_compatible
 
 
-def array_of(value: Any) -> Value:
+def to_value(value: Any) -> Value:
     """An input as ONNX Runtime takes it: protos are read, and numbers become arrays, also in sequences."""
     match value:
         case TensorProto():
@@ -203,7 +203,7 @@ def array_of(value: Any) -> Value:
         case np.generic() | bool() | int() | float() | str():
             return np.asarray(value)
         case list() | tuple():
-            return [array_of(one) for one in value]
+            return [to_value(one) for one in value]
     return value
 
 
@@ -220,11 +220,11 @@ def _source(model: Model) -> Path | bytes:
 
 def _by_name(graph: Graph, inputs: Any) -> dict[str, Value]:
     if isinstance(inputs, Mapping):
-        return {name: array_of(value) for name, value in inputs.items()}
+        return {name: to_value(value) for name, value in inputs.items()}
     given = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
     if len(given) != len(graph.inputs):
         raise RequestError(f"{len(given)} inputs given; the model takes {list(graph.inputs)}")
-    return dict(zip(graph.inputs, map(array_of, given), strict=True))
+    return dict(zip(graph.inputs, map(to_value, given), strict=True))
 
 
 def _is_tensor(graph: Graph, name: str) -> bool:
@@ -234,7 +234,7 @@ def _is_tensor(graph: Graph, name: str) -> bool:
 def _model_of(node: NodeProto, inputs: Any, version: int | None) -> bytes:
     """A model of one node, whose inputs have the types of `inputs`, in the order in which the node names them."""
     names = [name for name in node.input if name]
-    values = [array_of(value) for value in inputs]
+    values = [to_value(value) for value in inputs]
     if len(names) != len(values):
         raise RequestError(f"{len(values)} inputs given; the node reads {names}")
     newest = version or defs.get_schema(node.op_type, domain=node.domain).since_version

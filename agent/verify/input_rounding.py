@@ -15,12 +15,12 @@ import numpy as np
 from edgepart.agent.verify.same_answer import Values, differences, largest_difference
 from edgepart.planner.errors import RequestError
 
-SWAY = 10.0
+ROUNDINGS_ALLOWED = 10.0
 """A right answer may be off by this many times the effect of one rounding of the inputs, as there are roundings in every
 layer. A larger number lets plans pass that are wrong by little; a smaller one refuses right plans."""
 
 
-def nudged(inputs: Values) -> dict[str, Any]:
+def nudge_inputs(inputs: Values) -> dict[str, Any]:
     """The inputs with their floating-point numbers one step higher or lower, in turns."""
     return {name: _nudged(value) for name, value in inputs.items()}
 
@@ -32,15 +32,17 @@ def _nudged(value: Any) -> Any:
     return np.nextafter(value, np.where(upwards, np.inf, -np.inf).astype(value.dtype))
 
 
-def faults(got: Values, expected: Values, swayed: Values, tolerance: float | None) -> list[str]:
-    """The `differences` that a rounding does not explain; `swayed` is the model's answer to the inputs `nudged`. Raises
-    RequestError if these inputs make an output as good as random."""
+def unexplained_differences(
+    got: Values, expected: Values, swayed: Values, tolerance: float | None
+) -> list[str]:
+    """The `differences` that a rounding does not explain; `swayed` is the model's answer to the inputs `nudge_inputs`.
+    Raises RequestError if these inputs make an output as good as random."""
     found = []
     for name in expected:
         mine, theirs, moved = ({name: one[name]} if name in one else {} for one in (got, expected, swayed))
         if not differences(mine, theirs, tolerance):
             continue
-        by = SWAY * largest_difference(moved, theirs)
+        by = ROUNDINGS_ALLOWED * largest_difference(moved, theirs)
         # Values other than floating-point numbers have no distance: they are the same or not.
         if not by < 1 or (by == 0 and differences(moved, theirs)):
             raise RequestError(

@@ -14,7 +14,7 @@ from typing import Any
 from edgepart.agent.execution.copies import Scratch
 from edgepart.agent.execution.schedule import Progress, make_schedule
 from edgepart.agent.execution.sessions import SegmentCompiler, Sessions
-from edgepart.agent.serving.requester import activate_plan, check_inputs, cut, put_together
+from edgepart.agent.serving.requester import activate_plan, assemble_output, check_inputs, cut_inputs
 from edgepart.agent.wire.reduced_precision import RoundingTally, round_all
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import InternalError
@@ -26,7 +26,7 @@ DEVICE_THREADS = 1
 """Threads of each session: the devices take turns, and small segments gain nothing from more threads."""
 
 
-class InProcess:
+class LocalRun:
     """The devices of one plan, all in this process."""
 
     def __init__(
@@ -72,7 +72,7 @@ class InProcess:
         checked = check_inputs(self.plan.inputs, inputs)
         self.computed_s = dict.fromkeys(self.plan.programs, 0.0)
         devices = {name: Progress(self._schedules[name]) for name in self.plan.parts[replica].devices}
-        mail = {number: values for _, number, values in cut(self._gateway, checked, replica)}
+        mail = {number: values for _, number, values in cut_inputs(self._gateway, checked, replica)}
         answers: dict[int, Value] = {}
         for transfer in self._gateway.sides[replica].outgoing:
             devices[transfer.target].arrived(transfer.number, mail[transfer.number])
@@ -85,7 +85,7 @@ class InProcess:
         if waiting := [name for name, progress in devices.items() if not progress.finished]:
             raise InternalError(f"devices {waiting} wait for each other for ever")
         return {
-            info.name: put_together(self._gateway, info.name, answers, checked, replica)
+            info.name: assemble_output(self._gateway, info.name, answers, checked, replica)
             for info in self.plan.outputs
         }
 

@@ -15,13 +15,13 @@ from edgepart.agent.verify.same_answer import (
     Values,
     differences,
     largest_difference,
-    random_of,
+    random_outputs,
     tolerance_for,
 )
 from edgepart.planner.model.graph import Graph
 
 
-def alone(model: Path | bytes, inputs: Values) -> dict[str, Any]:
+def run_alone(model: Path | bytes, inputs: Values) -> dict[str, Any]:
     """The outputs of one session over the whole model, by name.
 
     Raises ModelError and RequestError if ONNX Runtime does not take the model or the inputs."""
@@ -53,15 +53,15 @@ class Reference:
         return largest_difference(got, self.outputs)
 
 
-def reference_of(model: Path | bytes, graph: Graph, inputs: Values) -> Reference:
+def make_reference(model: Path | bytes, graph: Graph, inputs: Values) -> Reference:
     """The reference of a model, whose graph is `graph`. The session runs twice, to find out which outputs are random.
 
     Raises ModelError and RequestError if ONNX Runtime does not take the model or the inputs."""
-    return Reference(*steady(load_model(model), inputs), tolerance_for(graph))
+    return Reference(*steady_outputs(load_model(model), inputs), tolerance_for(graph))
 
 
-def steady(session: LoadedModel, inputs: Values) -> tuple[dict[str, Any], tuple[str, ...]]:
+def steady_outputs(session: LoadedModel, inputs: Values) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The outputs that are the same in two runs of a session, and the names of the random ones. Raises RequestError."""
     first, second = _run(session, inputs), _run(session, inputs)
-    random = random_of(first, second)
+    random = random_outputs(first, second)
     return {name: value for name, value in first.items() if name not in random}, random

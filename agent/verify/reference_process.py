@@ -30,7 +30,7 @@ IDLE_S = 10.0
 """Seconds without a question after which the process ends and returns its memory."""
 
 
-class Referee:
+class ReferenceProcess:
     """Asks the process one question at a time. Its methods block; call them from threads."""
 
     def __init__(self, store: Path) -> None:
@@ -75,7 +75,9 @@ class Referee:
             if self._stopped:
                 raise Unavailable("this agent stops")
             if self._process is None or self._pipe is None or not self._process.is_alive():
-                self._process, self._pipe = started(work, self._store, name="edgepart-referee")
+                self._process, self._pipe = started(
+                    run_reference_process, self._store, name="edgepart-referee"
+                )
             return self._process, self._pipe
 
     def _end(self) -> None:
@@ -99,11 +101,11 @@ def _read(data: bytes) -> dict[str, Any]:
     return dict(zip(names, unpack_arrays(metas, memoryview(payload)), strict=True))
 
 
-def work(questions: Connection[Any, Any], store: Path) -> None:
+def run_reference_process(questions: Connection[Any, Any], store: Path) -> None:
     """Run the process: answer questions until none comes for IDLE_S, or the agent is gone."""
     # Imported here because these import ONNX Runtime, which does not belong in the agent's own process.
     from edgepart.agent.execution.sessions import LoadedModel, load_model
-    from edgepart.agent.verify.reference import steady
+    from edgepart.agent.verify.reference import steady_outputs
 
     os.nice(NICENESS)
     models = Store(store, alone=False)
@@ -115,7 +117,7 @@ def work(questions: Connection[Any, Any], store: Path) -> None:
                 resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, resource.RLIM_INFINITY))
                 if made is None or made[0] != model:
                     made = model, load_model(models.model_path(model))
-                answer = _pack("", steady(made[1], inputs)[0])
+                answer = _pack("", steady_outputs(made[1], inputs)[0])
             except (EdgepartError, MemoryError) as error:
                 answer = _pack(str(error) or "it was refused more memory", {})
             questions.send_bytes(answer)

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from edgepart.agent.execution.sessions import SegmentCompiler
-from edgepart.agent.verify.local_run import InProcess
+from edgepart.agent.verify.local_run import LocalRun
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.devices.cluster import Cluster, Device
 from edgepart.planner.errors import UsageError
@@ -34,13 +34,13 @@ MAX_DEVICES = 64
 
 
 @dataclass(frozen=True)
-class Divided:
+class DividedModel:
     """A model divided along one axis, with its sessions."""
 
     split: Mapping[str, str]
     """The axis of each operator of which more than one device computes a part, by operator."""
     devices_used: int
-    devices: InProcess = field(repr=False)
+    devices: LocalRun = field(repr=False)
 
     def run(self, inputs: Mapping[str, Value]) -> dict[str, Value]:
         """Every output by name. Raises RequestError as InProcess.run does."""
@@ -87,7 +87,7 @@ class Rehearsal:
         reasons = ((op.name, accesses[op.name].opaque) for op in self.graph.operators)
         return {name: reason for name, reason in reasons if reason is not None}
 
-    def divide(self, axis: str | None) -> Divided:
+    def divide(self, axis: str | None) -> DividedModel:
         """Divide every operator that has `axis` along it; None divides each operator along its first axis.
 
         UsageError lists the axes where there is none of that name. InternalError where a plan breaks its rules or ONNX
@@ -96,8 +96,8 @@ class Rehearsal:
         strategy = force(self.study, axis, self.shares)
         plan = make_plan(problem, strategy, model_digest="", digests=self._digests, accesses=accesses)
         draft = lower(problem, strategy, accesses)
-        return Divided(
+        return DividedModel(
             divided(draft, strategy, accesses),
             devices_used(draft),
-            InProcess(check(plan, self.graph), self.graph, level=self._level, compiler=self._compiler),
+            LocalRun(check(plan, self.graph), self.graph, level=self._level, compiler=self._compiler),
         )

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from edgepart.agent.cluster.state.events import RoundingMeasured
-from edgepart.agent.serving.requester import Info
+from edgepart.agent.serving.requester import AnswerInfo
 from edgepart.agent.verify.same_answer import largest_difference
-from edgepart.agent.verify.sample_inputs import made_up
+from edgepart.agent.verify.sample_inputs import sample_value
 from edgepart.agent.wire.inference import Epoch
 from edgepart.planner.errors import EdgepartError, UsageError
 from edgepart.planner.plans.plan import Plan
@@ -32,7 +32,7 @@ others."""
 ENOUGH_S = 5.0
 """Seconds after which no more inputs than the fewest are compared."""
 
-Active = tuple[str, Epoch, Plan]
+ServingPlan = tuple[str, Epoch, Plan]
 """A deployment, and the epoch and plan on which its new requests start on this device."""
 
 
@@ -47,10 +47,10 @@ class RunRequest(Protocol):
         outputs: tuple[str, ...],
         *,
         exact: bool = False,
-    ) -> tuple[dict[str, Any], Info]: ...
+    ) -> tuple[dict[str, Any], AnswerInfo]: ...
 
 
-class Comparison:
+class RoundingComparison:
     """Measures the rounding error of each plan that serves, once."""
 
     def __init__(self, run: RunRequest, post: Callable[[RoundingMeasured], None]) -> None:
@@ -58,7 +58,7 @@ class Comparison:
         self._post = post
         self._known: set[tuple[str, Epoch]] = set()
 
-    async def watch(self, leading: Callable[[], Iterable[Active]]) -> None:
+    async def watch(self, leading: Callable[[], Iterable[ServingPlan]]) -> None:
         """Compare the plans of `leading()` until cancelled: those that serve, if this device is the leader."""
         while True:
             await asyncio.sleep(LOOK_S)
@@ -79,7 +79,7 @@ class Comparison:
             self._post(RoundingMeasured(name, epoch, f"how far answers are off is not known: {error}"))
             return
         if epochs == {epoch}:
-            self._post(RoundingMeasured(name, epoch, said(plan.rounded_to, differences)))
+            self._post(RoundingMeasured(name, epoch, describe_difference(plan.rounded_to, differences)))
 
     async def _differences(self, name: str, plan: Plan) -> tuple[list[float], set[Epoch]]:
         """The largest relative difference for each input, and the epochs that answered."""
@@ -87,7 +87,7 @@ class Comparison:
         names, now = tuple(info.name for info in plan.outputs), asyncio.get_running_loop().time
         until = now() + ENOUGH_S
         while len(found) < FEWEST or (len(found) < MOST and now() < until):
-            inputs = made_up_for(plan, seed=len(found))
+            inputs = sample_inputs_for(plan, seed=len(found))
             exact, one = await self._run(name, dict(inputs), DEADLINE_S, names, exact=True)
             rounded, two = await self._run(name, dict(inputs), DEADLINE_S, names)
             found.append(largest_difference(rounded, exact))
@@ -95,20 +95,20 @@ class Comparison:
         return found, epochs
 
 
-def made_up_for(plan: Plan, seed: int = 0) -> Mapping[str, Any]:
+def sample_inputs_for(plan: Plan, seed: int = 0) -> Mapping[str, Any]:
     """A value for each of the plan's inputs. Raises UsageError if one is no tensor, or has no known shape."""
     found: dict[str, Any] = {}
     for info in plan.inputs:
         if info.shape is None:
             raise UsageError(f"input {info.name!r} has no shape that is known before a request")
-        found[info.name] = made_up(info.dtype, info.shape, info.name, seed)
+        found[info.name] = sample_value(info.dtype, info.shape, info.name, seed)
     return found
 
 
-def said(rounded_to: str, differences: Sequence[float]) -> str:
+def describe_difference(rounded_to: str, differences: Sequence[float]) -> str:
     """The result in words, for users.
 
-    >>> said("float16", [0.00021, 0.0001])
+    >>> describe_difference("float16", [0.00021, 0.0001])
     'rounded to float16 between devices, outputs are off by up to 2.1e-04 of their largest magnitude (2 made-up inputs)'
     """
     known = [one for one in differences if not math.isnan(one)]

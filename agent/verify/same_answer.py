@@ -31,7 +31,7 @@ TOLERANCE_QUANTISED = 0.1
 """The same for a model that rounds to integers while it runs. The integers themselves are exact, but the last bit of a
 float32 between them, which differs between processors, now and then decides which way a number is rounded."""
 
-WIDER_FLOAT16 = TOLERANCE_FLOAT16 / float(np.finfo(np.float16).eps)
+FLOAT16_STEPS = TOLERANCE_FLOAT16 / float(np.finfo(np.float16).eps)
 """TOLERANCE_FLOAT16 in steps of float16 at the largest magnitude. Types that are less precise may differ by as many of
 their steps, but by half of the largest magnitude at most."""
 
@@ -45,7 +45,7 @@ def tolerance_of(dtype: np.dtype[Any]) -> float:
     if dtype.kind == "f":
         return TOLERANCE_FLOAT16 if dtype == np.float16 else TOLERANCE
     step = float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
-    return min(WIDER_FLOAT16 * step, 0.5)
+    return min(FLOAT16_STEPS * step, 0.5)
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
@@ -53,7 +53,7 @@ def is_float(dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "f" or (not is_native(dtype) and "float" in element_name(dtype))
 
 
-QUANTISED = (
+QUANTISED_OPERATORS = (
     "QuantizeLinear",
     "DequantizeLinear",
     "DynamicQuantizeLinear",
@@ -67,7 +67,7 @@ QUANTISED = (
 
 def is_quantised(graph: Graph) -> bool:
     """Whether any operator of the graph rounds to integers."""
-    return any(part in op.op_type for op in graph.operators for part in QUANTISED)
+    return any(part in op.op_type for op in graph.operators for part in QUANTISED_OPERATORS)
 
 
 def tolerance_for(graph: Graph) -> float | None:
@@ -93,7 +93,7 @@ def differences(got: Values, expected: Values, tolerance: float | None = None) -
     return found
 
 
-def random_of(first: Values, second: Values) -> tuple[str, ...]:
+def random_outputs(first: Values, second: Values) -> tuple[str, ...]:
     """The names of outputs that differ between two answers of one device to the same inputs."""
     return tuple(name for name in first if differences({name: second[name]}, {name: first[name]}))
 

@@ -12,10 +12,10 @@ from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import UsageError
 from edgepart.planner.model.graph import Graph
 
-DIVIDING = ("Div", "Mod")
+DIVIDING_OPERATORS = ("Div", "Mod")
 """Operators that end the whole process if they divide integers by zero."""
 
-ITEMS = 2
+SEQUENCE_ITEMS = 2
 """Number of items in a made-up sequence."""
 
 
@@ -26,7 +26,7 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Value]:
     quantised numbers are. Wider integers are 0 or 1, because they may be indices; in a model with divisions integers are
     at least 1. Raises UsageError for an input of unknown shape, or of a type that cannot be made up."""
     draw = np.random.default_rng(seed)
-    lowest = 1 if any(op.op_type in DIVIDING for op in graph.operators) else 0
+    lowest = 1 if any(op.op_type in DIVIDING_OPERATORS for op in graph.operators) else 0
     made: dict[str, Value] = {}
     for name in graph.inputs:
         tensor = graph.tensors[name]
@@ -39,7 +39,7 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Value]:
     return made
 
 
-def made_up(dtype: str, shape: tuple[int, ...], name: str, seed: int = 0) -> Any:
+def sample_value(dtype: str, shape: tuple[int, ...], name: str, seed: int = 0) -> Any:
     """A value for an input of that ONNX element type, for a model of which nothing else is known. Integers are at least 1,
     so that a model can divide by them; those wider than a byte are 1, which is also good as an index. Floating-point
     numbers lie from 0 to 1, as pixels do; for odd seeds they are normally distributed. Raises UsageError for a type that
@@ -70,7 +70,7 @@ def _of_type(kind: TypeProto, name: str, draw: np.random.Generator, lowest: int)
     """A value of a sequence, optional or tensor type; unknown dimensions are 1."""
     match kind.WhichOneof("value"):
         case "sequence_type":
-            return [_of_type(kind.sequence_type.elem_type, name, draw, lowest) for _ in range(ITEMS)]
+            return [_of_type(kind.sequence_type.elem_type, name, draw, lowest) for _ in range(SEQUENCE_ITEMS)]
         case "optional_type":
             return _of_type(kind.optional_type.elem_type, name, draw, lowest)
         case "tensor_type":

@@ -17,13 +17,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from edgepart.agent.cluster.state.bindings import SEPARATOR
+from edgepart.agent.cluster.state.bindings import VARIANT_SEPARATOR
 from edgepart.agent.cluster.state.events import RIGHT, SUSPECT, UNTRIED, WRONG, PlanTried, TryPlan
 from edgepart.agent.serving.loaded_plans import HeldPlan
 from edgepart.agent.serving.requester import Requester
 from edgepart.agent.verify import input_rounding
-from edgepart.agent.verify.rounding_error import made_up_for
-from edgepart.agent.verify.same_answer import differences, is_float, random_of
+from edgepart.agent.verify.rounding_error import sample_inputs_for
+from edgepart.agent.verify.same_answer import differences, is_float, random_outputs
 from edgepart.agent.wire.inference import NO_EPOCH, Epoch
 from edgepart.planner.errors import (
     ClusterError,
@@ -42,12 +42,12 @@ log = logging.getLogger(__name__)
 DEADLINE_S = 60.0
 """Seconds for each answer that is compared. With a longer time slower models can be tried; with a shorter one a deployment
 that could not be tried serves sooner."""
-TAKES = 2.5
+SESSION_BYTES_PER_MODEL_BYTE = 2.5
 """Memory of one session over a model, in multiples of the model's size, about: its weights as they are in the file and
 packed, and something for the tensors."""
 LEAST_BYTES = 200_000_000
 """The least memory that a session takes beyond the model's size, in bytes: ONNX Runtime, and small models."""
-NAME = "tried"
+TRYOUT_SUFFIX = "tried"
 """Part of the deployment name of the requests that try a plan; no user can give such a name."""
 
 
@@ -101,7 +101,7 @@ class Tryout:
         held = self._held(order.deployment, order.epoch)
         if held is None:
             raise Unavailable("the plan is not here any more")
-        inputs = dict(made_up_for(held.plan))
+        inputs = dict(sample_inputs_for(held.plan))
         expected = await self._expected(order, held.plan, inputs)
         try:
             answers = await self._answers(order, held, inputs)
@@ -130,7 +130,7 @@ class Tryout:
                         order.deployment,
                         error,
                     )
-        wanted = int(max(TAKES * order.model_bytes, order.model_bytes + LEAST_BYTES))
+        wanted = int(max(SESSION_BYTES_PER_MODEL_BYTE * order.model_bytes, order.model_bytes + LEAST_BYTES))
         room = self._room_bytes()
         if wanted > room:
             log.info(
@@ -156,7 +156,7 @@ class Tryout:
     ) -> list[dict[str, Any]]:
         """The answer of each of the plan's replicas. Nothing is rounded, as rounding_error.py measures that."""
         at, plan = epoch or order.epoch, held.plan
-        name = f"{order.deployment}{SEPARATOR}{NAME}"
+        name = f"{order.deployment}{VARIANT_SEPARATOR}{TRYOUT_SUFFIX}"
         self._requester.activate(name, at, plan, held.nodes, held.constants, order.deployment)
         names = tuple(info.name for info in plan.outputs)
         try:
@@ -170,7 +170,7 @@ class Tryout:
 
 def _steady(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     """The outputs that are equal in two answers to the same inputs, so that they are not random."""
-    random = random_of(first, second)
+    random = random_outputs(first, second)
     return {name: value for name, value in first.items() if name not in random}
 
 
@@ -185,8 +185,8 @@ async def _faults(
     if expected is not None:
         if not differences(answer, expected.outputs, tolerance):
             return []
-        return input_rounding.faults(
-            answer, expected.outputs, await expected.again(input_rounding.nudged(inputs)), tolerance
+        return input_rounding.unexplained_differences(
+            answer, expected.outputs, await expected.again(input_rounding.nudge_inputs(inputs)), tolerance
         )
     faults = []
     for info in plan.outputs:

@@ -50,12 +50,12 @@ class PrepareProgram:
 
 
 @dataclass(frozen=True, slots=True)
-class GoOn:
+class Continue:
     """Make the next session: the agent has rested after the last one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Time:
+class TimeSegment:
     """Run a segment on made-up inputs. Answered by ("timed", seconds or None)."""
 
     number: int
@@ -64,25 +64,25 @@ class Time:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class ReleaseProgram:
     """Forget a program. Not answered."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopRun:
     """End this run, even if it has yet to begin. Not answered."""
 
     run: int
 
 
 @dataclass(frozen=True, slots=True)
-class GiveBack:
+class ReturnFreedMemory:
     """Return freed memory to the operating system. Not answered."""
 
 
-Order = PrepareProgram | GoOn | Time | Release | Stop | GiveBack
+Order = PrepareProgram | Continue | TimeSegment | ReleaseProgram | StopRun | ReturnFreedMemory
 
 DONE, WANTS, FAILED = "done", "wants", "failed"
 """Answers to a run: all outputs are at their offsets; packed outputs need so many bytes; the run failed."""
@@ -111,7 +111,7 @@ _HEAD = struct.Struct("<cQIIH")
 
 
 @dataclass(frozen=True, slots=True)
-class UsualRun:
+class ArrayRun:
     """Run a segment whose inputs and outputs are all plain arrays of the types and shapes in the plan. Most runs are of
     this kind, so this message must be fast to make and to read."""
 
@@ -127,12 +127,12 @@ class UsualRun:
         return head + struct.pack(f"<{count}Q", *self.offsets)
 
 
-def run_from_bytes(data: bytes) -> RunSegment | UsualRun:
+def run_from_bytes(data: bytes) -> RunSegment | ArrayRun:
     """The run that an agent sent."""
     if data[:1] == _GENERAL:
         return RunSegment(*msgpack.unpackb(data[1:], use_list=False, strict_map_key=False))
     _, run, program, segment, count = _HEAD.unpack_from(data)
-    return UsualRun(run, program, segment, struct.unpack_from(f"<{count}Q", data, _HEAD.size))
+    return ArrayRun(run, program, segment, struct.unpack_from(f"<{count}Q", data, _HEAD.size))
 
 
 DONE_BYTES = msgpack.packb((DONE,))
@@ -156,22 +156,22 @@ def answer_from_bytes(data: bytes) -> tuple[Any, ...]:
     return answer
 
 
-KINDS: dict[str, type[EdgepartError]] = {
+ERROR_KINDS: dict[str, type[EdgepartError]] = {
     cls.__name__: cls for cls in (RequestError, ModelError, InternalError)
 }
 
 
-def failure(error: Exception) -> tuple[str, str, str]:
+def error_to_answer(error: Exception) -> tuple[str, str, str]:
     """An answer that says what went wrong."""
-    kind = next((name for name, cls in KINDS.items() if isinstance(error, cls)), InternalError.__name__)
+    kind = next((name for name, cls in ERROR_KINDS.items() if isinstance(error, cls)), InternalError.__name__)
     text = str(error) if isinstance(error, EdgepartError) else f"{type(error).__name__}: {error}"
     return FAILED, kind, text
 
 
-def to_error(answer: Sequence[Any]) -> EdgepartError:
-    """The error that `failure` packed."""
+def answer_to_error(answer: Sequence[Any]) -> EdgepartError:
+    """The error that `error_to_answer` packed."""
     _, kind, text = answer
-    return KINDS.get(kind, InternalError)(text)
+    return ERROR_KINDS.get(kind, InternalError)(text)
 
 
 def is_plain(value: Any) -> bool:
@@ -184,6 +184,6 @@ def is_plain(value: Any) -> bool:
     )
 
 
-def is_usual(port: Port, dtype: np.dtype[Any] | None) -> bool:
+def has_known_array(port: Port, dtype: np.dtype[Any] | None) -> bool:
     """Whether the port's values are arrays of numbers whose type and shape are known before a run."""
     return port.piece.region.rank > 0 and dtype is not None and dtype.kind in "biufc" and is_native(dtype)

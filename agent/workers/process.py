@@ -50,7 +50,7 @@ class Death:
         return f"ended with {signal.Signals(-self.status).name}"
 
 
-class Ended(Exception):
+class WorkerEnded(Exception):
     """The process is gone, or its end of a connection is closed."""
 
     def __init__(self, process: WorkerProcess) -> None:
@@ -112,7 +112,7 @@ class WorkerProcess:
             with self._asking:
                 return orders.answer_from_bytes(self._told.recv_bytes())
         except (EOFError, OSError) as error:
-            raise Ended(self) from error
+            raise WorkerEnded(self) from error
 
     def tell(self, order: orders.Order) -> None:
         """Send an order that is not answered. Nothing happens if the process is gone, which `ended` reports."""
@@ -125,7 +125,7 @@ class WorkerProcess:
                 self._runs.send(message)
                 return orders.answer_from_bytes(self._runs.receive())
         except (EOFError, OSError) as error:
-            raise Ended(self) from error
+            raise WorkerEnded(self) from error
 
     def kill(self, why: str) -> None:
         """End the process. If it has ended already, `why` is not kept as the reason."""

@@ -22,11 +22,11 @@ import numpy as np
 from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.execution.copies import Scratch
 from edgepart.agent.execution.nchwc_array import KeptBlocked
-from edgepart.agent.execution.prepared import describe
+from edgepart.agent.execution.prepared import describe_segment
 from edgepart.agent.wire.dtypes import element_dtype
 from edgepart.agent.wire.tensors import Value, pack_arrays, unpack_arrays
 from edgepart.agent.workers import orders
-from edgepart.agent.workers.process import Death, Ended, WorkerProcess
+from edgepart.agent.workers.process import Death, WorkerEnded, WorkerProcess
 from edgepart.agent.workers.shared_memory import SharedMemory
 from edgepart.planner.errors import (
     CrashError,
@@ -40,7 +40,7 @@ from edgepart.planner.region import Array
 
 log = logging.getLogger(__name__)
 
-CRASHES = 3
+CRASHES_TOLERATED = 3
 """A model that crashed this often while it served is set aside. A larger number lets a model continue that rarely crashes,
 at the cost of as many pauses."""
 GRACE_S = 2.0
@@ -51,7 +51,7 @@ ABANDONED_S = 20.0
 one more often saves starting the worker again."""
 JOIN_S = 10.0
 """The most seconds to wait, when the agent stops, for a worker that was just being started and has been killed."""
-NOT_HERE = "this deployment is not computed here any more"
+NOT_COMPUTED_HERE = "this deployment is not computed here any more"
 RETRY_S = (0.5, 5.0)
 """The first and the longest pause before a worker that could not be started is tried again, in seconds."""
 
@@ -135,14 +135,14 @@ class Worker:
             try:
                 with self._blame_ambiguous():
                     self._load(self._alive(), made, rest)
-            except Ended as end:
+            except WorkerEnded as end:
                 if (death := self._handle_death(end.process)).ordered:
                     raise Unavailable(f"the worker {death}") from end
                 # Either a run or the loading ended the worker; loading again with no run beside it shows which.
                 with self._running:
                     try:
                         self._load(self._alive(), made, rest)
-                    except Ended as again:
+                    except WorkerEnded as again:
                         raise self._loading_error(made, self._handle_death(again.process)) from again
             with self._state:
                 self._programs[number] = made
@@ -168,7 +168,7 @@ class Worker:
             process = self._process
             made.fault = made.fault or "its plan is not loaded here any more"
         if process is not None:
-            process.tell(orders.Release(made.number))
+            process.tell(orders.ReleaseProgram(made.number))
 
     def time(self, made: RemoteProgram, segment: int, budget_s: float) -> float | None:
         """As RunnableProgram.best_s. None also if the worker ended over it: the first request will say why."""
@@ -176,12 +176,12 @@ class Worker:
             process = self._alive()
             try:
                 with self._blame_ambiguous():
-                    answer = process.ask(orders.Time(made.number, segment, budget_s))
-            except Ended as end:
+                    answer = process.ask(orders.TimeSegment(made.number, segment, budget_s))
+            except WorkerEnded as end:
                 self._handle_death(end.process)
                 return None
         if answer[0] == orders.FAILED:
-            raise orders.to_error(answer)
+            raise orders.answer_to_error(answer)
         seconds: float | None = answer[1]
         return seconds
 
@@ -192,7 +192,7 @@ class Worker:
             self._closing = tuple(one for one in (self._process, self._starting) if one is not None)
             self._process = None
         for process in self._closing:
-            process.kill(NOT_HERE)
+            process.kill(NOT_COMPUTED_HERE)
         self.memory.close()
 
     def join(self) -> None:
@@ -208,7 +208,7 @@ class Worker:
         with self._state:
             process = self._process
         if process is not None:
-            process.tell(orders.GiveBack())
+            process.tell(orders.ReturnFreedMemory())
 
     @property
     def pid(self) -> int | None:
@@ -244,9 +244,9 @@ class Worker:
         answer = process.ask(orders.PrepareProgram(made.number, made.program, made.transfers))
         while answer[0] == orders.MADE:
             rest(answer[1])
-            answer = process.ask(orders.GoOn())
+            answer = process.ask(orders.Continue())
         if answer[0] == orders.FAILED:
-            raise orders.to_error(answer)
+            raise orders.answer_to_error(answer)
         _, dtypes, block, tensors, types = answer
         found = {tensor: element_dtype(name) for tensor, name in dtypes.items()}
         made.dtypes = {tensor: dtype for tensor, dtype in found.items() if dtype is not None}
@@ -257,7 +257,7 @@ class Worker:
         """The error for a program during whose loading two processes ended, the second one with nothing else to do."""
         if not death.is_crash:
             return Unavailable(f"the worker {death} while it loaded a plan")
-        segments = ", ".join(describe(one) for one in made.program.segments[:3])
+        segments = ", ".join(describe_segment(one) for one in made.program.segments[:3])
         made.fault = f"crashes ONNX Runtime while it is loaded (the worker {death}): {segments}"
         self._crashed(made.fault)
         return CrashError(made.fault)
@@ -283,7 +283,7 @@ class Worker:
                 self._starting = process
             try:
                 if self._closed.is_set():
-                    process.kill(NOT_HERE)
+                    process.kill(NOT_COMPUTED_HERE)
                 process.await_ready()
                 loaded = self._load_all(process)
             finally:
@@ -293,7 +293,7 @@ class Worker:
                 if loaded and not self._closed.is_set():
                     self._process = process
                     return process
-            process.kill(NOT_HERE)
+            process.kill(NOT_COMPUTED_HERE)
             process.death()
 
     def _load_all(self, process: WorkerProcess) -> bool:
@@ -303,7 +303,7 @@ class Worker:
         for made in programs:
             try:
                 self._load(process, made, lambda _: None)
-            except Ended:
+            except WorkerEnded:
                 death = process.death()
                 log.error("worker of %s %s while it loaded its programs again", self.name, death)
                 self._loading_error(made, death)
@@ -368,7 +368,7 @@ class Worker:
                     if not wanted():
                         raise Unavailable("the run was stopped before it began")
                     return self._exchange(process, number, made, segment, inputs)
-                except Ended as end:
+                except WorkerEnded as end:
                     raise self._run_error(made, segment, end) from end
                 finally:
                     self._run = None
@@ -379,7 +379,7 @@ class Worker:
             process, run = self._process, self._run
         if process is None or run is None or run[1] is not made:
             return
-        process.tell(orders.Stop(run[0]))
+        process.tell(orders.StopRun(run[0]))
         grace = threading.Timer(GRACE_S, self._end_run, [process, run[0]])
         grace.daemon = True
         grace.start()
@@ -415,12 +415,12 @@ class Worker:
                 return self._run_on_arrays(process, number, made, segment, inputs, types)
             body, metas = self._pack_inputs(inputs)
         except MemoryError as error:
-            what = describe(made.program.segments[segment])
+            what = describe_segment(made.program.segments[segment])
             raise RequestError(f"this device has not the memory for {what}: {error}") from error
         packed = self.memory.offset(body) or 0, body.nbytes, metas
         answer = process.exchange(orders.RunSegment(number, made.number, segment, packed).to_bytes())
         if answer[0] != orders.WANTS:
-            raise orders.to_error(answer)
+            raise orders.answer_to_error(answer)
         return self._receive_outputs(process, answer[1], answer[2])
 
     def _run_on_arrays(
@@ -440,7 +440,7 @@ class Worker:
         for port, dtype, array in zip(one.inputs, types, inputs, strict=False):
             if array.dtype != dtype or array.shape != port.piece.region.shape:
                 raise RequestError(
-                    f"{describe(one)} was given {port.piece.tensor} as {array.dtype}{list(array.shape)}, "
+                    f"{describe_segment(one)} was given {port.piece.tensor} as {array.dtype}{list(array.shape)}, "
                     f"not {dtype}{list(port.piece.region.shape)}"
                 )
             if (at := memory.offset(array)) is None:
@@ -453,9 +453,9 @@ class Worker:
             for port, dtype in zip(one.outputs, types[len(inputs) :], strict=True)
         ]
         offsets += [memory.offset(array) or 0 for array in outputs]
-        answer = process.exchange(orders.UsualRun(number, made.number, segment, tuple(offsets)).to_bytes())
+        answer = process.exchange(orders.ArrayRun(number, made.number, segment, tuple(offsets)).to_bytes())
         if answer[0] != orders.DONE:
-            raise orders.to_error(answer)
+            raise orders.answer_to_error(answer)
         return outputs
 
     def _pack_inputs(self, inputs: Sequence[Value]) -> tuple[Array, tuple[Any, ...]]:
@@ -478,20 +478,20 @@ class Worker:
             offset = self.memory.offset(body) or 0
         answer = process.exchange(offset.to_bytes(8, "little", signed=True))
         if answer[0] == orders.FAILED:
-            raise orders.to_error(answer)
+            raise orders.answer_to_error(answer)
         return unpack_arrays(metas, body.data)
 
-    def _run_error(self, made: RemoteProgram, segment: int, end: Ended) -> EdgepartError:
+    def _run_error(self, made: RemoteProgram, segment: int, end: WorkerEnded) -> EdgepartError:
         ambiguous, death = self._ambiguous, self._handle_death(end.process)
-        what = describe(made.program.segments[segment])
+        what = describe_segment(made.program.segments[segment])
         if death.ordered:
             return RequestError(f"{what} was stopped: {death.why}")
         if not death.is_crash or ambiguous:
             return Unavailable(f"the worker {death} while it computed {what}")
         self._crashes += 1
-        if self._crashes == CRASHES:
+        if self._crashes == CRASHES_TOLERATED:
             self._crashed(
-                f"crashes ONNX Runtime ({CRASHES} times while it served; the last worker {death}): {what}"
+                f"crashes ONNX Runtime ({CRASHES_TOLERATED} times while it served; the last worker {death}): {what}"
             )
         return WorkerDied(f"the worker {death} while it computed {what}")
 

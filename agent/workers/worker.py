@@ -24,7 +24,13 @@ import onnxruntime as ort
 
 from edgepart.agent.execution.compile.cache import Compiled
 from edgepart.agent.execution.compile.compiler import Compiler
-from edgepart.agent.execution.sessions import SILENT, BoundRun, LoadedSegment, PreparedProgram, Sessions
+from edgepart.agent.execution.sessions import (
+    LOG_FATAL_ONLY,
+    BoundRun,
+    LoadedSegment,
+    PreparedProgram,
+    Sessions,
+)
 from edgepart.agent.host.process_memory import give_back, share_heaps
 from edgepart.agent.storage.store import Store
 from edgepart.agent.wire.dtypes import element_name
@@ -34,11 +40,11 @@ from edgepart.agent.workers.channel import Channel
 from edgepart.agent.workers.shared_memory import MappedMemory
 from edgepart.planner.errors import EdgepartError, InternalError, RequestError
 
-MOST_KEPT = 256
+BOUND_RUNS_KEPT = 256
 """Number of bound runs that are kept, because binding takes about as long as a tiny operator."""
 log = logging.getLogger(__name__)
 
-KILLED_FIRST = 900
+OOM_SCORE_ADJ = 900
 """The worker's oom_score_adj (-1000 to 1000), so that the kernel ends a worker before its agent if memory runs out."""
 
 
@@ -55,7 +61,9 @@ class WorkerPrograms:
         self._told = told
         self._runs = runs
         self._memory = memory
-        self._waiting: SimpleQueue[orders.PrepareProgram | orders.Time | orders.GoOn] = SimpleQueue()
+        self._waiting: SimpleQueue[orders.PrepareProgram | orders.TimeSegment | orders.Continue] = (
+            SimpleQueue()
+        )
         self._programs: dict[int, PreparedProgram] = {}
         self._kept: dict[tuple[int, int, tuple[int, ...]], BoundRun] = {}
         """Bound runs by program, segment and offsets, the oldest first."""
@@ -68,7 +76,7 @@ class WorkerPrograms:
             rest=self._rest,
         )
         self._options = ort.RunOptions()
-        self._options.log_severity_level = SILENT
+        self._options.log_severity_level = LOG_FATAL_ONLY
         self._lock = Lock()
         self._running = -1
         self._stopped = -1
@@ -96,19 +104,19 @@ class WorkerPrograms:
 
     def _take(self, order: orders.Order) -> None:
         match order:
-            case orders.PrepareProgram() | orders.Time() | orders.GoOn():
+            case orders.PrepareProgram() | orders.TimeSegment() | orders.Continue():
                 self._waiting.put(order)
-            case orders.Release(number):
+            case orders.ReleaseProgram(number):
                 if (prepared := self._programs.pop(number, None)) is not None:
                     for key in [key for key in list(self._kept) if key[0] == number]:
                         self._kept.pop(key, None)
                     self._sessions.release(prepared)
-            case orders.Stop(run):
+            case orders.StopRun(run):
                 with self._lock:
                     self._stopped = run
                     if run == self._running:
                         self._options.terminate = True
-            case orders.GiveBack():
+            case orders.ReturnFreedMemory():
                 give_back()
             case _:
                 assert_never(order)
@@ -121,10 +129,10 @@ class WorkerPrograms:
                     self._prepare(order) if isinstance(order, orders.PrepareProgram) else self._time(order)
                 )
             except EdgepartError as error:
-                answer = orders.failure(error)
+                answer = orders.error_to_answer(error)
             except Exception as error:
                 log.exception("a worker's order failed inside")
-                answer = orders.failure(error)
+                answer = orders.error_to_answer(error)
             self._told.send_bytes(orders.answer_to_bytes(*answer))
 
     def _prepare(self, order: orders.PrepareProgram) -> tuple[Any, ...]:
@@ -139,8 +147,8 @@ class WorkerPrograms:
         self._told.send_bytes(orders.answer_to_bytes(orders.MADE, took_s))
         self._waiting.get()
 
-    def _time(self, order: orders.Time | orders.GoOn) -> tuple[Any, ...]:
-        if isinstance(order, orders.GoOn):
+    def _time(self, order: orders.TimeSegment | orders.Continue) -> tuple[Any, ...]:
+        if isinstance(order, orders.Continue):
             raise InternalError("a worker was told to go on with nothing")
         prepared = self._programs.get(order.number)
         took_s = prepared.best_s(order.segment, order.budget_s) if prepared is not None else None
@@ -148,12 +156,12 @@ class WorkerPrograms:
 
     # Runs
 
-    def _run(self, order: orders.RunSegment | orders.UsualRun) -> bytes:
+    def _run(self, order: orders.RunSegment | orders.ArrayRun) -> bytes:
         with self._lock:
             self._running, self._options.terminate = order.run, order.run == self._stopped
         answer: tuple[Any, ...] = (orders.DONE,)
         try:
-            if isinstance(order, orders.UsualRun):
+            if isinstance(order, orders.ArrayRun):
                 self._bound(order).run(self._options)
             else:
                 loaded = self._programs[order.program].loaded[order.segment]
@@ -161,14 +169,16 @@ class WorkerPrograms:
         except Exception as error:
             if not isinstance(error, EdgepartError):
                 log.exception("a run failed inside")
-            answer = orders.failure(error)
+            answer = orders.error_to_answer(error)
         with self._lock:
             self._running = -1
             if order.run == self._stopped:
-                answer = orders.failure(RequestError("the run was stopped: nobody waits for it any more"))
+                answer = orders.error_to_answer(
+                    RequestError("the run was stopped: nobody waits for it any more")
+                )
         return orders.DONE_BYTES if len(answer) == 1 else orders.answer_to_bytes(*answer)
 
-    def _bound(self, order: orders.UsualRun) -> BoundRun:
+    def _bound(self, order: orders.ArrayRun) -> BoundRun:
         """The run bound to the order's offsets. Bound runs are kept, as the same offsets are used again and again."""
         key = order.program, order.segment, order.offsets
         bound = self._kept.get(key)
@@ -182,7 +192,7 @@ class WorkerPrograms:
             ]
             count = len(loaded.segment.inputs)
             bound = self._kept[key] = loaded.bind(arrays[:count], arrays[count:])
-            if len(self._kept) > MOST_KEPT:
+            if len(self._kept) > BOUND_RUNS_KEPT:
                 del self._kept[next(iter(self._kept))]
         return bound
 
@@ -209,7 +219,7 @@ class WorkerPrograms:
 def _types(loaded: LoadedSegment) -> tuple[str, ...] | None:
     """numpy's names of the types of a segment's inputs and outputs; None unless all of them are usual (orders.py)."""
     ports = [(port, loaded.dtypes[port.name]) for port in (*loaded.segment.inputs, *loaded.segment.outputs)]
-    if not loaded.plain or not all(orders.is_usual(port, dtype) for port, dtype in ports):
+    if not loaded.plain or not all(orders.has_known_array(port, dtype) for port, dtype in ports):
         return None
     return tuple(dtype.str for _, dtype in ports if dtype is not None)
 
@@ -222,7 +232,7 @@ def _limit(settings: orders.WorkerSettings) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (settings.memory_bytes, settings.memory_bytes))
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
-            file.write(str(KILLED_FIRST))
+            file.write(str(OOM_SCORE_ADJ))
     except OSError as error:
         log.info("the kernel may end this agent before its worker if memory runs out: %s", error)
 

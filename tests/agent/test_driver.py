@@ -206,7 +206,7 @@ def test_a_disk_that_hangs_holds_up_nothing_and_the_core_is_told_when_it_has_wri
     async def work(driver: Driver, script: Script, fakes: Fakes) -> None:
         fakes.disk.clear()
         script.effects = [*ALL, events.PersistTerm(8), events.PersistDeployments((GONE,))]
-        script.effects += [events.PersistDrains(()), events.Discharged("removed")]
+        script.effects += [events.PersistDrains(()), events.RemovedFromCluster("removed")]
         script.at = 0.0
         driver.post(events.LeaveRequested())
         assert isinstance(await script.next(), events.LeaveRequested)

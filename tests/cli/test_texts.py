@@ -14,7 +14,7 @@ from rich.text import Text
 from typer.main import get_command
 
 import edgepart
-from edgepart.agent.cluster.membership.roster import named
+from edgepart.agent.cluster.membership.roster import replace_node_ids
 from edgepart.agent.wire.inference import NODE_BITS, Epoch
 from edgepart.cli import output
 from edgepart.cli.main import app
@@ -93,9 +93,10 @@ def test_an_epoch_is_read_as_a_term_and_a_number() -> None:
 def test_members_are_called_by_their_names(names: dict[str, str], stranger: str) -> None:
     for node, name in names.items():
         assert (
-            named(f"node {node}: its link ended, {node}/x", names) == f"node {name}: its link ended, {name}/x"
+            replace_node_ids(f"node {node}: its link ended, {node}/x", names)
+            == f"node {name}: its link ended, {name}/x"
         )
     if stranger not in names:
-        assert named(stranger, names) == stranger
+        assert replace_node_ids(stranger, names) == stranger
     digest = "0" * 64
-    assert named(digest, names) == digest
+    assert replace_node_ids(digest, names) == digest

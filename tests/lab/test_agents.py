@@ -12,7 +12,7 @@ from benchmarks.models.model import save
 from tests.lab.cluster import cluster
 from tests.lab.hosts import Host
 from tests.lab.lab import Lab
-from tests.processes.asking import alone, deploy, differences, infer
+from tests.processes.asking import deploy, differences, infer, run_alone
 
 pytestmark = pytest.mark.processes
 
@@ -46,7 +46,7 @@ def test_they_find_each_other_answer_and_miss_who_is_cut_off(possible: None, den
         before = lab.traffic()
         assert len(deploy(running, dense, "dense", "--strategy", "bbgrap")["devices"]) == 3
         inputs = {"x": np.random.default_rng(0).standard_normal((1, WIDTH), np.float32)}
-        expected = alone(dense, inputs)
+        expected = run_alone(dense, inputs)
         for agent in running.living:
             assert not differences(infer(agent, "dense", inputs), expected)
         after = lab.traffic()

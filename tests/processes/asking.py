@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.comparing import Values, alone, differences
+from benchmarks.comparing import Values, differences, run_alone
 
 from edgepart.cli.client import Client
 from edgepart.cli.local import LocalAgent, LocalCluster, edgepart
 from edgepart.cli.options import AgentTarget
 from edgepart.cli.traffic import RequestTraffic, Tally
 
-__all__ = ["alone", "deploy", "differences", "infer", "requests_during", "target", "undeploy"]
+__all__ = ["deploy", "differences", "infer", "requests_during", "run_alone", "target", "undeploy"]
 
 
 def deploy(cluster: LocalCluster, path: Path, name: str, *options: str) -> Any:

@@ -10,7 +10,7 @@ from benchmarks.models import light, real_models, sample_inputs
 from edgepart.cli.local import LocalCluster
 from edgepart.planner.model.load import load_graph
 from tests.nightly import nightly
-from tests.processes.asking import alone, deploy, differences, infer, undeploy
+from tests.processes.asking import deploy, differences, infer, run_alone, undeploy
 
 pytestmark = pytest.mark.processes
 
@@ -30,7 +30,7 @@ def test_squeezenet_under_every_strategy_on_three_agents(trio: LocalCluster, way
     inputs = sample_inputs(load_graph(path))
     plan = deploy(trio, path, "squeezenet", "--strategy", *way)
     for agent in trio.living:
-        assert not differences(infer(agent, "squeezenet", inputs), alone(path, inputs))
+        assert not differences(infer(agent, "squeezenet", inputs), run_alone(path, inputs))
     assert plan["strategy"] == way[0]
     if way != ("auto",):  # which takes as many as help, and one where splitting would lose
         assert len(plan["devices"]) == (1 if way == ("single",) else 3)
@@ -43,5 +43,5 @@ def test_a_trained_model_from_a_package(trio: LocalCluster, number: int) -> None
     inputs = model.inputs(0)
     shapes = [f"--shape={name}={','.join(map(str, shape))}" for name, shape in model.shapes.items()]
     deploy(trio, Path(model.path), model.name, *shapes)
-    assert not differences(infer(trio.first, model.name, inputs), alone(Path(model.path), inputs))
+    assert not differences(infer(trio.first, model.name, inputs), run_alone(Path(model.path), inputs))
     undeploy(trio, model.name)

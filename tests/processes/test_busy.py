@@ -17,7 +17,7 @@ from benchmarks.models import light, sample_inputs
 from edgepart.agent.host.system import thread_times
 from edgepart.cli.local import LocalCluster
 from edgepart.planner.model.load import load_graph
-from tests.processes.asking import alone, deploy, differences, infer
+from tests.processes.asking import deploy, differences, infer, run_alone
 
 pytestmark = [
     pytest.mark.processes,
@@ -69,7 +69,7 @@ def load(pair: LocalCluster) -> Iterator[None]:
 def test_a_load_of_some_seconds_makes_no_plan_and_no_suspect(pair: LocalCluster) -> None:
     model = light("squeezenet")
     inputs = sample_inputs(load_graph(model))
-    expected = alone(model, inputs)
+    expected = run_alone(model, inputs)
     pair.wait(lambda: all(row["starved"] for row in pair.status()["members"]), "them to be starved")
     deploy(pair, model, "net", "--search-budget", "1")
     (before,) = pair.status()["deployments"]

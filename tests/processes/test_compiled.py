@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 
 from edgepart.cli.local import LocalAgent, LocalCluster
 from edgepart.planner.model.load import load_graph
-from tests.processes.asking import alone, deploy, differences, infer
+from tests.processes.asking import deploy, differences, infer, run_alone
 
 pytestmark = pytest.mark.processes
 
@@ -54,7 +54,7 @@ def in_a_segment(folder: Path) -> Path:
 def test_compiled_segments_survive_a_restart_and_damaged_ones_are_made_again(tmp_path: Path) -> None:
     model = in_a_segment(tmp_path)
     inputs = sample_inputs(load_graph(model))
-    expected = alone(model, inputs)
+    expected = run_alone(model, inputs)
     with LocalCluster(["solo"], options=ALONE, folder=tmp_path, listen="127.0.0.1:0") as cluster:
         agent = cluster.first
         deploy(cluster, model, "net")
@@ -84,5 +84,5 @@ def test_none_is_kept_where_there_is_to_be_none(tmp_path: Path) -> None:
     options = (*ALONE, "--compiled", "0")
     with LocalCluster(["solo"], options=options, folder=tmp_path, listen="127.0.0.1:0") as cluster:
         deploy(cluster, model, "net")
-        assert not differences(infer(cluster.first, "net", inputs), alone(model, inputs))
+        assert not differences(infer(cluster.first, "net", inputs), run_alone(model, inputs))
         assert not (cluster.first.state / "compiled").exists()

@@ -17,7 +17,7 @@ from edgepart.cli.local import LocalAgent, LocalCluster
 from edgepart.cli.output import GOES_ON
 from edgepart.planner.errors import ClusterError, Removed
 from edgepart.planner.model.load import load_graph
-from tests.processes.asking import alone, deploy, differences, infer, requests_during
+from tests.processes.asking import deploy, differences, infer, requests_during, run_alone
 from tests.processes.conftest import OPTIONS
 
 pytestmark = pytest.mark.processes
@@ -45,7 +45,7 @@ def give_key(cluster: LocalCluster, agent: LocalAgent) -> None:
 
 
 def test_a_box_is_drained_taken_back_and_removed_and_nothing_is_lost(victims: LocalCluster) -> None:
-    expected = alone(PATH, INPUTS)
+    expected = run_alone(PATH, INPUTS)
     deploy(victims, PATH, "squeezenet", "--strategy", "bbgrap")
     leader = victims.agents[victims.status()["leader"]]
     asked, other = (agent for agent in victims.living if agent is not leader)
@@ -107,7 +107,7 @@ def test_whoever_waits_too_long_is_told_that_it_goes_on(victims: LocalCluster) -
     assert "it goes on" in done.stdout and "squeezenet" in done.stdout
     drains = victims.status(asked)["drains"]
     assert [(d["name"], d["done"]) for d in drains] == [("b", False)]
-    assert not differences(infer(asked, "squeezenet", INPUTS), alone(PATH, INPUTS))
+    assert not differences(infer(asked, "squeezenet", INPUTS), run_alone(PATH, INPUTS))
     assert asked.type("undrain", "b")["state"] == "in"
     victims.wait(lambda: not victims.status(victims.agents["c"])["drains"], "all to know")
 
@@ -117,7 +117,7 @@ def test_a_deployment_outlives_its_leader_that_dies_as_it_is_acknowledged(victim
     leader = victims.agents[victims.status()["leader"]]
     leader.type("deploy", str(PATH), "--name", "squeezenet", timeout_s=180)
     leader.kill()
-    expected = alone(PATH, INPUTS)
+    expected = run_alone(PATH, INPUTS)
 
     def serves() -> bool:
         return all(not differences(infer(agent, "squeezenet", INPUTS), expected) for agent in victims.living)
@@ -165,7 +165,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.nightly
 def test_an_agent_with_a_full_disk_serves_says_so_and_recovers(small_disk: Path) -> None:
-    expected = alone(PATH, INPUTS)
+    expected = run_alone(PATH, INPUTS)
     with LocalCluster(["a"], options=(*OPTIONS, "--compiled", "0"), folder=small_disk) as one:
         deploy(one, PATH, "squeezenet")
         agent = one.first

@@ -15,7 +15,7 @@ from benchmarks.models import light, sample_inputs
 from edgepart.cli.local import LocalCluster
 from edgepart.planner.model.load import load_graph
 from tests.lab.slow import sitecustomize as slow
-from tests.processes.asking import alone, deploy, differences, infer
+from tests.processes.asking import deploy, differences, infer, run_alone
 
 pytestmark = pytest.mark.processes
 
@@ -47,7 +47,7 @@ def test_work_moves_away_from_a_device_that_slows_down(tmp_path: Path) -> None:
     env = {name: {"PYTHONPATH": path, slow.VARIABLE: f"@{files[name]}"} for name in names}
     model = light("squeezenet")
     inputs = sample_inputs(load_graph(model))
-    expected = alone(model, inputs)
+    expected = run_alone(model, inputs)
     options = ("--threads", "1", "--no-mdns")
     with LocalCluster(names, options=options, env=env, folder=tmp_path, listen="127.0.0.1:0") as cluster:
         deploy(cluster, model, "net", "--strategy", "bbgrap", "--axis", "height", "--search-budget", "1")

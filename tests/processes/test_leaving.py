@@ -10,7 +10,7 @@ from benchmarks.models import light, sample_inputs
 from edgepart.cli.local import LocalAgent, LocalCluster
 from edgepart.planner.model.load import load_graph
 from tests.nightly import nightly
-from tests.processes.asking import alone, deploy, requests_during
+from tests.processes.asking import deploy, requests_during, run_alone
 
 pytestmark = pytest.mark.processes
 
@@ -34,7 +34,7 @@ def ready(agents: Sequence[LocalAgent]) -> bool:
 
 @pytest.mark.parametrize("role", ["the leader", *nightly("a follower")])
 def test_whoever_stops_goes_when_others_have_taken_over(victims: LocalCluster, role: str) -> None:
-    expected = alone(PATH, INPUTS)
+    expected = run_alone(PATH, INPUTS)
     deploy(victims, PATH, "net", "--strategy", "bbgrap")
     leader = victims.agents[victims.status()["leader"]]
     followers = [agent for agent in victims.living if agent is not leader]
@@ -53,7 +53,7 @@ def test_whoever_stops_goes_when_others_have_taken_over(victims: LocalCluster, r
 
 
 def test_a_loss_finds_a_plan_ready(victims: LocalCluster) -> None:
-    expected = alone(PATH, INPUTS)
+    expected = run_alone(PATH, INPUTS)
     deploy(victims, PATH, "net", "--strategy", "bbgrap")
     leader = victims.agents[victims.status()["leader"]]
     killed, asked = (agent for agent in victims.living if agent is not leader)

@@ -10,7 +10,7 @@ from benchmarks.models import light, sample_inputs
 from edgepart.cli.local import LocalAgent, LocalCluster
 from edgepart.planner.model.load import load_graph
 from tests.nightly import nightly
-from tests.processes.asking import alone, deploy, differences, infer, requests_during
+from tests.processes.asking import deploy, differences, infer, requests_during, run_alone
 
 pytestmark = pytest.mark.processes
 
@@ -25,7 +25,7 @@ def leader(cluster: LocalCluster) -> LocalAgent:
 
 @pytest.mark.parametrize("victim", ["the leader", *nightly("a follower", "the client's own agent")])
 def test_200_requests_while_an_agent_is_killed(victims: LocalCluster, victim: str) -> None:
-    expected = alone(PATH, INPUTS)
+    expected = run_alone(PATH, INPUTS)
     deploy(victims, PATH, "squeezenet", "--strategy", "bbgrap")
     leads = leader(victims)
     followers = [agent for agent in victims.living if agent is not leads]
@@ -43,7 +43,7 @@ def test_200_requests_while_an_agent_is_killed(victims: LocalCluster, victim: st
 
 
 def test_all_agents_restart_at_once_and_serve_again(victims: LocalCluster) -> None:
-    expected = alone(PATH, INPUTS)
+    expected = run_alone(PATH, INPUTS)
     deploy(victims, PATH, "squeezenet")
     for agent in victims.agents.values():
         agent.signal(signal.SIGKILL)
@@ -62,7 +62,7 @@ def test_all_agents_restart_at_once_and_serve_again(victims: LocalCluster) -> No
 
 @pytest.mark.nightly
 def test_an_agent_that_is_told_to_stop_leaves_and_nothing_is_lost(victims: LocalCluster) -> None:
-    expected = alone(PATH, INPUTS)
+    expected = run_alone(PATH, INPUTS)
     deploy(victims, PATH, "squeezenet", "--strategy", "bbgrap")
     leads = leader(victims)
     leaver = next(agent for agent in victims.living if agent is not leads)

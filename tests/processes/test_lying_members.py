@@ -28,7 +28,7 @@ from edgepart.agent.wire.inference import DeployOptions, Epoch
 from edgepart.cli.local import LocalAgent, LocalCluster
 from edgepart.planner.errors import ClusterError
 from edgepart.planner.model.load import load_graph
-from tests.processes.asking import alone, deploy, differences, infer
+from tests.processes.asking import deploy, differences, infer, run_alone
 from tests.processes.conftest import OPTIONS
 from tests.processes.liar import Liar, lying
 
@@ -71,7 +71,7 @@ def all_is_well(cluster: LocalCluster) -> None:
         )
 
     cluster.wait(agreed, "all to see each other and one leader")
-    expected = alone(PATH, INPUTS)
+    expected = run_alone(PATH, INPUTS)
     for agent in cluster.living:
         assert not differences(infer(agent, "squeezenet", INPUTS), expected)
 
@@ -83,7 +83,7 @@ def test_a_card_with_a_null_leaves_that_device_out_and_says_why(lied_to: tuple[L
     named(cluster, "plans are made without it: a card that cannot be read")
     assert "a card that cannot be read" in liar.row(cluster.first)["note"]
     deploy(cluster, PATH, "planned-anew")
-    assert not differences(infer(cluster.agents["b"], "planned-anew", INPUTS), alone(PATH, INPUTS))
+    assert not differences(infer(cluster.agents["b"], "planned-anew", INPUTS), run_alone(PATH, INPUTS))
     cluster.first.type("undeploy", "planned-anew")
     all_is_well(cluster)
 

@@ -17,7 +17,7 @@ from edgepart.agent.host.process_memory import SERVING_BYTES, WORKER_BYTES
 from edgepart.agent.host.system import own_bytes
 from edgepart.cli.local import LocalCluster
 from edgepart.planner.errors import ClusterError
-from tests.processes.asking import alone, deploy, differences, infer, undeploy
+from tests.processes.asking import deploy, differences, infer, run_alone, undeploy
 
 pytestmark = pytest.mark.processes
 
@@ -62,7 +62,7 @@ def test_it_deploys_answers_the_same_and_keeps_to_the_limit(trio: LocalCluster, 
     plan = deploy(trio, large, "large", "--memory-limit", str(LIMIT_BYTES))
     assert len(plan["devices"]) == 3 and WEIGHT_BYTES > 2 * LIMIT_BYTES
     inputs = {"x": np.random.default_rng(0).standard_normal((1, WIDTH), np.float32)}
-    expected = alone(large, inputs)
+    expected = run_alone(large, inputs)
     for _ in range(ROUNDS):
         for agent in trio.living:
             assert not differences(infer(agent, "large", inputs), expected)

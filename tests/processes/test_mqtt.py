@@ -11,7 +11,7 @@ from benchmarks.mosquitto import Mosquitto, program
 
 from edgepart.cli.local import LocalCluster
 from edgepart.planner.model.load import load_graph
-from tests.processes.asking import alone, deploy, differences, infer, requests_during
+from tests.processes.asking import deploy, differences, infer, requests_during, run_alone
 
 pytestmark = [
     pytest.mark.processes,
@@ -40,7 +40,7 @@ def pair(mosquitto: Mosquitto, tmp_path: Path) -> Iterator[LocalCluster]:
 def test_a_split_model_answers_right_and_again_after_the_broker_was_gone(
     pair: LocalCluster, mosquitto: Mosquitto
 ) -> None:
-    expected = alone(PATH, INPUTS)
+    expected = run_alone(PATH, INPUTS)
     plan = deploy(pair, PATH, "squeezenet", "--strategy", "bbgrap", "--axis", "height")
     assert len(plan["devices"]) == 2
     for agent in pair.living:

@@ -17,7 +17,7 @@ from edgepart.planner.model.load import load_graph
 from edgepart.planner.strategies.registry import PLACERS
 from tests.nightly import nightly
 from tests.planner.placing.models import branches, forked, looped
-from tests.processes.asking import alone, deploy, differences, infer, undeploy
+from tests.processes.asking import deploy, differences, infer, run_alone, undeploy
 
 pytestmark = pytest.mark.processes
 
@@ -38,7 +38,7 @@ def plan_of(cluster: LocalCluster, name: str) -> Any:
 def check(cluster: LocalCluster, path: Path, name: str, *options: str) -> Any:
     """Deployed, asked on every agent, and taken away again; its plan."""
     inputs = sample_inputs(load_graph(path))
-    expected = alone(path, inputs)
+    expected = run_alone(path, inputs)
     deploy(cluster, path, name, *options)
     plan = plan_of(cluster, name)
     for agent in cluster.living:

@@ -14,7 +14,7 @@ from benchmarks.models import light, sample_inputs
 from edgepart.cli.local import LocalAgent, LocalCluster
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.search.choose_relays import WHY
-from tests.processes.asking import alone, deploy, differences, infer, requests_during
+from tests.processes.asking import deploy, differences, infer, requests_during, run_alone
 
 pytestmark = pytest.mark.processes
 
@@ -36,7 +36,7 @@ def plan_of(agent: LocalAgent) -> Any:
 
 @pytest.mark.nightly
 def test_relays_answer_the_same_and_one_may_die(tmp_path: Path) -> None:
-    expected = alone(PATH, INPUTS)
+    expected = run_alone(PATH, INPUTS)
     environments = dict.fromkeys(NAMES, relaying("chain"))
     with LocalCluster(NAMES, options=("--threads", "1"), env=environments, folder=tmp_path) as cluster:
         made = deploy(cluster, PATH, "squeezenet", "--strategy", "bbgrap", "--axis", "channel")

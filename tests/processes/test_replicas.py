@@ -11,7 +11,7 @@ from benchmarks.models import light, sample_inputs
 
 from edgepart.cli.local import LocalAgent, LocalCluster
 from edgepart.planner.model.load import load_graph
-from tests.processes.asking import alone, deploy, requests_during
+from tests.processes.asking import deploy, requests_during, run_alone
 
 pytestmark = pytest.mark.processes
 
@@ -30,7 +30,7 @@ def served(agent: LocalAgent) -> float:
 
 @pytest.mark.nightly
 def test_replicas_share_the_requests_and_survive_each_other(victims: LocalCluster) -> None:
-    expected = alone(PATH, INPUTS)
+    expected = run_alone(PATH, INPUTS)
     deployed = deploy(victims, PATH, "squeezenet", "--objective", "throughput", "--strategy", "replicas")
     with urllib.request.urlopen(f"{victims.first.url}/api/models/squeezenet/plan", timeout=10) as answer:
         plan = json.load(answer)

@@ -14,7 +14,7 @@ from benchmarks.models import light, sample_inputs
 
 from edgepart.cli.local import LocalCluster, edgepart
 from edgepart.planner.model.load import load_graph
-from tests.processes.asking import alone, deploy, infer, undeploy
+from tests.processes.asking import deploy, infer, run_alone, undeploy
 
 pytestmark = pytest.mark.processes
 
@@ -30,7 +30,7 @@ def plan_of(cluster: LocalCluster, name: str) -> Any:
 
 
 def test_rounded_transfers_are_shorter_and_answers_as_far_off_as_is_said(trio: LocalCluster) -> None:
-    expected, sent = alone(PATH, INPUTS), {}
+    expected, sent = run_alone(PATH, INPUTS), {}
     for kind in ("float16", "int8"):
         deployed, plan = on_all_three(trio, kind)
         sent[kind] = sum(device["sent_bytes"] for device in plan["devices"].values())

@@ -23,7 +23,7 @@ from edgepart.agent.serving.shape_routing import MAX_WAITING
 from edgepart.cli.client import Client
 from edgepart.cli.local import LocalAgent, LocalCluster, edgepart
 from edgepart.planner.errors import EdgepartError
-from tests.processes.asking import alone, deploy, differences, infer, target, undeploy
+from tests.processes.asking import deploy, differences, infer, run_alone, target, undeploy
 
 pytestmark = pytest.mark.processes
 
@@ -92,7 +92,7 @@ def status_of(agent: LocalAgent, model: str, inputs: Values) -> tuple[int, str]:
 def test_pictures_of_every_size_while_an_agent_is_killed(victims: LocalCluster, tmp_path: Path) -> None:
     path = blurring(tmp_path / "blur.onnx")
     shapes = [(1, 3, 24, 24), (1, 3, 33, 17), (2, 3, 24, 24), (3, 3, 8, 40), (1, 3, 24, 25)]
-    cases = [(inputs, alone(path, inputs)) for inputs in (picture(*shape) for shape in shapes)]
+    cases = [(inputs, run_alone(path, inputs)) for inputs in (picture(*shape) for shape in shapes)]
     deploy(victims, path, "blur", "--strategy", "bbgrap", "--shape", "x=1,3,24,24")
     leads = victims.agents[victims.status()["leader"]]
     asked, killed = next(agent for agent in victims.living if agent is not leads), leads
@@ -147,7 +147,7 @@ def test_what_does_not_fit_is_said_at_once_and_disturbs_nobody(trio: LocalCluste
         for _ in range(2):
             status, error = status_of(agent, "pairs", zeros((3, 6), (3, 6)))
             assert status == 400 and "Reshape" in error and "18 elements" in error
-        assert not differences(infer(agent, "pairs", good), alone(path, good))
+        assert not differences(infer(agent, "pairs", good), run_alone(path, good))
     assert len(victims_card(trio.first, "pairs")["bindings"]) == 1
     undeploy(trio, "pairs")
 
@@ -163,7 +163,7 @@ def test_more_shapes_than_there_are_places(trio: LocalCluster, tmp_path: Path) -
             return await asyncio.gather(*asking)
 
     for one, answer in zip(inputs, asyncio.run(run()), strict=True):  # the client asks again where it must
-        assert not differences(answer.outputs, alone(path, one))
+        assert not differences(answer.outputs, run_alone(path, one))
     assert len(victims_card(trio.first, "many")["bindings"]) <= 3
     shown = edgepart("models", "--state", str(trio.first.state))["models"]
     assert [card["name"] for card in shown] == ["many"]

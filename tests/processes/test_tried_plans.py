@@ -11,7 +11,7 @@ import pytest
 from benchmarks.models import zoo_model
 
 from edgepart.cli.local import LocalCluster
-from tests.processes.asking import alone, deploy, differences, infer
+from tests.processes.asking import deploy, differences, infer, run_alone
 from tests.processes.conftest import OPTIONS
 
 pytestmark = pytest.mark.processes
@@ -49,7 +49,7 @@ def test_a_plan_that_gives_wrong_answers_is_not_served(spoilt: LocalCluster) -> 
     model = zoo_model("resnet50_small")
     deploy(spoilt, model.path, "net", "--strategy", "bbgrap")
     inputs = model.inputs(1)
-    expected = alone(model.path, inputs)
+    expected = run_alone(model.path, inputs)
     for agent in spoilt.living:
         assert not differences(infer(agent, "net", inputs), expected)
     leader = spoilt.agents[spoilt.status()["leader"]]
@@ -68,4 +68,4 @@ def test_a_plan_is_not_refused_over_a_rounding(trio: LocalCluster) -> None:
     assert "is not served" not in plan["why"] and len(plan["devices"]) == 3
     inputs = model.inputs(1)
     for agent in trio.living:
-        assert not differences(infer(agent, "det", inputs), alone(model.path, inputs))
+        assert not differences(infer(agent, "det", inputs), run_alone(model.path, inputs))

@@ -20,7 +20,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from edgepart.cli.local import LocalAgent, LocalCluster
-from tests.processes.asking import alone, deploy, differences, infer, undeploy
+from tests.processes.asking import deploy, differences, infer, run_alone, undeploy
 from tests.processes.test_shapes import blurring
 
 pytestmark = pytest.mark.processes
@@ -122,7 +122,7 @@ def test_a_deployment_whose_device_is_gone_says_so(cluster: LocalCluster, model:
     lost, asks = (agent for agent in cluster.living if agent is not leader)
     deploy(cluster, model, "net", "--devices", lost.name, "--shape", "x=1,3,16,16")
     assert asked(asks, "/v2/models/net/ready")[0] == 200
-    expected = alone(model, {"x": X})
+    expected = run_alone(model, {"x": X})
     assert not differences(infer(asks, "net", {"x": X}), expected)
 
     lost.kill()

@@ -25,7 +25,7 @@ from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 from edgepart.cli.local import LocalAgent, LocalCluster, edgepart
 from edgepart.planner.errors import ClusterError
 from edgepart.planner.model.load import load_graph
-from tests.processes.asking import alone, deploy, requests_during, undeploy
+from tests.processes.asking import deploy, requests_during, run_alone, undeploy
 
 pytestmark = pytest.mark.processes
 
@@ -267,7 +267,7 @@ def test_over_the_memory_limit_a_request_fails_with_the_reason(cluster: LocalClu
 def test_workers_that_are_killed_under_load_cost_no_request(cluster: LocalCluster) -> None:
     path = light("squeezenet")
     inputs = sample_inputs(load_graph(path))
-    expected = alone(path, inputs)
+    expected = run_alone(path, inputs)
     deploy(cluster, path, "squeezenet", "--strategy", "bbgrap")
     killed = []
 

@@ -271,5 +271,5 @@ def routes(order: LoadPlan) -> list[tuple[str, ...]]:
     return [tuple(nodes[::2]), tuple(nodes[1::2])]
 
 
-def _side(route: tuple[str, ...]) -> rules.Side:
-    return rules.Side(frozenset(route), frozenset({0}))
+def _side(route: tuple[str, ...]) -> rules.ReplicaSide:
+    return rules.ReplicaSide(frozenset(route), frozenset({0}))

@@ -9,7 +9,7 @@ from itertools import permutations, product
 from typing import Any
 
 from edgepart.agent.cluster.core.core import Core
-from edgepart.agent.cluster.membership.membership import Facts
+from edgepart.agent.cluster.membership.peer import OwnFacts
 from edgepart.agent.cluster.state.bindings import Shapes, variant_name
 from edgepart.agent.cluster.state.events import (
     RIGHT,
@@ -149,7 +149,7 @@ class SimNet:
         box.planned_at = -1.0
         disk, box.boot = box.disk, f"{box.node}/{box.life}"
         name, version = f"box{int(box.node, 16)}", self.versions.get(box.node, VERSION)
-        facts = Facts(box.node, name, box.boot, disk.incarnation, (box.node,), "", version)
+        facts = OwnFacts(box.node, name, box.boot, disk.incarnation, (box.node,), "", version)
         box.core = Core(
             facts,
             box.clock(self.now),

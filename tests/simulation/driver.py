@@ -12,14 +12,14 @@ from edgepart.agent.cluster.state.events import (
     ComputePlan,
     Connect,
     DeploymentsKept,
-    Discharged,
     Disconnect,
-    Distrusted,
     DropPlan,
     Effect,
     LeaderChanged,
     LoadPlan,
+    MemberDistrusted,
     MembersChanged,
+    MessageReceived,
     ModelsStored,
     PersistDeployments,
     PersistDrains,
@@ -30,7 +30,7 @@ from edgepart.agent.cluster.state.events import (
     PlanFailed,
     PlanLoaded,
     PlanTried,
-    Received,
+    RemovedFromCluster,
     SendMessage,
     StandingChanged,
     StoreModel,
@@ -93,7 +93,7 @@ def _send(net: SimNet, box: Box, nodes: list[str], message: ControlMessage) -> N
     if net.trace.show is not None:
         for node in nodes:
             net.trace.message(net.now, box.node, node, message)
-    event = Received(box.node, message)
+    event = MessageReceived(box.node, message)
     if len(nodes) > FEW:
         net.network.spread(box.node, [net.boxes[node] for node in nodes], net.arrive_all, event)
         return
@@ -197,11 +197,11 @@ def _work(net: SimNet, box: Box, effect: Effect) -> None:
             _compute(net, box, effect)
         case TryPlan():
             _try(net, box, effect)
-        case Distrusted(node, why):
+        case MemberDistrusted(node, why):
             net.distrusted.append((box.node, node, why))
             if node not in net.liars:
                 raise Broken(f"{short(box.node)} does not believe {short(node)}, who is honest: {why}")
-        case Discharged():
+        case RemovedFromCluster():
             _write(net, box, "discharge", lambda: net.discharge(box))
         case _:
             raise Broken(f"unknown effect {effect}")

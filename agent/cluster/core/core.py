@@ -17,7 +17,9 @@ from edgepart.agent.cluster.leader.controller import Controller
 from edgepart.agent.cluster.leader.replan_policy import ClusterView, PlanningTiming
 from edgepart.agent.cluster.leader.rollout_state import LeaderView
 from edgepart.agent.cluster.membership.election import Election, ElectionTiming
-from edgepart.agent.cluster.membership.membership import DetectorTiming, Facts, Membership
+from edgepart.agent.cluster.membership.failure_detector import DetectorTiming
+from edgepart.agent.cluster.membership.membership import Membership
+from edgepart.agent.cluster.membership.peer import OwnFacts
 from edgepart.agent.cluster.state.bindings import is_variant
 from edgepart.agent.cluster.state.deployments import DeploymentMap
 from edgepart.agent.cluster.state.drift import DriftBook
@@ -26,7 +28,6 @@ from edgepart.agent.cluster.state.events import (
     CardReady,
     DeploymentsKept,
     DeployRequested,
-    Distrusted,
     DrainRequested,
     DriftMeasured,
     Effect,
@@ -34,7 +35,9 @@ from edgepart.agent.cluster.state.events import (
     LatencyMeasured,
     LeaderChanged,
     LeaveRequested,
+    MemberDistrusted,
     MembersChanged,
+    MessageReceived,
     ModelCrashed,
     ModelsStored,
     PersistDeployments,
@@ -44,7 +47,6 @@ from edgepart.agent.cluster.state.events import (
     PlanFailed,
     PlanLoaded,
     PlanTried,
-    Received,
     RoundingMeasured,
     SegmentsTimed,
     SendMessage,
@@ -113,7 +115,7 @@ class Core:
 
     def __init__(
         self,
-        facts: Facts,
+        facts: OwnFacts,
         now: float,
         *,
         term: int = 0,
@@ -187,7 +189,7 @@ class Core:
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take one event; returns what the driver has to do, in this order. UsageError if a user's request
         cannot be met (DeployRequested, UndeployRequested, DrainRequested); nothing has changed then."""
-        if isinstance(event, Received) and now < self._wake_at:
+        if isinstance(event, MessageReceived) and now < self._wake_at:
             effects = self._at_once(event, now)
             if effects is not None:
                 return effects
@@ -249,7 +251,7 @@ class Core:
 
     # Events
 
-    def _at_once(self, event: Received, now: float) -> list[Effect] | None:
+    def _at_once(self, event: MessageReceived, now: float) -> list[Effect] | None:
         """Take most messages at once: those that say that their sender is there and nothing else that is
         new, or that only ask a question. None if more may follow; nothing was done then.
 
@@ -298,7 +300,7 @@ class Core:
         same = message is known or message == known
         return [] if same and self.membership.hears(node, now) else None
 
-    def _has_greeted(self, event: Received) -> bool:
+    def _has_greeted(self, event: MessageReceived) -> bool:
         """Whether this is a member's answer to this device's Hello, and the member had said Hello by itself
         before: then it has been told all that a newcomer is told."""
         node, hello = event.node, event.message
@@ -310,16 +312,16 @@ class Core:
             yield from self._asked(
                 event, now
             )  # first: it may be refused, and then no other effect may get lost
-        greeted = isinstance(event, Received) and self._has_greeted(event)
+        greeted = isinstance(event, MessageReceived) and self._has_greeted(event)
         yield from self._watch(self.membership.handle(event, now), now)
         if greeted:
             return
         match event:
-            case Received(node, message) if node in self._boots:
+            case MessageReceived(node, message) if node in self._boots:
                 yield from self._message(node, message, now)
-            case Received(node, Hello() as hello):
+            case MessageReceived(node, Hello() as hello):
                 yield from self.draining.farewell(node, hello.version)
-            case Received(node, Drains() as drains) if node != self.node:
+            case MessageReceived(node, Drains() as drains) if node != self.node:
                 yield from self._message(node, drains, now)
             case TermKept(term):
                 yield from self._led(self.election.kept(term, now), now)
@@ -448,7 +450,7 @@ class Core:
             case Drains(drains):
                 if forged := self.draining.forged(drains):
                     what = f"{forged[0].name[:64]} is {forged[0].state}"
-                    yield Distrusted(node, f"it tells that {what}, which the cluster's CA did not sign")
+                    yield MemberDistrusted(node, f"it tells that {what}, which the cluster's CA did not sign")
                 yield from self._drained(self.draining.told(drains, self.membership.members(), node), now)
             case DrainStanding() if self._is_led(node, message.term):
                 self.draining.standings[message.node] = message
@@ -507,7 +509,9 @@ class Core:
             known = self.card_faults.get(card.node)
             self.card_faults[card.node] = fault
             self._stale |= self.cards.pop(card.node, None) is not None
-            return [] if known == fault else [Distrusted(card.node, f"plans are made without it: {fault}")]
+            return (
+                [] if known == fault else [MemberDistrusted(card.node, f"plans are made without it: {fault}")]
+            )
         self.card_faults.pop(card.node, None)
         self.cards[card.node] = card
         self._digests[card.node] = hashlib.sha256(card.document).hexdigest()[:16]

@@ -15,11 +15,11 @@ from edgepart.agent.cluster.leader.rollout_state import LeaderView
 from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.cluster.state.drains import DrainMap
 from edgepart.agent.cluster.state.events import (
-    Discharged,
     DrainRequested,
     Effect,
     Member,
     PersistDrains,
+    RemovedFromCluster,
     SendMessage,
 )
 from edgepart.agent.wire.control import (
@@ -160,7 +160,7 @@ class Draining:
         effects += _to_all(Drains(tuple(changed)), members, self._node)
         mine = next((entry for entry in changed if entry.node == self._node), None)
         if mine is not None and mine.state == REMOVED:
-            effects.append(Discharged(f"{mine.name} was removed from the cluster by a user"))
+            effects.append(RemovedFromCluster(f"{mine.name} was removed from the cluster by a user"))
         return effects
 
     # What the leader does
@@ -213,10 +213,10 @@ def _left(node: str, world: LeaderView, served: ServedPlans) -> Iterator[str]:
     if not using:
         yield from _behind(world, served)
     for entry in served.deployments:
-        enough = status.enough_copies(world)
+        enough = status.count_needed_copies(world)
         if (copies := len(world.safe_holders(entry.model))) < enough and world.holders(entry.model):
             yield f"the model of {entry.name} is being copied ({copies} of {enough})"
-        elif status.knowing(entry, world) < enough:
+        elif status.count_knowing(entry, world) < enough:
             yield f"{entry.name} is not on enough disks yet"
 
 

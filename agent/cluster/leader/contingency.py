@@ -21,7 +21,7 @@ from edgepart.agent.cluster.state.events import RIGHT
 from edgepart.agent.wire.control import Prepare
 
 
-class Spares:
+class ContingencyPlans:
     """The contingency plans of one deployment."""
 
     def __init__(self, serving: Prepare | None = None, held: Iterable[Prepare] = ()) -> None:
@@ -107,12 +107,12 @@ class Spares:
 
 Pair = tuple[str, str]
 
-LASTING_S = 1.0
+MIN_CUT_S = 1.0
 """How long a link between two members has to be broken before it counts. A shorter time would count boxes
 that died and links that are back at once; a longer one would make requests wait for longer."""
 
 
-class Apart:
+class LastingCuts:
     """Pairs of members that cannot reach each other, as one leader sees them."""
 
     def __init__(self) -> None:
@@ -121,10 +121,10 @@ class Apart:
     def look(self, broken: Iterable[Pair], now: float) -> frozenset[Pair]:
         """The pairs that have been broken for long enough. `broken`: all broken pairs."""
         self._since = {pair: self._since.get(pair, now) for pair in broken}
-        return frozenset(pair for pair, since in self._since.items() if now >= since + LASTING_S)
+        return frozenset(pair for pair, since in self._since.items() if now >= since + MIN_CUT_S)
 
     def wake_at(self, now: float) -> float:
         """When the next pair will have been broken for long enough; inf if there is none."""
         return min(
-            (at for since in self._since.values() if (at := since + LASTING_S) > now), default=math.inf
+            (at for since in self._since.values() if (at := since + MIN_CUT_S) > now), default=math.inf
         )

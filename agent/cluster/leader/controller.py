@@ -9,9 +9,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from edgepart.agent.cluster.leader.contingency import Apart
+from edgepart.agent.cluster.leader.contingency import LastingCuts
 from edgepart.agent.cluster.leader.replan_policy import PlanningTiming
-from edgepart.agent.cluster.leader.rollout import Cutover
+from edgepart.agent.cluster.leader.rollout import DeploymentRollout
 from edgepart.agent.cluster.leader.rollout_state import RESEND_S, LeaderView, epochs
 from edgepart.agent.cluster.leader.variants import Variants
 from edgepart.agent.cluster.state.bindings import is_variant, parent_of
@@ -48,10 +48,10 @@ class Controller:
         self._held_spares = spares
         self._timing = timing or PlanningTiming()
         self._epochs = epochs(term)
-        self._cutovers: dict[str, Cutover] = {}
+        self._cutovers: dict[str, DeploymentRollout] = {}
         self._variants: dict[str, Variants] = {}
         self._swept: dict[tuple[str, str, Epoch], float] = {}
-        self._apart = Apart()
+        self._apart = LastingCuts()
 
     def step(self, deployments: DeploymentMap, world: LeaderView, now: float) -> list[Effect]:
         """Look at all deployments and give the orders that are missing."""
@@ -62,7 +62,7 @@ class Controller:
         effects: list[Effect] = []
         for name, entry in living.items():
             if name not in self._cutovers:
-                self._cutovers[name] = Cutover(
+                self._cutovers[name] = DeploymentRollout(
                     entry, self._adopt(name), self._timing, held=self._held_spares(name)
                 )
                 held = [order for order in self._held_variants() if parent_of(order.deployment) == name]
@@ -114,7 +114,7 @@ class Controller:
                     self._swept[key] = now
                     yield SendMessage(node, Retire(world.term, name, holding.epoch))
 
-    def _cutover_of(self, name: str) -> Cutover | None:
+    def _cutover_of(self, name: str) -> DeploymentRollout | None:
         """The cutover of a deployment or a variant; None if it is not known."""
         if not is_variant(name):
             return self._cutovers.get(name)

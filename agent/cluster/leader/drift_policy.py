@@ -21,7 +21,7 @@ Drifts = tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class RefiningTiming:
+class DriftPolicyTiming:
     """Damping: with longer waits the leader searches and moves less often, and helps later."""
 
     settle_s: float = 4.0
@@ -43,11 +43,11 @@ class RefiningTiming:
     """The longest wait for another chance: a device that stays slow costs one search an hour."""
 
 
-class Refining:
+class DriftPolicy:
     """The drifts that one deployment is planned with."""
 
-    def __init__(self, timing: RefiningTiming | None = None) -> None:
-        self._timing = timing or RefiningTiming()
+    def __init__(self, timing: DriftPolicyTiming | None = None) -> None:
+        self._timing = timing or DriftPolicyTiming()
         self._version: Version | None = None
         self._used: dict[str, float] = {}
         """The drift that each node is planned with."""

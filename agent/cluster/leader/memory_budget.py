@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-from edgepart.agent.cluster.state.cards import read
+from edgepart.agent.cluster.state.cards import parse_card
 from edgepart.agent.cluster.state.events import PlanComputed
 from edgepart.agent.wire.control import Card, Prepare
 
-Bytes = Mapping[str, int]
+BytesByNode = Mapping[str, int]
 """Bytes by node."""
 
 
-def taken(orders: Iterable[Prepare]) -> dict[str, int]:
+def sum_memory_bytes(orders: Iterable[Prepare]) -> dict[str, int]:
     """The memory that these plans take of each device together, in bytes by node."""
     found: dict[str, int] = {}
     for order in orders:
@@ -28,7 +28,7 @@ def taken(orders: Iterable[Prepare]) -> dict[str, int]:
     return found
 
 
-def fits(result: PlanComputed, others: Bytes, cards: Mapping[str, Card]) -> bool:
+def plan_fits(result: PlanComputed, others: BytesByNode, cards: Mapping[str, Card]) -> bool:
     """Whether every device of the plan has room for it beside the other plans."""
     nodes = {name: node for node, name, _ in result.key.devices}
     return all(
@@ -38,15 +38,15 @@ def fits(result: PlanComputed, others: Bytes, cards: Mapping[str, Card]) -> bool
     )
 
 
-def all_fit(orders: Iterable[Prepare], cards: Mapping[str, Card]) -> bool:
+def plans_fit(orders: Iterable[Prepare], cards: Mapping[str, Card]) -> bool:
     """Whether every device has room for all of these plans together."""
     return all(
         nbytes <= _memory_bytes(cards[node].document)
-        for node, nbytes in taken(orders).items()
+        for node, nbytes in sum_memory_bytes(orders).items()
         if node in cards
     )
 
 
 @lru_cache(256)
 def _memory_bytes(document: bytes) -> float:
-    return read(document).device.memory_bytes
+    return parse_card(document).device.memory_bytes

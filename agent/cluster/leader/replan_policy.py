@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import MappingProxyType
 
-from edgepart.agent.cluster.leader.drift_policy import RefiningTiming
+from edgepart.agent.cluster.leader.drift_policy import DriftPolicyTiming
 from edgepart.agent.cluster.state.events import ComputePlan, Member, PlanComputed, PlanFailed, PlanKey
 from edgepart.agent.wire.control import ALIVE, FLAPPING, Card, Deployment, Profile
 
@@ -50,7 +50,7 @@ class PlanningTiming:
     """The most contingency plans that are kept ready; None is one for each device that serves."""
     tries: bool = False
     """Whether a plan is tried on made-up inputs before it serves, which needs the agent's doors."""
-    refining: RefiningTiming = field(default_factory=RefiningTiming)
+    refining: DriftPolicyTiming = field(default_factory=DriftPolicyTiming)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class ClusterView:
     broken_links: frozenset[tuple[str, str]]
 
 
-def usable(cluster: ClusterView, deployment: Deployment, avoided: Collection[str]) -> list[Member]:
+def select_members(cluster: ClusterView, deployment: Deployment, avoided: Collection[str]) -> list[Member]:
     """The members that may get a program: alive, measured, chosen by the user, and all linked with each
     other. Flapping members are used only if there are no others."""
     steady = _usable(cluster, deployment, avoided, ALIVE)
@@ -83,15 +83,15 @@ def _usable(
         and member.node not in avoided
         and (not chosen or member.name in chosen)
     ]
-    left_out = worst_linked({member.node for member in rows}, cluster.broken_links)
+    left_out = choose_left_out({member.node for member in rows}, cluster.broken_links)
     return [member for member in rows if member.node not in left_out] if left_out else rows
 
 
-def worst_linked(nodes: Collection[str], broken: Collection[tuple[str, str]]) -> set[str]:
+def choose_left_out(nodes: Collection[str], broken: Collection[tuple[str, str]]) -> set[str]:
     """The nodes to do without so that all others reach each other: one after another, the one with the most
     broken links; of several, the last by id.
 
-    >>> sorted(worst_linked({"a", "b", "c", "d"}, [("a", "b"), ("b", "c"), ("d", "e")]))
+    >>> sorted(choose_left_out({"a", "b", "c", "d"}, [("a", "b"), ("b", "c"), ("d", "e")]))
     ['b']
     """
     pairs = [pair for pair in broken if pair[0] in nodes and pair[1] in nodes]
@@ -103,7 +103,7 @@ def worst_linked(nodes: Collection[str], broken: Collection[tuple[str, str]]) ->
     return left_out
 
 
-class Planning:
+class ReplanPolicy:
     """The plans that one deployment may move to."""
 
     def __init__(self, timing: PlanningTiming) -> None:
@@ -138,7 +138,7 @@ class Planning:
         without: str = "",
         disappointed: str = "",
     ) -> PlanKey:
-        members = usable(cluster, deployment, self.avoided(now) | {without})
+        members = select_members(cluster, deployment, self.avoided(now) | {without})
         devices = tuple((m.node, m.name, cluster.digests[m.node]) for m in members)
         return PlanKey(deployment.name, deployment.version, devices, disappointed)
 
@@ -283,14 +283,14 @@ def _nodes(key: PlanKey) -> Iterator[str]:
     return (node for node, _, _ in key.devices)
 
 
-def nothing_new(before: PlanKey | None, now: PlanKey) -> bool:
+def differs_only_in_measurements(before: PlanKey | None, now: PlanKey) -> bool:
     """Whether two keys differ only in what was measured."""
     if before is None or before == now:
         return False
     return replace(before, drifts=now.drifts, disappointed=now.disappointed) == now
 
 
-def compute(
+def make_compute_plan(
     key: PlanKey,
     deployment: Deployment,
     cluster: ClusterView,

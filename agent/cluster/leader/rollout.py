@@ -13,12 +13,18 @@ from dataclasses import replace
 from hashlib import sha256
 
 from edgepart.agent.cluster.leader import memory_budget, status
-from edgepart.agent.cluster.leader.contingency import Spares
-from edgepart.agent.cluster.leader.drift_policy import Refining
-from edgepart.agent.cluster.leader.replan_policy import Planning, PlanningTiming, compute, nothing_new, usable
+from edgepart.agent.cluster.leader.contingency import ContingencyPlans
+from edgepart.agent.cluster.leader.drift_policy import DriftPolicy
+from edgepart.agent.cluster.leader.replan_policy import (
+    PlanningTiming,
+    ReplanPolicy,
+    differs_only_in_measurements,
+    make_compute_plan,
+    select_members,
+)
 from edgepart.agent.cluster.leader.rollout_state import RESEND_S, LeaderView, PlanRollout
 from edgepart.agent.cluster.state.bindings import is_variant
-from edgepart.agent.cluster.state.cards import read
+from edgepart.agent.cluster.state.cards import parse_card
 from edgepart.agent.cluster.state.events import (
     RIGHT,
     SUSPECT,
@@ -36,9 +42,9 @@ from edgepart.agent.cluster.state.events import (
 )
 from edgepart.agent.cluster.state.judging import (
     PlanJudge,
-    busiest_s,
-    measured_over_predicted,
-    seconds_as_measured,
+    compute_slowdown,
+    correct_prediction_s,
+    predict_busiest_s,
 )
 from edgepart.agent.wire.control import (
     FAILED,
@@ -56,12 +62,12 @@ from edgepart.agent.wire.control import (
 from edgepart.agent.wire.inference import NO_EPOCH, Epoch
 from edgepart.planner.plans.plan import from_bytes
 
-EVERYWHERE_BYTES = 256_000_000
+MAX_EVERYWHERE_BYTES = 256_000_000
 """Models up to this size are stored by every member, so that a new leader, or a member that is cut off, need
 not fetch them first."""
 
 
-class Cutover:
+class DeploymentRollout:
     """The active and the next plan of one deployment."""
 
     def __init__(
@@ -78,10 +84,10 @@ class Cutover:
         self.deployment = deployment
         self.active = PlanRollout(adopted, verdict=RIGHT) if adopted else None
         self.next: PlanRollout | None = None
-        self.spares = Spares(adopted, held)
-        self.planning = Planning(timing)
+        self.spares = ContingencyPlans(adopted, held)
+        self.planning = ReplanPolicy(timing)
         self._most_spares = math.inf if timing.spares is None else timing.spares
-        self.refining = Refining(timing.refining)
+        self.refining = DriftPolicy(timing.refining)
         self.standing: Standing | None = None
         self.judge = PlanJudge()
         self.note = ""
@@ -279,14 +285,14 @@ class Cutover:
         plan, kinds = from_bytes(placement.order.plan), {}
         for name, node in placement.order.names:
             if node in world.cluster.cards:
-                device = read(world.cluster.cards[node].document).device
+                device = parse_card(world.cluster.cards[node].document).device
                 device = device.drifted(self.refining.known(world.drifts, node, self.deployment.name))
                 kinds[name] = (device.pace, device.threads)
-        ratio = measured_over_predicted(plan, kinds, world.profiles)
+        ratio = compute_slowdown(plan, kinds, world.profiles)
         if ratio is None:
             return False
         many = self.deployment.options.objective == "throughput"
-        return seconds_as_measured(plan, ratio, busiest_s(plan), many=many) >= placement.instead_of_s
+        return correct_prediction_s(plan, ratio, predict_busiest_s(plan), many=many) >= placement.instead_of_s
 
     # The model and the plan
 
@@ -298,7 +304,7 @@ class Cutover:
         staying = world.staying
         lacking = [n for n in world.nodes if n not in holders and (n in staying or n == world.node)]
         lacking.sort(key=lambda n: (n != world.node, n))
-        copies = len(staying) if size <= EVERYWHERE_BYTES else status.enough_copies(world)
+        copies = len(staying) if size <= MAX_EVERYWHERE_BYTES else status.count_needed_copies(world)
         missing = copies - len(world.safe_holders(model))
         if world.node not in holders:
             missing = max(missing, 1)
@@ -328,7 +334,7 @@ class Cutover:
                 self._start_next(found, world, new_epoch)
             elif planning.ask(key, now, b"", urgent=True):
                 known, taken = world.profiles.profiles(), self._taken(world)
-                yield compute(
+                yield make_compute_plan(
                     key,
                     self.deployment,
                     cluster,
@@ -365,7 +371,7 @@ class Cutover:
         """Compare the serving plan with the best one possible."""
         plan = current.order.plan
         if self.planning.ask(key, now, plan, urgent=False):
-            yield compute(
+            yield make_compute_plan(
                 key,
                 self.deployment,
                 world.cluster,
@@ -375,7 +381,7 @@ class Cutover:
                 measured_s=self.judge.seconds(current.epoch),
                 taken=self._taken(world),
                 chosen=current.chosen,
-                refines=nothing_new(current.made_for, key),
+                refines=differs_only_in_measurements(current.made_for, key),
             )
 
     def _refine(self, key: PlanKey, world: LeaderView, now: float) -> None:
@@ -460,14 +466,18 @@ class Cutover:
                 elif not self.spares.pending(world):
                     self.spares.add(node, self._placement(found, world, new_epoch))
             elif self.planning.ask(key, now, b"", urgent=False, held=variant):
-                taken = memory_budget.taken(self._others(world))  # Its own plan will not serve any more then.
-                yield compute(key, self.deployment, world.cluster, b"", urgent=False, quick=True, taken=taken)
+                taken = memory_budget.sum_memory_bytes(
+                    self._others(world)
+                )  # Its own plan will not serve any more then.
+                yield make_compute_plan(
+                    key, self.deployment, world.cluster, b"", urgent=False, quick=True, taken=taken
+                )
                 return
 
     def _make_room(self, world: LeaderView) -> None:
         """Drop contingency plans while devices have no room for all plans."""
         others = [*self._others(world), *(o for o in world.spares if o.deployment != self.deployment.name)]
-        while [*self.spares] and not memory_budget.all_fit(
+        while [*self.spares] and not memory_budget.plans_fit(
             [*others, *(p.order for p in self._placements())], world.cluster.cards
         ):
             self.spares.drop()
@@ -479,12 +489,12 @@ class Cutover:
         """The memory that a new plan cannot have, by node: this deployment's plan serves until the new one is
         ready."""
         own = [] if self.active is None else [self.active.order]
-        return memory_budget.taken([*self._others(world), *own])
+        return memory_budget.sum_memory_bytes([*self._others(world), *own])
 
     def _has_room(self, found: PlanComputed, world: LeaderView) -> bool:
         """Whether devices still have the memory that this plan was computed for; if not, the plan is
         forgotten."""
-        if fine := memory_budget.fits(found, self._taken(world), world.cluster.cards):
+        if fine := memory_budget.plan_fits(found, self._taken(world), world.cluster.cards):
             return fine
         self.planning.forget()
         return False
@@ -591,17 +601,17 @@ class Cutover:
     def _state(self, world: LeaderView) -> tuple[str, str]:
         holders = world.holders(self.deployment.model)
         if self.next is not None:
-            return "preparing", status.preparing(self.next, world)
+            return "preparing", status.describe_preparing(self.next, world)
         if self.active is not None and self.serving:
-            return "serving", status.serving(self.active)
+            return "serving", status.describe_serving(self.active)
         if not holders:
             return "waiting", "no member here stores its model; start one that does"
         if world.node not in holders:
-            return "storing", status.storing(self.deployment)
+            return "storing", status.describe_storing(self.deployment)
         if self.planning.error is not None:
             return "failed", self.planning.error.error
         if not self.planning.key_devices():
-            if self._trouble and usable(world.cluster, self.deployment, ()):
+            if self._trouble and select_members(world.cluster, self.deployment, ()):
                 return "failed", self._trouble  # Its devices are here, but none can load it.
-            return "waiting", status.why_no_devices(self.deployment, world)
+            return "waiting", status.explain_no_devices(self.deployment, world)
         return "planning", "computing a plan"

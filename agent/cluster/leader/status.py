@@ -6,22 +6,22 @@ from edgepart.agent.cluster.leader.rollout_state import LeaderView, PlanRollout
 from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.wire.control import Deployment, Report, Version
 
-COPIES = 2
+MIN_COPIES = 2
 """A deployment is acknowledged when so many members (or all, if there are fewer) have its model and its
 entry: it then survives the loss of any one device."""
 
 
 def is_safe(deployment: Deployment, world: LeaderView) -> bool:
     """Whether the model and the entry survive the loss of any one device, and of all drained devices."""
-    enough = enough_copies(world)
-    return len(world.safe_holders(deployment.model)) >= enough and knowing(deployment, world) >= enough
+    enough = count_needed_copies(world)
+    return len(world.safe_holders(deployment.model)) >= enough and count_knowing(deployment, world) >= enough
 
 
-def enough_copies(world: LeaderView) -> int:
-    return min(COPIES, len(world.staying))
+def count_needed_copies(world: LeaderView) -> int:
+    return min(MIN_COPIES, len(world.staying))
 
 
-def knowing(deployment: Deployment, world: LeaderView) -> int:
+def count_knowing(deployment: Deployment, world: LeaderView) -> int:
     """The number of staying members that have the entry on disk."""
     reports = [world.reports[node] for node in world.staying if node in world.reports]
     return sum(_knows(report, parent_of(deployment.name), deployment.version) for report in reports)
@@ -31,27 +31,27 @@ def _knows(report: Report, name: str, version: Version) -> bool:
     return any(n == name and v >= version for n, v in report.versions)
 
 
-def said_aside(deployment: str, fault: str) -> str:
+def describe_set_aside(deployment: str, fault: str) -> str:
     """The message for a deployment whose model ends the processes that compute it."""
     return f"{deployment!r} is set aside on all devices: its model {fault}. Deploy it again to have it tried once more"
 
 
-def preparing(placement: PlanRollout, world: LeaderView) -> str:
+def describe_preparing(placement: PlanRollout, world: LeaderView) -> str:
     if placement.is_ready(world):
         return "trying the plan on made-up inputs, which are answered by the model alone, too"
     return f"preparing a plan: {placement.ready(world)} of {len(placement.nodes)} devices are ready"
 
 
-def serving(placement: PlanRollout) -> str:
+def describe_serving(placement: PlanRollout) -> str:
     devices = ", ".join(name for name, _ in placement.order.names) or "the gateways alone"
     return f"serving on {devices}"
 
 
-def storing(deployment: Deployment) -> str:
+def describe_storing(deployment: Deployment) -> str:
     return f"copying the model ({deployment.model_bytes / 1e6:.1f} MB) to the leader"
 
 
-def why_no_devices(deployment: Deployment, world: LeaderView) -> str:
+def explain_no_devices(deployment: Deployment, world: LeaderView) -> str:
     here = ", ".join(member.name for member in world.cluster.members)
     wanted = deployment.options.devices
     if not wanted:

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from edgepart.agent.cluster.leader.replan_policy import PlanningTiming
-from edgepart.agent.cluster.leader.rollout import Cutover
+from edgepart.agent.cluster.leader.rollout import DeploymentRollout
 from edgepart.agent.cluster.leader.rollout_state import LeaderView
-from edgepart.agent.cluster.state.bindings import Shapes, as_text, variant_name
+from edgepart.agent.cluster.state.bindings import Shapes, format_shapes, variant_name
 from edgepart.agent.cluster.state.events import Effect, SendMessage
 from edgepart.agent.wire import control
 from edgepart.agent.wire.control import Deployment, Prepare, Standing, Want
@@ -56,7 +56,7 @@ class VariantTiming:
 class VariantState:
     """A binding that has a plan, or gets one."""
 
-    cutover: Cutover
+    cutover: DeploymentRollout
     made_at: float
     used_at: float
     """When a gateway last wanted the binding."""
@@ -100,7 +100,7 @@ class Variants:
             if order.version == parent.version and len(self.kept) < parent.options.bindings:
                 # Its shapes are the user's, too.
                 entry = replace(self._entry(order.shapes), name=order.deployment)
-                cutover = Cutover(entry, order, self._planning)
+                cutover = DeploymentRollout(entry, order, self._planning)
                 self.kept[order.deployment] = VariantState(cutover, now, now, now)
 
     def _entry(self, shapes: Shapes) -> Deployment:
@@ -125,7 +125,9 @@ class Variants:
         self._wishes.setdefault(entry.name, _Wish(want.shapes, now)).at = now
         return None
 
-    def step(self, parent: Cutover, world: LeaderView, epochs: Iterator[Epoch], now: float) -> list[Effect]:
+    def step(
+        self, parent: DeploymentRollout, world: LeaderView, epochs: Iterator[Epoch], now: float
+    ) -> list[Effect]:
         """Give the orders that are missing."""
         self._follow(parent)
         effects: list[Effect] = []
@@ -137,7 +139,7 @@ class Variants:
             effects += self._step(new, world, epochs, now)
         return effects
 
-    def _follow(self, parent: Cutover) -> None:
+    def _follow(self, parent: DeploymentRollout) -> None:
         """Drop variants of an older version that do not serve yet; the others serve as long as the plan of
         that version does."""
         if parent.deployment.version != self._parent.version:
@@ -196,7 +198,7 @@ class Variants:
             del self.kept[min(old, key=lambda n: (self.kept[n].used_at, self.kept[n].served_at))]
         name = next(iter(self._wishes))
         entry = self._entry(self._wishes.pop(name).shapes)
-        self.kept[name] = VariantState(Cutover(entry, None, self._planning, awaited=True), now, now)
+        self.kept[name] = VariantState(DeploymentRollout(entry, None, self._planning, awaited=True), now, now)
         return name
 
     def wake_at(self, now: float) -> float:
@@ -210,7 +212,7 @@ class Variants:
 
 
 def _refused(entry: Deployment, term: int, error: str, kind: str) -> Standing:
-    text = f"no plan for {as_text(entry.options.shapes)}"
+    text = f"no plan for {format_shapes(entry.options.shapes)}"
     return Standing(
         term=term,
         deployment=entry.name,

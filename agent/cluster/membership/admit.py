@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from edgepart.agent.wire.control import Hello
 from edgepart.agent.wire.versions import refusal
 
-AGAIN_S = 30.0
+RECALL_S = 30.0
 """A refused device is called again after this. Only an update or a new certificate lets it in, so sooner
 would be in vain."""
 SHOWN_S = 120.0
 """A refusal is shown for so long after the last Hello: four calls may fail before it disappears."""
-MOST = 256
+MAX_REFUSALS = 256
 """Refusals that are remembered, because anybody with a certificate can cause one; the oldest are
 forgotten."""
 
@@ -49,7 +49,7 @@ class Refusals:
         self._known.pop(hello.node, None)
         if why:
             self._known[hello.node] = Refusal(hello.node, hello.name, hello.version, why, now)
-            while len(self._known) > MOST:
+            while len(self._known) > MAX_REFUSALS:
                 del self._known[next(iter(self._known))]
         return why
 

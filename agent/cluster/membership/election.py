@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 
-from edgepart.agent.cluster.state.events import Distrusted, Effect, LeaderChanged, PersistTerm
+from edgepart.agent.cluster.state.events import Effect, LeaderChanged, MemberDistrusted, PersistTerm
 from edgepart.agent.wire.control import Heartbeat
 from edgepart.agent.wire.inference import NODE_BITS
 
@@ -27,7 +27,7 @@ FREE_ROUNDS = 1 << 26
 """No honest round is larger before 2097, as a round stands for a minute at least (`term_beyond_any`). Up to
 here any term is believed, since a device that was off for years, or that lost its own term, has to learn it
 at once."""
-LEAP_ROUNDS = 1 << 20
+MAX_LEAP_ROUNDS = 1 << 20
 """Above FREE_ROUNDS, terms may rise by so many rounds at once, and by one round more each second: using up
 all of them would take an attacker fifteen years."""
 
@@ -55,7 +55,7 @@ def next_term(seen: int, who: str) -> int:
     return ((seen >> NODE_BITS) + 1 << NODE_BITS) + int(who, 16) % (1 << NODE_BITS)
 
 
-EARLIEST_S = 1.6e9
+MIN_CLOCK_S = 1.6e9
 """A time in 2020, in seconds since 1970. A clock that shows less was never set."""
 
 
@@ -68,16 +68,16 @@ def term_beyond_any(now: float) -> int:
     >>> term_round(term_beyond_any(1.8e9))
     30000000
     """
-    if not EARLIEST_S < now < 60 * (MAX_TERM >> NODE_BITS):
+    if not MIN_CLOCK_S < now < 60 * (MAX_TERM >> NODE_BITS):
         raise ValueError(f"this device's clock shows {now:.0f} s since 1970")
     return int(now // 60) << NODE_BITS
 
 
-class Leaps:
+class TermLimiter:
     """Limits how fast the largest term may grow by what members say."""
 
     def __init__(self, now: float) -> None:
-        self._left = float(LEAP_ROUNDS)
+        self._left = float(MAX_LEAP_ROUNDS)
         self._at = now
 
     def allows(self, term: int, seen: int, now: float) -> bool:
@@ -86,7 +86,7 @@ class Leaps:
         rounds = term_round(term) - max(term_round(seen), FREE_ROUNDS)
         if not 0 <= term < MAX_TERM:
             return False
-        self._left = min(self._left + max(0.0, now - self._at), float(LEAP_ROUNDS))
+        self._left = min(self._left + max(0.0, now - self._at), float(MAX_LEAP_ROUNDS))
         self._at = now
         if rounds > self._left:
             return False
@@ -121,8 +121,8 @@ class Election:
         self._alive: frozenset[str] = frozenset()
         self._has_smallest_id = True
         """Whether no other member has a smaller node id."""
-        self._leaps = Leaps(now)
-        self._unreported_doubts: list[Distrusted] = []
+        self._leaps = TermLimiter(now)
+        self._unreported_doubts: list[MemberDistrusted] = []
         """Doubts that `wake` has to report."""
         self._refused: dict[str, Heartbeat] = {}
         """The last heartbeat of each member whose term is not believed."""
@@ -166,7 +166,7 @@ class Election:
         if min(beat.term, beat.seen_term) < 0 or not self._leaps.allows(told, self.seen_term, now):
             self._refused[node] = beat
             why = f"it reports term {told}, which is too far beyond {self.seen_term}, the largest known here"
-            self._unreported_doubts.append(Distrusted(node, why))
+            self._unreported_doubts.append(MemberDistrusted(node, why))
             return []
         self._refused.pop(node, None)
         self._claims[node] = beat

@@ -91,7 +91,7 @@ class DetectorTiming:
             raise ValueError("timing: heartbeat_s < fresh_s < silence.least_s must hold")
 
 
-class Gaps:
+class FrameGaps:
     """The gaps between frames from one device."""
 
     __slots__ = ("bound_s", "longest_s", "timing")

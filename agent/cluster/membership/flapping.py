@@ -39,7 +39,7 @@ class LossRecord:
     """Whether the device has not come back since its last loss."""
 
 
-class Flapping:
+class LossHistory:
     """The losses of other devices that one device has seen."""
 
     def __init__(self, timing: FlapTiming | None = None) -> None:

@@ -13,28 +13,28 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from edgepart.agent.cluster.membership.admit import AGAIN_S, Refusals
-from edgepart.agent.cluster.membership.failure_detector import DetectorTiming, Gaps
-from edgepart.agent.cluster.membership.flapping import Flapping
-from edgepart.agent.cluster.membership.peer import Facts, Peer, to_ask, verdict
-from edgepart.agent.cluster.membership.redial import Dialing
-from edgepart.agent.cluster.membership.roster import Roster, unique_names
-from edgepart.agent.cluster.membership.views import Views, shown
+from edgepart.agent.cluster.membership.admit import RECALL_S, Refusals
+from edgepart.agent.cluster.membership.failure_detector import DetectorTiming, FrameGaps
+from edgepart.agent.cluster.membership.flapping import LossHistory
+from edgepart.agent.cluster.membership.peer import OwnFacts, Peer, choose_asked, judge_suspect
+from edgepart.agent.cluster.membership.redial import Redialer
+from edgepart.agent.cluster.membership.roster import Roster
+from edgepart.agent.cluster.membership.views import MemberViews, visible_state
 from edgepart.agent.cluster.state.events import (
     AddressesChanged,
     ConnectFailed,
     DeviceSeen,
     Disconnect,
-    Distrusted,
     Effect,
     LeaveAnnounced,
     LeaveRequested,
     LinkDown,
     LinkUp,
     Member,
+    MemberDistrusted,
     MembersChanged,
+    MessageReceived,
     PersistIncarnation,
-    Received,
     SendMessage,
     StarvationSeen,
 )
@@ -59,9 +59,7 @@ from edgepart.agent.wire.control import (
 )
 from edgepart.agent.wire.versions import understands
 
-__all__ = ["DetectorTiming", "Facts", "Membership", "Peer", "unique_names", "verdict"]
-
-LEAP = 1 << 20
+MAX_INCARNATION_LEAP = 1 << 20
 """Starts and refutations that this device may have forgotten, because its state was restored from an old
 copy. A member that tells of more is not believed."""
 
@@ -69,15 +67,15 @@ copy. A member that tells of more is not believed."""
 class Membership:
     """One device's view of the members."""
 
-    def __init__(self, facts: Facts, now: float, timing: DetectorTiming | None = None) -> None:
+    def __init__(self, facts: OwnFacts, now: float, timing: DetectorTiming | None = None) -> None:
         self.timing = timing or DetectorTiming()
         self.facts = facts
         self.peers: dict[str, Peer] = {}
         self.refusals = Refusals(facts.version)
         self._starved = Starved()
         """Whether this device is starved."""
-        self._dialing = Dialing(facts.node, self.timing.dial)
-        self._views = Views(facts.node)
+        self._dialing = Redialer(facts.node, self.timing.dial)
+        self._views = MemberViews(facts.node)
         self._claim = ("", 0, 0)  # leader, its term, the largest term seen
         self._heartbeat_at = now
         self._view_at = now + self.timing.view_s
@@ -91,7 +89,7 @@ class Membership:
         self._dirty = True
         """Whether anything changed since `_settle` last ran."""
         self._leaving = self._left = False
-        self._flapping = Flapping(self.timing.flaps)
+        self._flapping = LossHistory(self.timing.flaps)
         self._roster = Roster()
         self._roster.touch(facts.node, facts.name)
         self._members: tuple[Member, ...] | None = None
@@ -234,7 +232,7 @@ class Membership:
                 effects += (
                     SendMessage(p.node, self._hello(reply=True)) for p in self.peers.values() if p.linked
                 )
-            case Received(node, message):
+            case MessageReceived(node, message):
                 effects += self._receive(node, message, now)
             case StarvationSeen(starved):
                 self._starved = starved
@@ -314,7 +312,7 @@ class Membership:
         yield SendMessage(node, self._hello(reply=False))
 
     def _new(self, hello: Hello, now: float) -> Peer:
-        return Peer(hello.node, hello, "", False, now, now, Gaps(self.timing.silence))
+        return Peer(hello.node, hello, "", False, now, now, FrameGaps(self.timing.silence))
 
     def _link_down(self, node: str, now: float) -> Iterator[Effect]:
         self._dialing.unlinked(node, now)
@@ -337,7 +335,7 @@ class Membership:
     def _ask_about(self, peer: Peer, now: float) -> Iterator[Effect]:
         calm = now - peer.since > 10 * self.timing.ask_s  # A member vouches for it: no hurry any more.
         peer.ask_at = now + (self.timing.heartbeat_s if calm else self.timing.ask_s)
-        asked = to_ask(self.facts.node, peer.node, self.alive(), suspects=len(self._suspects))
+        asked = choose_asked(self.facts.node, peer.node, self.alive(), suspects=len(self._suspects))
         peer.asks(asked)
         yield from (SendMessage(node, AskAbout(peer.node)) for node in asked)
 
@@ -426,7 +424,7 @@ class Membership:
         if news:
             self._set_status(peer, ALIVE, now)
             self._flapping.back(node, now)
-            peer.since, peer.gaps, peer.starved_until = now, Gaps(self.timing.silence), -math.inf
+            peer.since, peer.gaps, peer.starved_until = now, FrameGaps(self.timing.silence), -math.inf
             self._views.forget(node)
         if greeted:  # It got all that when it said Hello by itself.
             return
@@ -443,7 +441,7 @@ class Membership:
         if peer is None or not peer.linked:  # Our Hello is sent when the link is up.
             self._dialing.hint(node, hello.listen, now)
             return
-        self._dialing.put_off(node, now + AGAIN_S, now)
+        self._dialing.put_off(node, now + RECALL_S, now)
         if not hello.reply:
             yield SendMessage(node, self._hello(reply=True))
         if peer.status != "":
@@ -463,9 +461,9 @@ class Membership:
         self._views.take(sender, view.reached)
         for s in map(view.by_node.__getitem__, sorted((view.reached - self._alive_nodes()) | view.away)):
             if s.node == self.facts.node:
-                if s.incarnation > self.facts.incarnation + LEAP:
+                if s.incarnation > self.facts.incarnation + MAX_INCARNATION_LEAP:
                     told = f"incarnation {s.incarnation} of this device, which is at {self.facts.incarnation}"
-                    yield Distrusted(sender, f"it reports {told}")
+                    yield MemberDistrusted(sender, f"it reports {told}")
                     continue
                 outdated = s.incarnation > self.facts.incarnation
                 if outdated or (s.status in (DEAD, LEFT) and s.incarnation == self.facts.incarnation):
@@ -558,7 +556,7 @@ class Membership:
         due = now >= self._judge_at
         for peer in [peer for peer in self._suspects.values() if due or peer.node in said]:
             told = [status for node, status in peer.opinions.items() if node in alive]
-            status = verdict(told, out_of_patience=now >= peer.since + self._patience_s())
+            status = judge_suspect(told, out_of_patience=now >= peer.since + self._patience_s())
             if status != SUSPECT:
                 if told and status == DEAD:  # Otherwise the fault may be here.
                     self._flapping.lost(peer.node, now)
@@ -593,7 +591,7 @@ class Membership:
             return
         self._view_changed = False
         sightings = self._sightings()
-        if due or shown(sightings) != shown(self._last_sightings):
+        if due or visible_state(sightings) != visible_state(self._last_sightings):
             timing = self.timing
             self._last_sightings = sightings
             self._view_after = now + max(timing.view_gap_s, timing.view_gap_each_s * len(members))

@@ -8,19 +8,19 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from zlib import crc32
 
-from edgepart.agent.cluster.membership.failure_detector import DetectorTiming, Gaps
+from edgepart.agent.cluster.membership.failure_detector import DetectorTiming, FrameGaps
 from edgepart.agent.cluster.state.events import Member
 from edgepart.agent.wire.control import ALIVE, DEAD, LEAVING, LEFT, SUSPECT, Hello, Sighting, Starved
 
-ASKED = 8
+MAX_ASKED = 8
 """Members that are asked about a suspect at most; more would confirm no better."""
-ASKED_OF_MANY = 3
+MAX_ASKED_OF_MANY = 3
 """The same if more than ASKED devices are suspect: the questions about all of them have to fit into the
 network together."""
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class OwnFacts:
     """This device as its Hello describes it."""
 
     node: str
@@ -45,7 +45,7 @@ class Peer:
     heard_at: float
     since: float
     """When `status` was set to what it is."""
-    gaps: Gaps
+    gaps: FrameGaps
     """The gaps between its frames on this link."""
     ask_at: float = math.inf
     opinions: dict[str, str] = field(default_factory=dict)
@@ -126,26 +126,26 @@ class Peer:
         return known
 
 
-def to_ask(me: str, about: str, alive: list[str], *, suspects: int = 1) -> list[str]:
+def choose_asked(me: str, about: str, alive: list[str], *, suspects: int = 1) -> list[str]:
     """The nodes that `me` asks about a suspect: all that are alive or, if these are many, a few, chosen
     differently for each suspect and each asker. `suspects`: the number of suspects.
 
-    >>> to_ask("a", "b", ["c", "d"])
+    >>> choose_asked("a", "b", ["c", "d"])
     ['c', 'd']
     """
-    most = ASKED if suspects <= ASKED else ASKED_OF_MANY
+    most = MAX_ASKED if suspects <= MAX_ASKED else MAX_ASKED_OF_MANY
     if len(alive) <= most:
         return alive
     first = crc32(f"{me}{about}".encode()) % len(alive)
     return [alive[(first + at) % len(alive)] for at in range(most)]
 
 
-def verdict(opinions: Iterable[str], *, out_of_patience: bool) -> str:
+def judge_suspect(opinions: Iterable[str], *, out_of_patience: bool) -> str:
     """The status of a suspect, by the newest opinions of the members that could be asked.
 
-    >>> verdict([SUSPECT, ALIVE], out_of_patience=True), verdict([SUSPECT], out_of_patience=False)
+    >>> judge_suspect([SUSPECT, ALIVE], out_of_patience=True), judge_suspect([SUSPECT], out_of_patience=False)
     ('suspect', 'dead')
-    >>> verdict([], out_of_patience=False), verdict([], out_of_patience=True)
+    >>> judge_suspect([], out_of_patience=False), judge_suspect([], out_of_patience=True)
     ('suspect', 'dead')
     """
     told = set(opinions)

@@ -47,7 +47,7 @@ class RedialTarget:
     """The node that answered at a static peer's address."""
 
 
-class Dialing:
+class Redialer:
     """The devices to dial, by node id, or by address for static peers whose id is not known."""
 
     def __init__(self, node: str, timing: DialTiming) -> None:

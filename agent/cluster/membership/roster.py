@@ -49,7 +49,7 @@ class Roster:
     def members(self, row: Callable[[str, str], Member]) -> tuple[Member, ...]:
         """All rows. `row` makes the row of a node from its unique name."""
         plain = len(self._bearers) == len(self._names)
-        names = self._names if plain else unique_names(self._names.items())
+        names = self._names if plain else make_unique_names(self._names.items())
         anew = self._touched if plain and self._all_different else self._names
         for node in anew:
             if node in self._names:
@@ -61,11 +61,11 @@ class Roster:
 _NODE = re.compile(r"(?<![0-9a-f])[0-9a-f]{16}(?![0-9a-f])")
 
 
-def unique_names(named: Iterable[tuple[str, str]]) -> dict[str, str]:
+def make_unique_names(named: Iterable[tuple[str, str]]) -> dict[str, str]:
     """A unique name for each of these (node, name) pairs: those that share a name get as much of their id as
     it takes. The result depends on the set of pairs only, not on their order.
 
-    >>> unique_names([("3fa2aaaaaaaaaaaa", "pi"), ("77b1bbbbbbbbbbbb", "pi"), ("c0cccccccccccccc", "nas")])
+    >>> make_unique_names([("3fa2aaaaaaaaaaaa", "pi"), ("77b1bbbbbbbbbbbb", "pi"), ("c0cccccccccccccc", "nas")])
     {'3fa2aaaaaaaaaaaa': 'pi-3fa2', '77b1bbbbbbbbbbbb': 'pi-77b1', 'c0cccccccccccccc': 'nas'}
     """
     plain = {node: name or node for node, name in named}
@@ -80,10 +80,10 @@ def unique_names(named: Iterable[tuple[str, str]]) -> dict[str, str]:
     return {node: f"{name}-{node}" for node, name in pairs}
 
 
-def named(text: str, names: Mapping[str, str]) -> str:
+def replace_node_ids(text: str, names: Mapping[str, str]) -> str:
     """`text` with node ids replaced by the names of the nodes that have one.
 
-    >>> named("no link to 3fa2aaaaaaaaaaaa", {"3fa2aaaaaaaaaaaa": "pi-a"})
+    >>> replace_node_ids("no link to 3fa2aaaaaaaaaaaa", {"3fa2aaaaaaaaaaaa": "pi-a"})
     'no link to pi-a'
     """
     return _NODE.sub(lambda found: names.get(found[0], found[0]), text)

@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterable
 from edgepart.agent.wire.control import Sighting
 
 
-def shown(sightings: Iterable[Sighting]) -> list[tuple[str, str]]:
+def visible_state(sightings: Iterable[Sighting]) -> list[tuple[str, str]]:
     """The part of a view in which a change counts."""
     return [(sighting.node, sighting.status) for sighting in sightings]
 
 
-class Views:
+class MemberViews:
     """The newest view of each member."""
 
     def __init__(self, me: str) -> None:

@@ -21,7 +21,7 @@ from edgepart.planner.plans.plan import ValueInfo
 Shapes = dict[str, tuple[int, ...]]
 """The whole shape of each input that has free dimensions, by input name."""
 
-SEPARATOR = "@"
+VARIANT_SEPARATOR = "@"
 """Separates the deployment's name from the rest in a variant's name; `check_name` (agent/api/protocol.py)
 allows it in no user's name."""
 MAX_EXTENT = 2**31 - 1
@@ -29,7 +29,7 @@ MAX_EXTENT = 2**31 - 1
 them."""
 
 
-def binding(infos: Sequence[ValueInfo], given: Mapping[str, Value]) -> Shapes:
+def find_binding(infos: Sequence[ValueInfo], given: Mapping[str, Value]) -> Shapes:
     """The shapes that the values `given` bind the inputs with free dimensions to; {} if `infos` are bound to
     these shapes already.
 
@@ -53,10 +53,10 @@ def _check_axes(info: ValueInfo, shape: tuple[int, ...], named: dict[str, tuple[
     assert info.shape is not None
     where = f"input {info.name!r} has shape {list(shape)}"
     if len(shape) != len(info.free):
-        raise RequestError(f"{where}; expected {describe(info)}")
+        raise RequestError(f"{where}; expected {describe_input(info)}")
     for extent, name, fixed in zip(shape, info.free, info.shape, strict=True):
         if name is None and extent != fixed:
-            raise RequestError(f"{where}; expected {describe(info)}")
+            raise RequestError(f"{where}; expected {describe_input(info)}")
         if extent > MAX_EXTENT:
             raise RequestError(f"{where}; a dimension may be up to {MAX_EXTENT}")
         if name:
@@ -68,20 +68,20 @@ def _check_axes(info: ValueInfo, shape: tuple[int, ...], named: dict[str, tuple[
                 )
 
 
-def bound_to(infos: Sequence[ValueInfo], shapes: Shapes) -> tuple[ValueInfo, ...]:
+def bind_infos(infos: Sequence[ValueInfo], shapes: Shapes) -> tuple[ValueInfo, ...]:
     """`infos` with these shapes."""
     return tuple(replace(info, shape=shapes.get(info.name, info.shape)) for info in infos)
 
 
-def shapes_of(infos: Sequence[ValueInfo]) -> Shapes:
+def read_binding(infos: Sequence[ValueInfo]) -> Shapes:
     """The binding that `infos` have."""
     return {info.name: info.shape for info in infos if info.free and info.shape is not None}
 
 
-def describe(info: ValueInfo) -> str:
+def describe_input(info: ValueInfo) -> str:
     """Name, type and shape, with the names of free dimensions.
 
-    >>> describe(ValueInfo("x", "float", (1, 3, 224), ("batch", None, "")))
+    >>> describe_input(ValueInfo("x", "float", (1, 3, 224), ("batch", None, "")))
     'x: float [batch, 3, any]'
     """
     if info.shape is None:
@@ -91,10 +91,10 @@ def describe(info: ValueInfo) -> str:
     return f"{info.name}: {info.dtype} [{', '.join(extents)}]"
 
 
-def as_text(shapes: Mapping[str, tuple[int, ...]]) -> str:
+def format_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
     """The shapes in the form that `--shape` takes.
 
-    >>> as_text({"x": (1, 3), "n": ()})
+    >>> format_shapes({"x": (1, 3), "n": ()})
     'x=1,3 n='
     """
     return " ".join(f"{name}={','.join(map(str, shape))}" for name, shape in shapes.items())
@@ -104,13 +104,13 @@ def variant_name(deployment: str, version: Version, shapes: Shapes) -> str:
     """The variant's name: the same on every member, and another one for every version of the deployment,
     since another model may take other shapes."""
     text = f"{version.counter} {version.node} {sorted(shapes.items())}"
-    return f"{deployment}{SEPARATOR}{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    return f"{deployment}{VARIANT_SEPARATOR}{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def parent_of(name: str) -> str:
     """The name of the deployment that a variant belongs to; any other name is returned as it is."""
-    return name.partition(SEPARATOR)[0]
+    return name.partition(VARIANT_SEPARATOR)[0]
 
 
 def is_variant(name: str) -> bool:
-    return SEPARATOR in name
+    return VARIANT_SEPARATOR in name

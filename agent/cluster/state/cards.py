@@ -15,18 +15,18 @@ from edgepart.planner.devices.equal_devices import levelled
 from edgepart.planner.errors import FrameError, UsageError
 from edgepart.planner.json_text import parse_json
 
-NOISE = 0.3
+CHANGE_SHARE = 0.3
 """The share by which a number of a link or device has to move before it counts as changed. A smaller share
 would make a new plan of every fluctuation."""
 
 
-SHARED = 0.8
+SHARED_MEDIUM_SHARE = 0.8
 """Devices that, all sending at once, reach less than this share of what their links promise have a medium in
 common. The margin is for what two such measurements differ by anyway."""
 
 
 @dataclass(frozen=True)
-class SharedMedia:
+class CrowdMeasurement:
     """What several devices can send when all of them send at once."""
 
     nodes: frozenset[str]
@@ -45,11 +45,11 @@ class MeasuredDevice:
     device: Device
     links: Mapping[str, Link] = field(default_factory=dict)
     """What this device measured of each link, by the node id of the other end."""
-    together: SharedMedia | None = None
+    together: CrowdMeasurement | None = None
     """What this device measured when all devices sent at once; None if it did not measure that."""
 
 
-def write(measured: MeasuredDevice) -> bytes:
+def write_card(measured: MeasuredDevice) -> bytes:
     """The document of a Card: the keys of cluster.json, and links by node id."""
     document = to_json(Cluster((measured.device,)))["devices"][0]
     links = {node: asdict(link) for node, link in sorted(measured.links.items())}
@@ -59,7 +59,7 @@ def write(measured: MeasuredDevice) -> bytes:
     return json.dumps(card, sort_keys=True).encode()
 
 
-def read(document: bytes) -> MeasuredDevice:
+def parse_card(document: bytes) -> MeasuredDevice:
     """Parse a card's document. FrameError if it is no card."""
     try:
         parsed = parse_json(document)
@@ -71,20 +71,20 @@ def read(document: bytes) -> MeasuredDevice:
     return MeasuredDevice(cluster.devices[0], links, together)
 
 
-def fault(document: bytes) -> str:
+def find_card_fault(document: bytes) -> str:
     """Why plans cannot use the device of this card; "" if the card can be read."""
     try:
-        read(document)
+        parse_card(document)
     except FrameError as error:
         return str(error)
     return ""
 
 
-def _together(entry: Mapping[str, Any]) -> SharedMedia:
+def _together(entry: Mapping[str, Any]) -> CrowdMeasurement:
     nodes, rates = entry["nodes"], [float(entry[key]) for key in ("bytes_per_s", "message_s")]
     if not all(LEAST <= rate <= MOST for rate in rates) or not all(isinstance(n, str) for n in nodes):
         raise ValueError(f"together {entry}")
-    return SharedMedia(frozenset(nodes), *rates)
+    return CrowdMeasurement(frozenset(nodes), *rates)
 
 
 def _checked_link(entry: Mapping[str, Any]) -> dict[str, float]:
@@ -94,14 +94,14 @@ def _checked_link(entry: Mapping[str, Any]) -> dict[str, float]:
     return numbers
 
 
-def cluster_of(cards: Iterable[Card], names: Mapping[str, str]) -> Cluster:
+def build_cluster(cards: Iterable[Card], names: Mapping[str, str]) -> Cluster:
     """The cluster of all devices that have a card and a name, in the order of the cards, with every link that
     either end measured.
 
     `names` maps node ids to device names in the plan. A link that both ends measured gets the worse of each
     number. Equal boxes count as equally fast (planner/devices/equal_devices.py).
     """
-    measured = {names[card.node]: read(card.document) for card in cards if card.node in names}
+    measured = {names[card.node]: parse_card(card.document) for card in cards if card.node in names}
     links: dict[tuple[str, str], Link] = {}
     for name, one in measured.items():
         for node, link in one.links.items():
@@ -115,10 +115,12 @@ def cluster_of(cards: Iterable[Card], names: Mapping[str, str]) -> Cluster:
     return _with_shared_medium(cluster, crowds, names)
 
 
-SHARE = "what all share"
+SHARED_MEDIUM_NAME = "what all share"
 
 
-def _with_shared_medium(cluster: Cluster, crowds: Iterable[SharedMedia], names: Mapping[str, str]) -> Cluster:
+def _with_shared_medium(
+    cluster: Cluster, crowds: Iterable[CrowdMeasurement], names: Mapping[str, str]
+) -> Cluster:
     """The cluster with a shared medium, if devices that were measured together sent less than their links
     promise. Of several measurements, the one with the most devices counts, and of these the fastest: a
     disturbance can only make a measurement slower."""
@@ -129,9 +131,9 @@ def _with_shared_medium(cluster: Cluster, crowds: Iterable[SharedMedia], names: 
         return cluster
     present, crowd = max(found, key=lambda one: (len(one[0]), one[1].bytes_per_s))
     each, usual = crowd.bytes_per_s / len(crowd.nodes), sum(map(cards.__getitem__, present)) / len(present)
-    if each >= SHARED * usual:
+    if each >= SHARED_MEDIUM_SHARE * usual:
         return cluster
-    medium = Medium(SHARE, crowd.bytes_per_s, frozenset(present))
+    medium = Medium(SHARED_MEDIUM_NAME, crowd.bytes_per_s, frozenset(present))
     links = {
         pair: _link_under_load(link, crowd) if present.issuperset(pair) else link
         for pair, link in cluster.links.items()
@@ -139,7 +141,7 @@ def _with_shared_medium(cluster: Cluster, crowds: Iterable[SharedMedia], names: 
     return replace(cluster, links=links, media=(medium,))
 
 
-def _link_under_load(link: Link, crowd: SharedMedia) -> Link:
+def _link_under_load(link: Link, crowd: CrowdMeasurement) -> Link:
     """The link as it is while other devices send too, which they do at the same time when they divide a
     layer."""
     return replace(link, latency_s=max(link.latency_s, crowd.message_s - 2 * link.message_s))
@@ -153,7 +155,7 @@ def _worse(one: Link, two: Link) -> Link:
     )
 
 
-def differs(old: MeasuredDevice, new: MeasuredDevice) -> bool:
+def is_clearly_different(old: MeasuredDevice, new: MeasuredDevice) -> bool:
     """Whether the planner should know of the change: the set of links differs, or a number moved by more than
     NOISE."""
     if old.links.keys() != new.links.keys():
@@ -169,4 +171,4 @@ def differs(old: MeasuredDevice, new: MeasuredDevice) -> bool:
         *([(was.bytes_per_s, now.bytes_per_s), (was.message_s, now.message_s)] if was and now else []),
         *((old.links[node].latency_s + 1e-3, link.latency_s + 1e-3) for node, link in new.links.items()),
     ]
-    return any(abs(a - b) > NOISE * max(a, b) for a, b in pairs)
+    return any(abs(a - b) > CHANGE_SHARE * max(a, b) for a, b in pairs)

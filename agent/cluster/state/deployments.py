@@ -44,7 +44,7 @@ class TooNew(UsageError):
     """The file was written by a later version of edgepart, and this one must not overwrite it."""
 
 
-def larger(a: Deployment, b: Deployment) -> Deployment:
+def choose_winner(a: Deployment, b: Deployment) -> Deployment:
     """The entry that wins a merge. Any two honest writes have different versions. If versions are equal all
     the same, the larger text wins, so that the choice never depends on the order."""
     return max(a, b, key=lambda entry: (entry.version, entry.deleted, repr(_packed(entry))))
@@ -99,7 +99,7 @@ class DeploymentMap:
                 continue
             if known is not None and (entry == known or entry.version < known.version):
                 continue
-            if known is None or larger(known, entry) != known:
+            if known is None or choose_winner(known, entry) != known:
                 self._entries[entry.name] = entry
                 changed.append(entry)
         return tuple(changed)
@@ -155,37 +155,37 @@ def to_json(entries: Iterable[Deployment]) -> dict[str, Any]:
 
 def from_json(document: Any) -> tuple[Deployment, ...]:
     """The entries of a document. A UsageError names the place and the fault."""
-    return whole(readable_from_json(document))
+    return require_all_readable(read_deployments(document))
 
 
-def readable_from_json(document: Any) -> ReadResult[Deployment]:
+def read_deployments(document: Any) -> ReadResult[Deployment]:
     """The readable entries, and what is wrong with each of the others. UsageError if the document has another
     form."""
-    return entries_of(document, "deployments", FORMAT, _entry)
+    return read_entries(document, "deployments", FORMAT, _entry)
 
 
-def whole(found: ReadResult[T]) -> tuple[T, ...]:
+def require_all_readable(found: ReadResult[T]) -> tuple[T, ...]:
     """All entries. UsageError if one of them could not be read."""
     if found.faults:
         raise UsageError(f"{found.faults[0]}; restore the file")
     return found.entries
 
 
-def entries_of(document: Any, name: str, known: int, read: Callable[[Any], T]) -> ReadResult[T]:
+def read_entries(document: Any, name: str, known: int, read: Callable[[Any], T]) -> ReadResult[T]:
     """Read the state file `name`.json, which has a format number and a list `name` of entries: the entries
     that `read` can read, and what is wrong with each of the others. UsageError if the document has another
     form."""
     where = f"{name}.json"
     if not isinstance(document, dict):
         raise UsageError(f"{where}: expected dict, found {type(document).__name__}")
-    checked_format(document, known, where)
+    check_format(document, known, where)
     listed = document.get(name)
     if not isinstance(listed, list):
         raise UsageError(f"{where}: {name}: expected list, found {type(listed).__name__}")
-    return readable(listed, f"{where}: {name}", read)
+    return read_each(listed, f"{where}: {name}", read)
 
 
-def readable(listed: Iterable[Any], where: str, read: Callable[[Any], T]) -> ReadResult[T]:
+def read_each(listed: Iterable[Any], where: str, read: Callable[[Any], T]) -> ReadResult[T]:
     """The entries that `read` can read, and what is wrong with each of the others: a damaged entry does not
     cost the rest."""
     found: list[T] = []
@@ -201,7 +201,7 @@ def readable(listed: Iterable[Any], where: str, read: Callable[[Any], T]) -> Rea
     return ReadResult(tuple(found), tuple(faults))
 
 
-def checked_format(root: Mapping[str, Any], known: int, where: str) -> None:
+def check_format(root: Mapping[str, Any], known: int, where: str) -> None:
     """Check the document's format number. TooNew if it is larger than `known`; UsageError if it is missing or
     anything else."""
     found = root.get("format")

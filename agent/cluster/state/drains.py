@@ -18,7 +18,13 @@ from typing import Any
 
 from cryptography import x509
 
-from edgepart.agent.cluster.state.deployments import MAX_COUNTER, MAX_ENTRIES, ReadResult, entries_of, whole
+from edgepart.agent.cluster.state.deployments import (
+    MAX_COUNTER,
+    MAX_ENTRIES,
+    ReadResult,
+    read_entries,
+    require_all_readable,
+)
 from edgepart.agent.security import charter
 from edgepart.agent.security.certificates import Key, fingerprint
 from edgepart.agent.wire.codec import json_record, read_json_record
@@ -28,7 +34,7 @@ from edgepart.planner.errors import FrameError, UsageError
 FORMAT = 1
 
 
-def larger(a: Drain, b: Drain) -> Drain:
+def choose_winner(a: Drain, b: Drain) -> Drain:
     """The entry that wins a merge."""
     return max(a, b, key=_rank)
 
@@ -92,7 +98,7 @@ class DrainMap:
             full = known is None and len(self._entries) >= MAX_ENTRIES
             if full or entry.state not in DRAIN_STATES or not 0 < entry.version.counter < MAX_COUNTER:
                 continue
-            if known is None or larger(known, entry) != known:
+            if known is None or choose_winner(known, entry) != known:
                 self._entries[entry.node] = entry
                 changed.append(entry)
         return tuple(changed)
@@ -117,13 +123,13 @@ def to_json(entries: Iterable[Drain]) -> dict[str, Any]:
 
 def from_json(document: Any) -> tuple[Drain, ...]:
     """The entries of a document. A UsageError names the place and the fault."""
-    return whole(readable_from_json(document))
+    return require_all_readable(read_drains(document))
 
 
-def readable_from_json(document: Any) -> ReadResult[Drain]:
+def read_drains(document: Any) -> ReadResult[Drain]:
     """The readable entries, and what is wrong with each of the others. UsageError if the document has another
     form."""
-    return entries_of(document, "drains", FORMAT, _entry)
+    return read_entries(document, "drains", FORMAT, _entry)
 
 
 def _packed(entry: Drain) -> dict[str, Any]:

@@ -18,40 +18,40 @@ from edgepart.agent.wire.control import MOST_DRIFT, Drift
 from edgepart.planner.devices.cluster import Device
 from edgepart.planner.plans.plan import Program
 
-LEAST_S = 1e-3
+MIN_CALIBRATED_S = 1e-3
 """The least predicted computing time, in seconds, that drift is told from: of less, fixed costs and the
 clock's resolution would be measured."""
-STEPS = 8
+STEPS_PER_OCTAVE = 8
 """Steps per octave. A drift that moved by less than one step (9 %) is no news."""
-MOST_DEPLOYMENTS = 64
+MAX_DEPLOYMENTS = 64
 """Deployments of one device whose drift is remembered; the ones not heard of for longest are forgotten."""
 
 
-def drift(program: Program, device: Device, took_s: Mapping[str, float]) -> float | None:
+def compute_drift(program: Program, device: Device, took_s: Mapping[str, float]) -> float | None:
     """Measured divided by calibrated seconds, over all segments that were run, limited to MOST_DRIFT and its
     inverse; None if these are too few seconds. `took_s`: the seconds that each segment takes, by digest.
     `device`: as calibrated now, because a slowdown that was found since the plan was made is no drift."""
     run = [one for one in program.segments if one.calibrated_s > 0 and one.digest in took_s]
     calibrated_s = sum(one.calibrated_s for one in run) * device.slower_than(program.flops_per_s)
-    if calibrated_s < LEAST_S:
+    if calibrated_s < MIN_CALIBRATED_S:
         return None
     factor = sum(took_s[one.digest] for one in run) / calibrated_s
     return min(max(factor, 1 / MOST_DRIFT), MOST_DRIFT)
 
 
-def stepped(factor: float) -> float:
+def round_to_step(factor: float) -> float:
     """The nearest drift that is a whole number of steps.
 
-    >>> stepped(1.02), stepped(1.9), stepped(2.0)
+    >>> round_to_step(1.02), round_to_step(1.9), round_to_step(2.0)
     (1.0, 1.8340080864093424, 2.0)
     """
-    return float(2 ** (round(STEPS * log2(factor)) / STEPS))
+    return float(2 ** (round(STEPS_PER_OCTAVE * log2(factor)) / STEPS_PER_OCTAVE))
 
 
 def is_news(factor: float, told: float) -> bool:
     """Whether `factor` is more than a step from what was told last: a drift that wavers between two steps is
     no news."""
-    return abs(log2(factor / told)) * STEPS > 1
+    return abs(log2(factor / told)) * STEPS_PER_OCTAVE > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class DriftBook:
         known = self._told.setdefault(node, {})
         known.pop(told.deployment, None)
         known[told.deployment] = _Told(told.factor, now)
-        while len(known) > MOST_DEPLOYMENTS:
+        while len(known) > MAX_DEPLOYMENTS:
             del known[next(iter(known))]
 
     def factor(self, node: str, deployment: str) -> float:
@@ -88,7 +88,7 @@ class DriftBook:
         others = list(known.values())  # A copy in one step: segment_times.py reads in a thread.
         if not others:
             return _Told(1.0, -inf)
-        return _Told(stepped(median(one.factor for one in others)), max(one.at for one in others))
+        return _Told(round_to_step(median(one.factor for one in others)), max(one.at for one in others))
 
     def of(self, node: str) -> tuple[Drift, ...]:
         """All known drifts of a device, to be told again."""

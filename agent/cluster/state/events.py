@@ -71,7 +71,7 @@ class AddressesChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class MessageReceived:
     node: str
     """The sender's node id, from its verified certificate."""
     message: ControlMessage
@@ -309,7 +309,7 @@ Event = (
     | ConnectFailed
     | DeviceSeen
     | AddressesChanged
-    | Received
+    | MessageReceived
     | CardReady
     | ModelsStored
     | PlanLoaded
@@ -419,14 +419,14 @@ class PersistDrains:
 
 
 @dataclass(frozen=True, slots=True)
-class Discharged:
+class RemovedFromCluster:
     """This device was removed from the cluster, and its agent has to stop for good."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Distrusted:
+class MemberDistrusted:
     """A member told something impossible, and nothing follows from it. People are told: the member lies, or
     runs another version."""
 
@@ -552,8 +552,8 @@ Effect = (
     | PersistIncarnation
     | PersistDeployments
     | PersistDrains
-    | Discharged
-    | Distrusted
+    | RemovedFromCluster
+    | MemberDistrusted
     | PersistProfiles
     | LoadPlan
     | SwitchTo

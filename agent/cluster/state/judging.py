@@ -16,12 +16,12 @@ from edgepart.agent.cluster.state.profiles import ProfileBook
 from edgepart.agent.wire.control import Latency
 from edgepart.planner.plans.plan import Plan, Run
 
-REQUESTS = 5
+MIN_REQUESTS = 5
 """The requests that have to have run alone before a plan is judged by them: their median then stands for the
 plan."""
-MOST_GATEWAYS = 1024
+MAX_GATEWAYS = 1024
 """Gateways whose latencies are remembered."""
-SLOWER = 1.02
+SLOWER_FACTOR = 1.02
 """A plan is slower than one device only from this factor on: measurements are off by up to 2 %."""
 
 
@@ -29,7 +29,7 @@ Kinds = Mapping[str, tuple[str, int]]
 """The pace (planner/devices/cluster.py) and the number of threads of each device, by device name."""
 
 
-def computing_s(plan: Plan, kinds: Kinds, profiles: ProfileBook) -> dict[str, tuple[float, float | None]]:
+def sum_computing_s(plan: Plan, kinds: Kinds, profiles: ProfileBook) -> dict[str, tuple[float, float | None]]:
     """Predicted and measured seconds of computing for one request, by device; measured is None if a segment
     was not timed."""
     found: dict[str, tuple[float, float | None]] = {}
@@ -42,30 +42,32 @@ def computing_s(plan: Plan, kinds: Kinds, profiles: ProfileBook) -> dict[str, tu
     return found
 
 
-def measured_over_predicted(plan: Plan, kinds: Kinds, profiles: ProfileBook) -> float | None:
+def compute_slowdown(plan: Plan, kinds: Kinds, profiles: ProfileBook) -> float | None:
     """How many times as long as predicted the slowest device computes, all its segments together; None if a
     segment was not timed."""
     worst = 0.0
-    for predicted, measured in computing_s(plan, kinds, profiles).values():
+    for predicted, measured in sum_computing_s(plan, kinds, profiles).values():
         if measured is None:
             return None
         worst = max(worst, measured / predicted if predicted else 0.0)
     return worst or None
 
 
-def report(plan: Plan, kinds: Kinds, profiles: ProfileBook, latencies: Sequence[float]) -> dict[str, Any]:
+def build_measurements_report(
+    plan: Plan, kinds: Kinds, profiles: ProfileBook, latencies: Sequence[float]
+) -> dict[str, Any]:
     """The measurements of a plan, for people. `latencies`: the seconds of requests that ran alone."""
     return {
         "latency_s": median(latencies) if latencies else None,
         "requests": len(latencies),
         "devices": {
             name: {"predicted_compute_s": predicted, "measured_compute_s": measured}
-            for name, (predicted, measured) in computing_s(plan, kinds, profiles).items()
+            for name, (predicted, measured) in sum_computing_s(plan, kinds, profiles).items()
         },
     }
 
 
-def seconds_as_measured(plan: Plan, ratio: float, busiest_s: float, *, many: bool = False) -> float:
+def correct_prediction_s(plan: Plan, ratio: float, busiest_s: float, *, many: bool = False) -> float:
     """The latency predicted for `plan` if its busiest device computes `ratio` times as long; with `many`, the
     seconds between two requests."""
     predicted_s = 1 / plan.predicted_throughput_per_s if many else plan.predicted_latency_s
@@ -73,13 +75,13 @@ def seconds_as_measured(plan: Plan, ratio: float, busiest_s: float, *, many: boo
     return predicted_s + (ratio - 1) * (min(busiest_s, predicted_s) if many else busiest_s)
 
 
-def busiest_s(plan: Plan) -> float:
+def predict_busiest_s(plan: Plan) -> float:
     """Predicted seconds of computing on the device that computes for longest."""
-    return max((predicted for predicted, _ in computing_s(plan, {}, ProfileBook()).values()), default=0.0)
+    return max((predicted for predicted, _ in sum_computing_s(plan, {}, ProfileBook()).values()), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
+class LoneRequests:
     """The times of requests that ran on a plan while no other request did."""
 
     seconds: tuple[float, ...]
@@ -103,7 +105,7 @@ class PlanJudge:
         """Note what a gateway told; whether that is news."""
         known = self.latencies.pop(gateway, None)
         self.latencies[gateway] = latency
-        while len(self.latencies) > MOST_GATEWAYS:
+        while len(self.latencies) > MAX_GATEWAYS:
             del self.latencies[next(iter(self.latencies))]
         return known is None or known.epoch != latency.epoch or known.seconds != latency.seconds
 
@@ -113,10 +115,10 @@ class PlanJudge:
         told = [
             one.seconds
             for one in self.latencies.values()
-            if one.epoch == order_epoch and one.requests >= REQUESTS
+            if one.epoch == order_epoch and one.requests >= MIN_REQUESTS
         ]
         return median_low(told) if told else 0.0
 
     def disappoints(self, order_epoch: object, devices: int) -> bool:
         """Whether the plan runs on several devices and was measured to be slower than one device."""
-        return devices > 1 and self.seconds(order_epoch) > SLOWER * self.single_s
+        return devices > 1 and self.seconds(order_epoch) > SLOWER_FACTOR * self.single_s

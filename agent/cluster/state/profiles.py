@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
-from edgepart.agent.cluster.state.deployments import ReadResult, readable, whole
+from edgepart.agent.cluster.state.deployments import ReadResult, read_each, require_all_readable
 from edgepart.agent.wire.codec import json_record, read_json_record
 from edgepart.agent.wire.control import Profile
 from edgepart.planner.errors import UsageError
@@ -20,14 +20,14 @@ from edgepart.planner.errors import UsageError
 if TYPE_CHECKING:
     from edgepart.planner.cost.cost import Profiles
 
-MOST = 4096
+MAX_PROFILES = 4096
 """Profiles that are remembered; the ones not heard of for longest are forgotten."""
 OWN, KEPT = "", "kept"
 """Sources that are no members: this device's own measurements, and what was known when the agent stopped
 last."""
-MOST_SOURCES = 16
+MAX_SOURCES = 16
 """Sources of one profile that are remembered."""
-NEWS = 0.1
+NEWS_SHARE = 0.1
 """The share that a profile has to move by to be news. Every member hears of news, so noise must not count."""
 
 Key = tuple[str, str, int]
@@ -50,22 +50,22 @@ class ProfileBook:
             key = (one.segment, one.kind, one.threads)
             told = dict(self._seconds.pop(key, {}))  # A copy: segment_times.py reads in a thread.
             before, known = _typical_seconds(told), told.get(source, 0.0)
-            if abs(known - one.seconds) > NEWS * known:
+            if abs(known - one.seconds) > NEWS_SHARE * known:
                 told.pop(source, None)
                 told[source] = one.seconds
-                if len(told) > MOST_SOURCES:
+                if len(told) > MAX_SOURCES:
                     del told[next(name for name in told if name != OWN)]
             self._seconds[key] = told
-            if abs(before - _typical_seconds(told)) > NEWS * before:
+            if abs(before - _typical_seconds(told)) > NEWS_SHARE * before:
                 news.append(one)
-        while len(self._seconds) > MOST:
+        while len(self._seconds) > MAX_PROFILES:
             del self._seconds[next(iter(self._seconds))]
         return tuple(news)
 
     def seconds(self, segment: str, kind: str, threads: int) -> float | None:
         return _typical_seconds(self._seconds.get((segment, kind, threads), {})) or None
 
-    def profiles(self, most: int = MOST) -> tuple[Profile, ...]:
+    def profiles(self, most: int = MAX_PROFILES) -> tuple[Profile, ...]:
         """The profiles that were heard of last, oldest first."""
         return tuple(
             Profile(*key, _typical_seconds(told)) for key, told in list(self._seconds.items())[-most:]
@@ -77,7 +77,7 @@ def _typical_seconds(told: Mapping[str, float]) -> float:
     return told.get(OWN) or median_low(told.values() or (0.0,))
 
 
-def for_planner(profiles: Iterable[Profile]) -> Profiles:
+def to_planner_profiles(profiles: Iterable[Profile]) -> Profiles:
     """The profiles as planner/cost/cost.py takes them."""
     return {(t.segment, t.kind, t.threads): t.seconds for t in profiles}
 
@@ -88,14 +88,14 @@ def to_json(profiles: Iterable[Profile]) -> list[Mapping[str, Any]]:
 
 def from_json(document: Any) -> tuple[Profile, ...]:
     """The profiles of a document. UsageError if it holds anything else."""
-    return whole(readable_from_json(document))
+    return require_all_readable(read_profiles(document))
 
 
-def readable_from_json(document: Any) -> ReadResult[Profile]:
+def read_profiles(document: Any) -> ReadResult[Profile]:
     """The readable profiles, and what is wrong with each of the others. UsageError if the document is no
     list."""
     if not isinstance(document, list):
         raise UsageError(f"no profiles of segments: expected list, found {type(document).__name__}")
-    return readable(
+    return read_each(
         document, "no profiles of segments: profiles", lambda entry: read_json_record(Profile, entry)
     )

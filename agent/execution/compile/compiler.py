@@ -27,16 +27,16 @@ from edgepart.agent.execution.compile.cache import MAKING, Compiled, CompiledEnt
 from edgepart.agent.execution.compile.nchwc_crops import crop_in_blocks, shapes_of
 from edgepart.agent.execution.nchwc_array import PLAIN, KeptBlocked, to_blocked, to_plain
 from edgepart.agent.execution.nchwc_choice import has_pictures, in_blocks, keep
-from edgepart.agent.execution.prepared import describe
+from edgepart.agent.execution.prepared import describe_segment
 from edgepart.agent.execution.sessions import (
     ORT_ERRORS,
     LoadedSegment,
-    Uncompiled,
+    NotCompiled,
     Weight,
-    external,
-    loaded_segment,
-    made_session,
+    make_session,
     session_options,
+    with_external_weights,
+    wrap_session,
 )
 from edgepart.planner.plans.plan import Program, Segment, Transfer
 
@@ -81,11 +81,11 @@ class Compiler:
                 model.SerializeToString(), options, providers=["CPUExecutionProvider"]
             )
         except ORT_ERRORS as error:
-            raise Uncompiled(
-                f"ONNX Runtime cannot load what it optimised of {describe(segment)}: {error}"
+            raise NotCompiled(
+                f"ONNX Runtime cannot load what it optimised of {describe_segment(segment)}: {error}"
             ) from error
         form = f"compiled, {len(ports)} ports in blocks of {block()}" if ports else "compiled"
-        return loaded_segment(segment, session, (), form)
+        return wrap_session(segment, session, (), form)
 
     def _model(self, segment: Segment, ports: frozenset[str], weights: Weights) -> ModelProto:
         """What is loaded. Ports that stay plain are computed with in blocks, too, where others are blocked or the runtime
@@ -96,12 +96,12 @@ class Compiler:
         for wrapped in (whole,) if ports else dict.fromkeys((ports, whole)):
             entry = self._entry(segment, wrapped, weights)
             if not ports <= entry.native:
-                raise Uncompiled(f"{describe(segment)} does not compute {sorted(ports)} in blocks")
+                raise NotCompiled(f"{describe_segment(segment)} does not compute {sorted(ports)} in blocks")
             try:
                 optimised = onnx.load_model_from_string(entry.model)
                 found.append(nchwc.opened(optimised, wrapped, ports))
             except FAULTS as error:
-                raise Uncompiled(f"{describe(segment)} cannot be compiled: {error}") from error
+                raise NotCompiled(f"{describe_segment(segment)} cannot be compiled: {error}") from error
         return min(found, key=_operators)
 
     def make_room(self) -> None:
@@ -112,7 +112,7 @@ class Compiler:
     def _native(self, weights: Weights, segment: Segment) -> frozenset[str]:
         try:
             return self._entry(segment, self._wrappable(segment), weights).native
-        except Uncompiled as error:
+        except NotCompiled as error:
             log.warning("%s: its values are not kept in blocks", error)
             return frozenset()
 
@@ -132,7 +132,7 @@ class Compiler:
                 self._compiled.put(key, entry)
             return entry
         except FAULTS as error:
-            raise Uncompiled(f"{describe(segment)} cannot be compiled: {error}") from error
+            raise NotCompiled(f"{describe_segment(segment)} cannot be compiled: {error}") from error
 
     def _made(self, segment: Segment, ports: frozenset[str], weights: Mapping[str, Weight]) -> CompiledEntry:
         self._compiled.root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -193,7 +193,7 @@ def _optimised(model: ModelProto, weights: Mapping[str, Weight], threads: int, m
     values = {name: value for name, value in weights.items() if not isinstance(value, Path)}
     files = {name: value for name, value in weights.items() if isinstance(value, Path)}
     options = session_options(threads, values, ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
-    data = external(model, files, options) if files else model.SerializeToString()
+    data = with_external_weights(model, files, options) if files else model.SerializeToString()
     options.optimized_model_filepath = str(making / "model.onnx")
     for name, value in (
         ("session.optimized_model_external_initializers_file_name", "initializers"),
@@ -201,7 +201,7 @@ def _optimised(model: ModelProto, weights: Mapping[str, Weight], threads: int, m
         ("session.disable_prepacking", "1"),  # which only the session that runs is to do
     ):
         options.add_session_config_entry(name, value)
-    made_session(data, options)
+    make_session(data, options)
     return onnx.load(making / "model.onnx", load_external_data=False)
 
 

@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from edgepart.agent.admission.signed_drains import Seals, refusal
 from edgepart.agent.cluster.core.core import Core
 from edgepart.agent.cluster.core.draining import Draining
-from edgepart.agent.cluster.membership.membership import Facts
+from edgepart.agent.cluster.membership.peer import OwnFacts
 from edgepart.agent.cluster.state.drains import DrainMap, is_signed, sign
 from edgepart.agent.cluster.state.events import (
-    Discharged,
-    Distrusted,
     DrainRequested,
     LinkUp,
     Member,
+    MemberDistrusted,
+    MessageReceived,
     PersistDrains,
-    Received,
+    RemovedFromCluster,
     SendMessage,
 )
 from edgepart.agent.security import certificates, identity
@@ -91,17 +91,19 @@ def test_a_wish_that_was_taken_back_cannot_be_carried_out_any_more() -> None:
 
 
 def test_what_the_ca_did_not_sign_is_left_out_and_its_teller_is_named() -> None:
-    core = Core(Facts(A, "a", "boot", 1), 0.0, genuine=lambda entry: is_signed(entry, CA))
+    core = Core(OwnFacts(A, "a", "boot", 1), 0.0, genuine=lambda entry: is_signed(entry, CA))
     core.handle(LinkUp(C), 0.0)
-    core.handle(Received(C, Hello(C, "c", "boot", 1, (), "", VERSION)), 0.0)
+    core.handle(MessageReceived(C, Hello(C, "c", "boot", 1, (), "", VERSION)), 0.0)
     forged = [Drain(node, "x", REMOVED, Version(2**52, C), b"s" * 70) for node in (A, B)]
     good = sign(replace(ENTRY, node=D, state=DRAINED), CA, KEY)
-    effects = core.handle(Received(C, Drains((*forged, good))), 0.1)
-    assert [type(e) for e in effects if isinstance(e, Distrusted | Discharged | PersistDrains)] == [
-        Distrusted,
+    effects = core.handle(MessageReceived(C, Drains((*forged, good))), 0.1)
+    assert [
+        type(e) for e in effects if isinstance(e, MemberDistrusted | RemovedFromCluster | PersistDrains)
+    ] == [
+        MemberDistrusted,
         PersistDrains,
     ]
-    assert next(e.node for e in effects if isinstance(e, Distrusted)) == C
+    assert next(e.node for e in effects if isinstance(e, MemberDistrusted)) == C
     assert list(core.draining.map) == [good]
     with pytest.raises(UsageError, match="elsewhere meanwhile"):
         core.handle(DrainRequested(forged[1]), 0.2)

@@ -10,7 +10,7 @@ from edgepart.agent.cluster.state.events import (
     ComputePlan,
     LeaveAnnounced,
     LeaveRequested,
-    Received,
+    MessageReceived,
     UndeployRequested,
 )
 from edgepart.agent.wire.control import ALIVE, FLAPPING, LEAVING, READY, Holding, Version
@@ -184,7 +184,7 @@ def test_a_leader_whose_term_is_outranked_waits_until_it_knows() -> None:
     core = net.core(member)
     report = replace(core.follower.report(core.deployments.versions()), holdings=(later,))
     before = net.computed
-    net.give(net.boxes[leader], Received(member, report))
+    net.give(net.boxes[leader], MessageReceived(member, report))
     assert net.computed == before
     net.run(10)  # its next report says otherwise
     assert uses(net, A, B, C)

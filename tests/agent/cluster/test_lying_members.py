@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from edgepart.agent.cluster.membership.election import FREE_ROUNDS, LEAP_ROUNDS, Leaps, next_term
-from edgepart.agent.cluster.state.events import Received
-from edgepart.agent.cluster.state.judging import REQUESTS, PlanJudge
+from edgepart.agent.cluster.membership.election import FREE_ROUNDS, MAX_LEAP_ROUNDS, TermLimiter, next_term
+from edgepart.agent.cluster.state.events import MessageReceived
+from edgepart.agent.cluster.state.judging import MIN_REQUESTS, PlanJudge
 from edgepart.agent.cluster.state.profiles import ProfileBook
 from edgepart.agent.net.dispatch import CONTROL_KINDS
 from edgepart.agent.wire.codec import frame_to_message, message_to_frame
@@ -53,7 +53,7 @@ class Lies(SimNet):
 
     def say(self, message: Any, *to: str) -> None:
         for node in to or (A, B):
-            self.give(self.boxes[node], Received(LIAR, message))
+            self.give(self.boxes[node], MessageReceived(LIAR, message))
 
     def beat(self, term: int) -> Heartbeat:
         liar = self.boxes[LIAR]
@@ -69,7 +69,7 @@ def net() -> Lies:
     return Lies()
 
 
-@pytest.mark.parametrize("term", [LARGEST, (FREE_ROUNDS + 2 * LEAP_ROUNDS) << NODE_BITS])
+@pytest.mark.parametrize("term", [LARGEST, (FREE_ROUNDS + 2 * MAX_LEAP_ROUNDS) << NODE_BITS])
 def test_a_term_that_leaps_is_refused_and_named_and_there_is_a_leader_after_a_restart(
     net: Lies, term: int
 ) -> None:
@@ -85,16 +85,18 @@ def test_a_term_that_leaps_is_refused_and_named_and_there_is_a_leader_after_a_re
 
 
 def test_terms_that_are_believed_cannot_be_used_up() -> None:
-    leaps, seen, now = Leaps(0.0), 0, 0.0
+    leaps, seen, now = TermLimiter(0.0), 0, 0.0
     assert leaps.allows(FREE_ROUNDS << NODE_BITS, seen, now)
     seen = FREE_ROUNDS << NODE_BITS
     for _ in range(
         100_000
     ):  # a liar that pushes as far as it may, a hundred times a second, for a quarter of an hour
         now += 0.01
-        step = next((s for s in (LEAP_ROUNDS, 64, 1) if leaps.allows(seen + (s << NODE_BITS), seen, now)), 0)
+        step = next(
+            (s for s in (MAX_LEAP_ROUNDS, 64, 1) if leaps.allows(seen + (s << NODE_BITS), seen, now)), 0
+        )
         seen += step << NODE_BITS
-    assert (seen >> NODE_BITS) <= FREE_ROUNDS + LEAP_ROUNDS + now
+    assert (seen >> NODE_BITS) <= FREE_ROUNDS + MAX_LEAP_ROUNDS + now
 
 
 def test_an_incarnation_that_leaps_is_refused_and_named_and_all_still_see_each_other(net: Lies) -> None:
@@ -153,7 +155,7 @@ def test_a_plan_of_a_later_term_than_the_order_s_own_is_not_taken(net: Lies) -> 
         0.1,
         {},
     )
-    net.give(net.boxes[B], Received(core.leader, forged))
+    net.give(net.boxes[B], MessageReceived(core.leader, forged))
     assert ("net", Epoch(LARGEST, 1)) not in net.boxes[B].plans
 
 
@@ -237,5 +239,5 @@ def test_a_member_s_word_that_it_stores_a_model_counts(net: Lies) -> None:
 def test_one_gateway_s_latencies_have_no_plan_given_up() -> None:
     judge, epoch = PlanJudge(single_s=0.5), Epoch(1, 1)
     for gateway, seconds in ((A, 0.3), (B, 0.31), (LIAR, 1e6)):
-        judge.hears(Latency("net", epoch, seconds, REQUESTS), gateway)
+        judge.hears(Latency("net", epoch, seconds, MIN_REQUESTS), gateway)
     assert judge.seconds(epoch) == 0.31 and not judge.disappoints(epoch, 2)

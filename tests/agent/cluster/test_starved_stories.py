@@ -11,7 +11,7 @@ import pytest
 from edgepart.agent.cluster.state.events import Event, StarvationSeen
 from edgepart.agent.cluster.state.profiles import ProfileBook
 from edgepart.agent.execution.executor import SegmentTime
-from edgepart.agent.measure.cpu_wait import Starving
+from edgepart.agent.measure.cpu_wait import CpuWaitWatch
 from edgepart.agent.measure.segment_times import LOOK_S, RECENT_RUNS, SegmentTimer
 from edgepart.agent.measure.starvation import StarvationTiming, ThreadTimes
 from edgepart.agent.wire.control import SUSPECT, Starved
@@ -39,7 +39,7 @@ class Loaded:
         self._times = (0, 0)
         self._runs = 0
         self._recent: deque[float] = deque(maxlen=RECENT_RUNS)
-        self._starving = Starving(lambda: (), self._post, self._read, lambda: net.now)
+        self._starving = CpuWaitWatch(lambda: (), self._post, self._read, lambda: net.now)
         device = Device("c", "box", 1e9, 1e9, 1e9)
         self._timing = SegmentTimer(C, device, 0.0, ProfileBook(), net.core(C).drifts, self._post)
 

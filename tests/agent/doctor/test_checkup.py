@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgepart.agent.doctor import checkup as module
-from edgepart.agent.doctor.checkup import BAD, GOOD, LEVELS, NOTE, Check, checkup
+from edgepart.agent.doctor.checkup import BAD, GOOD, LEVELS, NOTE, Check, check_box
 from edgepart.agent.net.addresses import Interface
 
 G = 1 << 30
@@ -52,7 +52,7 @@ def test_judgements(check: Check, level: str, part: str) -> None:
 
 
 def test_this_box_can_be_looked_at_also_where_no_state_is(tmp_path: Path) -> None:
-    found = checkup(tmp_path / "not" / "there", 7433, threads=1, limit_bytes=1 << 30)
+    found = check_box(tmp_path / "not" / "there", 7433, threads=1, limit_bytes=1 << 30)
     names = [check.name for check in found]
     assert len(names) == len(set(names))
     assert {"network", "disk", "clock", "memory", "swap", "threads", "firewall"} <= set(names)

@@ -15,19 +15,19 @@ from edgepart.agent.doctor.diagnosis import (
     NEW,
     OTHER_CLUSTER,
     OUT,
-    Me,
-    Seat,
+    MembershipEntry,
+    OwnAgent,
     ServedDeployment,
     diagnose,
-    left_out,
+    unused_in,
 )
-from edgepart.agent.doctor.remedies import ORDER, REASONS
+from edgepart.agent.doctor.remedies import FAULT_ORDER, REMEDIES
 from edgepart.agent.net.faults import Fault
 from edgepart.agent.net.sightings import BROKER, MDNS, PEER, Box, Try
 from edgepart.agent.wire.control import ALIVE, DEAD, LEAVING, LEFT, SUSPECT, Starved
 
 OURS, THEIRS = "f" * 16, "e" * 16
-ME = Me("0" * 16, "pi-a", OURS * 4, "0.1.0+traces", 7433)
+ME = OwnAgent("0" * 16, "pi-a", OURS * 4, "0.1.0+traces", 7433)
 NOW = 10_000.0
 BOX = Box("1" * 16, "pi-b", OURS, "0.3.0", ("10.0.0.2:7433",), ((MDNS, NOW - 2),))
 
@@ -39,17 +39,21 @@ def tried(*faults: Fault | None, box: Box = BOX, at: float = NOW - 1, text: str 
 @pytest.mark.parametrize(
     ("seat", "state", "why"),
     [
-        (Seat(ALIVE, 9.0, measured=True, memory_bytes=1e9), MEMBER, ""),
-        (Seat(ALIVE, 9.0), MEMBER, "being measured"),
-        (Seat(ALIVE, 9.0, measured=True, memory_bytes=3e6), MEMBER, "only 3 MB"),
-        (Seat(LEAVING, 9.0), LEAVING, "told to stop"),
-        (Seat(ALIVE, 9.0, measured=True, starved=Starved(0.62)), MEMBER, "waited 62 % of the time for a CPU"),
-        (Seat(SUSPECT, 9.0), SUSPECT, "9 s ago"),
-        (Seat(SUSPECT, 9.0, starved=Starved(0.62)), SUSPECT, "waited 62 % of the time for a CPU"),
-        (Seat("quarantined", 30.0), "quarantined", "30 s ago"),
+        (MembershipEntry(ALIVE, 9.0, measured=True, memory_bytes=1e9), MEMBER, ""),
+        (MembershipEntry(ALIVE, 9.0), MEMBER, "being measured"),
+        (MembershipEntry(ALIVE, 9.0, measured=True, memory_bytes=3e6), MEMBER, "only 3 MB"),
+        (MembershipEntry(LEAVING, 9.0), LEAVING, "told to stop"),
+        (
+            MembershipEntry(ALIVE, 9.0, measured=True, starved=Starved(0.62)),
+            MEMBER,
+            "waited 62 % of the time for a CPU",
+        ),
+        (MembershipEntry(SUSPECT, 9.0), SUSPECT, "9 s ago"),
+        (MembershipEntry(SUSPECT, 9.0, starved=Starved(0.62)), SUSPECT, "waited 62 % of the time for a CPU"),
+        (MembershipEntry("quarantined", 30.0), "quarantined", "30 s ago"),
     ],
 )
-def test_what_membership_says_counts_most(seat: Seat, state: str, why: str) -> None:
+def test_what_membership_says_counts_most(seat: MembershipEntry, state: str, why: str) -> None:
     for box in (BOX, tried(Fault.SILENT)):
         found = diagnose(box, seat, ME, NOW)
         assert found.state == state and why in found.why
@@ -89,8 +93,8 @@ def test_each_fault_has_its_reason_and_its_remedy(fault: Fault, why: str, do: st
 
 
 def test_no_fault_is_without_a_reason() -> None:
-    assert set(REASONS) == set(Fault)
-    assert set(ORDER) == {*Fault, None}
+    assert set(REMEDIES) == set(Fault)
+    assert set(FAULT_ORDER) == {*Fault, None}
 
 
 @given(st.lists(st.sampled_from([None, *Fault]), min_size=1, max_size=4), st.booleans())
@@ -98,13 +102,13 @@ def test_the_address_that_came_furthest_decides(faults: list[Fault | None], back
     """Whatever the order, and whatever others say; a link that was made counts most."""
     shown = [*reversed(faults)] if backwards else faults
     found = diagnose(tried(*shown), None, ME, NOW)
-    best = min(faults, key=ORDER.index)
+    best = min(faults, key=FAULT_ORDER.index)
     if best is None:
         assert found.state == NEW
     else:
         alone = diagnose(replace(tried(best), tries=(Try("A", best, "why", NOW - 1),)), None, ME, NOW)
         # The same reason, but for which address it names.
-        head = REASONS[best][0].split("{")[0]
+        head = REMEDIES[best][0].split("{")[0]
         assert head in found.why and head in alone.why
 
 
@@ -127,7 +131,7 @@ def test_one_way_walls_are_told_from_boxes_that_are_gone() -> None:
     dead = replace(calling, ended=("it fell silent", NOW - 3))
     assert "it is announced" in diagnose(dead, None, ME, NOW).why
     quiet = replace(tried(Fault.SILENT), heard=((MDNS, NOW - 500),), member_at=NOW - 480)
-    found = diagnose(quiet, Seat(DEAD, 480.0), ME, NOW)
+    found = diagnose(quiet, MembershipEntry(DEAD, 480.0), ME, NOW)
     assert found.state == GONE and "it was a member until 8 min ago" in found.why
 
 
@@ -136,9 +140,9 @@ def test_other_clusters_are_left_alone_and_so_is_who_left() -> None:
     assert diagnose(theirs, None, ME, NOW).state == OTHER_CLUSTER
     nobody = replace(ME, node="", fingerprint="", running=False)
     assert "edgepart join TOKEN" in diagnose(theirs, None, nobody, NOW).do
-    gone = diagnose(replace(BOX, heard=((MDNS, NOW - 50),)), Seat(LEFT, 40.0), ME, NOW)
+    gone = diagnose(replace(BOX, heard=((MDNS, NOW - 50),)), MembershipEntry(LEFT, 40.0), ME, NOW)
     assert gone.state == LEFT and "40 s ago" in gone.why
-    back = diagnose(tried(Fault.REFUSED), Seat(LEFT, 40.0), ME, NOW)
+    back = diagnose(tried(Fault.REFUSED), MembershipEntry(LEFT, 40.0), ME, NOW)
     assert back.state == OUT
 
 
@@ -179,9 +183,11 @@ def test_members_that_plans_do_without() -> None:
         ServedDeployment("small", ("pi-a",), ("pi-a",), "one device"),
         ServedDeployment("large", (), (), "does not fit: pi-a lacks 5 bytes"),
     ]
-    seat = Seat(ALIVE, 1.0, measured=True)
-    found = dict(left_out("pi-b", seat, served))
+    seat = MembershipEntry(ALIVE, 1.0, measured=True)
+    found = dict(unused_in("pi-b", seat, served))
     assert set(found) == {"photos", "small", "large"}
     assert "would not be faster with it. every split" in found["photos"]
     assert "--devices" in found["small"] and "lacks 5 bytes" in found["large"]
-    assert dict(left_out("pi-b", replace(seat, measured=False), served))["photos"] == "it is not measured yet"
+    assert (
+        dict(unused_in("pi-b", replace(seat, measured=False), served))["photos"] == "it is not measured yet"
+    )

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgepart.agent.execution.copies import Scratch, recipe
+from edgepart.agent.execution.copies import Scratch, plan_copy
 from edgepart.agent.execution.nchwc_array import to_blocked, to_plain
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.plans.plan import Piece
@@ -58,8 +58,8 @@ def test_a_recipe_gives_the_same_numbers_in_whatever_order_they_are_held(
     slots = {n: Piece("t", region) for n, (region, _) in enumerate(have)}
     blocks = {n: one for n, (_, one) in enumerate(have)}
     held: dict[int, Value] = {n: stored(region, one) for n, (region, one) in enumerate(have)}
-    twin = recipe(Piece("t", want), slots)
-    found = recipe(Piece("t", want), slots, blocks, block)
+    twin = plan_copy(Piece("t", want), slots)
+    found = plan_copy(Piece("t", want), slots, blocks, block)
     assert (found is None) == (twin is None)
     if found is None:
         return
@@ -78,7 +78,7 @@ def test_a_blocked_piece_that_is_wanted_as_it_is_held_is_not_copied() -> None:
     held = {0: WHOLE, 1: stored(Region.full(SHAPE), 4)}
     slots = dict.fromkeys(held, Piece("t", Region.full(SHAPE)))
     for block, slot in ((0, 0), (4, 1)):
-        found = recipe(slots[0], slots, {1: 4}, block)
+        found = plan_copy(slots[0], slots, {1: 4}, block)
         assert found is not None and found.make(held) is held[slot]
 
 

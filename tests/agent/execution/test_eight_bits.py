@@ -14,8 +14,8 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from edgepart.agent.execution.compile.cache import Compiled
 from edgepart.agent.execution.compile.compiler import Compiler
-from edgepart.agent.verify.local_run import InProcess
-from edgepart.agent.verify.reference import alone
+from edgepart.agent.verify.local_run import LocalRun
+from edgepart.agent.verify.reference import run_alone
 from edgepart.agent.verify.rehearsal import Rehearsal
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.region import Array
@@ -155,7 +155,7 @@ PRODUCTS = {one.name: one for one in products()}
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_one_session_multiplies_exactly(name: str) -> None:
     product = PRODUCTS[name]
-    found = alone(product.model.SerializeToString(), product.inputs)["y"]
+    found = run_alone(product.model.SerializeToString(), product.inputs)["y"]
     assert product.off(found) <= product.step
 
 
@@ -170,7 +170,7 @@ def test_every_split_multiplies_exactly_compiled_or_not(name: str, tmp_path: Pat
         divided = rehearsal.divide(axis)
         assert product.off(divided.devices.run(product.inputs)["y"]) <= product.step, axis
         compiler = Compiler(Compiled(tmp_path / "compiled", 1 << 30), threads=1)
-        compiled = InProcess(divided.devices.plan, graph, compiler=compiler)
+        compiled = LocalRun(divided.devices.plan, graph, compiler=compiler)
         assert product.off(compiled.run(product.inputs)["y"]) <= product.step, f"{axis}, compiled"
 
 
@@ -263,7 +263,7 @@ def test_a_scale_that_comes_from_the_whole_tensor_is_the_same_in_every_split(
     """The one number that decides on the scale is in one device's part alone."""
     x = np.random.default_rng(5).uniform(0, 1, (ROWS, INNER)).astype(np.float32)
     x[corner] = 1000.0
-    expected = alone(DYNAMIC[name], {"x": x})["y"]
+    expected = run_alone(DYNAMIC[name], {"x": x})["y"]
     rehearsal = Rehearsal(load_graph(DYNAMIC[name]), (0.6, 0.4))
     assert rehearsal.axes
     for axis in rehearsal.axes:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from edgepart.agent.execution.copies import Scratch
-from edgepart.agent.execution.executor import START, Executor, QueueLimits
+from edgepart.agent.execution.executor import START_TRANSFER, Executor, QueueLimits
 from edgepart.agent.execution.nchwc_array import PLAIN
 from edgepart.agent.execution.sessions import PreparedProgram, Sessions
 from edgepart.agent.wire.inference import Cancel, Epoch, Failed, Tensors
@@ -181,7 +181,7 @@ def test_frames_of_ended_and_cancelled_requests_start_nothing(net: Net) -> None:
     [
         (99, [np.zeros(1)], "does not come to this device"),
         (4, [np.zeros(1)], "does not come to this device"),
-        (START, [], None),
+        (START_TRANSFER, [], None),
         (0, [], "has 1 pieces, 0 came"),
         (0, [np.zeros((1, 2, 4, 6), np.float32)], "shape"),
         (0, [np.zeros((1, 2, 5, 6), np.float64)], "float64"),
@@ -359,7 +359,7 @@ def test_a_program_that_receives_nothing_is_started_by_a_frame_without_arrays(ne
     faulty.result = [np.ones(1, np.float32)]
     faulty.go_on.set()
     net.at["node-c"].install("m", EPOCH, _prepared(faulty), net.plan.transfers[8:], handmade.NODES)
-    net.at["node-c"].deliver(Tensors("m", EPOCH, f"{GATE}/0/r", START, ()), [])
+    net.at["node-c"].deliver(Tensors("m", EPOCH, f"{GATE}/0/r", START_TRANSFER, ()), [])
     assert net.answers(1)["r"][8].tolist() == [1]
 
 

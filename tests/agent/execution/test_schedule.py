@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgepart.agent.execution.copies import recipe
+from edgepart.agent.execution.copies import plan_copy
 from edgepart.agent.execution.schedule import Progress, make_schedule
 from edgepart.agent.wire.tensors import Value, value_bytes
 from edgepart.planner.errors import FrameError, InternalError
@@ -44,7 +44,7 @@ def mask(region: Region) -> Array:
 def test_a_recipe_gives_the_piece_exactly_when_it_is_all_there(want: Region, have: list[Region]) -> None:
     slots = {n: Piece("t", region) for n, region in enumerate(have)} | {99: Piece("other", want)}
     held: dict[int, Value] = {n: region.crop(WHOLE).copy() for n, region in enumerate(have)}
-    found = recipe(Piece("t", want), slots)
+    found = plan_copy(Piece("t", want), slots)
     covered = np.logical_or.reduce([mask(region) for region in have] or [np.zeros(WHOLE.shape, bool)])
     assert (found is not None) == bool(covered[mask(want)].all())
     if found is not None:
@@ -56,20 +56,20 @@ def test_a_recipe_gives_the_piece_exactly_when_it_is_all_there(want: Region, hav
 def test_a_piece_that_is_held_is_not_copied_and_the_smallest_around_it_is_cropped() -> None:
     slots = {0: Piece("t", Region.full((6, 7))), 1: Piece("t", Region.box((0, 3), (0, 7)))}
     held = {0: WHOLE, 1: WHOLE[:3]}
-    exact = recipe(Piece("t", Region.box((0, 3), (0, 7))), slots)
+    exact = plan_copy(Piece("t", Region.box((0, 3), (0, 7))), slots)
     assert exact is not None and exact.make(held) is held[1]
-    inside = recipe(Piece("t", Region.box((1, 3), (0, 7))), slots)
+    inside = plan_copy(Piece("t", Region.box((1, 3), (0, 7))), slots)
     assert inside is not None and inside.slots == (1,)
     assert np.shares_memory(inside.make(held), WHOLE)  # whole rows are contiguous already
 
 
 def test_what_has_no_shape_goes_whole() -> None:
     whole = Piece("t", Region(()))
-    found = recipe(whole, {0: whole})
+    found = plan_copy(whole, {0: whole})
     assert found is not None
     for value in (np.float32(3.0), "text", [np.zeros(2)], {1: 0.5}, None):
         assert found.make({0: value}) is value
-    assert recipe(whole, {0: Piece("t", Region.box((0, 1)))}) is None
+    assert plan_copy(whole, {0: Piece("t", Region.box((0, 1)))}) is None
 
 
 def run_numpy(step: Run, program: Program, values: list[Value]) -> list[Array]:

@@ -51,7 +51,7 @@ def test_whatever_cannot_be_read_is_unknown(
     assert probe.available_memory_bytes() >= 1
     assert probe.device_kind()
     process_memory.give_back_files(Path("/"))
-    told = {check.name: check for check in checkup.checkup(tmp_path, 1)}
+    told = {check.name: check for check in checkup.check_box(tmp_path, 1)}
     assert told["disk"].level == checkup.NOTE and "does not tell" in told["disk"].text
     assert caplog.text.count("its addresses") == 1, "it is said once"
 

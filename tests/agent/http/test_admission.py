@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgepart.agent.http.admission import KEPT, MOST_RETRY_S, AdmissionPlaces, Line, Turns
+from edgepart.agent.http.admission import (
+    MOST_RETRY_S,
+    PLACES_PER_RESERVED,
+    AdmissionPlaces,
+    LaneQueue,
+    LaneTurns,
+)
 from edgepart.planner.errors import Unavailable
 
 steps = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.booleans()), max_size=300)
@@ -35,7 +41,7 @@ def test_nobody_takes_all_and_nobody_is_shut_out_by_others(moves: list[tuple[str
             there[client] -= 1
         assert places.taken == sum(there.values()) <= total
     alone = max(there, key=lambda one: there[one], default="a")
-    assert there[alone] <= total - total // KEPT or total < KEPT
+    assert there[alone] <= total - total // PLACES_PER_RESERVED or total < PLACES_PER_RESERVED
 
 
 def test_half_of_the_places_are_for_whoever_comes_and_the_rest_is_shared() -> None:
@@ -72,7 +78,7 @@ def test_when_to_come_again_follows_from_how_fast_places_become_free() -> None:
 @given(st.lists(st.sampled_from("aaaaaaab"), min_size=2, max_size=60), st.integers(1, 4))
 def test_each_of_two_clients_has_a_turn_as_long_as_it_waits(comers: list[str], at_once: int) -> None:
     async def run() -> list[str]:
-        turns, served = Turns(at_once), list[str]()
+        turns, served = LaneTurns(at_once), list[str]()
 
         async def one(client: str) -> None:
             async with turns.turn("lane", client):
@@ -93,7 +99,7 @@ def test_each_of_two_clients_has_a_turn_as_long_as_it_waits(comers: list[str], a
 
 def test_whoever_goes_away_while_it_waits_takes_no_turn() -> None:
     async def run() -> None:
-        turns, gate, served = Turns(1), asyncio.Event(), list[str]()
+        turns, gate, served = LaneTurns(1), asyncio.Event(), list[str]()
 
         async def one(client: str) -> None:
             async with turns.turn("lane", client):
@@ -118,7 +124,7 @@ def test_whoever_goes_away_while_it_waits_takes_no_turn() -> None:
 
 def test_lanes_do_not_wait_for_each_other() -> None:
     async def run() -> None:
-        turns = Turns(1)
+        turns = LaneTurns(1)
         async with turns.turn(("net", (1, 3)), "a"), turns.turn(("net", (2, 3)), "a"):
             assert turns.waiting == 0
 
@@ -126,4 +132,4 @@ def test_lanes_do_not_wait_for_each_other() -> None:
 
 
 def test_an_empty_line_has_nobody_next() -> None:
-    assert Line().next() is None and Line().is_empty
+    assert LaneQueue().next() is None and LaneQueue().is_empty

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from edgepart.agent.http import oip
 from edgepart.agent.http.bodies import _BodyPlace
-from edgepart.agent.http.buffers import ALIGN_BYTES, padded
+from edgepart.agent.http.buffers import ALIGN_BYTES, pad_head
 from edgepart.agent.http.oip_elements import NUMPY
 from edgepart.cli.tensors import encode_request, read_answer
 from tests.agent.http.conftest import LIMITS, Served
@@ -53,8 +53,8 @@ def test_the_first_tensor_is_a_view_however_long_the_json_is(blanks: int, dataty
 
 @given(st.binary(max_size=200))
 def test_padding_changes_no_json(text: bytes) -> None:
-    assert padded(text).rstrip(b" ") == text.rstrip(b" ")
-    assert len(padded(text)) % ALIGN_BYTES == 0 <= len(padded(text)) - len(text) < ALIGN_BYTES
+    assert pad_head(text).rstrip(b" ") == text.rstrip(b" ")
+    assert len(pad_head(text)) % ALIGN_BYTES == 0 <= len(pad_head(text)) - len(text) < ALIGN_BYTES
 
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.text()

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from edgepart.agent.cluster.state.cards import MeasuredDevice, read
+from edgepart.agent.cluster.state.cards import MeasuredDevice, parse_card
 from edgepart.agent.cluster.state.events import CardReady
 from edgepart.agent.measure import card as measuring
-from edgepart.agent.measure.card import Measuring
+from edgepart.agent.measure.card import CardMeasurement
 from edgepart.agent.measure.probe import BORDER_BYTES
 from edgepart.agent.wire.queries import EchoedTogether, EchoTogether
 from edgepart.planner.devices.cluster import Device, Link
@@ -47,7 +47,7 @@ class Others:
         return EchoedTogether(0, self.together_s), memoryview(b"")
 
     def ready(self, card: CardReady) -> None:
-        self.told.put_nowait(read(card.document))
+        self.told.put_nowait(parse_card(card.document))
 
     async def next(self) -> MeasuredDevice:
         async with asyncio.timeout(20):
@@ -58,10 +58,10 @@ class Others:
         return {node for node, _ in self.echoes}
 
 
-def run(work: Callable[[Measuring, Others], Awaitable[None]], node: str = "m") -> None:
+def run(work: Callable[[CardMeasurement, Others], Awaitable[None]], node: str = "m") -> None:
     async def main() -> None:
         others = Others()
-        made = Measuring(
+        made = CardMeasurement(
             node, DEVICE, others, others, others.ready, others.theirs.get, lambda: others.starved
         )
         task = asyncio.create_task(made.run())
@@ -78,13 +78,13 @@ def run(work: Callable[[Measuring, Others], Awaitable[None]], node: str = "m") -
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "FIRST_S", 0.01)
-    monkeypatch.setattr(measuring, "LATER_S", 0.01)
+    monkeypatch.setattr(measuring, "RETRY_S", 0.01)
     monkeypatch.setattr(measuring, "QUIET_S", 0.01)
     monkeypatch.setattr(measuring, "PAUSE_S", 0.0)
 
 
 def test_alone_it_tells_its_card_soon() -> None:
-    async def work(made: Measuring, others: Others) -> None:
+    async def work(made: CardMeasurement, others: Others) -> None:
         assert await others.next() == MeasuredDevice(DEVICE)
         assert others.echoes == []
 
@@ -92,7 +92,7 @@ def test_alone_it_tells_its_card_soon() -> None:
 
 
 def test_a_newcomer_measures_all_links_before_it_tells() -> None:
-    async def work(made: Measuring, others: Others) -> None:
+    async def work(made: CardMeasurement, others: Others) -> None:
         made.members(["z", "a"])
         card = await others.next()
         assert card.links.keys() == {"a", "z"}
@@ -106,7 +106,7 @@ def test_a_newcomer_measures_all_links_before_it_tells() -> None:
 def test_later_on_newcomers_measure_and_of_two_old_ones_the_larger(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "NEWCOMER_S", -1.0)
 
-    async def work(made: Measuring, others: Others) -> None:
+    async def work(made: CardMeasurement, others: Others) -> None:
         made.members(["z", "a"])
         assert (await others.next()).links.keys() == {"a"}
         await asyncio.sleep(0.1)
@@ -116,7 +116,7 @@ def test_later_on_newcomers_measure_and_of_two_old_ones_the_larger(monkeypatch: 
 
 
 def test_what_the_other_end_has_measured_is_not_measured_again() -> None:
-    async def work(made: Measuring, others: Others) -> None:
+    async def work(made: CardMeasurement, others: Others) -> None:
         others.theirs["a"] = MeasuredDevice(DEVICE, {"A": Link(1e8, 1e-3)})
         others.theirs["b"] = MeasuredDevice(DEVICE, {"x": Link(1e8, 1e-3)})
         made.members(["a", "b"])
@@ -127,7 +127,7 @@ def test_what_the_other_end_has_measured_is_not_measured_again() -> None:
 
 
 def test_who_does_not_answer_is_tried_again_and_holds_up_nobody() -> None:
-    async def work(made: Measuring, others: Others) -> None:
+    async def work(made: CardMeasurement, others: Others) -> None:
         others.silent = {"a"}
         made.members(["a", "b"])
         assert (await others.next()).links.keys() == {"b"}
@@ -139,7 +139,7 @@ def test_who_does_not_answer_is_tried_again_and_holds_up_nobody() -> None:
 
 @pytest.mark.parametrize("end", ["a", "A"])
 def test_a_link_that_was_measured_while_an_end_was_starved_is_measured_anew(end: str) -> None:
-    async def work(made: Measuring, others: Others) -> None:
+    async def work(made: CardMeasurement, others: Others) -> None:
         others.starved = {end}
         made.members(["a", "b"])
         hasty = (await others.next()).links
@@ -159,7 +159,7 @@ def test_a_link_that_was_measured_while_an_end_was_starved_is_measured_anew(end:
 
 
 def test_who_leaves_leaves_the_card() -> None:
-    async def work(made: Measuring, others: Others) -> None:
+    async def work(made: CardMeasurement, others: Others) -> None:
         made.members(["a", "b"])
         assert (await others.next()).links.keys() == {"a", "b"}
         made.members(["b"])
@@ -169,7 +169,7 @@ def test_who_leaves_leaves_the_card() -> None:
 
 
 def test_the_largest_has_all_echo_at_once_and_tells_what_came_of_it() -> None:
-    async def work(made: Measuring, others: Others) -> None:
+    async def work(made: CardMeasurement, others: Others) -> None:
         made.members(["a", "b"])
         assert (await others.next()).together is None
         found = (await others.next()).together
@@ -188,7 +188,7 @@ def test_the_largest_has_all_echo_at_once_and_tells_what_came_of_it() -> None:
 
 
 def test_two_are_no_crowd_and_another_is_larger() -> None:
-    async def work(made: Measuring, others: Others) -> None:
+    async def work(made: CardMeasurement, others: Others) -> None:
         made.members(["a"])
         await others.next()
         made.members(["a", "z"])
@@ -200,7 +200,7 @@ def test_two_are_no_crowd_and_another_is_larger() -> None:
 
 
 def test_a_crowd_that_one_does_not_join_is_tried_again() -> None:
-    async def work(made: Measuring, others: Others) -> None:
+    async def work(made: CardMeasurement, others: Others) -> None:
         made.members(["a", "b"])
         others.silent = {"b"}
         assert (await others.next()).links.keys() == {"a"}
@@ -225,7 +225,7 @@ def test_a_crowd_that_one_does_not_join_is_tried_again() -> None:
     ],
 )
 def test_nobody_can_make_an_agent_send_without_end(question: EchoTogether) -> None:
-    async def work(made: Measuring, others: Others) -> None:
+    async def work(made: CardMeasurement, others: Others) -> None:
         answer = await made.asked(question)
         assert answer.ticket == 5
         assert "not what an agent sends" in answer.error
@@ -235,7 +235,7 @@ def test_nobody_can_make_an_agent_send_without_end(question: EchoTogether) -> No
 
 
 def test_who_cannot_reach_the_next_one_says_so() -> None:
-    async def work(made: Measuring, others: Others) -> None:
+    async def work(made: CardMeasurement, others: Others) -> None:
         others.silent = {"a"}
         assert "a did not answer" in (await made.asked(EchoTogether(5, "a", 1, 1, 1))).error
         assert (await made.asked(EchoTogether(5, "b", 1, 1, 3))).seconds > 0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgepart.agent.measure.clock_offset import SAME, ClockMap, Exchange, Offset, estimate
+from edgepart.agent.measure.clock_offset import OWN_OFFSET, ClockMap, Exchange, Offset, estimate_offset
 from edgepart.planner.errors import InternalError
 
 SECONDS = st.floats(0, 1e4)
@@ -20,7 +20,7 @@ def test_the_error_is_half_the_least_round_trip_at_most(
     ahead_s: float, ways: list[tuple[float, ...]]
 ) -> None:
     exchanges = [Exchange(sent, sent + there + ahead_s, sent + there + back) for sent, there, back in ways]
-    found = estimate(exchanges)
+    found = estimate_offset(exchanges)
     assert abs(found.ahead_s - ahead_s) <= found.error_s + EXACT
     assert found.error_s == pytest.approx(min(there + back for _, there, back in ways) / 2, abs=EXACT)
 
@@ -37,7 +37,7 @@ def test_between_two_estimates_a_clock_that_goes_faster_is_met(
         for _, there, back in ways:  # type: ignore[attr-defined]
             there, back = there / 100, back / 100
             found.append(Exchange(at_s, theirs(at_s + there), at_s + there + back))
-        return estimate(found)
+        return estimate_offset(found)
 
     clock = ClockMap(asked(start_s, before), asked(start_s + length_s, after))
     at_s = start_s + part * length_s
@@ -49,9 +49,9 @@ def test_between_two_estimates_a_clock_that_goes_faster_is_met(
 def test_one_estimate_is_taken_for_both() -> None:
     one = Offset(10.0, 5.0, 0.1)
     assert ClockMap(one, one).ours(20.0) == 15.0
-    assert ClockMap(SAME, SAME).ours(3.0) == 3.0
+    assert ClockMap(OWN_OFFSET, OWN_OFFSET).ours(3.0) == 3.0
 
 
 def test_nobody_was_asked() -> None:
     with pytest.raises(InternalError):
-        estimate([])
+        estimate_offset([])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edgepart.agent.cluster.state.events import StarvationSeen
 from edgepart.agent.host.system import thread_times
-from edgepart.agent.measure.cpu_wait import Starving
+from edgepart.agent.measure.cpu_wait import CpuWaitWatch
 from edgepart.agent.measure.starvation import ThreadTimes
 from edgepart.agent.wire.control import Starved
 
@@ -48,8 +48,8 @@ class Machine:
         self.asked: list[set[int]] = []
         self._times = (0, 0)
 
-    def starving(self) -> Starving:
-        return Starving(
+    def starving(self) -> CpuWaitWatch:
+        return CpuWaitWatch(
             lambda: [77], lambda seen: self.told.append(seen.starved), self.read, lambda: self.now
         )
 

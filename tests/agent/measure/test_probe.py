@@ -270,8 +270,8 @@ def test_a_probe_that_the_system_ends_is_tried_again_with_little(
     monkeypatch.setattr(subprocess, "run", run)
     if ended[-1]:
         with pytest.raises(Unavailable, match="could not be measured: ended"):
-            probe_process.probe_apart("box", 1)
+            probe_process.probe_in_process("box", 1)
     else:
-        assert probe_process.probe_apart("box", 1) == PLAIN
+        assert probe_process.probe_in_process("box", 1) == PLAIN
     assert len(commands) == tries
     assert commands[1:] == [[*commands[0], str(probe_process.LITTLE_BYTES)]][: tries - 1]

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from edgepart.agent.cluster.state.drift import DriftBook, stepped
+from edgepart.agent.cluster.state.drift import DriftBook, round_to_step
 from edgepart.agent.cluster.state.events import DriftMeasured, LatencyMeasured, SegmentsTimed
-from edgepart.agent.cluster.state.judging import Alone
+from edgepart.agent.cluster.state.judging import LoneRequests
 from edgepart.agent.cluster.state.profiles import ProfileBook
 from edgepart.agent.execution.executor import SegmentTime
 from edgepart.agent.execution.sessions import PreparedProgram, Sessions
 from edgepart.agent.measure import segment_times
-from edgepart.agent.measure.segment_times import ENOUGH_RUNS, RECENT_RUNS, SegmentTimer
+from edgepart.agent.measure.segment_times import LEAST_RUNS, RECENT_RUNS, SegmentTimer
 from edgepart.agent.measure.starvation import ThreadTimes
 from edgepart.agent.wire.control import Drift, Profile
 from edgepart.agent.wire.inference import Epoch
@@ -145,7 +145,7 @@ def serving(calibrated_s: float = 0.0, epoch: Epoch = EPOCH) -> dict[str, tuple[
 
 def test_the_median_of_enough_recent_runs_is_told() -> None:
     look = made()[0]._look
-    assert list(look(serving(), runs(*[0.1] * (ENOUGH_RUNS - 1)))) == []
+    assert list(look(serving(), runs(*[0.1] * (LEAST_RUNS - 1)))) == []
     found = list(look(serving(), runs(0.1, 0.1, 0.2, 9.0, 9.0)))
     assert found == [SegmentsTimed((Profile("d1", "box~60", 1, 0.2),))]
     found = list(look(serving(), runs(*[0.1] * 20, *[0.4] * RECENT_RUNS)))
@@ -157,7 +157,7 @@ def test_runs_from_before_a_plan_served_say_nothing() -> None:
     old = runs(*[0.1] * 9)
     assert list(look({}, old)) == []
     assert list(look(serving(0.1), old)) == []
-    later = runs(*[0.1] * 9, *[0.4] * ENOUGH_RUNS)
+    later = runs(*[0.1] * 9, *[0.4] * LEAST_RUNS)
     drift, _ = look(serving(0.1), later)
     assert drift == DriftMeasured("net", 4.0)
 
@@ -195,7 +195,7 @@ def test_a_drift_is_told_again_with_each_plan() -> None:
 def test_too_little_computing_tells_no_drift() -> None:
     found = list(made()[0]._look(serving(1e-4), runs(*[0.1] * 11)))
     assert [type(event) for event in found] == [SegmentsTimed]
-    assert stepped(1.0) == 1.0
+    assert round_to_step(1.0) == 1.0
 
 
 def test_the_watch_posts_what_it_finds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +203,7 @@ def test_the_watch_posts_what_it_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     timer, told = made()
 
     async def main() -> None:
-        took = {("net", EPOCH): Alone((0.5,) * 5, 5, frozenset("a"))}
+        took = {("net", EPOCH): LoneRequests((0.5,) * 5, 5, frozenset("a"))}
         task = asyncio.create_task(timer.watch(serving, lambda: runs(*[0.1] * 5), lambda: took))
         while len(told) < 2:
             await asyncio.sleep(0)
@@ -263,7 +263,7 @@ def test_requests_by_a_starved_device_are_not_counted() -> None:
 
     def found(count: int, seconds: float, *starved: str) -> dict[Any, tuple[float, ...]]:
         last = tuple([0.5] * 10 + [seconds] * (count - 10))[-15:]
-        return dict(timer._undisturbed({key: Alone(last, count, nodes)}, starved))
+        return dict(timer._undisturbed({key: LoneRequests(last, count, nodes)}, starved))
 
     assert found(10, 0.5) == {}
     assert found(12, 9.0) == {key: (0.5,) * 10}
@@ -280,13 +280,13 @@ def test_a_watch_on_a_starved_device_posts_nothing(monkeypatch: pytest.MonkeyPat
     timer, told = made(contended=contended)
     contended.spoils, looks = True, 0
 
-    def alone() -> dict[Any, Alone]:
+    def alone() -> dict[Any, LoneRequests]:
         nonlocal looks
         looks += 1
         if looks == 5:
             contended.spoils = False
             assert told == []
-        return {("net", EPOCH): Alone((0.5,) * 5, 5 * looks, frozenset("a"))}
+        return {("net", EPOCH): LoneRequests((0.5,) * 5, 5 * looks, frozenset("a"))}
 
     async def main() -> None:
         task = asyncio.create_task(timer.watch(serving, lambda: runs(*[0.1] * 5, before=5 * looks), alone))

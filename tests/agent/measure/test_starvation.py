@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgepart.agent.measure.starvation import Starvation, StarvationTiming, Wait, between, in_words
+from edgepart.agent.measure.starvation import (
+    Starvation,
+    StarvationTiming,
+    Wait,
+    describe_starvation,
+    wait_between,
+)
 from edgepart.agent.wire.control import Starved
 
 TIMING = StarvationTiming()
@@ -101,9 +107,9 @@ def test_what_counts_for_nothing_is_short_and_what_is_told_is_a_share(
 
 def test_threads_that_come_and_go() -> None:
     before = {1: (10**9, 10**9), 2: (5 * 10**9, 0)}
-    assert between(before, {1: (2 * 10**9, 10**9), 3: (10**9, 2 * 10**9)}) == Wait(2.0, 2.0)
-    assert between(before, {}) == Wait(0.0, 0.0)
-    assert between({1: (9, 9)}, {1: (1, 1)}) == Wait(0.0, 0.0)  # another thread of the same number
+    assert wait_between(before, {1: (2 * 10**9, 10**9), 3: (10**9, 2 * 10**9)}) == Wait(2.0, 2.0)
+    assert wait_between(before, {}) == Wait(0.0, 0.0)
+    assert wait_between({1: (9, 9)}, {1: (1, 1)}) == Wait(0.0, 0.0)  # another thread of the same number
 
 
 @pytest.mark.parametrize(
@@ -115,7 +121,7 @@ def test_threads_that_come_and_go() -> None:
     ],
 )
 def test_what_people_are_told(starved: Starved, text: str) -> None:
-    assert in_words(starved) == text
+    assert describe_starvation(starved) == text
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,14 @@ from typing import Any, cast
 import pytest
 
 from edgepart.agent.cluster.state.events import Member
-from edgepart.agent.measure.clock_exchange import Clocks
+from edgepart.agent.measure.clock_exchange import ClockExchange
 from edgepart.agent.measure.clock_offset import Offset
-from edgepart.agent.measure.trace_collector import MOST_S, TraceCollector, speaking, understands
+from edgepart.agent.measure.trace_collector import (
+    LONGEST_TRACE_S,
+    TraceCollector,
+    supports_traces,
+    with_trace_support,
+)
 from edgepart.agent.net.rpc_client import Asks
 from edgepart.agent.trace.recorder import Recorder
 from edgepart.agent.trace.spans import COMPUTE, COMPUTING, Span, Subject, pack
@@ -26,7 +31,7 @@ from tests.agent import handmade
 AHEAD_S = {"b": 100.0, "c": -3.0}
 
 
-def member(node: str, version: str = speaking("1")) -> Member:
+def member(node: str, version: str = with_trace_support("1")) -> Member:
     return Member(node, f"pi-{node}", "boot", ALIVE, (), "", version)
 
 
@@ -72,7 +77,7 @@ class World:
             "a",
             self.recorder,
             cast(Asks, self.others),
-            cast(Clocks, self.others),
+            cast(ClockExchange, self.others),
             lambda: self.members,
             lambda _: self.orders,
         )
@@ -162,7 +167,7 @@ def test_plans_that_come_meanwhile_are_in_it_too() -> None:
 
 def test_one_at_a_time_and_not_for_ever() -> None:
     async def story(world: World) -> None:
-        for seconds in (0.0, -1.0, MOST_S * 2, float("nan"), float("inf")):
+        for seconds in (0.0, -1.0, LONGEST_TRACE_S * 2, float("nan"), float("inf")):
             with pytest.raises(RequestError):
                 await world.tracing.start("photos", seconds)
             assert not world.recorder.on
@@ -201,7 +206,7 @@ async def asked(world: World, node: str, question: Record | WantSpans) -> tuple[
 def test_it_records_for_one_other_member_at_a_time() -> None:
     async def story(world: World) -> None:
         assert (await asked(world, "b", WantSpans(1)))[0].error
-        assert (await asked(world, "b", Record(2, MOST_S * 2)))[0].error
+        assert (await asked(world, "b", Record(2, LONGEST_TRACE_S * 2)))[0].error
         assert await asked(world, "b", Record(3, 5.0)) == (Recording(3), [])
         assert world.recorder.on
         assert "node b" in (await asked(world, "c", Record(4, 5.0)))[0].error
@@ -240,8 +245,10 @@ def test_recording_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("version", ["", "0.1.0", "0.1.0+local", "traces"])
 def test_older_agents_are_known_by_their_version(version: str) -> None:
-    assert not understands(version)
-    assert understands(speaking(version)) and understands(speaking(speaking(version)))
+    assert not supports_traces(version)
+    assert supports_traces(with_trace_support(version)) and supports_traces(
+        with_trace_support(with_trace_support(version))
+    )
 
 
 # Clocks
@@ -257,11 +264,11 @@ def test_a_clock_is_read_over_a_wire_and_a_silent_one_is_said() -> None:
             a.came("x", Clock(message.ticket, 0.0))  # not whom it asked
             a.came("b", shifted)
 
-        a, b = Clocks(to_b), Clocks(to_a)
+        a, b = ClockExchange(to_b), ClockExchange(to_a)
         found = await a.offset("b")
         assert abs(found.ahead_s - 50.0) <= found.error_s
         with pytest.raises(Unavailable):
-            await Clocks(_gone).offset("b")
+            await ClockExchange(_gone).offset("b")
 
     asyncio.run(story())
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgepart.agent.cluster.state.events import Received
+from edgepart.agent.cluster.state.events import MessageReceived
 from edgepart.agent.net.dispatch import Post
 from edgepart.agent.net.links import CONTROL, DATA
 from edgepart.agent.wire.codec import message_to_frame
@@ -46,7 +46,7 @@ class Box:
     def arrived(self, message: Any, values: Any, source: str) -> None:
         self.came.append(("request", message, values, source))
 
-    def came_to_core(self, event: Received) -> None:
+    def came_to_core(self, event: MessageReceived) -> None:
         self.came.append(("core", event))
 
     def question(self, node: str, message: Any) -> None:
@@ -136,7 +136,7 @@ def test_each_message_finds_its_way() -> None:
 
     came = run(work).came
     assert [entry for entry in came if entry[0] == "core"] == [
-        ("core", Received("you", message)) for message in control
+        ("core", MessageReceived("you", message)) for message in control
     ]
     assert [entry for entry in came if entry[0] == "request"] == [("request", data[0][0], [], "you")]
     assert [entry for entry in came if entry[0] == "question"] == [

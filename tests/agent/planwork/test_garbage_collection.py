@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from edgepart.agent.planwork.garbage_collection import YOUNG, collect_seldom
+from edgepart.agent.planwork.garbage_collection import THRESHOLD_YOUNG, collect_rarely
 
 
 @pytest.fixture
 def eager() -> Iterator[None]:
     """A measure like Python's own, whatever this process did before."""
     threshold = gc.get_threshold()
-    gc.set_threshold(YOUNG // 50, 10, 10)
+    gc.set_threshold(THRESHOLD_YOUNG // 50, 10, 10)
     yield
     gc.unfreeze()
     gc.set_threshold(*threshold)
@@ -22,11 +22,11 @@ def eager() -> Iterator[None]:
 
 @pytest.mark.usefixtures("eager")
 def test_garbage_is_looked_for_seldom() -> None:
-    collect_seldom()
+    collect_rarely()
     assert gc.isenabled() and gc.get_freeze_count() > 0
-    assert gc.get_threshold()[0] == YOUNG
+    assert gc.get_threshold()[0] == THRESHOLD_YOUNG
     rounds = gc.get_stats()[0]["collections"]
-    kept: list[list[int]] = [[] for _ in range(YOUNG // 2)]
+    kept: list[list[int]] = [[] for _ in range(THRESHOLD_YOUNG // 2)]
     assert gc.get_stats()[0]["collections"] - rounds <= 1
-    kept += [[] for _ in range(3 * YOUNG)]
+    kept += [[] for _ in range(3 * THRESHOLD_YOUNG)]
     assert gc.get_stats()[0]["collections"] > rounds

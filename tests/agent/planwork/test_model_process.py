@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from edgepart.agent.planwork import model_process
-from edgepart.agent.planwork.model_process import Aside, cut, examine
+from edgepart.agent.planwork.model_process import ModelProcess, cut_weights, examine_model
 from edgepart.agent.storage.store import Source, Store
 from edgepart.planner.errors import InternalError, ModelError, PeerError, Unavailable
 from edgepart.planner.model.blobs import digest_of
@@ -22,30 +22,30 @@ from tests.agent.storage.test_store import model_in
 
 
 @pytest.fixture
-def beside() -> Iterator[Aside]:
-    made = Aside()
+def beside() -> Iterator[ModelProcess]:
+    made = ModelProcess()
     yield made
     made.stop()
 
 
-def test_models_are_examined_and_cut_there(beside: Aside, tmp_path: Path) -> None:
+def test_models_are_examined_and_cut_there(beside: ModelProcess, tmp_path: Path) -> None:
     path = model_in(tmp_path / "m")
     graph = load_graph(path, shapes={"x": (1, 300)})
-    assert beside.do(examine, path, {"x": (1, 300)}) == (graph.notes, model_files(path), {})
+    assert beside.do(examine_model, path, {"x": (1, 300)}) == (graph.notes, model_files(path), {})
     store = Store(tmp_path / "store")
     model = store.put_model(model_files(path))
     name, constant = next(iter(graph.constants.items()))
     digest = digest_of(constant, constant.region)
-    beside.do(cut, store.root, [(digest, Source(model, name, constant.region))])
+    beside.do(cut_weights, store.root, [(digest, Source(model, name, constant.region))])
     assert store.get(digest).nbytes == constant.nbytes
     with pytest.raises(PeerError, match="has digest"):
-        beside.do(cut, store.root, [("0" * 64, Source(model, name, constant.region))])
+        beside.do(cut_weights, store.root, [("0" * 64, Source(model, name, constant.region))])
 
 
-def test_errors_are_those_of_the_work(beside: Aside, tmp_path: Path) -> None:
+def test_errors_are_those_of_the_work(beside: ModelProcess, tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"no model")
     with pytest.raises(ModelError, match=r"m\.onnx"):
-        beside.do(examine, tmp_path / "m.onnx", {})
+        beside.do(examine_model, tmp_path / "m.onnx", {})
     with pytest.raises(InternalError, match="failing failed inside"):
         beside.do(failing)
 
@@ -54,7 +54,7 @@ def failing() -> None:
     raise KeyError("nothing foreseen")
 
 
-def test_it_is_started_again_when_it_ended(beside: Aside) -> None:
+def test_it_is_started_again_when_it_ended(beside: ModelProcess) -> None:
     first = beside.do(os.getpid)
     assert beside.do(os.getpid) == first != os.getpid()
     psutil.Process(first).kill()
@@ -62,12 +62,12 @@ def test_it_is_started_again_when_it_ended(beside: Aside) -> None:
     assert beside.do(os.getpid) != first
 
 
-def test_what_kills_it_twice_is_given_up(beside: Aside) -> None:
+def test_what_kills_it_twice_is_given_up(beside: ModelProcess) -> None:
     with pytest.raises(Unavailable, match="ended before it had an answer"):
         beside.do(os._exit, 3)
 
 
-def test_it_rests(beside: Aside) -> None:
+def test_it_rests(beside: ModelProcess) -> None:
     """The wait is set where it runs."""
     first = beside.do(os.getpid)
     beside.do(rest_at_once)
@@ -82,7 +82,7 @@ def rest_at_once() -> None:
     model_process.IDLE_S = 0.0
 
 
-def test_whoever_waits_is_told_when_the_agent_stops(beside: Aside) -> None:
+def test_whoever_waits_is_told_when_the_agent_stops(beside: ModelProcess) -> None:
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(beside.do, signal.pause)
         while "edgepart-aside" not in {child.name for child in multiprocessing.active_children()}:

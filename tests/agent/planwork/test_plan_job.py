@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from benchmarks.models import light
 
-from edgepart.agent.cluster.state.cards import MeasuredDevice, write
+from edgepart.agent.cluster.state.cards import MeasuredDevice, write_card
 from edgepart.agent.cluster.state.events import ComputePlan, PlanComputed, PlanFailed, PlanKey
-from edgepart.agent.planwork.plan_job import QUICK_S, THOROUGH_S, Computing, search_budget_s
+from edgepart.agent.planwork.plan_job import QUICK_S, THOROUGH_S, PlanComputer, search_budget_s
 from edgepart.agent.wire.control import Card, Deployment, Profile, Version
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.devices.cluster import Device
@@ -26,13 +26,13 @@ DEVICE = Device("any", "board", 1e10, 1e10, 4e9)
 def order(count: int, strategy: str, current: bytes = b"") -> ComputePlan:
     """To plan squeezenet on `count` equal devices."""
     key = PlanKey("sq", VERSION, tuple((node, f"d{n}", "digest") for n, node in enumerate(NODES[:count])))
-    cards = tuple(Card(node, write(MeasuredDevice(DEVICE))) for node in NODES[:count])
+    cards = tuple(Card(node, write_card(MeasuredDevice(DEVICE))) for node in NODES[:count])
     deployment = Deployment("sq", "model", 5_000_000, DeployOptions(strategy=strategy), VERSION)
     return ComputePlan(key, deployment, cards, current, urgent=False, quick=True)
 
 
 def computed(one: ComputePlan) -> PlanComputed:
-    answer = Computing(lambda _: light("squeezenet"), NODES[0]).compute(one)
+    answer = PlanComputer(lambda _: light("squeezenet"), NODES[0]).compute(one)
     assert isinstance(answer, PlanComputed)
     return answer
 
@@ -122,7 +122,7 @@ def test_a_plan_that_names_a_lost_device_is_worth_nothing() -> None:
 
 
 def test_an_unknown_strategy_is_the_users_and_final() -> None:
-    answer = Computing(lambda _: light("squeezenet"), NODES[0]).compute(order(1, "magic"))
+    answer = PlanComputer(lambda _: light("squeezenet"), NODES[0]).compute(order(1, "magic"))
     assert isinstance(answer, PlanFailed)
     assert (answer.kind, answer.final) == ("UsageError", True)
     assert "magic" in answer.error
@@ -135,7 +135,7 @@ def test_what_fails_inside_the_planner_is_an_answer_that_stays(
         raise IndexError("pop from empty list")
 
     monkeypatch.setattr("edgepart.agent.planwork.plan_job.choose", fail)
-    answer = Computing(lambda _: light("squeezenet"), NODES[0]).compute(order(1, "auto"))
+    answer = PlanComputer(lambda _: light("squeezenet"), NODES[0]).compute(order(1, "auto"))
     assert isinstance(answer, PlanFailed)
     assert (answer.kind, answer.final) == ("InternalError", True)
     assert "pop from empty list" in answer.error

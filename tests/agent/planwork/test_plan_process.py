@@ -17,7 +17,7 @@ from benchmarks.models import light
 
 from edgepart.agent.cluster.state import cards
 from edgepart.agent.cluster.state.events import ComputePlan, PlanComputed, PlanFailed, PlanKey
-from edgepart.agent.planwork.plan_process import Answer, Planwork
+from edgepart.agent.planwork.plan_process import Answer, PlanProcess
 from edgepart.agent.storage.store import Store
 from edgepart.agent.wire.control import Card, Deployment, Version
 from edgepart.agent.wire.inference import DeployOptions
@@ -37,8 +37,8 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.fixture
-def planwork(store: Store) -> Iterator[Planwork]:
-    made = Planwork(store.root, "node-0")
+def planwork(store: Store) -> Iterator[PlanProcess]:
+    made = PlanProcess(store.root, "node-0")
     yield made
     made.stop()
     assert processes() == []
@@ -54,7 +54,7 @@ def order(model: str, devices: int = 2, *, quick: bool = True, **options: object
     made = [
         Card(
             node,
-            cards.write(
+            cards.write_card(
                 cards.MeasuredDevice(
                     Device(node, "box", 1e10, 1e10, 1e9), {other: link for other in nodes if other != node}
                 )
@@ -67,7 +67,7 @@ def order(model: str, devices: int = 2, *, quick: bool = True, **options: object
     return ComputePlan(key, deployment, tuple(made), b"", urgent=False, quick=quick)
 
 
-def under_way(pool: ThreadPoolExecutor, planwork: Planwork, long: ComputePlan) -> Future[Answer]:
+def under_way(pool: ThreadPoolExecutor, planwork: PlanProcess, long: ComputePlan) -> Future[Answer]:
     """A computation that has begun: its process is there and busy."""
     future = pool.submit(planwork.compute, long)
     deadline = threading.Event()
@@ -79,7 +79,7 @@ def under_way(pool: ThreadPoolExecutor, planwork: Planwork, long: ComputePlan) -
     return future
 
 
-def test_plans_are_computed_compared_and_refused(planwork: Planwork, store: Store, tmp_path: Path) -> None:
+def test_plans_are_computed_compared_and_refused(planwork: PlanProcess, store: Store, tmp_path: Path) -> None:
     model = store.put_model(model_files(model_in(tmp_path / "m")))
     shapes = {"x": (1, 300)}
     answer = planwork.compute(order(model, shapes=shapes))
@@ -106,7 +106,9 @@ def test_plans_are_computed_compared_and_refused(planwork: Planwork, store: Stor
     assert len(processes()) == 1
 
 
-def test_killed_in_the_middle_given_up_and_stopped(planwork: Planwork, store: Store, tmp_path: Path) -> None:
+def test_killed_in_the_middle_given_up_and_stopped(
+    planwork: PlanProcess, store: Store, tmp_path: Path
+) -> None:
     long = order(store.put_model(model_files(light("resnet50"))), 3, quick=False)
     short = order(store.put_model(model_files(model_in(tmp_path / "m"))), shapes={"x": (1, 300)})
     with ThreadPoolExecutor(1) as pool:
@@ -137,7 +139,7 @@ def test_killed_in_the_middle_given_up_and_stopped(planwork: Planwork, store: St
 
 
 def test_ctrl_c_in_the_terminal_is_the_agents_to_answer(
-    planwork: Planwork, store: Store, tmp_path: Path
+    planwork: PlanProcess, store: Store, tmp_path: Path
 ) -> None:
     model = store.put_model(model_files(model_in(tmp_path / "m")))
     planwork.compute(order(model, shapes={"x": (1, 300)}))

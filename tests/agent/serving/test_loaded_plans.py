@@ -21,7 +21,7 @@ from edgepart.agent.cluster.state.events import (
 from edgepart.agent.execution.executor import Executor
 from edgepart.agent.execution.prepared import RunnableProgram
 from edgepart.agent.execution.sessions import Sessions
-from edgepart.agent.serving.loaded_plans import Plans
+from edgepart.agent.serving.loaded_plans import LoadedPlans
 from edgepart.agent.wire.control import Profile, Version
 from edgepart.agent.wire.inference import Cancel, Epoch, Failed, Tensors
 from edgepart.planner.errors import RequestError, Unavailable
@@ -87,7 +87,7 @@ class Bench:
         self.fetching.set()
         self.fails = False
         """Whether segments cannot be timed."""
-        self.plans = Plans(
+        self.plans = LoadedPlans(
             node,
             self.loading,
             self.executor,

@@ -23,9 +23,9 @@ from edgepart.agent.serving.request_state import (
     Forget,
     OutputArrived,
     Refuse,
+    ReplicaSide,
     Requests,
     RequestWindow,
-    Side,
     Start,
     Submitted,
     Suspended,
@@ -38,7 +38,7 @@ E1, E2 = Epoch(1, 1), Epoch(1, 2)
 
 
 def active(epoch: Epoch = E1, devices: str = "ab", outputs: tuple[int, ...] = (7, 8)) -> Activated:
-    return Activated("m", epoch, (Side(frozenset(devices), frozenset(outputs)),))
+    return Activated("m", epoch, (ReplicaSide(frozenset(devices), frozenset(outputs)),))
 
 
 def tell(requests: Requests, *events: Event, now: float = 0.0) -> list[Effect]:
@@ -216,7 +216,7 @@ def test_outputs_that_are_all_constant_need_no_device() -> None:
 def replicated(*seconds: float) -> Activated:
     """One device for each replica, "a", "b" and so on, which takes so many seconds."""
     sides = (
-        Side(frozenset("abcd"[n]), frozenset({n}), Replica(("abcd"[n],), took, took))
+        ReplicaSide(frozenset("abcd"[n]), frozenset({n}), Replica(("abcd"[n],), took, took))
         for n, took in enumerate(seconds)
     )
     return Activated("m", E1, tuple(sides))
@@ -302,7 +302,7 @@ class Stories(RuleBasedStateMachine):
                     del self.plans[deployment, epoch]
         return started
 
-    def side(self, start: Start) -> Side:
+    def side(self, start: Start) -> ReplicaSide:
         return self.plans[start.deployment, start.epoch].sides[start.side]
 
     def send(self, event: Event) -> list[int]:
@@ -323,7 +323,7 @@ class Stories(RuleBasedStateMachine):
         name=st.sampled_from("mn"),
         sides=st.lists(
             st.builds(
-                Side,
+                ReplicaSide,
                 st.frozensets(st.sampled_from("abcd"), min_size=1),
                 st.frozensets(st.integers(0, 2)),
                 st.builds(Replica, st.just(()), st.floats(0, 3), st.floats(0, 3)),
@@ -333,7 +333,7 @@ class Stories(RuleBasedStateMachine):
         ),
         term=st.integers(0, 1),
     )
-    def activate(self, name: str, sides: list[Side], term: int) -> object:
+    def activate(self, name: str, sides: list[ReplicaSide], term: int) -> object:
         last = self.epoch.get(name, Epoch(0, 0))
         self.epoch[name] = Epoch(last.term + term, last.number + 1)
         event = Activated(name, self.epoch[name], tuple(sides))

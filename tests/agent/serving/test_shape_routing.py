@@ -16,7 +16,7 @@ from edgepart.agent.cluster.state.deployments import DeploymentMap
 from edgepart.agent.cluster.state.events import BindingWanted
 from edgepart.agent.serving import shape_routing
 from edgepart.agent.serving.requester import Requester
-from edgepart.agent.serving.shape_routing import ADVICE, MAX_WAITING, Router
+from edgepart.agent.serving.shape_routing import ADVICE, MAX_WAITING, ShapeRouter
 from edgepart.agent.wire.control import REFUSED, Standing, Version
 from edgepart.agent.wire.inference import NO_EPOCH, DeployOptions, Epoch
 from edgepart.planner.errors import EdgepartError, Infeasible, InternalError, RequestError, Unavailable
@@ -48,7 +48,7 @@ class Gateway:
             deployments=self.deployments,
         )
         post: Any = self.told.append
-        self.router = Router(core, self.requester, post)
+        self.router = ShapeRouter(core, self.requester, post)
         self.requester.activate("net", Epoch(1, 1), plan_of(FIRST), {})
 
     def ask(self, rows: int, deadline_s: float = 20.0) -> asyncio.Task[Any]:

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from onnx.backend.test import BackendTest
 
 from edgepart.agent.verify import backend
-from edgepart.agent.verify.reference import alone
+from edgepart.agent.verify.reference import run_alone
 from edgepart.agent.verify.same_answer import differences
 from edgepart.planner.errors import ModelError, RequestError, UsageError
 from tests.planner.small_models import model, random, residual
@@ -64,7 +64,7 @@ def test_models_come_in_every_form(form: Any, tmp_path: Path) -> None:
     forms: dict[Any, Any] = {bytes: source, Path: path, str: str(path), onnx.ModelProto: onnx.load(path)}
     x = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
     (y,) = backend.run_model(forms[form], [x], shares=(2, 1))
-    assert not differences({"y": y}, alone(source, {"x": x}))
+    assert not differences({"y": y}, run_alone(source, {"x": x}))
 
 
 def test_inputs_by_name_or_place_as_arrays_or_protos() -> None:
@@ -86,7 +86,7 @@ def test_free_dimensions_are_bound_by_what_is_run() -> None:
     for rows in (3, 2, 3):
         x = np.random.default_rng(rows).standard_normal((rows, 3, 8, 8)).astype(np.float32)
         (y,) = prepared.run([x])
-        assert not differences({"y": y}, alone(source.SerializeToString(), {"x": x}))
+        assert not differences({"y": y}, run_alone(source.SerializeToString(), {"x": x}))
         assert "batch" in prepared.axes
         assert prepared.report["devices_used"] == rows
     with pytest.raises(UsageError, match="batch"):

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from edgepart.agent.verify.input_rounding import SWAY, faults, nudged
+from edgepart.agent.verify.input_rounding import ROUNDINGS_ALLOWED, nudge_inputs, unexplained_differences
 from edgepart.planner.errors import RequestError
 
 Y = np.array([1.0, 0.5, 0.25], np.float32)
@@ -21,7 +21,7 @@ def off(by: float) -> dict[str, Any]:
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_numbers_move_by_one_step_of_their_type(dtype: type[np.floating[Any]]) -> None:
     x = np.asarray([[1.0, -3.0], [0.0, 100.0]]).astype(dtype)
-    moved = nudged({"x": x})["x"]
+    moved = nudge_inputs({"x": x})["x"]
     assert moved.dtype == x.dtype and (moved != x).all()
     assert ((moved > x) == [[True, False], [True, False]]).all()
     assert (np.nextafter(moved, x) == x).all()
@@ -35,35 +35,37 @@ def test_what_has_no_last_digit_stays() -> None:
         "n": np.ones(2, ml_dtypes.bfloat16),
         "q": [np.ones(1, np.float32)],
     }
-    found = nudged(given)
+    found = nudge_inputs(given)
     assert all(found[name] is value for name, value in given.items())
-    assert nudged({"x": np.array(2.0, np.float32)})["x"].shape == ()
+    assert nudge_inputs({"x": np.array(2.0, np.float32)})["x"].shape == ()
 
 
 def test_a_difference_as_small_as_a_rounding_makes_is_none() -> None:
-    assert faults(off(0.02), {"y": Y}, off(0.0), None) == ["y differs by 0.02 of its largest magnitude"]
-    assert faults(off(0.02), {"y": Y}, off(0.02 / SWAY * 1.1), None) == []
-    assert faults(off(0.02), {"y": Y}, off(0.02 / SWAY * 0.9), None) != []
-    assert faults(off(0.02), {"y": Y}, off(0.0), 0.1) == []
+    assert unexplained_differences(off(0.02), {"y": Y}, off(0.0), None) == [
+        "y differs by 0.02 of its largest magnitude"
+    ]
+    assert unexplained_differences(off(0.02), {"y": Y}, off(0.02 / ROUNDINGS_ALLOWED * 1.1), None) == []
+    assert unexplained_differences(off(0.02), {"y": Y}, off(0.02 / ROUNDINGS_ALLOWED * 0.9), None) != []
+    assert unexplained_differences(off(0.02), {"y": Y}, off(0.0), 0.1) == []
 
 
 def test_each_output_is_judged_for_itself() -> None:
     expected = {"y": Y, "z": Y}
-    found = faults({"y": Y + 0.02, "z": Y + 0.02}, expected, {"y": Y + 0.01, "z": Y}, None)
+    found = unexplained_differences({"y": Y + 0.02, "z": Y + 0.02}, expected, {"y": Y + 0.01, "z": Y}, None)
     assert [text.partition(" ")[0] for text in found] == ["z"]
-    assert faults({"y": Y}, expected, expected, None) == ["z is missing"]
+    assert unexplained_differences({"y": Y}, expected, expected, None) == ["z is missing"]
 
 
 def test_where_a_rounding_changes_all_nothing_is_said() -> None:
     with pytest.raises(RequestError, match="another y where"):
-        faults(off(0.5), {"y": Y}, off(0.2), None)
+        unexplained_differences(off(0.5), {"y": Y}, off(0.2), None)
     with pytest.raises(RequestError):
-        faults(off(0.5), {"y": Y}, {"y": Y * np.nan}, None)
+        unexplained_differences(off(0.5), {"y": Y}, {"y": Y * np.nan}, None)
 
 
 def test_whole_numbers_are_the_same_or_not() -> None:
     first, second, third = ({"y": np.array([n])} for n in (1, 2, 3))
-    assert faults(second, first, first, None) == ["y differs"]
-    assert faults(first, first, second, None) == []
+    assert unexplained_differences(second, first, first, None) == ["y differs"]
+    assert unexplained_differences(first, first, second, None) == []
     with pytest.raises(RequestError):
-        faults(second, first, third, None)
+        unexplained_differences(second, first, third, None)

@@ -10,8 +10,8 @@ import onnx
 import pytest
 from onnx import NodeProto, TensorProto, TypeProto, ValueInfoProto, helper, numpy_helper
 
-from edgepart.agent.verify.local_run import InProcess
-from edgepart.agent.verify.reference import alone
+from edgepart.agent.verify.local_run import LocalRun
+from edgepart.agent.verify.reference import run_alone
 from edgepart.agent.verify.rehearsal import Rehearsal
 from edgepart.agent.verify.same_answer import differences
 from edgepart.planner.errors import RequestError, UsageError
@@ -48,7 +48,7 @@ def run(source: bytes, inputs: dict[str, Any], axis: str | None = None) -> dict[
 def test_devices_share_a_network_along_every_axis() -> None:
     source = residual(rows=12, channels=4)
     x = np.random.default_rng(0).standard_normal((1, 3, 12, 12)).astype(np.float32)
-    expected = alone(source, {"x": x})
+    expected = run_alone(source, {"x": x})
     rehearsal = Rehearsal(load_graph(source))
     assert {"channel", "height", "width", "inner"} <= set(rehearsal.axes)
     for axis in rehearsal.axes:
@@ -63,7 +63,7 @@ def test_sessions_are_made_once_and_runs_follow_one_another() -> None:
     divided = Rehearsal(load_graph(source)).divide("height")
     for seed in range(2):
         x = np.random.default_rng(seed).standard_normal((1, 3, 12, 12)).astype(np.float32)
-        assert not differences(divided.run({"x": x}), alone(source, {"x": x}))
+        assert not differences(divided.run({"x": x}), run_alone(source, {"x": x}))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_strings_sequences_and_optionals_travel_whole() -> None:
         "x": np.array([-1, 1], np.float32),
     }
     found = run(source, inputs)
-    assert not differences(found, alone(source, inputs))
+    assert not differences(found, run_alone(source, inputs))
     assert len(found["longer"]) == 2
 
 
@@ -112,7 +112,7 @@ def test_tensors_without_elements_scalars_and_constant_outputs() -> None:
     inputs = {"x": np.zeros((0, 3), np.float32), "s": np.array(2, np.float32)}
     found = run(source, inputs)
     assert list(found) == ["y", "t", "w", "s"]
-    assert not differences(found, alone(source, inputs))
+    assert not differences(found, run_alone(source, inputs))
 
 
 def test_what_does_not_fit_the_model_is_refused() -> None:
@@ -137,4 +137,4 @@ def test_an_axis_that_nothing_has_names_those_there_are() -> None:
 def test_one_device_computes_everything_and_splits_nothing() -> None:
     divided = Rehearsal(load_graph(residual(rows=12, channels=4)), (1.0,)).divide("height")
     assert (divided.devices_used, divided.split) == (1, {})
-    assert isinstance(divided.devices, InProcess)
+    assert isinstance(divided.devices, LocalRun)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from edgepart.agent.verify.reference import reference_of
+from edgepart.agent.verify.reference import make_reference
 from edgepart.agent.verify.same_answer import (
     TOLERANCE_FLOAT16,
     TOLERANCE_QUANTISED,
@@ -87,7 +87,7 @@ def test_what_a_model_computes_in_says_what_its_outputs_may_differ_by(name: str)
 def test_a_float32_output_that_was_computed_in_float16_is_compared_as_float16() -> None:
     source = MODELS["float16 inside"][0].SerializeToString()
     inputs = {"x": np.ones((2, 4), np.float32)}
-    reference = reference_of(source, load_graph(source), inputs)
+    reference = make_reference(source, load_graph(source), inputs)
     right = reference.outputs["y"]
     largest = np.abs(right).max()
     assert reference.differences({"y": right + np.float32(0.9 * TOLERANCE_FLOAT16 * largest)}) == []

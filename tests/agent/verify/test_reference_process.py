@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from edgepart.agent.storage.store import Store
 from edgepart.agent.verify import reference_process
-from edgepart.agent.verify.reference_process import Referee
+from edgepart.agent.verify.reference_process import ReferenceProcess
 from edgepart.planner.errors import RequestError, Unavailable
 from edgepart.planner.model.load import model_files
 
@@ -22,9 +22,9 @@ BOUND_S = 60.0
 
 
 @pytest.fixture
-def asked(tmp_path: Path) -> Iterator[tuple[Referee, Store]]:
+def asked(tmp_path: Path) -> Iterator[tuple[ReferenceProcess, Store]]:
     store = Store(tmp_path / "store")
-    made = Referee(store.root)
+    made = ReferenceProcess(store.root)
     yield made, store
     made.stop()
 
@@ -43,7 +43,9 @@ def referees() -> list[psutil.Process]:
     return [one for one in found if any("spawn_main" in text for text in one.cmdline())]
 
 
-def test_it_says_what_the_model_answers_in_any_shape(asked: tuple[Referee, Store], tmp_path: Path) -> None:
+def test_it_says_what_the_model_answers_in_any_shape(
+    asked: tuple[ReferenceProcess, Store], tmp_path: Path
+) -> None:
     judge, store = asked
     model = stored(store, tmp_path, helper.make_node("Neg", ["x"], ["y"]))
     for count in (3, 5):
@@ -51,13 +53,13 @@ def test_it_says_what_the_model_answers_in_any_shape(asked: tuple[Referee, Store
         assert judge.answer(model, {"x": x}, ROOM_BYTES, BOUND_S)["y"].tolist() == (-x).tolist()
 
 
-def test_outputs_that_are_random_are_left_out(asked: tuple[Referee, Store], tmp_path: Path) -> None:
+def test_outputs_that_are_random_are_left_out(asked: tuple[ReferenceProcess, Store], tmp_path: Path) -> None:
     judge, store = asked
     model = stored(store, tmp_path, helper.make_node("RandomNormalLike", ["x"], ["y"]))
     assert judge.answer(model, {"x": np.ones(8, np.float32)}, ROOM_BYTES, BOUND_S) == {}
 
 
-def test_what_the_model_does_not_take_is_said(asked: tuple[Referee, Store], tmp_path: Path) -> None:
+def test_what_the_model_does_not_take_is_said(asked: tuple[ReferenceProcess, Store], tmp_path: Path) -> None:
     judge, store = asked
     model = stored(store, tmp_path, helper.make_node("Neg", ["x"], ["y"]))
     with pytest.raises(RequestError, match="could not run"):
@@ -66,7 +68,9 @@ def test_what_the_model_does_not_take_is_said(asked: tuple[Referee, Store], tmp_
         judge.answer("0" * 64, {"x": np.ones(2, np.float32)}, ROOM_BYTES, BOUND_S)
 
 
-def test_a_model_that_ends_its_process_ends_only_that(asked: tuple[Referee, Store], tmp_path: Path) -> None:
+def test_a_model_that_ends_its_process_ends_only_that(
+    asked: tuple[ReferenceProcess, Store], tmp_path: Path
+) -> None:
     judge, store = asked
     fine = stored(store, tmp_path, helper.make_node("Neg", ["x"], ["y"]))
     one = helper.make_node("Constant", [], ["by"], value_ints=[-1])
@@ -78,7 +82,7 @@ def test_a_model_that_ends_its_process_ends_only_that(asked: tuple[Referee, Stor
 
 
 def test_it_takes_no_longer_and_no_more_than_it_is_given(
-    asked: tuple[Referee, Store], tmp_path: Path
+    asked: tuple[ReferenceProcess, Store], tmp_path: Path
 ) -> None:
     judge, store = asked
     model = stored(store, tmp_path, helper.make_node("Neg", ["x"], ["y"]))
@@ -90,7 +94,7 @@ def test_it_takes_no_longer_and_no_more_than_it_is_given(
 
 
 def test_it_ends_when_nothing_is_asked_and_when_it_is_told_to(
-    asked: tuple[Referee, Store], tmp_path: Path
+    asked: tuple[ReferenceProcess, Store], tmp_path: Path
 ) -> None:
     judge, store = asked
     model = stored(store, tmp_path, helper.make_node("Neg", ["x"], ["y"]))

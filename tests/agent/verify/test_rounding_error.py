@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from edgepart.agent.cluster.state.events import RoundingMeasured
-from edgepart.agent.serving.requester import Info
-from edgepart.agent.verify.rounding_error import Comparison, made_up_for
+from edgepart.agent.serving.requester import AnswerInfo
+from edgepart.agent.verify.rounding_error import RoundingComparison, sample_inputs_for
 from edgepart.agent.wire.inference import Epoch
 from edgepart.planner.errors import RequestError, UsageError
 from edgepart.planner.plans.plan import Plan, ValueInfo
@@ -37,13 +37,13 @@ class Cluster:
         outputs: tuple[str, ...],
         *,
         exact: bool = False,
-    ) -> tuple[dict[str, Any], Info]:
+    ) -> tuple[dict[str, Any], AnswerInfo]:
         self.asked.append((deployment, exact))
         if self.fails:
             raise RequestError("an index is out of range")
         found = np.ones(4, np.float32)
         found[0] += 0 if exact else self.off
-        return dict.fromkeys(outputs, found), Info(TWO if self.moves and not exact else ONE, 0, "")
+        return dict.fromkeys(outputs, found), AnswerInfo(TWO if self.moves and not exact else ONE, 0, "")
 
     def watched(self, *plans: tuple[str, Epoch, Plan]) -> None:
         """After several looks at these plans."""
@@ -59,7 +59,7 @@ class Cluster:
                     done.set()
                 return list(plans)
 
-            task = asyncio.create_task(Comparison(self.run, self.told.append).watch(leading))
+            task = asyncio.create_task(RoundingComparison(self.run, self.told.append).watch(leading))
             await asyncio.wait_for(done.wait(), 30)
             task.cancel()
 
@@ -106,9 +106,9 @@ def test_answers_of_two_plans_say_nothing_of_one() -> None:
 def test_inputs_are_made_up_for_any_plan() -> None:
     plan = handmade.split_plan()
     whole = replace(plan, inputs=(*plan.inputs, ValueInfo("n", "int64", (2,))))
-    made = made_up_for(whole)
+    made = sample_inputs_for(whole)
     assert made["x"].dtype == np.float32 and made["x"].shape == plan.inputs[0].shape
     assert made["n"].tolist() == [1, 1]
-    assert 0 <= made["x"].min() < made["x"].max() <= 1 and made_up_for(whole, seed=1)["x"].min() < 0
+    assert 0 <= made["x"].min() < made["x"].max() <= 1 and sample_inputs_for(whole, seed=1)["x"].min() < 0
     with pytest.raises(UsageError, match="no shape"):
-        made_up_for(replace(plan, inputs=(ValueInfo("s", "sequence", None),)))
+        sample_inputs_for(replace(plan, inputs=(ValueInfo("s", "sequence", None),)))

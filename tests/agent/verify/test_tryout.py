@@ -11,7 +11,7 @@ import numpy as np
 
 from edgepart.agent.cluster.state.events import RIGHT, SUSPECT, UNTRIED, WRONG, PlanTried, TryPlan
 from edgepart.agent.serving.loaded_plans import HeldPlan
-from edgepart.agent.verify.rounding_error import made_up_for
+from edgepart.agent.verify.rounding_error import sample_inputs_for
 from edgepart.agent.verify.tryout import Tryout
 from edgepart.agent.wire.inference import NO_EPOCH, Epoch
 from edgepart.planner.errors import RequestError
@@ -124,5 +124,5 @@ def test_what_the_model_does_not_take_says_nothing_of_the_plan() -> None:
 
 
 def test_made_up_inputs_are_the_same_each_time() -> None:
-    one, two = (made_up_for(handmade.split_plan()) for _ in range(2))
+    one, two = (sample_inputs_for(handmade.split_plan()) for _ in range(2))
     assert all((one[name] == two[name]).all() for name in one)

@@ -19,7 +19,7 @@ from edgepart.agent.execution.sessions import Sessions
 from edgepart.agent.storage.store import Store
 from edgepart.agent.workers import supervisor
 from edgepart.agent.workers.orders import WorkerSettings
-from edgepart.agent.workers.supervisor import CRASHES, RemoteProgram, Workers
+from edgepart.agent.workers.supervisor import CRASHES_TOLERATED, RemoteProgram, Workers
 from edgepart.planner.errors import (
     CrashError,
     EdgepartError,
@@ -173,7 +173,7 @@ def test_values_of_other_requests_outlive_a_worker(bench: Bench) -> None:
 
 def test_a_model_that_kills_worker_after_worker_is_set_aside(bench: Bench) -> None:
     program = bench.prepare(division())
-    for count in range(CRASHES):
+    for count in range(CRASHES_TOLERATED):
         assert len(bench.crashed) == 0, count
         with pytest.raises(WorkerDied):
             divide(program, LOWEST, -1)
@@ -183,7 +183,7 @@ def test_a_model_that_kills_worker_after_worker_is_set_aside(bench: Bench) -> No
 
 def test_who_kills_a_worker_from_outside_blames_neither_request_nor_model(bench: Bench) -> None:
     program = bench.prepare(division())
-    for _ in range(CRASHES + 1):
+    for _ in range(CRASHES_TOLERATED + 1):
         kill(program)
         while True:
             try:

@@ -8,23 +8,24 @@ import random
 from collections.abc import Iterable
 
 from edgepart.agent.cluster.core.core import Core
-from edgepart.agent.cluster.membership.election import FREE_ROUNDS, LEAP_ROUNDS, term_round
-from edgepart.agent.cluster.membership.membership import LEAP, Facts
+from edgepart.agent.cluster.membership.election import FREE_ROUNDS, MAX_LEAP_ROUNDS, term_round
+from edgepart.agent.cluster.membership.membership import MAX_INCARNATION_LEAP
+from edgepart.agent.cluster.membership.peer import OwnFacts
 from edgepart.agent.cluster.state import cards, deployments
 from edgepart.agent.cluster.state.events import (
     CardReady,
     ComputePlan,
     DeployRequested,
-    Discharged,
     Effect,
     Event,
     LinkUp,
+    MessageReceived,
     ModelsStored,
     PersistDeployments,
     PersistDrains,
     PersistIncarnation,
     PersistTerm,
-    Received,
+    RemovedFromCluster,
     SendMessage,
 )
 from edgepart.agent.net.dispatch import CONTROL_KINDS
@@ -40,7 +41,7 @@ from tests.fuzz.forms import Frames
 from tests.fuzz.target import Target, expect, plainly
 
 ME, HONEST, LIAR = NODES
-CARD = cards.write(cards.MeasuredDevice(Device("pi", "x86", 1e9, 1e9, 1e9)))
+CARD = cards.write_card(cards.MeasuredDevice(Device("pi", "x86", 1e9, 1e9, 1e9)))
 MODEL = "1" * 64
 MOST_MESSAGES = 20
 """Of one case."""
@@ -52,12 +53,18 @@ def _bytes(frame: Frame) -> bytes:
 
 def _leader() -> tuple[Core, float]:
     """One that leads two others, and has something to plan."""
-    core = Core(Facts(ME, "me", "b0", 5), 0.0, genuine=lambda entry: False, card_fault=cards.fault)
+    core = Core(
+        OwnFacts(ME, "me", "b0", 5), 0.0, genuine=lambda entry: False, card_fault=cards.find_card_fault
+    )
     hello = Hello(HONEST, "pi", "b0", 1, ("127.0.0.1:1",), "", "0.1.0")
     events: list[tuple[float, Event]] = [(0.0, CardReady(CARD)), (0.0, ModelsStored((MODEL,)))]
     for node in (HONEST, LIAR):
         told = Hello(node, hello.name, "b0", 1, hello.listen, "", hello.version)
-        events += [(3.0, LinkUp(node)), (3.0, Received(node, told)), (3.1, Received(node, Card(node, CARD)))]
+        events += [
+            (3.0, LinkUp(node)),
+            (3.0, MessageReceived(node, told)),
+            (3.1, MessageReceived(node, Card(node, CARD))),
+        ]
     core.wake(2.0)
     for at, event in events:
         core.handle(event, at)
@@ -71,12 +78,13 @@ def _hear(data: bytes) -> None:
     messages = [frame_to_message(frame, CONTROL_KINDS) for frame in Decoder(MEMBER).feed(data)]
     for message in messages[:MOST_MESSAGES]:
         now += 0.01
-        _check(core.handle(Received(LIAR, message), now), before)
+        _check(core.handle(MessageReceived(LIAR, message), now), before)
     for _ in range(5):
         now = max(now, min(core.wake_at(), now + 1.0))
         _check(core.wake(now), before)
     expect(
-        core.membership.facts.incarnation <= before + LEAP + MOST_MESSAGES * (LEAP + 1),
+        core.membership.facts.incarnation
+        <= before + MAX_INCARNATION_LEAP + MOST_MESSAGES * (MAX_INCARNATION_LEAP + 1),
         "an incarnation leapt",
     )
 
@@ -91,16 +99,16 @@ def _check(effects: Iterable[Effect], before: int) -> None:
                 except FrameError as error:
                     expect(False, f"what it says next is not taken by others: {error}")
             case PersistTerm(term):
-                expect(term_round(term) <= FREE_ROUNDS + LEAP_ROUNDS + MOST_MESSAGES, "a term leapt")
+                expect(term_round(term) <= FREE_ROUNDS + MAX_LEAP_ROUNDS + MOST_MESSAGES, "a term leapt")
             case PersistIncarnation(incarnation):
                 expect(0 < incarnation < 2**53, "an incarnation that is not read again")
             case PersistDeployments(entries):
                 document = json.loads(json.dumps(deployments.to_json(entries)))
                 expect(deployments.from_json(document) == entries, "deployments are others when read again")
-            case PersistDrains() | Discharged():
+            case PersistDrains() | RemovedFromCluster():
                 expect(False, "a member's word drained or removed somebody")
             case ComputePlan(key, _, told_cards):
-                cluster = cards.cluster_of(told_cards, {node: name for node, name, _ in key.devices})
+                cluster = cards.build_cluster(told_cards, {node: name for node, name, _ in key.devices})
                 expect(len(cluster.devices) == len(key.devices), "a plan for a device that is not known")
             case _:
                 continue

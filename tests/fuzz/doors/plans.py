@@ -86,24 +86,24 @@ def _plan(data: bytes) -> None:
 
 def _card(data: bytes) -> None:
     """As a leader reads it: a cluster is put together from it, and it is compared with the one before."""
-    found = cards.read(data)
-    before = cards.read(_card_seeds()[0])
-    cards.differs(before, found)
+    found = cards.parse_card(data)
+    before = cards.parse_card(_card_seeds()[0])
+    cards.is_clearly_different(before, found)
     nodes = {"0" * 16: "a", "1" * 16: "b"}
     told = [Card("0" * 16, data), Card("1" * 16, _card_seeds()[0])]
-    cluster = cards.cluster_of(told, nodes)
+    cluster = cards.build_cluster(told, nodes)
     expect(found.device.pace != "" and len(cluster.devices) == 2, "a device without a pace")
     json.dumps(to_json(cluster))
-    cards.read(cards.write(found))
+    cards.parse_card(cards.write_card(found))
 
 
 @cache
 def _card_seeds() -> list[bytes]:
     links = {"1" * 16: Link(1e7, 1e-3), "0" * 16: Link(2e7, 1e-3)}
-    together = cards.SharedMedia(frozenset(("0" * 16, "1" * 16)), 1e6, 1e-3)
+    together = cards.CrowdMeasurement(frozenset(("0" * 16, "1" * 16)), 1e6, 1e-3)
     return [
-        cards.write(cards.MeasuredDevice(DEVICE, links)),
-        cards.write(cards.MeasuredDevice(DEVICE, links, together)),
+        cards.write_card(cards.MeasuredDevice(DEVICE, links)),
+        cards.write_card(cards.MeasuredDevice(DEVICE, links, together)),
     ]
 
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-from edgepart.agent.verify.local_run import InProcess
-from edgepart.agent.verify.reference import alone
+from edgepart.agent.verify.local_run import LocalRun
+from edgepart.agent.verify.reference import run_alone
 from edgepart.planner.devices.cluster import Cluster, Device
 from edgepart.planner.errors import InternalError, UsageError
 from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole
@@ -45,7 +45,7 @@ def planned(memo: Memo, strategy: Strategy) -> Plan:
 
 def assert_same(memo: Memo, model: bytes, plan: Plan) -> None:
     inputs = inputs_of(memo.graph)
-    whole, parts = alone(model, inputs), InProcess(plan, memo.graph).run(inputs)
+    whole, parts = run_alone(model, inputs), LocalRun(plan, memo.graph).run(inputs)
     for name, value in whole.items():
         assert np.abs(parts[name] - value).max() <= 1e-4 * np.abs(value).max(), name
 

@@ -12,8 +12,8 @@ from benchmarks.models import light, sample_inputs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edgepart.agent.verify.local_run import InProcess
-from edgepart.agent.verify.reference import alone
+from edgepart.agent.verify.local_run import LocalRun
+from edgepart.agent.verify.reference import run_alone
 from edgepart.planner.devices.cluster import Cluster, Device
 from edgepart.planner.layout.strategy import Layout, Problem, Strategy, Sync
 from edgepart.planner.lowering.lower import make_plan
@@ -82,7 +82,7 @@ def test_any_plan_answers_the_same_with_borders_first(data: st.DataObject) -> No
     plain, cut = both(problem_of(graph), strategy, early)
     assert_nobody_waits_for_more(plain, cut)
     inputs = inputs_of(graph)
-    assert_same_answer(InProcess(cut, graph).run(inputs), alone(model.SerializeToString(), inputs))
+    assert_same_answer(LocalRun(cut, graph).run(inputs), run_alone(model.SerializeToString(), inputs))
 
 
 @QUICK
@@ -97,7 +97,7 @@ def test_convolutions_in_rows_or_columns_answer_the_same(data: st.DataObject) ->
     plain, cut = both(problem, strategy, frozenset(graph.producers))
     assert_nobody_waits_for_more(plain, cut)
     inputs = inputs_of(graph)
-    assert_same_answer(InProcess(cut, graph).run(inputs), alone(model.SerializeToString(), inputs))
+    assert_same_answer(LocalRun(cut, graph).run(inputs), run_alone(model.SerializeToString(), inputs))
 
 
 @pytest.mark.parametrize(("name", "count"), NETWORKS)
@@ -111,7 +111,7 @@ def test_networks_answer_the_same(name: str, count: int) -> None:
     for device, program in cut.programs.items():
         assert len(program.segments) > 1.1 * len(plain.programs[device].segments)
     inputs = dict(sample_inputs(graph))
-    assert_same_answer(InProcess(cut, graph).run(inputs), alone(path, inputs))
+    assert_same_answer(LocalRun(cut, graph).run(inputs), run_alone(path, inputs))
 
 
 def chain() -> Graph:

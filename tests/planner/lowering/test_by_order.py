@@ -10,8 +10,8 @@ import onnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgepart.agent.verify.local_run import InProcess
-from edgepart.agent.verify.reference import alone
+from edgepart.agent.verify.local_run import LocalRun
+from edgepart.agent.verify.reference import run_alone
 from edgepart.planner.layout.strategy import Problem, Strategy, Sync
 from edgepart.planner.lowering.by_order import in_order
 from edgepart.planner.lowering.lower import make_plan
@@ -43,8 +43,8 @@ def test_any_order_gives_the_same_answer(model: onnx.ModelProto, data: st.DataOb
     plan = check(make_plan(problem, data.draw(ordered(graph)), model_digest="m"), graph)
     simulate(plan, problem.cluster, problem.gateway)
     inputs = inputs_of(graph)
-    found = InProcess(plan, graph).run(inputs)
-    for name, value in alone(data_bytes, inputs).items():
+    found = LocalRun(plan, graph).run(inputs)
+    for name, value in run_alone(data_bytes, inputs).items():
         np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-4 * max(1e-6, np.abs(value).max()))
 
 

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from edgepart.agent.verify.local_run import InProcess
-from edgepart.agent.verify.reference import alone
+from edgepart.agent.verify.local_run import LocalRun
+from edgepart.agent.verify.reference import run_alone
 from edgepart.planner.access import accesses
 from edgepart.planner.devices.cluster import Cluster, Device
 from edgepart.planner.errors import InternalError
@@ -59,7 +59,7 @@ def test_any_layouts_of_any_model_give_the_answer_of_one_session(data: st.DataOb
     optimised = data.draw(st.booleans())
     plan = plan_of(graph, strategy, cost=cost, optimised=optimised)
     inputs = inputs_of(graph)
-    assert_same(InProcess(plan, graph).run(inputs), alone(model, inputs))
+    assert_same(LocalRun(plan, graph).run(inputs), run_alone(model, inputs))
 
 
 @QUICK

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from benchmarks.models import light, sample_inputs
 
-from edgepart.agent.verify.local_run import InProcess
-from edgepart.agent.verify.reference import alone
+from edgepart.agent.verify.local_run import LocalRun
+from edgepart.agent.verify.reference import run_alone
 from edgepart.planner.layout.strategy import Sync
 from edgepart.planner.lowering.lower import make_plan
 from edgepart.planner.model.load import load_graph
@@ -31,7 +31,7 @@ def test_a_network_over_three_devices(name: str, axis: str, sync: Sync) -> None:
     plan = check(make_plan(problem_of(graph), strategy, model_digest="m"), graph)
     assert set(plan.programs) == set(NAMES)
     inputs = dict(sample_inputs(graph))
-    found = InProcess(plan, graph).run(inputs)
-    for output, value in alone(path, inputs).items():
+    found = LocalRun(plan, graph).run(inputs)
+    for output, value in run_alone(path, inputs).items():
         assert np.ptp(value) > 0
         np.testing.assert_allclose(found[output], value, rtol=0, atol=1e-4 * np.abs(value).max())

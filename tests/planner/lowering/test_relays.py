@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from edgepart.agent.execution.schedule import make_schedule
-from edgepart.agent.verify.local_run import InProcess
+from edgepart.agent.verify.local_run import LocalRun
 from edgepart.planner.devices import routes
 from edgepart.planner.devices.cluster import Cluster, Device, Link
 from edgepart.planner.devices.routes import RouteShape
@@ -56,8 +56,8 @@ def assert_same_work(plain: Plan, passed: Plan) -> None:
 
 def assert_same_answer(plain: Plan, passed: Plan, graph: Graph) -> None:
     inputs = inputs_of(graph)
-    expected = InProcess(plain, graph).run(inputs)
-    found = InProcess(passed, graph).run(inputs)
+    expected = LocalRun(plain, graph).run(inputs)
+    found = LocalRun(passed, graph).run(inputs)
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_array_equal(found[name], value)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from benchmarks.scale import SEQUENCE, WIDTH, transformer
 
-from edgepart.agent.verify.local_run import InProcess
-from edgepart.agent.verify.reference import alone
+from edgepart.agent.verify.local_run import LocalRun
+from edgepart.agent.verify.reference import run_alone
 from edgepart.agent.verify.same_answer import differences
 from edgepart.planner.access import accesses, registry
 from edgepart.planner.access.declare.protocol import Access
@@ -88,4 +88,4 @@ def test_blocks_one_after_another_answer_as_one_session(axis: str | None) -> Non
     plan = check(make_plan(problem, force(study, axis, shares), model_digest="m"), graph)
     assert set(plan.programs) == set(NAMES)
     inputs = {"x0": np.random.default_rng(1).standard_normal((1, SEQUENCE, WIDTH)).astype(np.float32)}
-    assert differences(InProcess(plan, graph).run(inputs), alone(data, inputs)) == []
+    assert differences(LocalRun(plan, graph).run(inputs), run_alone(data, inputs)) == []

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepart.agent.execution.sessions import load_segment
-from edgepart.agent.verify.local_run import InProcess
-from edgepart.agent.verify.reference import alone
+from edgepart.agent.verify.local_run import LocalRun
+from edgepart.agent.verify.reference import run_alone
 from edgepart.planner.access import accesses
 from edgepart.planner.errors import InternalError
 from edgepart.planner.layout.strategy import Layout, Strategy
@@ -53,7 +53,7 @@ def on(graph: Graph, places: dict[str, str]) -> Strategy:
 def assert_answers(model: bytes, places: dict[str, str], inputs: dict[str, Array]) -> Any:
     graph = load_graph(model)
     plan = check(make_plan(problem_of(graph), on(graph, places), model_digest="m"), graph)
-    found, expected = InProcess(plan, graph).run(inputs), alone(model, inputs)
+    found, expected = LocalRun(plan, graph).run(inputs), run_alone(model, inputs)
     for name, value in expected.items():
         assert found[name].dtype == value.dtype
         np.testing.assert_array_equal(found[name], value)
@@ -144,8 +144,8 @@ def test_one_input_read_twice_and_in_two_sizes() -> None:
     plan = check(make_plan(problem_of(graph), Strategy("s", halves), model_digest="m"), graph)
     assert [str(p.piece.region) for p in plan.programs["ada"].segments[0].inputs] == ["0:3x0:3"]
     x = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
-    expected = alone(model, {"x": x})["y"]
-    np.testing.assert_array_equal(InProcess(plan, graph).run({"x": x})["y"], expected)
+    expected = run_alone(model, {"x": x})["y"]
+    np.testing.assert_array_equal(LocalRun(plan, graph).run({"x": x})["y"], expected)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int32, np.int64, np.uint8, np.bool_])
@@ -254,8 +254,8 @@ def test_what_no_window_looks_at_is_not_cut_off(
     segments = [onnx.load_from_string(s.model) for s in plan.programs["ada"].segments]
     assert "Slice" not in {node.op_type for segment in segments for node in segment.graph.node}
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    expected = alone(model, {"x": x})["y"]
-    np.testing.assert_array_equal(InProcess(plan, graph).run({"x": x})["y"], expected)
+    expected = run_alone(model, {"x": x})["y"]
+    np.testing.assert_array_equal(LocalRun(plan, graph).run({"x": x})["y"], expected)
 
 
 def _without_shape(model: bytes) -> onnx.ModelProto:

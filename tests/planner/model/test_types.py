@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from onnx import NodeProto, TensorProto, TypeProto, ValueInfoProto, helper, numpy_helper
 
-from edgepart.agent.verify.local_run import InProcess
-from edgepart.agent.verify.reference import alone
+from edgepart.agent.verify.local_run import LocalRun
+from edgepart.agent.verify.reference import run_alone
 from edgepart.agent.verify.same_answer import differences
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.lowering.lower import make_plan
@@ -73,10 +73,10 @@ def plans(data: bytes, *, forced: bool = True) -> Mapping[str, Plan]:
 
 def assert_same(data: bytes, inputs: Mapping[str, Any], *, at_most: int = 3) -> None:
     """Each plan's answer is one session's, and at least one plan uses so many devices."""
-    expected, graph = alone(data, inputs), load_graph(data)
+    expected, graph = run_alone(data, inputs), load_graph(data)
     used = []
     for name, plan in plans(data).items():
-        assert differences(InProcess(plan, graph).run(inputs), expected) == [], name
+        assert differences(LocalRun(plan, graph).run(inputs), expected) == [], name
         used.append(len(plan.programs))
     assert max(used) >= at_most, used
 

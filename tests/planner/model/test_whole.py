@@ -12,8 +12,8 @@ from benchmarks.models import SMALL, sample_inputs, zoo_model
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from edgepart.agent.execution.compile.compiler import throwaway
-from edgepart.agent.verify.local_run import InProcess
-from edgepart.agent.verify.reference import alone
+from edgepart.agent.verify.local_run import LocalRun
+from edgepart.agent.verify.reference import run_alone
 from edgepart.planner.devices.cluster import Cluster, Device
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.lowering.lower import make_plan
@@ -59,8 +59,8 @@ def test_one_device_gives_the_bits_of_one_session(
     assert only_segment(plan).whole
     inputs = model.inputs(0)
     with throwaway() as compiler:
-        found = InProcess(plan, graph, compiler=compiler).run(inputs)
-    assert_equal_bits(found, alone(model.path, inputs))
+        found = LocalRun(plan, graph, compiler=compiler).run(inputs)
+    assert_equal_bits(found, run_alone(model.path, inputs))
 
 
 def folded(**weights: np.ndarray[Any, Any]) -> ModelProto:
@@ -110,7 +110,7 @@ def test_nothing_is_folded_or_bound_and_weights_stay_outside(tmp_path: Path) -> 
         name: digest_of(there[name], there[name].region) for name in ("v", "w")
     }
     inputs = sample_inputs(graph)
-    assert_equal_bits(InProcess(plan, graph).run(inputs), alone(path, inputs))
+    assert_equal_bits(LocalRun(plan, graph).run(inputs), run_alone(path, inputs))
 
 
 def test_all_of_an_input_that_is_read_in_part_is_sent(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_all_of_an_input_that_is_read_in_part_is_sent(tmp_path: Path) -> None:
         "z": (8, 2),
     }
     inputs = sample_inputs(read)
-    assert_equal_bits(InProcess(plan, read).run(inputs), alone(path, inputs))
+    assert_equal_bits(LocalRun(plan, read).run(inputs), run_alone(path, inputs))
 
 
 def test_a_model_in_two_parts_is_not_the_model_itself() -> None:

@@ -13,8 +13,8 @@ from benchmarks.models import light
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from edgepart.agent.verify.local_run import InProcess
-from edgepart.agent.verify.reference import alone
+from edgepart.agent.verify.local_run import LocalRun
+from edgepart.agent.verify.reference import run_alone
 from edgepart.agent.verify.same_answer import differences
 from edgepart.cli.plan_page import draw
 from edgepart.planner.devices.cluster import Cluster, Device, Link
@@ -79,8 +79,8 @@ def test_every_replica_answers_what_one_session_does(
     source = model.SerializeToString()  # type: ignore[attr-defined]
     graph = load_graph(source)
     made = make_plan(problem_of(graph), replicated(graph, groups, sync), model_digest="m")
-    running, inputs = InProcess(check(made, graph), graph), inputs_of(graph, seed)
-    expected = alone(source, inputs)
+    running, inputs = LocalRun(check(made, graph), graph), inputs_of(graph, seed)
+    expected = run_alone(source, inputs)
     for n, replica in enumerate(made.replicas):
         assert not differences(running.run(inputs, n), expected)
         assert {name for name, took in running.computed_s.items() if took} <= set(replica.devices)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from benchmarks.models import light, sample_inputs
 
-from edgepart.agent.verify.local_run import InProcess
-from edgepart.agent.verify.reference import alone
+from edgepart.agent.verify.local_run import LocalRun
+from edgepart.agent.verify.reference import run_alone
 from edgepart.planner.devices.cluster import Cluster, Device, Link
 from edgepart.planner.errors import UsageError
 from edgepart.planner.layerwise.elimination import cost_of
@@ -182,7 +182,7 @@ def test_an_axis_that_is_not_there_is_refused() -> None:
 def assert_same(source: bytes, graph: Graph, asked: Study, name: str = "optcnn") -> None:
     made, _, _ = choose(asked.memo.problem, name, "m", study=asked)
     inputs = sample_inputs(graph, 3)
-    whole, parts = alone(source, inputs), InProcess(made, graph).run(inputs)
+    whole, parts = run_alone(source, inputs), LocalRun(made, graph).run(inputs)
     for output, value in whole.items():
         assert np.abs(parts[output] - value).max() <= 1e-4 * np.abs(value).max(), output
 

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto
 
-from edgepart.agent.verify.local_run import InProcess
-from edgepart.agent.verify.reference import alone
+from edgepart.agent.verify.local_run import LocalRun
+from edgepart.agent.verify.reference import run_alone
 from edgepart.planner.cost.memory import ROW_BYTES, WIDENED, kept_bytes, whole_bytes
 from edgepart.planner.devices.cluster import Cluster, Device, Link
 from edgepart.planner.errors import Infeasible
@@ -77,14 +77,14 @@ def test_every_way_gives_the_same_answer_and_keeps_to_what_it_says(model: tuple[
     data, graph = model
     study = Study(Problem(graph, cluster(6e6, 5e6, 4e6), "d0"))
     inputs = sample_inputs(graph, 1)
-    whole, fitted = alone(data, inputs), 0
+    whole, fitted = run_alone(data, inputs), 0
     ways = list(candidates(study))
     for strategy in ways[::2]:
         plan = make_plan(study.memo.problem, strategy, model_digest="m", cost=study.memo.cost)
         peaks = {name: program.peak_memory_bytes for name, program in plan.programs.items()}
         assert peaks == study.scorer.forecast(strategy).peak_memory_bytes
         fitted += not study.scorer.short_bytes(strategy)
-        parts = InProcess(plan, graph).run(inputs)
+        parts = LocalRun(plan, graph).run(inputs)
         for name, value in whole.items():
             assert np.abs(parts[name] - value).max() <= 1e-4 * np.abs(value).max(), strategy.why
     assert len(ways) > 3

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from benchmarks.models import light, sample_inputs
 
-from edgepart.agent.verify.local_run import InProcess
-from edgepart.agent.verify.reference import alone
+from edgepart.agent.verify.local_run import LocalRun
+from edgepart.agent.verify.reference import run_alone
 from edgepart.planner.devices.cluster import Cluster, Device, Link
 from edgepart.planner.errors import Infeasible, NotInstalled
 from edgepart.planner.layout.choices import Divide, Whole
@@ -103,7 +103,7 @@ def test_placed_models_give_the_same_answer(model: bytes, name: str) -> None:
     made, _, strategy = choose(study.memo.problem, name, "m", study=study)
     assert strategy.name == name and "whole on one device" in made.why
     inputs = sample_inputs(study.memo.graph, 3)
-    whole, parts = alone(model, inputs), InProcess(made, study.memo.graph).run(inputs)
+    whole, parts = run_alone(model, inputs), LocalRun(made, study.memo.graph).run(inputs)
     for output, value in whole.items():
         assert np.abs(parts[output] - value).max() <= 1e-4 * np.abs(value).max(), output
 
@@ -134,7 +134,7 @@ def test_auto_places_some_of_a_model_and_splits_the_rest() -> None:
     assert any(isinstance(choice, Divide) for choice in choices.values())
     assert "placement of whole operators" in made.why
     inputs = sample_inputs(study.memo.graph, 3)
-    whole, parts = alone(forked(), inputs), InProcess(made, study.memo.graph).run(inputs)
+    whole, parts = run_alone(forked(), inputs), LocalRun(made, study.memo.graph).run(inputs)
     np.testing.assert_allclose(parts["y"], whole["y"], rtol=0, atol=1e-4 * np.abs(whole["y"]).max())
 
 

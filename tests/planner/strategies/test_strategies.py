@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from benchmarks.models import light, sample_inputs
 
-from edgepart.agent.verify.local_run import InProcess
-from edgepart.agent.verify.reference import alone
+from edgepart.agent.verify.local_run import LocalRun
+from edgepart.agent.verify.reference import run_alone
 from edgepart.planner.devices.cluster import Cluster, Device, Link
 from edgepart.planner.errors import Infeasible, UsageError
 from edgepart.planner.layout.strategy import Problem, Sync
@@ -48,7 +48,7 @@ def assert_same_answer(
     problem = Problem(graph, among, "d0", axis=axis, search_budget_s=1.0)
     made, _, _ = choose(problem, name, "m")
     inputs = sample_inputs(graph, 3)
-    whole, parts = alone(model, inputs), InProcess(made, graph).run(inputs)
+    whole, parts = run_alone(model, inputs), LocalRun(made, graph).run(inputs)
     assert set(parts) == set(whole)
     for output, value in whole.items():
         assert np.abs(parts[output] - value).max() <= 1e-4 * np.abs(value).max(), output

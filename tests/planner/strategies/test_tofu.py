@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-from edgepart.agent.verify.local_run import InProcess
-from edgepart.agent.verify.reference import alone
+from edgepart.agent.verify.local_run import LocalRun
+from edgepart.agent.verify.reference import run_alone
 from edgepart.planner.access.declare.protocol import Axis
 from edgepart.planner.devices.cluster import Cluster, Device, Link
 from edgepart.planner.errors import UsageError
@@ -157,12 +157,12 @@ def test_answers_are_those_of_one_session(name: str, count: int) -> None:
     source = MODELS[name]()
     asked = study(source, *[1e6 * (1 + n) for n in range(count)])
     inputs = sample_inputs(asked.memo.graph, 3)
-    whole = alone(source, inputs)
+    whole = run_alone(source, inputs)
     for made in list(get("tofu")(asked))[:2]:
         assert len(used(made)) > 1
         accesses = asked.memo.coarse.accesses
         plan = make_plan(asked.memo.problem, made, model_digest="m", cost=asked.memo.cost, accesses=accesses)
-        parts = InProcess(plan, asked.memo.graph).run(inputs)
+        parts = LocalRun(plan, asked.memo.graph).run(inputs)
         for output, value in whole.items():
             assert np.abs(parts[output] - value).max() <= 1e-4 * np.abs(value).max(), output
 

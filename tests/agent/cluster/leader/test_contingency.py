@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgepart.agent.cluster.leader.contingency import LASTING_S, Apart
+from edgepart.agent.cluster.leader.contingency import MIN_CUT_S, LastingCuts
 from tests.agent.cluster.simnet import node_id
 from tests.agent.cluster.test_cluster_stories import calm
 
@@ -19,7 +19,7 @@ PAIRS = [(A, B), (A, C), (B, C)]
 def test_a_pair_counts_when_it_was_broken_at_every_look_for_long_enough(
     looks: list[tuple[float, set[tuple[str, str]]]],
 ) -> None:
-    apart, now = Apart(), 0.0
+    apart, now = LastingCuts(), 0.0
     seen: list[tuple[float, set[tuple[str, str]]]] = []
     for wait_s, broken in looks:
         now += wait_s
@@ -28,7 +28,7 @@ def test_a_pair_counts_when_it_was_broken_at_every_look_for_long_enough(
         for pair in PAIRS:
             whole = [number for number, (_, some) in enumerate(seen) if pair not in some]
             began = (whole[-1] + 1) if whole else 0
-            assert (pair in found) == (began < len(seen) and now >= seen[began][0] + LASTING_S)
+            assert (pair in found) == (began < len(seen) and now >= seen[began][0] + MIN_CUT_S)
         waits = {pair for pair in broken if pair not in found}
         assert (apart.wake_at(now) < math.inf) == bool(waits)
 

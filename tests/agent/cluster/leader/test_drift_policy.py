@@ -9,11 +9,11 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgepart.agent.cluster.leader.drift_policy import Drifts, Refining, RefiningTiming
-from edgepart.agent.cluster.state.drift import DriftBook, stepped
+from edgepart.agent.cluster.leader.drift_policy import DriftPolicy, DriftPolicyTiming, Drifts
+from edgepart.agent.cluster.state.drift import DriftBook, round_to_step
 from edgepart.agent.wire.control import Drift, Version
 
-TIMING = RefiningTiming()
+TIMING = DriftPolicyTiming()
 FIRST, SECOND = Version(1, "a"), Version(2, "a")
 
 
@@ -24,7 +24,7 @@ class Story:
     version: Version = FIRST
     now: float = 0.0
     book: DriftBook = field(default_factory=DriftBook)
-    refining: Refining = field(default_factory=Refining)
+    refining: DriftPolicy = field(default_factory=DriftPolicy)
 
     def tell(self, node: str, factor: float) -> None:
         self.book.learn(node, Drift("net", factor), self.now)
@@ -93,7 +93,7 @@ def test_one_that_flaps_is_followed_ever_more_seldom_and_calm_forgives() -> None
     waits, factor = [], 1.0
     for _ in range(6):
         factor = 3.0 - factor
-        story.tell("a", stepped(factor))
+        story.tell("a", round_to_step(factor))
         story.look()
         waits.append(story.next())
         story.look()

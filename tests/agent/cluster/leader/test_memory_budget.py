@@ -7,9 +7,9 @@ from dataclasses import replace
 from edgepart.agent.cluster.leader import memory_budget
 from edgepart.agent.cluster.leader.controller import Controller
 from edgepart.agent.cluster.leader.replan_policy import ClusterView, PlanningTiming
-from edgepart.agent.cluster.leader.rollout import Cutover
+from edgepart.agent.cluster.leader.rollout import DeploymentRollout
 from edgepart.agent.cluster.leader.rollout_state import LeaderView, epochs
-from edgepart.agent.cluster.state.cards import MeasuredDevice, write
+from edgepart.agent.cluster.state.cards import MeasuredDevice, write_card
 from edgepart.agent.cluster.state.deployments import DeploymentMap
 from edgepart.agent.cluster.state.events import (
     ComputePlan,
@@ -20,7 +20,7 @@ from edgepart.agent.cluster.state.events import (
     PlanKey,
     SendMessage,
 )
-from edgepart.agent.planwork.plan_job import limited
+from edgepart.agent.planwork.plan_job import limit_memory
 from edgepart.agent.wire.control import (
     ALIVE,
     READY,
@@ -40,7 +40,7 @@ from edgepart.planner.plans.plan import Plan, to_bytes
 
 VERSION = Version(1, "a")
 MEMORY = 1000.0
-CARD = Card("a", write(MeasuredDevice(Device("pi", "k", 1e9, 1e9, MEMORY))))
+CARD = Card("a", write_card(MeasuredDevice(Device("pi", "k", 1e9, 1e9, MEMORY))))
 PLAN = to_bytes(Plan("m", "auto", {}, (), (), ()))
 
 
@@ -57,24 +57,27 @@ def prepare(name: str, number: int, nbytes: int) -> Prepare:
 
 def test_what_is_taken_is_the_sum_by_node() -> None:
     two = replace(prepare("net", 1, 5), names=(("pi", "b"),))
-    assert memory_budget.taken([prepare("net", 1, 100), prepare("other", 2, 20), two]) == {"a": 120, "b": 5}
-    assert memory_budget.taken([replace(prepare("net", 1, 100), names=())]) == {}
+    assert memory_budget.sum_memory_bytes([prepare("net", 1, 100), prepare("other", 2, 20), two]) == {
+        "a": 120,
+        "b": 5,
+    }
+    assert memory_budget.sum_memory_bytes([replace(prepare("net", 1, 100), names=())]) == {}
 
 
 def test_a_plan_fits_beside_others_or_not() -> None:
     key = PlanKey("net", VERSION, (("a", "pi", "digest"),))
     made = PlanComputed(key, PLAN, ("pi",), 0.1, 1.0, memory_bytes=(("pi", 600),))
-    assert memory_budget.fits(made, {"a": 400}, {"a": CARD})
-    assert not memory_budget.fits(made, {"a": 401}, {"a": CARD})
-    assert memory_budget.fits(made, {"b": 900}, {"a": CARD})
+    assert memory_budget.plan_fits(made, {"a": 400}, {"a": CARD})
+    assert not memory_budget.plan_fits(made, {"a": 401}, {"a": CARD})
+    assert memory_budget.plan_fits(made, {"b": 900}, {"a": CARD})
 
 
 def test_a_device_has_what_others_leave_and_at_most_the_limit() -> None:
     among = cluster.Cluster((Device("pi", "k", 1, 1, MEMORY), Device("box", "k", 1, 1, MEMORY)))
-    left = limited(among, deployment("net"), {"pi": 300})
+    left = limit_memory(among, deployment("net"), {"pi": 300})
     assert [device.memory_bytes for device in left.devices] == [700, 1000]
     options = DeployOptions(memory_limit_bytes=800)
-    left = limited(among, replace(deployment("net"), options=options), {"pi": 300})
+    left = limit_memory(among, replace(deployment("net"), options=options), {"pi": 300})
     assert [device.memory_bytes for device in left.devices] == [700, 800]
 
 
@@ -148,10 +151,10 @@ def test_spare_plans_give_way() -> None:
     serving, spare = prepare("net", 1, 600), prepare("net", 2, 300)
     serving = replace(serving, names=(("pi", "a"), ("pine", "b")))
     cards = {"a": CARD}
-    assert memory_budget.all_fit([serving, spare], cards)
-    assert not memory_budget.all_fit([serving, spare, prepare("other", 3, 200)], cards)
-    assert memory_budget.all_fit([prepare("other", 3, 2000)], {})
-    cutover = Cutover(deployment("net"), serving, PlanningTiming(), held=[spare])
+    assert memory_budget.plans_fit([serving, spare], cards)
+    assert not memory_budget.plans_fit([serving, spare, prepare("other", 3, 200)], cards)
+    assert memory_budget.plans_fit([prepare("other", 3, 2000)], {})
+    cutover = DeploymentRollout(deployment("net"), serving, PlanningTiming(), held=[spare])
     report = Report(
         "boot", tuple(Holding("net", Epoch(1, n), READY, n == 1) for n in (1, 2)), ("m",), (("net", VERSION),)
     )
@@ -168,7 +171,7 @@ def test_spare_plans_give_way() -> None:
 def test_a_new_leader_serves_what_it_finds_ready() -> None:
     names = (("pi", "a"), ("pine", "b"))
     serving, spare = replace(prepare("net", 1, 5), names=names), prepare("net", 2, 5)
-    cutover = Cutover(deployment("net"), serving, PlanningTiming(), held=[spare])
+    cutover = DeploymentRollout(deployment("net"), serving, PlanningTiming(), held=[spare])
     holdings = tuple(Holding("net", Epoch(1, n), READY, n == 1) for n in (1, 2))
     report = Report("boot", holdings, ("m",), (("net", VERSION),))
     member = Member("a", "pi", "boot", ALIVE, (), "", "")

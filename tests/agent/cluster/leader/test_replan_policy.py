@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from edgepart.agent.cluster.leader.replan_policy import (
     ClusterView,
-    Planning,
     PlanningTiming,
-    usable,
-    worst_linked,
+    ReplanPolicy,
+    choose_left_out,
+    select_members,
 )
 from edgepart.agent.cluster.state.events import Member, PlanComputed, PlanFailed, PlanKey
 from edgepart.agent.wire.control import ALIVE, SUSPECT, Card, Deployment, Version
@@ -34,7 +34,7 @@ def deployment(*devices: str) -> Deployment:
     return Deployment("net", "m", 1, DeployOptions(devices=devices), Version(1, "a"))
 
 
-def looking(planning: Planning, *nodes: str, now: float) -> PlanKey:
+def looking(planning: ReplanPolicy, *nodes: str, now: float) -> PlanKey:
     key = planning.key(cluster(*nodes), deployment(), now)
     planning.look(key, now)
     return key
@@ -49,19 +49,19 @@ def names(rows: list[Member]) -> str:
 
 
 def test_only_living_measured_chosen_members_compute() -> None:
-    assert names(usable(cluster("a", "b", "c"), deployment(), {"b"})) == "ac"
-    assert names(usable(cluster("a", "b", "c", unmeasured="a", suspect="b"), deployment(), ())) == "c"
-    assert names(usable(cluster("a", "b", "c"), deployment("box-b", "box-x"), ())) == "b"
+    assert names(select_members(cluster("a", "b", "c"), deployment(), {"b"})) == "ac"
+    assert names(select_members(cluster("a", "b", "c", unmeasured="a", suspect="b"), deployment(), ())) == "c"
+    assert names(select_members(cluster("a", "b", "c"), deployment("box-b", "box-x"), ())) == "b"
 
 
 def test_of_a_broken_pair_the_worse_linked_one_sits_out() -> None:
     broken = frozenset({("a", "b"), ("a", "c")})
-    assert names(usable(cluster("a", "b", "c", "d", broken=broken), deployment(), ())) == "bcd"
-    assert names(usable(cluster("a", "b", broken=frozenset({("a", "b")})), deployment(), ())) == "a"
+    assert names(select_members(cluster("a", "b", "c", "d", broken=broken), deployment(), ())) == "bcd"
+    assert names(select_members(cluster("a", "b", broken=frozenset({("a", "b")})), deployment(), ())) == "a"
 
 
 def test_without_a_plan_any_is_asked_for_at_once_and_taken() -> None:
-    planning = Planning(TIMING)
+    planning = ReplanPolicy(TIMING)
     key = looking(planning, "a", "b", now=0.0)
     assert planning.ask(key, 0.0, b"", urgent=True)
     assert not planning.ask(key, 0.0, b"", urgent=True)  # under way
@@ -72,7 +72,7 @@ def test_without_a_plan_any_is_asked_for_at_once_and_taken() -> None:
 
 
 def test_who_waits_takes_what_was_planned_for_devices_that_were_measured_again_since() -> None:
-    planning = Planning(TIMING)
+    planning = ReplanPolicy(TIMING)
     key = looking(planning, "a", "b", now=0.0)
     planning.ask(key, 0.0, b"", urgent=True)
     again = replace(key, devices=tuple((node, name, "again") for node, name, _ in key.devices))
@@ -85,7 +85,7 @@ def test_who_waits_takes_what_was_planned_for_devices_that_were_measured_again_s
 
 @pytest.mark.parametrize(("latency_s", "moves"), [(0.94, True), (0.96, False), (1.5, False)])
 def test_a_serving_one_moves_only_for_a_clear_gain(latency_s: float, moves: bool) -> None:
-    planning = Planning(TIMING)
+    planning = ReplanPolicy(TIMING)
     key = looking(planning, "a", "b", now=0.0)
     assert not planning.ask(key, 0.5, b"old", urgent=False)  # the cluster may change again
     assert planning.ask(key, 1.0, b"old", urgent=False)
@@ -97,7 +97,7 @@ def test_a_serving_one_moves_only_for_a_clear_gain(latency_s: float, moves: bool
 
 
 def test_the_same_plan_again_is_no_move() -> None:
-    planning = Planning(TIMING)
+    planning = ReplanPolicy(TIMING)
     key = looking(planning, "a", now=0.0)
     assert planning.ask(key, 1.0, b"old", urgent=False)
     planning.answered(computed(key, b"old", 0.1, 1.0), 1.5)
@@ -105,7 +105,7 @@ def test_the_same_plan_again_is_no_move() -> None:
 
 
 def test_flapping_makes_it_wait_longer_and_calm_forgives() -> None:
-    planning = Planning(TIMING)
+    planning = ReplanPolicy(TIMING)
     now, waits = 0.0, []
     for n in range(8):
         looking(planning, *("ab" if n % 2 else "a"), now=now)
@@ -117,7 +117,7 @@ def test_flapping_makes_it_wait_longer_and_calm_forgives() -> None:
 
 
 def test_a_failure_that_may_pass_is_retried_ever_later_and_one_for_good_is_not() -> None:
-    planning = Planning(TIMING)
+    planning = ReplanPolicy(TIMING)
     key = looking(planning, "a", now=0.0)
     waits, now = [], 0.0
     for _ in range(8):
@@ -140,7 +140,7 @@ def test_a_failure_that_may_pass_is_retried_ever_later_and_one_for_good_is_not()
 
 
 def test_a_contingency_plan_is_there_when_its_device_is_lost() -> None:
-    planning = Planning(TIMING)
+    planning = ReplanPolicy(TIMING)
     looking(planning, "a", "b", now=0.0)
     spare = planning.key(cluster("a", "b"), deployment(), 5.0, without="b")
     assert planning.ask(spare, 5.0, b"", urgent=False)
@@ -152,7 +152,7 @@ def test_a_contingency_plan_is_there_when_its_device_is_lost() -> None:
 
 
 def test_a_device_that_could_not_load_is_avoided_for_longer_each_time() -> None:
-    planning = Planning(TIMING)
+    planning = ReplanPolicy(TIMING)
     planning.avoid("a", 0.0)
     assert planning.avoided(29.9) == {"a"} and planning.avoided(30.0) == set()
     planning.avoid("a", 40.0)
@@ -160,7 +160,7 @@ def test_a_device_that_could_not_load_is_avoided_for_longer_each_time() -> None:
 
 
 def test_results_are_bounded() -> None:
-    planning = Planning(TIMING)
+    planning = ReplanPolicy(TIMING)
     for n in range(1000):
         key = PlanKey("net", Version(n, "a"), (("a", "box", "d"),))
         planning.answered(computed(key, b"plan", 1.0, 1.0), float(n))
@@ -175,4 +175,4 @@ def test_whom_broken_links_leave_out_is_found_one_after_the_other(
     rest = set(nodes)
     while pairs := [pair for pair in broken if set(pair) <= rest]:
         rest.remove(max((sum(node in pair for pair in pairs), node) for node in rest)[1])
-    assert worst_linked(nodes, broken) == nodes - rest
+    assert choose_left_out(nodes, broken) == nodes - rest

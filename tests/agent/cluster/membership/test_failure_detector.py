@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgepart.agent.cluster.leader.replan_policy import ClusterView, usable
-from edgepart.agent.cluster.membership.failure_detector import Gaps, SilenceTiming
-from edgepart.agent.cluster.membership.flapping import Flapping, FlapTiming
-from edgepart.agent.cluster.membership.membership import Facts, Membership
-from edgepart.agent.cluster.membership.peer import ASKED
+from edgepart.agent.cluster.leader.replan_policy import ClusterView, select_members
+from edgepart.agent.cluster.membership.failure_detector import FrameGaps, SilenceTiming
+from edgepart.agent.cluster.membership.flapping import FlapTiming, LossHistory
+from edgepart.agent.cluster.membership.membership import Membership
+from edgepart.agent.cluster.membership.peer import MAX_ASKED, OwnFacts
 from edgepart.agent.cluster.state.events import (
     Effect,
     LinkDown,
     LinkUp,
     MembersChanged,
-    Received,
+    MessageReceived,
     SendMessage,
 )
 from edgepart.agent.wire.control import (
@@ -42,7 +42,7 @@ gaps = st.lists(st.floats(0.0, 20.0), min_size=1, max_size=60)
 
 @given(gaps)
 def test_the_bound_is_twice_the_longest_gap_of_late_within_limits(seen: list[float]) -> None:
-    known = Gaps(TIMING)
+    known = FrameGaps(TIMING)
     for gap in seen:
         known.note(gap)
     passed = [sum(seen[at + 1 :]) for at in range(len(seen))]
@@ -53,7 +53,7 @@ def test_the_bound_is_twice_the_longest_gap_of_late_within_limits(seen: list[flo
 
 
 def test_a_quiet_link_is_quick_and_a_noisy_one_calm() -> None:
-    quiet, noisy = Gaps(TIMING), Gaps(TIMING)
+    quiet, noisy = FrameGaps(TIMING), FrameGaps(TIMING)
     for _ in range(100):
         quiet.note(0.5)
         noisy.note(0.5)
@@ -79,7 +79,7 @@ steps = st.lists(st.floats(0.0, 400.0), min_size=1, max_size=20)
 @given(steps)
 def test_each_loss_in_a_row_doubles_the_wait_and_calm_forgets(waits: list[float]) -> None:
     timing = FlapTiming()
-    flaps = Flapping(timing)
+    flaps = LossHistory(timing)
     now, losses, until = 0.0, 0, -math.inf
     for wait in waits:
         now += wait
@@ -96,7 +96,7 @@ def test_each_loss_in_a_row_doubles_the_wait_and_calm_forgets(waits: list[float]
 
 def test_a_quarantine_begins_when_the_device_is_back() -> None:
     timing = FlapTiming()
-    flaps = Flapping(timing)
+    flaps = LossHistory(timing)
     for n in range(3):
         flaps.lost("b", 40.0 * n)
         flaps.back("b", 40.0 * n + 39.0)  # it starts slowly
@@ -110,7 +110,7 @@ def test_a_quarantine_begins_when_the_device_is_back() -> None:
 
 
 def test_only_so_many_devices_are_remembered() -> None:
-    flaps = Flapping(FlapTiming(free=0, keep=3))
+    flaps = LossHistory(FlapTiming(free=0, keep=3))
     for n, node in enumerate("abcd"):
         flaps.lost(node, float(n))
     assert [bool(flaps.why(node, 4.0)) for node in "abcd"] == [False, True, True, True]
@@ -121,11 +121,11 @@ def hello(node: str, boot: str = "one") -> Hello:
 
 
 def meet(core: Membership, node: str, now: float, boot: str = "one") -> list[Effect]:
-    return core.handle(LinkUp(node), now) + core.handle(Received(node, hello(node, boot)), now)
+    return core.handle(LinkUp(node), now) + core.handle(MessageReceived(node, hello(node, boot)), now)
 
 
 def crowd(count: int) -> Membership:
-    core = Membership(Facts("0" * 16, "me", "boot", 1), 0.0)
+    core = Membership(OwnFacts("0" * 16, "me", "boot", 1), 0.0)
     for n in range(1, count):
         meet(core, f"{n:016x}", 0.0)
     return core
@@ -139,8 +139,8 @@ def test_of_many_only_some_are_asked_and_others_about_each() -> None:
         asked.append(
             {e.node for e in effects if isinstance(e, SendMessage) and e.message == AskAbout(f"{n:016x}")}
         )
-    assert all(len(some) == ASKED for some in asked)
-    assert len(set().union(*asked)) > 2 * ASKED
+    assert all(len(some) == MAX_ASKED for some in asked)
+    assert len(set().union(*asked)) > 2 * MAX_ASKED
 
 
 def test_many_that_go_together_make_one_view_each() -> None:
@@ -175,7 +175,7 @@ def test_what_says_nothing_new_is_heard_at_once_and_anything_else_is_not() -> No
 def lose(core: Membership, node: str, now: float, *, said: bool) -> None:
     core.handle(LinkDown(node), now)
     if said:
-        core.handle(Received(f"{2:016x}", Opinion(node, "suspect")), now + 0.01)
+        core.handle(MessageReceived(f"{2:016x}", Opinion(node, "suspect")), now + 0.01)
     else:
         core.handle(LinkDown(f"{2:016x}"), now)
         core.wake(now + 1.5)
@@ -191,7 +191,7 @@ def test_only_losses_that_another_member_confirms_count(said: bool) -> None:
         now += 2.0
         meet(core, b, now)
         now += 0.1
-        core.handle(Received(f"{2:016x}", Heartbeat("one", 1, 0, "", 0)), now)
+        core.handle(MessageReceived(f"{2:016x}", Heartbeat("one", 1, 0, "", 0)), now)
     (member,) = [m for m in core.members() if m.node == b]
     assert member.status == (FLAPPING if said else ALIVE)
     assert ("lost 4 times" in member.note) == said
@@ -210,7 +210,9 @@ def test_the_end_of_a_quarantine_is_told() -> None:
         for node in (b, f"{2:016x}"):
             told += [
                 e
-                for e in core.handle(Received(node, Heartbeat(core.peers[node].hello.boot, 1, 0, "", 0)), at)
+                for e in core.handle(
+                    MessageReceived(node, Heartbeat(core.peers[node].hello.boot, 1, 0, "", 0)), at
+                )
                 if isinstance(e, MembersChanged)
             ]
     assert [m.status for change in told for m in change.members if m.node == b] == [ALIVE]
@@ -227,7 +229,7 @@ def test_plans_do_without_it_unless_there_is_nobody_else() -> None:
 
     def used(*devices: str) -> list[str]:
         wanted = Deployment("net", "m", 1, DeployOptions(devices=devices), Version(1, "a"))
-        return [member.node for member in usable(cluster, wanted, ())]
+        return [member.node for member in select_members(cluster, wanted, ())]
 
     assert used() == ["0" * 16, f"{2:016x}"]
     assert used(b) == [b]

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgepart.agent.cluster.membership.membership import DetectorTiming, Facts, Membership, unique_names
-from edgepart.agent.cluster.membership.peer import ASKED, ASKED_OF_MANY, to_ask
+from edgepart.agent.cluster.membership.failure_detector import DetectorTiming
+from edgepart.agent.cluster.membership.membership import Membership
+from edgepart.agent.cluster.membership.peer import MAX_ASKED, MAX_ASKED_OF_MANY, OwnFacts, choose_asked
 from edgepart.agent.cluster.membership.redial import MAX_ADDRESSES, MAX_TARGETS
+from edgepart.agent.cluster.membership.roster import make_unique_names
 from edgepart.agent.cluster.state.events import (
     AddressesChanged,
     Connect,
@@ -21,8 +23,8 @@ from edgepart.agent.cluster.state.events import (
     LinkDown,
     LinkUp,
     MembersChanged,
+    MessageReceived,
     PersistIncarnation,
-    Received,
     SendMessage,
     StarvationSeen,
 )
@@ -55,13 +57,13 @@ def beat(boot: str = "one") -> Heartbeat:
 
 def meet(core: Membership, node: str, now: float) -> None:
     core.handle(LinkUp(node), now)
-    core.handle(Received(node, hello(node)), now)
+    core.handle(MessageReceived(node, hello(node)), now)
 
 
 @pytest.fixture
 def core() -> Membership:
     """A, which has met B and C at 0."""
-    core = Membership(Facts(A, "box a", "boot", 1), 0.0)
+    core = Membership(OwnFacts(A, "box a", "boot", 1), 0.0)
     meet(core, B, 0.0)
     meet(core, C, 0.0)
     assert core.alive() == [B, C]
@@ -76,7 +78,7 @@ def quiet(core: Membership, start: float, end: float, *speaking: str) -> list[Ef
         at = max(at, start)
         effects += core.wake(at)
         for node in speaking:
-            effects += core.handle(Received(node, beat()), at)
+            effects += core.handle(MessageReceived(node, beat()), at)
     return effects
 
 
@@ -84,7 +86,7 @@ def test_a_closed_link_makes_suspect_and_another_view_confirms(core: Membership)
     effects = core.handle(LinkDown(B, "eof"), 0.1)
     assert SendMessage(C, AskAbout(B)) in effects
     assert core.peers[B].status == SUSPECT
-    effects = core.handle(Received(C, Opinion(B, SUSPECT)), 0.11)
+    effects = core.handle(MessageReceived(C, Opinion(B, SUSPECT)), 0.11)
     assert Disconnect(B, "it is dead") in effects
     assert [m.node for e in effects if isinstance(e, MembersChanged) for m in e.members] == [A, C]
 
@@ -92,7 +94,7 @@ def test_a_closed_link_makes_suspect_and_another_view_confirms(core: Membership)
 def test_who_is_vouched_for_stays(core: Membership) -> None:
     core.handle(LinkDown(B), 0.1)
     for tenth in range(1, 40):
-        core.handle(Received(C, Opinion(B, ALIVE)), 0.1 + tenth / 10)
+        core.handle(MessageReceived(C, Opinion(B, ALIVE)), 0.1 + tenth / 10)
     assert core.peers[B].status == SUSPECT
     assert core.broken_links() == {(A, B)}
 
@@ -106,26 +108,26 @@ def test_who_vouched_and_is_asked_no_more_keeps_nobody(core: Membership) -> None
         return [e.node for e in effects if isinstance(e, SendMessage) and e.message == AskAbout(B)]
 
     vouches = asked(core.handle(LinkDown(B), 0.1))[-1]
-    core.handle(Received(vouches, Opinion(B, ALIVE)), 0.11)
+    core.handle(MessageReceived(vouches, Opinion(B, ALIVE)), 0.11)
     now = 0.11
     for node in [C, *(node for node in others if node != vouches)]:
         now += 0.001
-        core.handle(Received(node, Goodbye(1)), now)
-        if vouches not in to_ask(A, B, core.alive()):
+        core.handle(MessageReceived(node, Goodbye(1)), now)
+        if vouches not in choose_asked(A, B, core.alive()):
             break
     speaking = core.alive()
     assert vouches in speaking
-    assert len(speaking) > ASKED
+    assert len(speaking) > MAX_ASKED
     quiet(core, 0.2, 1.0, *speaking)
     assert core.peers[B].status == DEAD
 
 
 def test_of_many_suspects_each_is_asked_about_less() -> None:
     alive = [f"{number:016x}" for number in range(50)]
-    assert len(to_ask(A, B, alive)) == ASKED
-    assert len(to_ask(A, B, alive, suspects=ASKED + 1)) == ASKED_OF_MANY
-    assert to_ask(A, B, alive[:2], suspects=ASKED + 1) == alive[:2]
-    assert len({tuple(to_ask(node, B, alive)) for node in alive}) > 10
+    assert len(choose_asked(A, B, alive)) == MAX_ASKED
+    assert len(choose_asked(A, B, alive, suspects=MAX_ASKED + 1)) == MAX_ASKED_OF_MANY
+    assert choose_asked(A, B, alive[:2], suspects=MAX_ASKED + 1) == alive[:2]
+    assert len({tuple(choose_asked(node, B, alive)) for node in alive}) > 10
 
 
 def test_newcomers_that_come_together_are_told_the_same_view_and_later_ones_a_new_one(
@@ -133,7 +135,7 @@ def test_newcomers_that_come_together_are_told_the_same_view_and_later_ones_a_ne
 ) -> None:
     def told(node: str, now: float) -> View:
         core.handle(LinkUp(node), now)
-        effects = core.handle(Received(node, hello(node)), now)
+        effects = core.handle(MessageReceived(node, hello(node)), now)
         return next(e.message for e in effects if isinstance(e, SendMessage) and isinstance(e.message, View))
 
     first, at_once, later = told("d" * 16, 1.0), told("e" * 16, 1.001), told("f" * 16, 1.5)
@@ -142,15 +144,15 @@ def test_newcomers_that_come_together_are_told_the_same_view_and_later_ones_a_ne
 
 
 def test_a_process_whose_hello_got_lost_is_asked_for_it(core: Membership) -> None:
-    effects = core.handle(Received(B, beat("two")), 0.1)
+    effects = core.handle(MessageReceived(B, beat("two")), 0.1)
     assert [e.node for e in effects if isinstance(e, SendMessage) and isinstance(e.message, Hello)] == [B]
-    core.handle(Received(B, hello(B, "two", 2)), 0.11)
+    core.handle(MessageReceived(B, hello(B, "two", 2)), 0.11)
     assert {m.node: m.boot for m in core.members()}[B] == "two"
 
 
 def test_a_member_that_says_hello_from_elsewhere_is_shown_there(core: Membership) -> None:
     moved = replace(hello(B), listen=(f"{B}:2",), http="http://b:2", reply=True)
-    effects = core.handle(Received(B, moved), 0.1)
+    effects = core.handle(MessageReceived(B, moved), 0.1)
     told = [m.listen for e in effects if isinstance(e, MembersChanged) for m in e.members if m.node == B]
     assert told == [moved.listen]
 
@@ -159,7 +161,7 @@ def test_a_link_that_returns_clears_the_suspicion(core: Membership) -> None:
     core.handle(LinkDown(B), 0.1)
     effects = core.wake(0.11)
     assert core.handle(LinkUp(B), 0.15)
-    core.handle(Received(B, replace(hello(B), reply=True)), 0.16)
+    core.handle(MessageReceived(B, replace(hello(B), reply=True)), 0.16)
     assert core.alive() == [B, C]
     assert not [e for e in effects if isinstance(e, MembersChanged) and len(e.members) < 3]
 
@@ -180,74 +182,74 @@ def test_who_slept_accuses_nobody(core: Membership) -> None:
 def test_an_opinion_is_about_what_was_heard_just_now(core: Membership) -> None:
     def asked(now: float) -> Effect:
         quiet(core, 0.0, now, C)
-        return core.handle(Received(C, AskAbout(B)), now)[0]
+        return core.handle(MessageReceived(C, AskAbout(B)), now)[0]
 
     assert asked(1.0) == SendMessage(C, Opinion(B, ALIVE))
     assert asked(1.4) == SendMessage(C, Opinion(B, SUSPECT))
-    core.handle(Received(B, Goodbye(1)), 1.5)
+    core.handle(MessageReceived(B, Goodbye(1)), 1.5)
     assert asked(1.5) == SendMessage(C, Opinion(B, LEFT))
 
 
 def test_one_that_left_is_not_dialled_until_it_starts_again(core: Membership) -> None:
-    effects = core.handle(Received(B, Goodbye(1)), 0.1)
+    effects = core.handle(MessageReceived(B, Goodbye(1)), 0.1)
     core.handle(LinkDown(B), 0.2)
     effects += quiet(core, 0.2, 30.0, C)
     assert not [e for e in effects if isinstance(e, Connect)]
-    core.handle(Received(B, hello(B)), 30.0)  # late, of the process that left
+    core.handle(MessageReceived(B, hello(B)), 30.0)  # late, of the process that left
     assert core.alive() == [C]
     core.handle(LinkUp(B), 31.0)
-    core.handle(Received(B, hello(B, "two", 2)), 31.0)
+    core.handle(MessageReceived(B, hello(B, "two", 2)), 31.0)
     assert core.alive() == [B, C]
 
 
 def test_it_refutes_its_own_death(core: Membership) -> None:
     claim = View((Sighting(A, 1, DEAD, "box a", ()),))
-    assert PersistIncarnation(2) in core.handle(Received(B, claim), 0.5)
-    assert PersistIncarnation(2) not in core.handle(Received(B, claim), 0.6)
+    assert PersistIncarnation(2) in core.handle(MessageReceived(B, claim), 0.5)
+    assert PersistIncarnation(2) not in core.handle(MessageReceived(B, claim), 0.6)
     assert core.facts.incarnation == 2
     lost_disk = View((Sighting(A, 9, ALIVE, "box a", ()),))
-    assert PersistIncarnation(10) in core.handle(Received(B, lost_disk), 0.7)
+    assert PersistIncarnation(10) in core.handle(MessageReceived(B, lost_disk), 0.7)
 
 
 def test_a_claim_about_one_that_it_hears_itself_changes_nothing(core: Membership) -> None:
-    core.handle(Received(B, View((Sighting(C, 1, DEAD, "box c", ()),))), 0.5)
+    core.handle(MessageReceived(B, View((Sighting(C, 1, DEAD, "box c", ()),))), 0.5)
     assert core.alive() == [B, C]
     assert core.broken_links() == {(B, C)}
 
 
 def test_another_boot_is_another_process(core: Membership) -> None:
-    effects = core.handle(Received(B, hello(B, "two", 2)), 0.5)
+    effects = core.handle(MessageReceived(B, hello(B, "two", 2)), 0.5)
     (change,) = [e for e in effects if isinstance(e, MembersChanged)]
     assert [member.boot for member in change.members] == ["boot", "two", "one"]
     quiet(core, 0.5, 2.4, C)
-    core.handle(Received(B, beat("one")), 2.4)  # from before
+    core.handle(MessageReceived(B, beat("one")), 2.4)  # from before
     quiet(core, 2.4, 3.2, C)
     assert core.peers[B].status == DEAD
 
 
 def test_nobody_is_in_without_a_hello_of_its_own() -> None:
-    core = Membership(Facts(A, "box a", "boot", 1), 0.0)
+    core = Membership(OwnFacts(A, "box a", "boot", 1), 0.0)
     core.handle(LinkUp(B), 0.0)
-    core.handle(Received(B, beat()), 0.1)
-    core.handle(Received(B, View((Sighting(C, 1, ALIVE, "c", ("c:1",)),))), 0.1)
+    core.handle(MessageReceived(B, beat()), 0.1)
+    core.handle(MessageReceived(B, View((Sighting(C, 1, ALIVE, "c", ("c:1",)),))), 0.1)
     assert core.alive() == []
-    effects = core.handle(Received(B, hello(C)), 0.2)
+    effects = core.handle(MessageReceived(B, hello(C)), 0.2)
     assert [type(effect) for effect in effects if effect not in core.wake(0.2)] == [Disconnect]
     assert core.alive() == []
     assert Disconnect(B, "it did not say Hello") in quiet(core, 0.2, 3.0)
 
 
 def test_others_tell_whom_to_dial(core: Membership) -> None:
-    effects = core.handle(Received(B, View((Sighting("d" * 16, 1, ALIVE, "d", ("d:1",)),))), 0.5)
+    effects = core.handle(MessageReceived(B, View((Sighting("d" * 16, 1, ALIVE, "d", ("d:1",)),))), 0.5)
     assert Connect("d" * 16, ("d:1",)) in effects
-    effects = core.handle(Received(B, View((Sighting("e" * 16, 1, DEAD, "e", ("e:1",)),))), 0.6)
+    effects = core.handle(MessageReceived(B, View((Sighting("e" * 16, 1, DEAD, "e", ("e:1",)),))), 0.6)
     assert not [effect for effect in effects if isinstance(effect, Connect)]
 
 
 def test_the_dead_are_dialled_for_a_while_and_then_forgotten() -> None:
     timing = DetectorTiming(forget_s=50.0)
     core = Membership(
-        Facts(A, "box a", "boot", 1), 0.0, replace(timing, dial=replace(timing.dial, keep_s=60.0))
+        OwnFacts(A, "box a", "boot", 1), 0.0, replace(timing, dial=replace(timing.dial, keep_s=60.0))
     )
     meet(core, B, 0.0)
     core.handle(LinkDown(B), 0.1)
@@ -264,7 +266,7 @@ def test_the_dead_are_dialled_for_a_while_and_then_forgotten() -> None:
 
 
 def test_a_static_peer_is_dialled_for_ever_and_its_own_address_is_not() -> None:
-    core = Membership(Facts(A, "box a", "boot", 1), 0.0)
+    core = Membership(OwnFacts(A, "box a", "boot", 1), 0.0)
     effects = core.handle(DeviceSeen("", ("p:1", "me:1"), lasting=True), 0.0)
     assert {e for e in effects if isinstance(e, Connect)} == {Connect("", ("p:1",)), Connect("", ("me:1",))}
     assert Disconnect(A, "this is our own address") in core.handle(LinkUp(A, via="me:1"), 0.1)
@@ -290,10 +292,10 @@ named = st.dictionaries(
 @given(named, st.randoms(use_true_random=False))
 @settings(max_examples=100)
 def test_names_are_unique_and_the_same_for_everybody(nodes: dict[str, str], rng: object) -> None:
-    names = unique_names(nodes.items())
+    names = make_unique_names(nodes.items())
     assert names.keys() == nodes.keys()
     assert len(set(names.values())) == len(names)
-    assert names == unique_names(reversed(list(nodes.items())))
+    assert names == make_unique_names(reversed(list(nodes.items())))
     for node, name in nodes.items():
         if list(nodes.values()).count(name) == 1 and name and not name.startswith("pi"):
             assert names[node] == name
@@ -310,14 +312,14 @@ def test_members_are_told_of_a_new_address_and_go_by_it(core: Membership) -> Non
     assert told and all((h.listen, h.http, h.reply) == (("new:1",), "http://new:2", True) for h in told)
     assert any(member.listen == ("new:1",) for member in core.members())
     moved = replace(hello(B), listen=("b-new:1",), reply=True)
-    core.handle(Received(B, moved), 0.6)
+    core.handle(MessageReceived(B, moved), 0.6)
     effects = core.handle(LinkDown(B), 0.7)
     effects += quiet(core, 0.7, 2.0)
     assert {e.addresses for e in effects if isinstance(e, Connect) and e.node == B} == {("b-new:1",)}
 
 
 def test_the_newest_addresses_are_dialled_first() -> None:
-    core = Membership(Facts(A, "box a", "boot", 1), 0.0)
+    core = Membership(OwnFacts(A, "box a", "boot", 1), 0.0)
     first = core.handle(DeviceSeen(B, ("old:1",)), 0.0)
     assert Connect(B, ("old:1",)) in first
     core.handle(ConnectFailed(B, ("old:1",)), 0.1)
@@ -367,7 +369,7 @@ BUSY = Starved(0.8)
 
 
 def test_one_that_said_that_it_is_starved_may_be_silent_for_longer(core: Membership) -> None:
-    core.handle(Received(B, BUSY), 0.5)
+    core.handle(MessageReceived(B, BUSY), 0.5)
     assert core.starved(B, 1.0) == BUSY
     quiet(core, 0.5, 6.4, C)
     assert core.alive() == [B, C]
@@ -378,9 +380,9 @@ def test_one_that_said_that_it_is_starved_may_be_silent_for_longer(core: Members
 
 @pytest.mark.parametrize("over", ["said", "forgotten"])
 def test_one_that_is_starved_no_more_is_as_any_other(core: Membership, over: str) -> None:
-    core.handle(Received(B, BUSY), 0.5)
+    core.handle(MessageReceived(B, BUSY), 0.5)
     if over == "said":
-        core.handle(Received(B, Starved()), 1.0)
+        core.handle(MessageReceived(B, Starved()), 1.0)
         quiet(core, 1.0, 3.6, C)
     else:
         end = 0.5 + core.timing.starved_s
@@ -395,15 +397,15 @@ def test_nobody_is_starved_for_a_moment_for_ever(core: Membership) -> None:
     step_s = core.timing.starved_s / 2
     found = []
     for n in range(30):
-        core.handle(Received(B, BUSY), n * step_s)
+        core.handle(MessageReceived(B, BUSY), n * step_s)
         found.append(core.starved(B, n * step_s).lasting)
     enough = round(core.timing.starved_most_s / step_s)
     assert found == [False] * enough + [True] * (30 - enough)
 
 
 def test_another_process_is_not_starved_because_the_one_before_was(core: Membership) -> None:
-    core.handle(Received(B, BUSY), 0.5)
-    core.handle(Received(B, hello(B, "two")), 0.6)
+    core.handle(MessageReceived(B, BUSY), 0.5)
+    core.handle(MessageReceived(B, hello(B, "two")), 0.6)
     assert core.starved(B, 0.7) == Starved()
 
 
@@ -417,7 +419,7 @@ def test_a_device_that_is_starved_suspects_nobody_early(core: Membership) -> Non
 
 
 def test_who_understands_it_is_told_that_this_device_is_starved() -> None:
-    core = Membership(Facts(A, "box a", "boot", 1), 0.0)
+    core = Membership(OwnFacts(A, "box a", "boot", 1), 0.0)
 
     def told(effects: list[Effect]) -> list[tuple[str, object]]:
         return [
@@ -428,7 +430,7 @@ def test_who_understands_it_is_told_that_this_device_is_starved() -> None:
 
     def join(node: str, version: str, now: float) -> list[Effect]:
         core.handle(LinkUp(node), now)
-        return core.handle(Received(node, replace(hello(node), version=version)), now)
+        return core.handle(MessageReceived(node, replace(hello(node), version=version)), now)
 
     join(B, f"0.1.0+traces.{STARVES}", 0.0)
     join(C, "0.1.0+traces", 0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgepart.agent.cluster.membership.roster import Roster, unique_names
+from edgepart.agent.cluster.membership.roster import Roster, make_unique_names
 from edgepart.agent.cluster.state.events import Member
 from edgepart.agent.wire.control import ALIVE
 
@@ -29,7 +29,7 @@ def test_it_is_what_all_of_it_anew_would_be(changes: list[tuple[str, str | None,
         else:
             inside[node] = name
         if look:
-            names = unique_names(inside.items())
+            names = make_unique_names(inside.items())
             assert roster.members(row) == tuple(row(node, names[node]) for node in sorted(inside))
 
 

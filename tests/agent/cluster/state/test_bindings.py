@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from edgepart.agent.api.protocol import check_name
 from edgepart.agent.cluster.state.bindings import (
     MAX_EXTENT,
-    as_text,
-    binding,
-    bound_to,
+    bind_infos,
+    find_binding,
+    format_shapes,
     is_variant,
     parent_of,
-    shapes_of,
+    read_binding,
     variant_name,
 )
 from edgepart.agent.wire.control import Version
@@ -43,13 +43,13 @@ def test_what_fits_is_bound_and_the_first_binding_is_none(
 ) -> None:
     shapes = {"text": (batch, length), "mask": (batch, length), "image": (batch, 3, rows, cols)}
     inputs = {name: array(*shape) for name, shape in shapes.items()} | {"scale": array(4)}
-    found = binding(ALL, inputs)
+    found = find_binding(ALL, inputs)
     assert found == ({} if (batch, length, rows, cols) == (1, 1, 1, 1) else shapes)
     assert list(found) == sorted(found)
-    bound = bound_to(ALL, found)
-    assert shapes_of(bound) == shapes
+    bound = bind_infos(ALL, found)
+    assert read_binding(bound) == shapes
     assert bound[3] == FIXED
-    assert binding(bound, inputs) == {}
+    assert find_binding(bound, inputs) == {}
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,12 @@ def test_what_fits_is_bound_and_the_first_binding_is_none(
 def test_what_does_not_fit_is_named(changes: dict[str, tuple[int, ...]], complaint: str) -> None:
     shapes = {"text": (2, 5), "mask": (2, 5), "image": (2, 3, 8, 8)} | changes
     with pytest.raises(RequestError, match=complaint):
-        binding(ALL, {name: array(*shape) for name, shape in shapes.items()})
+        find_binding(ALL, {name: array(*shape) for name, shape in shapes.items()})
 
 
 def test_what_has_no_shape_is_left_to_others() -> None:
-    assert binding(ALL, {"text": array(1, 1), "mask": [1, 2], "scale": array(9)}) == {}
-    assert binding((ValueInfo("list", "sequence", None),), {"list": [1]}) == {}
+    assert find_binding(ALL, {"text": array(1, 1), "mask": [1, 2], "scale": array(9)}) == {}
+    assert find_binding((ValueInfo("list", "sequence", None),), {"list": [1]}) == {}
 
 
 def test_a_variants_name_is_no_users_and_everywhere_the_same() -> None:
@@ -94,7 +94,7 @@ def test_a_variants_name_is_no_users_and_everywhere_the_same() -> None:
     assert not is_variant("net.v2") and parent_of("net.v2") == "net.v2"
     with pytest.raises(UsageError):
         check_name(name)
-    assert as_text({"x": (1, 2), "y": ()}) == "x=1,2 y="
+    assert format_shapes({"x": (1, 2), "y": ()}) == "x=1,2 y="
 
 
 def test_free_dimensions_travel_with_the_plan() -> None:

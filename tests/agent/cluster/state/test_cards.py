@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from edgepart.agent.cluster.state.cards import (
-    NOISE,
-    SHARED,
+    CHANGE_SHARE,
+    SHARED_MEDIUM_SHARE,
+    CrowdMeasurement,
     MeasuredDevice,
-    SharedMedia,
-    cluster_of,
-    differs,
-    read,
-    write,
+    build_cluster,
+    is_clearly_different,
+    parse_card,
+    write_card,
 )
 from edgepart.agent.wire.control import Card
 from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium
@@ -28,12 +28,12 @@ MEASURED = MeasuredDevice(DEVICE, {"node-b": LINK})
 
 
 def changed(**keys: Any) -> bytes:
-    return json.dumps(json.loads(write(MEASURED)) | keys).encode()
+    return json.dumps(json.loads(write_card(MEASURED)) | keys).encode()
 
 
 def test_a_card_comes_back_the_same() -> None:
-    assert read(write(MEASURED)) == MEASURED
-    assert write(read(write(MEASURED))) == write(MEASURED)
+    assert parse_card(write_card(MEASURED)) == MEASURED
+    assert write_card(parse_card(write_card(MEASURED))) == write_card(MEASURED)
 
 
 @pytest.mark.parametrize(
@@ -46,8 +46,8 @@ def test_a_card_comes_back_the_same() -> None:
         b"{}",
         changed(device=None),
         changed(device={"name": "pi"}),
-        changed(device=json.loads(write(MEASURED))["device"] | {"flops_per_s": -1}),
-        changed(device=json.loads(write(MEASURED))["device"] | {"memory_bytes": "much"}),
+        changed(device=json.loads(write_card(MEASURED))["device"] | {"flops_per_s": -1}),
+        changed(device=json.loads(write_card(MEASURED))["device"] | {"memory_bytes": "much"}),
         changed(links=None),
         changed(links=[1]),
         changed(links={"b": 5}),
@@ -66,17 +66,17 @@ def test_a_card_comes_back_the_same() -> None:
 )
 def test_what_is_no_card_is_the_peers_fault(document: bytes) -> None:
     with pytest.raises(FrameError, match="a card that cannot be read"):
-        read(document)
+        parse_card(document)
 
 
 def test_a_cluster_has_whoever_has_card_and_name_and_the_worse_of_two_measurements() -> None:
     other = Link(2e8, 5e-3, 1e-5)
     known = [
-        Card("node-a", write(MeasuredDevice(DEVICE, {"node-b": LINK, "node-x": LINK, "node-a": LINK}))),
-        Card("node-b", write(MeasuredDevice(DEVICE, {"node-a": other}))),
-        Card("node-c", write(MeasuredDevice(DEVICE, {"node-a": other}))),
+        Card("node-a", write_card(MeasuredDevice(DEVICE, {"node-b": LINK, "node-x": LINK, "node-a": LINK}))),
+        Card("node-b", write_card(MeasuredDevice(DEVICE, {"node-a": other}))),
+        Card("node-c", write_card(MeasuredDevice(DEVICE, {"node-a": other}))),
     ]
-    cluster = cluster_of(known, {"node-b": "desk", "node-a": "attic"})
+    cluster = build_cluster(known, {"node-b": "desk", "node-a": "attic"})
     assert [device.name for device in cluster.devices] == ["attic", "desk"]
     assert dict(cluster.links) == {("attic", "desk"): Link(1e8, 5e-3, 1e-4)}
 
@@ -85,46 +85,48 @@ def test_only_what_a_planner_may_care_about_is_news() -> None:
     def link(**keys: float) -> MeasuredDevice:
         return MeasuredDevice(DEVICE, {"node-b": replace(LINK, **keys)})
 
-    assert not differs(MEASURED, MEASURED)
-    assert not differs(MEASURED, link(bytes_per_s=1e8 * (1 + NOISE / 2)))
-    assert differs(MEASURED, link(bytes_per_s=2e8))
-    assert not differs(MEASURED, link(latency_s=1.2e-3))
-    assert differs(MEASURED, link(latency_s=9e-3))
-    assert differs(MEASURED, MeasuredDevice(DEVICE))
-    assert differs(MEASURED, MeasuredDevice(replace(DEVICE, flops_per_s=2e10), MEASURED.links))
-    assert differs(MeasuredDevice(DEVICE), MEASURED)
-    crowd = replace(MEASURED, together=SharedMedia(frozenset("ab"), 1e8, 1e-4))
-    assert differs(MEASURED, crowd)
-    assert differs(crowd, MEASURED)
-    assert not differs(crowd, replace(crowd, together=SharedMedia(frozenset("ab"), 1.1e8, 1.1e-4)))
-    assert differs(crowd, replace(crowd, together=SharedMedia(frozenset("ab"), 2e8, 1e-4)))
-    assert differs(crowd, replace(crowd, together=SharedMedia(frozenset("ab"), 1e8, 2e-4)))
-    assert differs(crowd, replace(crowd, together=SharedMedia(frozenset("abc"), 1e8, 1e-4)))
+    assert not is_clearly_different(MEASURED, MEASURED)
+    assert not is_clearly_different(MEASURED, link(bytes_per_s=1e8 * (1 + CHANGE_SHARE / 2)))
+    assert is_clearly_different(MEASURED, link(bytes_per_s=2e8))
+    assert not is_clearly_different(MEASURED, link(latency_s=1.2e-3))
+    assert is_clearly_different(MEASURED, link(latency_s=9e-3))
+    assert is_clearly_different(MEASURED, MeasuredDevice(DEVICE))
+    assert is_clearly_different(MEASURED, MeasuredDevice(replace(DEVICE, flops_per_s=2e10), MEASURED.links))
+    assert is_clearly_different(MeasuredDevice(DEVICE), MEASURED)
+    crowd = replace(MEASURED, together=CrowdMeasurement(frozenset("ab"), 1e8, 1e-4))
+    assert is_clearly_different(MEASURED, crowd)
+    assert is_clearly_different(crowd, MEASURED)
+    assert not is_clearly_different(
+        crowd, replace(crowd, together=CrowdMeasurement(frozenset("ab"), 1.1e8, 1.1e-4))
+    )
+    assert is_clearly_different(crowd, replace(crowd, together=CrowdMeasurement(frozenset("ab"), 2e8, 1e-4)))
+    assert is_clearly_different(crowd, replace(crowd, together=CrowdMeasurement(frozenset("ab"), 1e8, 2e-4)))
+    assert is_clearly_different(crowd, replace(crowd, together=CrowdMeasurement(frozenset("abc"), 1e8, 1e-4)))
 
 
-def crowd_of(*measured: SharedMedia) -> Cluster:
+def crowd_of(*measured: CrowdMeasurement) -> Cluster:
     """A cluster of a, b and c, with what their cards say."""
     links = {node: Link(1e8, 1e-3, 1e-4) for node in "abc"}
     told = dict(zip("abc", measured, strict=False))
-    cards = [Card(node, write(MeasuredDevice(DEVICE, links, told.get(node)))) for node in "abc"]
-    return cluster_of(cards, {node: node.upper() for node in "abc"})
+    cards = [Card(node, write_card(MeasuredDevice(DEVICE, links, told.get(node)))) for node in "abc"]
+    return build_cluster(cards, {node: node.upper() for node in "abc"})
 
 
 def test_devices_share_something_where_they_send_less_together_than_one_by_one() -> None:
     three = frozenset("abc")
     apart = crowd_of()
-    assert crowd_of(SharedMedia(three, 3e8 * SHARED, 1e-3)) == apart
-    rate = 2.9e8 * SHARED
-    together = crowd_of(SharedMedia(three, rate, 1e-9))
+    assert crowd_of(CrowdMeasurement(three, 3e8 * SHARED_MEDIUM_SHARE, 1e-3)) == apart
+    rate = 2.9e8 * SHARED_MEDIUM_SHARE
+    together = crowd_of(CrowdMeasurement(three, rate, 1e-9))
     assert together.media == (Medium("what all share", rate, frozenset("ABC")),)
     assert together.links == apart.links
-    measured = replace(MEASURED, together=SharedMedia(three, rate, 5.0))
-    assert read(write(measured)) == measured
+    measured = replace(MEASURED, together=CrowdMeasurement(three, rate, 5.0))
+    assert parse_card(write_card(measured)) == measured
 
 
 def test_a_message_takes_as_long_as_it_does_in_a_crowd_where_devices_share_something() -> None:
     def link(rate: float, message_s: float) -> Link:
-        return crowd_of(SharedMedia(frozenset("abc"), rate, message_s)).link("A", "B")
+        return crowd_of(CrowdMeasurement(frozenset("abc"), rate, message_s)).link("A", "B")
 
     assert link(2e8, 1e-4) == Link(1e8, 1e-3, 1e-4)
     assert link(2e8, 3e-3).latency_s + 2e-4 == pytest.approx(3e-3)
@@ -134,7 +136,7 @@ def test_a_message_takes_as_long_as_it_does_in_a_crowd_where_devices_share_somet
 
 def test_the_largest_crowd_of_those_present_counts_and_of_equals_the_fastest() -> None:
     def media(*crowds: tuple[str, float]) -> list[tuple[float, frozenset[str]]]:
-        found = crowd_of(*(SharedMedia(frozenset(nodes.split()), rate, 1e-6) for nodes, rate in crowds))
+        found = crowd_of(*(CrowdMeasurement(frozenset(nodes.split()), rate, 1e-6) for nodes, rate in crowds))
         return [(medium.bytes_per_s, medium.devices) for medium in found.media]
 
     assert media(("a b c", 1e7), ("a b", 5e6), ("a b c", 2e7)) == [(2e7, frozenset("ABC"))]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import builds, integers, lists, permutations, sampled_from
 
-from edgepart.agent.cluster.state.drains import DrainMap, from_json, larger, to_json
+from edgepart.agent.cluster.state.drains import DrainMap, choose_winner, from_json, to_json
 from edgepart.agent.wire.control import DRAIN_STATES, DRAINED, IN, LEFT, REMOVED, REMOVING, Drain, Version
 from edgepart.planner.errors import UsageError
 from tests.agent.cluster.drainnet import VERSION, DrainNet
@@ -49,7 +49,7 @@ def test_maps_merge_to_the_same_in_any_order_and_the_newest_wins_of_which_remove
 def test_of_two_entries_one_wins_whatever_the_order(entries: list[Drain]) -> None:
     for a in entries:
         for b in (other for other in entries if other.node == a.node):
-            assert larger(a, b) == larger(b, a)
+            assert choose_winner(a, b) == choose_winner(b, a)
 
 
 @pytest.mark.parametrize(

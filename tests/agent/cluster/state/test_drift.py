@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgepart.agent.cluster.state.drift import (
-    LEAST_S,
-    MOST_DEPLOYMENTS,
-    STEPS,
+    MAX_DEPLOYMENTS,
+    MIN_CALIBRATED_S,
+    STEPS_PER_OCTAVE,
     DriftBook,
-    drift,
+    compute_drift,
     is_news,
-    stepped,
+    round_to_step,
 )
 from edgepart.agent.wire.control import MOST_DRIFT, Drift
 from edgepart.planner.cost.cost import Cost
@@ -25,7 +25,7 @@ from edgepart.planner.model.graph import Graph
 from edgepart.planner.plans.plan import Program, Segment
 
 DEVICE = Device("a", "box", 3e9, 2e9, 1e9, 2, families={"conv": 5e9}, moves={"lrn": 1e8}, kernel_s=1e-5)
-drifts = st.floats(1 / MOST_DRIFT, MOST_DRIFT).map(stepped)
+drifts = st.floats(1 / MOST_DRIFT, MOST_DRIFT).map(round_to_step)
 seconds = st.floats(1e-3, 10.0)
 
 
@@ -47,23 +47,23 @@ def test_all_segments_that_take_so_many_times_as_long_are_a_drift_within_bounds(
     calibrated: list[float], factor: float
 ) -> None:
     made = [segment(str(n), one) for n, one in enumerate(calibrated)]
-    found = drift(program(*made), DEVICE, {one.digest: factor * one.calibrated_s for one in made})
+    found = compute_drift(program(*made), DEVICE, {one.digest: factor * one.calibrated_s for one in made})
     assert found is not None and isclose(found, min(max(factor, 1 / MOST_DRIFT), MOST_DRIFT))
 
 
 def test_what_was_not_run_and_too_little_tell_nothing() -> None:
-    made = [segment("run", LEAST_S), segment("not run", 1.0)]
-    assert drift(program(*made), DEVICE, {"run": 3 * LEAST_S}) == pytest.approx(3.0)
-    assert drift(program(*made), DEVICE, {"other": 1.0}) is None
-    assert drift(program(segment("run", LEAST_S / 2)), DEVICE, {"run": 1.0}) is None
-    assert drift(program(segment("run", 0.0)), DEVICE, {"run": 1.0}) is None
+    made = [segment("run", MIN_CALIBRATED_S), segment("not run", 1.0)]
+    assert compute_drift(program(*made), DEVICE, {"run": 3 * MIN_CALIBRATED_S}) == pytest.approx(3.0)
+    assert compute_drift(program(*made), DEVICE, {"other": 1.0}) is None
+    assert compute_drift(program(segment("run", MIN_CALIBRATED_S / 2)), DEVICE, {"run": 1.0}) is None
+    assert compute_drift(program(segment("run", 0.0)), DEVICE, {"run": 1.0}) is None
 
 
 @given(st.floats(1 / MOST_DRIFT, MOST_DRIFT))
 def test_a_step_is_near_is_no_news_and_is_told(factor: float) -> None:
-    step = stepped(factor)
-    assert abs(log2(step / factor)) <= 0.5001 / STEPS
-    assert stepped(step) == step
+    step = round_to_step(factor)
+    assert abs(log2(step / factor)) <= 0.5001 / STEPS_PER_OCTAVE
+    assert round_to_step(step) == step
     assert not is_news(factor, step)
     assert Drift("net", step).factor == step
 
@@ -102,7 +102,7 @@ def test_a_box_that_was_calibrated_anew_while_it_is_slow_has_not_drifted(factor:
     one = segment("d", 0.5)
     made = program(one, flops_per_s=DEVICE.flops_per_s)
     anew = replace(DEVICE, flops_per_s=DEVICE.flops_per_s / factor)
-    found = drift(made, anew, {"d": 0.5 * factor})
+    found = compute_drift(made, anew, {"d": 0.5 * factor})
     assert found is not None and isclose(found, 1.0)
     assert isclose(cost(anew).running_s(made, one), 0.5 * factor)
     assert isclose(cost(anew.drifted(2.0)).running_s(made, one), 2 * 0.5 * factor)
@@ -142,4 +142,4 @@ def test_the_book_is_bounded() -> None:
     book = DriftBook()
     for n in range(1000):
         book.learn("a", Drift(str(n), 2.0), float(n))
-    assert len(book.of("a")) == MOST_DEPLOYMENTS
+    assert len(book.of("a")) == MAX_DEPLOYMENTS

@@ -9,13 +9,20 @@ from typing import Any
 import pytest
 
 from edgepart.agent.cluster.state.judging import (
-    REQUESTS,
+    MIN_REQUESTS,
     PlanJudge,
-    busiest_s,
-    measured_over_predicted,
-    seconds_as_measured,
+    compute_slowdown,
+    correct_prediction_s,
+    predict_busiest_s,
 )
-from edgepart.agent.cluster.state.profiles import MOST, NEWS, ProfileBook, for_planner, from_json, to_json
+from edgepart.agent.cluster.state.profiles import (
+    MAX_PROFILES,
+    NEWS_SHARE,
+    ProfileBook,
+    from_json,
+    to_json,
+    to_planner_profiles,
+)
 from edgepart.agent.wire.control import Latency, Profile
 from edgepart.agent.wire.inference import Epoch
 from edgepart.planner.errors import UsageError
@@ -28,21 +35,21 @@ TWO = Profile("d2", "box~60", 2, 0.1)
 def test_only_what_moved_is_news() -> None:
     book = ProfileBook([ONE])
     assert book.learn([ONE, TWO]) == (TWO,)
-    assert book.learn([replace(ONE, seconds=0.5 * (1 + NEWS / 2))]) == ()
-    moved = replace(ONE, seconds=0.5 * (1 + 2 * NEWS))
+    assert book.learn([replace(ONE, seconds=0.5 * (1 + NEWS_SHARE / 2))]) == ()
+    moved = replace(ONE, seconds=0.5 * (1 + 2 * NEWS_SHARE))
     assert book.learn([moved]) == (moved,)
     assert book.seconds("d1", "box~60", 2) == moved.seconds
     assert book.seconds("d1", "box~60", 4) is None
-    assert for_planner(book.profiles())["d2", "box~60", 2] == 0.1
+    assert to_planner_profiles(book.profiles())["d2", "box~60", 2] == 0.1
 
 
 def test_the_ones_not_heard_of_for_longest_are_forgotten() -> None:
-    book = ProfileBook(Profile(str(n), "box", 1, 1.0) for n in range(MOST))
+    book = ProfileBook(Profile(str(n), "box", 1, 1.0) for n in range(MAX_PROFILES))
     book.learn([Profile("0", "box", 1, 1.0)])
     book.learn([Profile("new", "box", 1, 1.0)])
     assert book.seconds("1", "box", 1) is None
     assert book.seconds("0", "box", 1) == 1.0
-    assert len(book.profiles()) == MOST
+    assert len(book.profiles()) == MAX_PROFILES
     assert [one.segment for one in book.profiles(2)] == ["0", "new"]
 
 
@@ -76,23 +83,23 @@ def test_a_plan_is_as_late_as_its_latest_device() -> None:
     made = plan(a=[0.2, 0.2], b=[0.5])
     kinds = {"a": ("k", 1), "b": ("k", 1)}
     book = ProfileBook([Profile("a-0", "k", 1, 0.3), Profile("a-1", "k", 1, 0.3)])
-    assert measured_over_predicted(made, kinds, book) is None  # b's was not timed
+    assert compute_slowdown(made, kinds, book) is None  # b's was not timed
     book.learn([Profile("b-0", "k", 1, 0.4)])
-    assert measured_over_predicted(made, kinds, book) == pytest.approx(1.5)
-    assert measured_over_predicted(made, {"a": ("k", 1)}, book) is None
-    assert busiest_s(made) == 0.5
-    assert seconds_as_measured(made, 1.5, 0.5) == pytest.approx(1.25)
+    assert compute_slowdown(made, kinds, book) == pytest.approx(1.5)
+    assert compute_slowdown(made, {"a": ("k", 1)}, book) is None
+    assert predict_busiest_s(made) == 0.5
+    assert correct_prediction_s(made, 1.5, 0.5) == pytest.approx(1.25)
 
 
 def test_a_plan_on_several_devices_disappoints_where_one_is_faster() -> None:
     judge, epoch = PlanJudge(single_s=0.5), Epoch(1, 1)
     assert not judge.disappoints(epoch, 2)
-    assert judge.hears(Latency("m", epoch, 0.6, REQUESTS))
-    assert not judge.hears(Latency("m", epoch, 0.6, REQUESTS + 1))
+    assert judge.hears(Latency("m", epoch, 0.6, MIN_REQUESTS))
+    assert not judge.hears(Latency("m", epoch, 0.6, MIN_REQUESTS + 1))
     assert judge.disappoints(epoch, 2)
     assert not judge.disappoints(epoch, 1)
     assert not judge.disappoints(Epoch(1, 2), 2)  # of another plan nothing is known
-    assert judge.hears(Latency("m", epoch, 0.45, REQUESTS))
+    assert judge.hears(Latency("m", epoch, 0.45, MIN_REQUESTS))
     assert not judge.disappoints(epoch, 2)
-    judge.hears(Latency("m", epoch, 0.9, REQUESTS - 1))
+    judge.hears(Latency("m", epoch, 0.9, MIN_REQUESTS - 1))
     assert not judge.disappoints(epoch, 2)  # too few

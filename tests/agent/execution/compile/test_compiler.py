@@ -21,8 +21,8 @@ from edgepart.agent.execution.compile import compiler as compiling
 from edgepart.agent.execution.compile.cache import Compiled
 from edgepart.agent.execution.compile.compiler import Compiler, block
 from edgepart.agent.execution.nchwc_array import to_blocked, to_plain
-from edgepart.agent.execution.sessions import AS_PLANNED, PreparedProgram, Sessions, Uncompiled, load_segment
-from edgepart.agent.verify.local_run import InProcess
+from edgepart.agent.execution.sessions import AS_PLANNED, NotCompiled, PreparedProgram, Sessions, load_segment
+from edgepart.agent.verify.local_run import LocalRun
 from edgepart.planner.devices.cluster import Cluster, Device
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.lowering.lower import make_plan
@@ -299,7 +299,7 @@ def plan_of(graph: Graph, axis: str, devices: int) -> Plan:
     return make_plan(study.memo.problem, strategy, model_digest="", accesses=accesses)
 
 
-def programs(devices: InProcess) -> Sequence[PreparedProgram]:
+def programs(devices: LocalRun) -> Sequence[PreparedProgram]:
     return tuple(devices._prepared.values())
 
 
@@ -317,8 +317,8 @@ def test_a_plan_gives_the_same_answers_compiled(tmp_path: Path, model: str, axis
     graph = load_graph(light(model))
     plan = plan_of(graph, axis, devices)
     inputs = sample_inputs(graph, 3)
-    plain = InProcess(plan, graph).run(inputs)
-    compiled = InProcess(plan, graph, compiler=Compiler(Compiled(tmp_path, 1 << 32), 1))
+    plain = LocalRun(plan, graph).run(inputs)
+    compiled = LocalRun(plan, graph, compiler=Compiler(Compiled(tmp_path, 1 << 32), 1))
     for _ in range(2):  # the second time in memory that was used before
         for name, value in compiled.run(inputs).items():
             np.testing.assert_allclose(value, plain[name], rtol=0, atol=1e-5 * np.abs(plain[name]).max())
@@ -407,14 +407,14 @@ def test_where_one_segment_does_not_load_in_blocks_all_are_plain(
 
     def refuses(self: Compiler, segment: Segment, ports: frozenset[str], weights: Any) -> Any:
         if ports and segment.digest == plan.programs["d0"].segments[3].digest:
-            raise Uncompiled("not this one")
+            raise NotCompiled("not this one")
         return loads(self, segment, ports, weights)
 
     monkeypatch.setattr(Compiler, "load", refuses)
     with caplog.at_level(logging.WARNING):
-        compiled = InProcess(plan, graph, compiler=Compiler(Compiled(tmp_path, 1 << 32), 1))
+        compiled = LocalRun(plan, graph, compiler=Compiler(Compiled(tmp_path, 1 << 32), 1))
     assert [bool(p.kept.tensors) for p in programs(compiled)] == [False, True]
     assert any("not this one" in text for text in caplog.messages)
-    plain = InProcess(plan, graph).run(inputs)
+    plain = LocalRun(plan, graph).run(inputs)
     for name, value in compiled.run(inputs).items():
         np.testing.assert_allclose(value, plain[name], rtol=0, atol=1e-5 * np.abs(plain[name]).max())
