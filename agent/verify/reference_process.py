@@ -33,9 +33,10 @@ IDLE_S = 10.0
 class ReferenceProcess:
     """Asks the process one question at a time. Its methods block; call them from threads."""
 
-    def __init__(self, store: Path) -> None:
-        """`store` is the folder of models."""
+    def __init__(self, store: Path, idle_s: float = IDLE_S) -> None:
+        """`store` is the folder of models. The process ends after `idle_s` seconds without a question."""
         self._store = store
+        self._idle_s = idle_s
         self._asking = Lock()
         self._lock = Lock()
         self._process: BaseProcess | None = None
@@ -58,9 +59,8 @@ class ReferenceProcess:
                     return _read(pipe.recv_bytes())
                 except (EOFError, OSError) as error:
                     self._end()
-                    if (
-                        process.exitcode != 0
-                    ):  # With 0, it had just ended because it had no questions: try again.
+                    # With 0 it had just ended, because it had no questions: try again.
+                    if process.exitcode != 0:
                         text = "the model ended the process that ran it on made-up inputs"
                         raise RequestError(text) from error
 
@@ -76,7 +76,7 @@ class ReferenceProcess:
                 raise Unavailable("this agent stops")
             if self._process is None or self._pipe is None or not self._process.is_alive():
                 self._process, self._pipe = started(
-                    run_reference_process, self._store, name="edgepart-referee"
+                    run_reference_process, self._store, self._idle_s, name="edgepart-reference"
                 )
             return self._process, self._pipe
 
@@ -101,8 +101,8 @@ def _read(data: bytes) -> dict[str, Any]:
     return dict(zip(names, unpack_arrays(metas, memoryview(payload)), strict=True))
 
 
-def run_reference_process(questions: Connection[Any, Any], store: Path) -> None:
-    """Run the process: answer questions until none comes for IDLE_S, or the agent is gone."""
+def run_reference_process(questions: Connection[Any, Any], store: Path, idle_s: float) -> None:
+    """Run the process: answer questions until none comes for `idle_s`, or the agent is gone."""
     # Imported here because these import ONNX Runtime, which does not belong in the agent's own process.
     from edgepart.agent.execution.sessions import LoadedModel, load_model
     from edgepart.agent.verify.reference import steady_outputs
@@ -111,7 +111,7 @@ def run_reference_process(questions: Connection[Any, Any], store: Path) -> None:
     models = Store(store, alone=False)
     made: tuple[str, LoadedModel] | None = None
     try:
-        while questions.poll(IDLE_S):
+        while questions.poll(idle_s):
             model, inputs, memory_bytes = questions.recv()
             try:
                 resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, resource.RLIM_INFINITY))

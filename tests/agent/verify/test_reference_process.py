@@ -96,7 +96,8 @@ def test_it_takes_no_longer_and_no_more_than_it_is_given(
 def test_it_ends_when_nothing_is_asked_and_when_it_is_told_to(
     asked: tuple[ReferenceProcess, Store], tmp_path: Path
 ) -> None:
-    judge, store = asked
+    _, store = asked
+    judge = ReferenceProcess(store.root, idle_s=0.5)
     model = stored(store, tmp_path, helper.make_node("Neg", ["x"], ["y"]))
     for _ in range(2):  # that it ended by itself is nobody's fault
         assert judge.answer(model, {"x": np.ones(1, np.float32)}, ROOM_BYTES, BOUND_S)
