@@ -91,7 +91,7 @@ Relays = Annotated[
     bool,
     typer.Option(
         "--relays",
-        help="With any strategy, let devices forward data that others need too where that is faster; auto always tries it.",
+        help="Let any strategy send data around slow links where that is faster; auto always tries it.",
     ),
 ]
 Fusion = Annotated[

@@ -16,7 +16,7 @@ from edgepart.planner.region import Region
 from edgepart.planner.report.explain import explain
 from edgepart.planner.report.sentences import as_sentence
 from edgepart.planner.search.choose_borders import send_borders_first
-from edgepart.planner.search.choose_relays import add_relays
+from edgepart.planner.search.choose_detours import add_detours
 from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import Simulation, simulate
 from edgepart.planner.strategies.out_of_memory import explain_infeasible
@@ -104,8 +104,8 @@ def best_strategy(problem: Problem, name: str = "auto", study: Study | None = No
         raise explain_infeasible(study) from None
     if problem.borders_first and not best.early:
         best = send_borders_first(study, best) or best
-    if problem.relays and not best.relays:
-        best = add_relays(study, best) or best
+    if problem.relays and not best.detours:
+        best = add_detours(study, best) or best
     return best
 
 

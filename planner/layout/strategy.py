@@ -8,7 +8,6 @@ from enum import Enum
 from functools import cached_property
 
 from edgepart.planner.devices.cluster import Cluster
-from edgepart.planner.devices.routes import RouteShape
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.region import Interval, Region
 
@@ -67,9 +66,8 @@ class Strategy:
     early: frozenset[str] = frozenset()
     """Tensors of which what is sent to other devices is computed and sent before the rest
     (planner/lowering/borders_first.py)."""
-    relays: Mapping[str, RouteShape] = field(default_factory=dict)
-    """By tensor, in which way devices pass on what is sent to several of them (planner/lowering/relays.py); tensors
-    that are not named go straight."""
+    detours: frozenset[str] = frozenset()
+    """Tensors that go around slow links (planner/lowering/detours.py)."""
     order: Mapping[int, float] = field(default_factory=dict)
     """By layer, what begins first, where a device's work is not to go by levels (planner/lowering/by_order.py); only with
     Sync.NEEDED."""
@@ -118,8 +116,7 @@ class Problem:
     borders_first: bool = False
     """Whether the best plan of any strategy computes and sends borders first where that is faster; `auto`'s does anyway."""
     relays: bool = False
-    """Whether in the best plan of any strategy devices pass on what others need too, where that is faster; in `auto`'s they
-    do anyway."""
+    """Whether the best plan of any strategy sends data around slow links where that is faster; `auto`'s does anyway."""
     fusion: bool = True
     """Whether strategies that place whole operators keep together what the runtime computes as one
     (planner/layers/runtime_fusion.py); else they place layers, of which no plan cuts any."""

@@ -5,4 +5,4 @@ May import: planner/access, planner/access/declare, planner/cost, planner/device
 planner/layout, planner/model, planner/plans, planner/region.
 """
 
-__all__ = ["borders_first", "draft", "evidence", "lower", "outline", "relays", "schedule", "segment"]
+__all__ = ["borders_first", "detours", "draft", "evidence", "lower", "outline", "schedule", "segment"]

@@ -21,10 +21,10 @@ from edgepart.planner.lowering.borders_first import borders_first
 from edgepart.planner.lowering.by_level import Levels
 from edgepart.planner.lowering.by_order import sequenced
 from edgepart.planner.lowering.demand import Decide, DemandMemo, Holders, Needs, crosses, fetch
+from edgepart.planner.lowering.detours import send_around
 from edgepart.planner.lowering.draft import Blueprint, Draft, Move, Owned, missing
 from edgepart.planner.lowering.optimize import optimise, streamline
 from edgepart.planner.lowering.outline import Outliner
-from edgepart.planner.lowering.relays import relayed
 from edgepart.planner.lowering.schedule import CostModel, NoCost, Schedule, Seconds, ShareTimes
 from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.plans import timeline
@@ -107,7 +107,7 @@ class Lowering:
             schedule = streamline(schedule, seconds, self.cost)
         if strategy.early:
             schedule = borders_first(schedule, strategy.early)
-        return relayed(schedule, strategy.relays) if strategy.relays else schedule, seconds
+        return send_around(schedule, strategy.detours) if strategy.detours else schedule, seconds
 
     def lower(self, strategy: Strategy) -> Draft:
         """The draft of the strategy, which moves data as its `sync` says. InternalError if the layouts do not fit, and for

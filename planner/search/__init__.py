@@ -9,7 +9,6 @@ __all__ = [
     "checkpoint",
     "choose_borders",
     "choose_detours",
-    "choose_relays",
     "dense_pairs",
     "force_axis",
     "lower_bound",

@@ -10,7 +10,6 @@ from typing import Any
 
 import msgpack
 
-from edgepart.planner.devices.routes import RouteShape
 from edgepart.planner.layout.choices import Choice, Divide, Pull, Reduce, Whole
 from edgepart.planner.layout.strategy import Strategy, Sync
 from edgepart.planner.search.candidates import CandidateFactory
@@ -34,7 +33,7 @@ class SavedStrategy:
     why: str
     early: frozenset[str] = frozenset()
     """As in the strategy."""
-    relays: Mapping[str, RouteShape] = field(default_factory=dict)
+    detours: frozenset[str] = frozenset()
     """As in the strategy."""
     order: Mapping[int, float] = field(default_factory=dict)
     """As in the strategy."""
@@ -49,7 +48,7 @@ class SavedStrategy:
         """The strategy with other `choices` of the same kind, and a reason for them."""
         reasons = self.why if not why or why in self.why else f"{self.why}; {why}"
         made = candidates.make(self.name, choices, reasons, self.sync, self.hub)
-        return replace(made, early=self.early, relays=self.relays, order=self.order)
+        return replace(made, early=self.early, detours=self.detours, order=self.order)
 
 
 def write(candidates: CandidateFactory, strategy: Strategy) -> bytes:
@@ -66,7 +65,7 @@ def write(candidates: CandidateFactory, strategy: Strategy) -> bytes:
                 "hub": strategy.hub,
                 "why": strategy.why,
                 "early": sorted(strategy.early),
-                "relays": {name: strategy.relays[name].value for name in sorted(strategy.relays)},
+                "detours": sorted(strategy.detours),
                 "order": sorted(strategy.order.items()),
                 "different": [_pack(choice) for choice in different],
                 "layers": [[number, different[choice]] for number, choice in choices.items()],
@@ -81,11 +80,11 @@ def read(data: bytes) -> SavedStrategy:
     different = [_unpack(packed) for packed in document["different"]]
     choices = {number: different[n] for number, n in document["layers"]}
     early = frozenset(document.get("early", ()))
-    relays = {name: RouteShape(shape) for name, shape in document.get("relays", {}).items()}
+    detours = frozenset(document.get("detours", ()))
     sync = Sync(document["sync"])
     order = dict(map(tuple, document.get("order", ())))
     return SavedStrategy(
-        document["name"], choices, sync, document["hub"], document["why"], early, relays, order
+        document["name"], choices, sync, document["hub"], document["why"], early, detours, order
     )
 
 

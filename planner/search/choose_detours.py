@@ -1,25 +1,61 @@
-"""Tries what a strategy would choose if slow links were as wide as the way around them. Rules only.
+"""Chooses which tensors go around slow links (planner/lowering/detours.py). Rules only.
 
-A search that moves everything straight leaves out whoever is behind one slow link, or cuts so that nothing crosses it. So
-the question is asked once more for a cluster in which slow links have the width of the widest way around them, and
-what comes of it is looked at with relays on the cluster as it is."""
+`add_detours` does so for a strategy that is otherwise final. An **exchange** is what is sent at one level. Each is
+simulated by itself, straight and around slow links, from when it is sent to when all of it is there; exchanges that look
+the same, once. What gains by itself is then tried in the request, all together and less of it, as a device that
+computes meanwhile passes on late.
+
+`try_detours` tries what a strategy would choose if slow links were as wide as the way around them. A search that moves
+everything straight leaves out whoever is behind one slow link, or cuts so that nothing crosses it. So the question is
+asked once more for a cluster in which slow links have the width of the widest way around them, and what comes of it is
+looked at with detours on the cluster as it is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Collection, Hashable, Iterator
+from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
+from math import ceil
 
 from edgepart.planner.devices.cluster import Cluster, Link
 from edgepart.planner.devices.routes import SLOWER, LinkTable, widest
 from edgepart.planner.errors import Infeasible
 from edgepart.planner.layout.strategy import Strategy
-from edgepart.planner.search.choose_relays import MOST_DEVICES, add_relays
+from edgepart.planner.lowering.detours import find_detour, links_of, list_multicasts, send_around
+from edgepart.planner.lowering.draft import Move
+from edgepart.planner.lowering.schedule import At, Schedule, Stage, StageMessage
+from edgepart.planner.plans.plan import GATEWAY, Receive, Send
+from edgepart.planner.plans.timeline import Compute
+from edgepart.planner.plans.timeline import TimedSchedule as Timed
 from edgepart.planner.search.study import Study
+from edgepart.planner.simulation.latency import run_schedule
+
+GAIN = 0.95
+"""Seconds of an exchange with detours over those without, at most, for detours to be tried in the request."""
+
+TRIALS = 48
+"""Simulations, times devices, as one takes longer with more of them."""
+
+MOST_DEVICES = 16
+"""Devices of a plan, at most: with more, so many messages would be simulated that it is not worth the time."""
+
+WHY = "data goes around slow links"
+
+
+def add_detours(study: Study, strategy: Strategy) -> Strategy | None:
+    """The strategy with those detours that make it better; None where that gains nothing or does not fit, where no link is
+    slow, for replicas, and for strategies with an order of their own."""
+    problem = study.memo.problem
+    if strategy.replicas or strategy.order or LinkTable(problem.cluster, problem.gateway).is_even:
+        return None
+    detours = _DetouredExchanges(study, strategy).choose()
+    if not detours:
+        return None
+    return study.scorer.accept_if_better(strategy, replace(strategy, detours=detours), WHY)
 
 
 def try_detours(study: Study, search: Callable[[Study], Iterator[Strategy]]) -> Iterator[Strategy]:
-    """The best that `search` finds where slow links are as wide as the way around them, with relays on the real cluster;
+    """The best that `search` finds where slow links are as wide as the way around them, with detours on the real cluster;
     nothing where no link is that slow."""
     cluster = as_wide_as_around(study.memo.cluster)
     if cluster is None:
@@ -35,7 +71,7 @@ def try_detours(study: Study, search: Callable[[Study], Iterator[Strategy]]) -> 
         return
     made = study.candidates.make(best.name, choices, best.why, best.sync, best.hub)
     made = replace(made, early=best.early, order=best.order)
-    yield add_relays(study, made) or made
+    yield add_detours(study, made) or made
 
 
 def as_wide_as_around(cluster: Cluster) -> Cluster | None:
@@ -55,3 +91,113 @@ def as_wide_as_around(cluster: Cluster) -> Cluster | None:
             links.pop((two, one), None)
             links[one, two] = Link(width, sum(leg.latency_s for leg in legs), link.message_s)
     return replace(cluster, links=links) if links != cluster.links else None
+
+
+@dataclass(frozen=True)
+class _Exchange:
+    """What is sent at one level."""
+
+    messages: tuple[StageMessage, ...]
+
+    @property
+    def tensors(self) -> frozenset[str]:
+        return frozenset(move.tensor for message in self.messages for move in message.moves)
+
+
+class _DetouredExchanges:
+    """What one strategy's schedule sends, and how long a request takes with some of it going around slow links."""
+
+    def __init__(self, study: Study, strategy: Strategy) -> None:
+        self.memo = study.memo
+        self.lowering = study.scorer.sketch_lowering(strategy.parted)
+        plain = replace(strategy, detours=frozenset())
+        self.schedule, self.seconds = self.lowering.scheduled(plain, optimised=True, sketch=True)
+        self.links = links_of(self.schedule)
+        self._alone: dict[Hashable, bool] = {}
+
+    def choose(self) -> frozenset[str]:
+        """Tensors of all exchanges that gain by themselves, but not of those that the request is faster without."""
+        found = list(self._gaining()) if len(self.schedule.stages) <= MOST_DEVICES else []
+        best = _union(found)
+        if not best or self.memo.problem.objective != "latency":
+            return best
+        least = self._latency_s(best)
+        trials = max(1, TRIALS // len(self.schedule.stages))
+        together = ceil(len(found) / trials)
+        left = [found[n : n + together] for n in range(0, len(found), together)]
+        for some in tuple(left) if len(left) > 1 else ():
+            fewer = [one for one in left if one is not some]
+            tensors = _union([each for one in fewer for each in one])
+            if tensors and (latency_s := self._latency_s(tensors)) <= least:
+                best, least, left = tensors, latency_s, fewer
+        return best
+
+    def _latency_s(self, tensors: Collection[str]) -> float:
+        schedule = send_around(self.schedule, tensors, self.links)
+        outline = self.lowering.outliner.outline(schedule, self.seconds)
+        return run_schedule(outline, self.memo.cluster, self.memo.problem.gateway).latency_s
+
+    def _gaining(self) -> Iterator[frozenset[str]]:
+        """The tensors of each exchange that is quicker by itself, in the order of their levels."""
+        for one in list_exchanges(self.schedule):
+            key = _pattern(self.schedule, one)
+            if key not in self._alone:
+                self._alone[key] = self._gains(one)
+            if self._alone[key]:
+                yield one.tensors
+
+    def _gains(self, exchange: _Exchange) -> bool:
+        """Whether the exchange is clearly quicker around slow links than straight."""
+        schedule = isolate(self.schedule, exchange)
+        if not any(find_detour(schedule, one, self.links) for one in list_multicasts(schedule)):
+            return False
+        around = send_around(schedule, exchange.tensors, self.links)
+        return self._all_there_s(around) < GAIN * self._all_there_s(schedule)
+
+    def _all_there_s(self, schedule: Schedule) -> float:
+        """Seconds until the last message is there, if everything is sent at once."""
+        numbers = {id(message): n for n, message in enumerate(schedule.messages)}
+        steps: dict[str, list[Receive | Compute | Send]] = {}
+        for device, stages in schedule.stages.items():
+            steps[device] = []
+            for stage in stages:
+                steps[device] += [Receive(numbers[id(one)]) for one in schedule.received(device, stage)]
+                steps[device] += [Send(numbers[id(one)]) for one in schedule.sent(device, stage)]
+        timed = Timed(steps, self.lowering.outliner.messages(schedule))
+        made = run_schedule(timed, self.memo.cluster, self.memo.problem.gateway)
+        return max(made.arrivals_s, default=0.0)
+
+
+def list_exchanges(schedule: Schedule) -> Iterator[_Exchange]:
+    """What is sent at each level, from the first level on."""
+    found: dict[int, list[StageMessage]] = {}
+    for message in schedule.messages:
+        found.setdefault(message.sent.level, []).append(message)
+    for level in sorted(found):
+        yield _Exchange(tuple(found[level]))
+
+
+def isolate(schedule: Schedule, exchange: _Exchange) -> Schedule:
+    """A schedule of nothing but this exchange, sent by all devices at once."""
+    begin, end = At(0), At(1)
+    messages = tuple(
+        replace(one, sent=one.sent if one.source == GATEWAY else begin, received=end)
+        for one in exchange.messages
+    )
+    stages = dict.fromkeys(schedule.stages, (Stage(begin, begin, ()), Stage(end, end, ())))
+    return replace(schedule, stages=stages, messages=messages)
+
+
+def _union(some: Collection[frozenset[str]]) -> frozenset[str]:
+    return frozenset[str]().union(*some)
+
+
+def _pattern(schedule: Schedule, exchange: _Exchange) -> Hashable:
+    """Equal for exchanges in which the same boxes go the same ways, whatever the tensors are called."""
+    numbers: dict[str, int] = {}
+
+    def said(move: Move) -> Hashable:
+        item = schedule.draft.graph.tensors[move.tensor].item_bytes
+        return numbers.setdefault(move.tensor, len(numbers)), move.region, item
+
+    return tuple((one.source, one.target, tuple(map(said, one.moves))) for one in exchange.messages)

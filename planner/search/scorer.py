@@ -201,6 +201,13 @@ def _identity(strategy: Strategy) -> Hashable:
     if strategy.replicas:
         return tuple(map(_identity, strategy.replicas))
     hub = strategy.hub if strategy.sync is Sync.HUB else None
-    relays = frozenset(strategy.relays.items())
     order = frozenset(strategy.order.items())
-    return id(strategy.layouts), id(strategy.parted), id(strategy.layers), hub, strategy.early, relays, order
+    return (
+        id(strategy.layouts),
+        id(strategy.parted),
+        id(strategy.layers),
+        hub,
+        strategy.early,
+        strategy.detours,
+        order,
+    )

@@ -7,8 +7,7 @@ on one device after another. The best of them is improved, whatever it came from
 idlest, devices that hurt are left out, and stretches of the model are done as in other good candidates, as in the best
 placement of whole operators (planner/strategies/placed.py), or in another mode: so one plan may place some of a model
 and split the rest. Last, what devices send each other is computed and sent first where that is faster
-(planner/search/choose_borders.py), and what several need is passed on by those that have it
-(planner/search/choose_relays.py).
+(planner/search/choose_borders.py), and it goes around slow links (planner/search/choose_detours.py).
 
 A candidate whose busiest device or card alone takes longer than the best so far is not simulated
 (planner/search/lower_bound.py).
@@ -26,8 +25,7 @@ from edgepart.planner.errors import Infeasible, NotInstalled, UsageError
 from edgepart.planner.layout.choices import Choice
 from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.search.choose_borders import send_borders_first
-from edgepart.planner.search.choose_detours import try_detours
-from edgepart.planner.search.choose_relays import add_relays
+from edgepart.planner.search.choose_detours import add_detours, try_detours
 from edgepart.planner.search.dense_pairs import pair_dense_layers
 from edgepart.planner.search.lower_bound import is_hopeless
 from edgepart.planner.search.memo import Memo
@@ -209,15 +207,15 @@ class _AutoSearch:
             yield from self._leave_out()
 
     def _improve_transfers(self) -> Iterator[Strategy]:
-        """Sends borders first and adds relays in the best candidates. Not counted, as nothing is laid out for it."""
+        """Sends borders first and adds detours in the best candidates. Not counted, as nothing is laid out for it."""
         count = max(1, min(2, BORDERS_TRIED // len(self.study.memo.by_speed)))
         for tried in self.found[:count]:
             found = send_borders_first(self.study, tried.strategy)
             if found is not None:
                 yield found
-            passed = add_relays(self.study, found or tried.strategy)
-            if passed is not None:
-                yield passed
+            around = add_detours(self.study, found or tried.strategy)
+            if around is not None:
+                yield around
 
     def _rivals(self) -> Iterator[Strategy]:
         """All candidates of the other strategies. Replicas and stages come first where many requests count; they follow

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgepart.planner.devices.cluster import Cluster, Device, Link
-from edgepart.planner.devices.routes import MOST_CHUNKS, LinkTable, Route, RouteShape, fans, route, widest
+from edgepart.planner.devices.routes import MOST_CHUNKS, LinkTable, Route, detour, widest
 from edgepart.planner.plans.plan import GATEWAY
 
 FAST, SLOW = Link(1.25e8, 2e-4), Link(1.25e6, 2e-4)
 NAMES = [f"d{n}" for n in range(8)]
 
 
-def ground(count: int, slow: tuple[tuple[str, str], ...] = ()) -> LinkTable:
+def link_table(count: int, slow: tuple[tuple[str, str], ...] = ()) -> LinkTable:
     devices = tuple(Device(name, "k", 1e9, 1e9, 8e9) for name in NAMES[:count])
     return LinkTable(Cluster(devices, dict.fromkeys(slow, SLOW), FAST), "d0")
 
@@ -48,82 +48,46 @@ def test_every_chunk_comes_to_every_target_once(data: st.DataObject) -> None:
     others = [name for name in names if name != source]
     targets = data.draw(st.lists(st.sampled_from(others), min_size=1, unique=True))
     nbytes = data.draw(st.sampled_from([0, 10, 100_000, 10**7]))
-    on = ground(count, slow)
-    for shape in RouteShape:
-        found = route(shape, source, targets, nbytes, on, names)
-        if found is not None:
-            assert_is_route(found, source, targets)
-            assert found.chunks <= max(MOST_CHUNKS, len(targets))
+    found = detour(source, targets, nbytes, link_table(count, slow), names)
+    if found is not None:
+        assert_is_route(found, source, targets)
+        assert found.chunks <= MOST_CHUNKS
 
 
-@pytest.mark.parametrize("count", range(3, 9))
-def test_the_source_sends_about_once(count: int) -> None:
-    """Instead of to each of the others."""
-    on, targets = ground(count), NAMES[1:count]
-    found = {shape: route(shape, "d0", targets, 10**7, on, NAMES[:count]) for shape in RouteShape}
-    chain, tree, scatter = found[RouteShape.CHAIN], found[RouteShape.TREE], found[RouteShape.SCATTER]
-    assert chain and tree and scatter and found[RouteShape.AROUND] is None
-    assert sent(chain, "d0") == 1
-    assert sent(scatter, "d0") == 1
-    assert sent(tree, "d0") < count - 1
-    assert len(tree.hops) == count - 1
-    busiest = Counter(hop.source for hop in chain.hops)
-    assert set(busiest.values()) == {chain.chunks}
-
-
-@pytest.mark.parametrize(
-    ("count", "each_s", "late_s", "fan"),
-    [(7, 1.0, 0.0, (3, 2)), (7, 1.0, 1.0, (3, 2)), (15, 1.0, 1.0, (3, 2, 1)), (15, 1.0, 9.0, (5, 2))],
-)
-def test_a_tree_is_as_deep_as_lateness_lets_it(
-    count: int, each_s: float, late_s: float, fan: tuple[int, ...]
-) -> None:
-    found = fans(count, each_s, late_s)
-    assert sum(one * each_s + late_s for one in found) == sum(one * each_s + late_s for one in fan)
-    assert len(found) <= len(fan)
-
-
-def test_chains_from_all_devices_are_one_ring() -> None:
-    on = ground(4)
-    links = set()
-    for name in NAMES[:4]:
-        found = route(
-            RouteShape.CHAIN, name, [other for other in NAMES[:4] if other != name], 10**6, on, NAMES[:4]
-        )
-        assert found
-        links |= {(hop.source, hop.target) for hop in found.hops}
-    assert links == {("d0", "d1"), ("d1", "d2"), ("d2", "d3"), ("d3", "d0")}
-
-
-@pytest.mark.parametrize(("nbytes", "chunks"), [(1_000, 1), (100_000, 7), (10**8, MOST_CHUNKS)])
+@pytest.mark.parametrize(("nbytes", "chunks"), [(1_000, 1), (100_000, 4), (10**8, MOST_CHUNKS)])
 def test_chunks_follow_from_what_a_message_costs(nbytes: int, chunks: int) -> None:
-    """The best number for a chain of n links: sqrt((n - 1) S / B / a)."""
-    found = route(RouteShape.CHAIN, "d0", NAMES[1:5], nbytes, ground(5), NAMES[:5])
+    """The best number for a way of n links: sqrt((n - 1) S / B / a)."""
+    found = detour("d0", ["d1"], nbytes, link_table(4, (("d0", "d1"),)), NAMES[:4])
     assert found and found.chunks == chunks
 
 
-def test_one_target_needs_no_relay() -> None:
-    for shape in RouteShape:
-        assert route(shape, "d0", ["d1"], 10**6, ground(4), NAMES[:4]) is None
+@pytest.mark.parametrize("targets", [["d1"], NAMES[1:4], [GATEWAY]])
+def test_nothing_goes_around_equal_links(targets: list[str]) -> None:
+    assert detour("d0", targets, 10**6, link_table(4), NAMES[:4]) is None
 
 
 @pytest.mark.parametrize("end", ["d1", GATEWAY])
 def test_a_slow_link_is_gone_around(end: str) -> None:
-    on = ground(3, (("d0", "d1"),)) if end else LinkTable(ground(3, (("d0", "d1"),)).cluster, "d1")
-    found = route(RouteShape.AROUND, "d0", [end], 10**6, on, NAMES[:3])
+    slow = link_table(3, (("d0", "d1"),))
+    links = slow if end else LinkTable(slow.cluster, "d1")
+    found = detour("d0", [end], 10**6, links, NAMES[:3])
     assert found and {(hop.source, hop.target) for hop in found.hops} == {("d0", "d2"), ("d2", end)}
-    assert widest("d0", ["d1", "d2"], on)["d1"] == ("d0", "d2", "d1")
-    assert route(RouteShape.AROUND, "d0", [end], 10**6, on, ["d0", "d1"]) is None
+    assert widest("d0", ["d1", "d2"], links)["d1"] == ("d0", "d2", "d1")
+    assert detour("d0", [end], 10**6, links, ["d0", "d1"]) is None
 
 
-def test_a_chain_avoids_a_slow_link() -> None:
-    found = route(RouteShape.CHAIN, "d0", NAMES[1:4], 10**6, ground(4, (("d0", "d1"),)), NAMES[:4])
-    assert found and ("d0", "d1") not in {(hop.source, hop.target) for hop in found.hops}
-
-
-def test_what_is_on_the_gateways_box_is_not_passed_on() -> None:
-    """It hands that over, and sends the rest once."""
-    found = route(RouteShape.CHAIN, GATEWAY, NAMES[:4], 10**6, ground(4), NAMES[:4])
+def test_several_targets_get_it_along_one_tree() -> None:
+    """What d1 gets around the slow link comes from a target that has it anyway, and not from the source once more."""
+    found = detour("d0", NAMES[1:4], 10**6, link_table(4, (("d0", "d1"),)), NAMES[:4])
     assert found
-    assert {hop.target for hop in found.hops if hop.source == GATEWAY} == {"d0", "d1"}
+    assert {(hop.source, hop.target) for hop in found.hops} == {("d0", "d2"), ("d0", "d3"), ("d2", "d1")}
+    assert sent(found, "d0") == 2
+
+
+def test_what_is_on_the_gateways_box_is_handed_over() -> None:
+    """However fast the network is beside that."""
+    fast = replace(link_table(4, (("d0", "d1"),)).cluster, default_link=Link(5e10, 1e-5))
+    found = detour(GATEWAY, NAMES[:4], 10**6, LinkTable(fast, "d0"), NAMES[:4])
+    assert found and {hop.source for hop in found.hops if hop.target == "d0"} == {GATEWAY}
+    assert detour("d0", [GATEWAY], 10**6, LinkTable(fast, "d0"), NAMES[:4]) is None
     assert sent(found, "d0") == 0

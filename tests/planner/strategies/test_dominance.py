@@ -76,7 +76,7 @@ def test_no_plan_takes_less_than_its_floor(bits_per_s: float) -> None:
 
 @pytest.mark.parametrize("model", ["bert_base_small", "yolo_640_small", "film_3d_small"])
 def test_no_candidate_of_auto_takes_less_than_its_floor(model: str) -> None:
-    """Among them are plans with borders first, with relays, and of whole operators; most of the time is messages."""
+    """Among them are plans with borders first, with detours, and of whole operators; most of the time is messages."""
     study = Study(Problem(graph(model), cluster("1:2:4:8", 1e10), "d0"))
     tight = 0
     for one in get("auto")(study):

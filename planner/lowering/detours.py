@@ -1,7 +1,7 @@
-"""Relays: what one place sends to several is passed on by those that have it, along routes (routes.py).
+"""Detours: data goes around slow links, along routes (planner/devices/routes.py).
 
-A **spread** is what one place sends at one time to the same targets. It is cut into chunks; a device that passes a chunk
-on has a stage for it, in which it receives and sends and computes nothing.
+A **multicast** is what one place sends at one time to the same targets, which may be one or several. It is cut into
+chunks; a device that passes a chunk on has a stage for it, in which it receives and sends and computes nothing.
 
 Nobody can come to wait for ever. Say that a stage that computes has the key (level of `first`, 0), and one that passes on,
 in round r, what was sent at level l, the key (l, r + 1). What a stage receives was sent with a smaller key: messages go to
@@ -10,18 +10,15 @@ after all stages that begin at its level or before, and before all others. Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from typing import NamedTuple
 
-from edgepart.planner.devices.routes import Hop, LinkTable, Route, RouteShape, route
+from edgepart.planner.devices.routes import Hop, LinkTable, Route, detour
 from edgepart.planner.lowering.draft import Move, coalesce
 from edgepart.planner.lowering.schedule import At, Schedule, Stage, StageMessage
 from edgepart.planner.region import Region, Span, span
-
-Shapes = Mapping[str, RouteShape]
-"""By tensor, how it is sent; tensors that are not named go straight."""
 
 Box = tuple[str, Region]
 """A part of a tensor."""
@@ -60,47 +57,46 @@ class _Turn(NamedTuple):
     """At which it was first sent."""
     round: int
     """Of the hop that brings it."""
-    spread: int
+    multicast: int
     chunk: int
 
 
-def relayed(schedule: Schedule, shapes: Shapes, ground: LinkTable | None = None) -> Schedule:
-    """The schedule in which these tensors go by relays; unchanged where that is nothing for them. `ground` is the
+def send_around(schedule: Schedule, tensors: Collection[str], links: LinkTable | None = None) -> Schedule:
+    """The schedule in which these tensors go around slow links; unchanged where there are none. `links` is the
     schedule's, where the caller has it at hand."""
-    ground = ground or ground_of(schedule)
+    links = links or links_of(schedule)
     routed = [
-        (spread, way)
-        for spread in spreads(schedule)
-        for shape in [shapes.get(min(name for name, _ in spread.boxes))]
-        if shape is not None
-        for way in [route_of(schedule, spread, shape, ground)]
-        if way is not None
+        (multicast, found)
+        for multicast in list_multicasts(schedule)
+        if min(name for name, _ in multicast.boxes) in tensors
+        for found in [find_detour(schedule, multicast, links)]
+        if found is not None
     ]
     return _Rewriting(schedule).along(routed) if routed else schedule
 
 
-def ground_of(schedule: Schedule) -> LinkTable:
+def links_of(schedule: Schedule) -> LinkTable:
     problem = schedule.draft.blueprint.problem
     return LinkTable(problem.cluster, problem.gateway)
 
 
-def route_of(schedule: Schedule, spread: Multicast, shape: RouteShape, ground: LinkTable) -> Route | None:
-    """By devices of the schedule; others would have to be given a program."""
-    return route(
-        shape, spread.source, spread.targets, spread.nbytes(schedule), ground, tuple(schedule.stages)
+def find_detour(schedule: Schedule, multicast: Multicast, links: LinkTable) -> Route | None:
+    """Through devices of the schedule; others would have to be given a program."""
+    return detour(
+        multicast.source, multicast.targets, multicast.nbytes(schedule), links, tuple(schedule.stages)
     )
 
 
-def spreads(schedule: Schedule) -> Iterator[Multicast]:
+def list_multicasts(schedule: Schedule) -> Iterator[Multicast]:
     """All that is sent, by who sends it when and to whom; also what goes to one target only."""
     together: dict[tuple[str, At], list[StageMessage]] = {}
     for message in schedule.messages:
         together.setdefault((message.source, message.sent), []).append(message)
     for messages in together.values():
-        yield from _spreads(messages)
+        yield from _multicasts_among(messages)
 
 
-def _spreads(messages: Sequence[StageMessage]) -> Iterator[Multicast]:
+def _multicasts_among(messages: Sequence[StageMessage]) -> Iterator[Multicast]:
     """Of what is sent at one time: boxes that go to the same targets."""
     found: dict[tuple[int, ...], list[Box]] = {}
     for name in dict.fromkeys(move.tensor for message in messages for move in message.moves):
@@ -137,22 +133,22 @@ def _apart(wanted: Sequence[tuple[int, Region]]) -> list[tuple[Region, tuple[int
 
 
 class _Rewriting:
-    """One schedule whose spreads are sent along routes."""
+    """One schedule whose multicasts are sent along routes."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
         self.taken: dict[int, list[Box]] = {}
         """By id of a message, what it does not bring any more."""
         self.hops: list[tuple[Hop, Multicast, tuple[Move, ...], int]] = []
-        """With what they bring, and the number of their spread."""
+        """With what they bring, and the number of their multicast."""
         self.passes: dict[str, list[_Turn]] = {}
         """By device."""
 
     def along(self, routed: Sequence[tuple[Multicast, Route]]) -> Schedule:
-        for number, (spread, way) in enumerate(routed):
-            for message in spread.messages:
-                self.taken.setdefault(id(message), []).extend(spread.boxes)
-            self._take(spread, way, number)
+        for number, (multicast, way) in enumerate(routed):
+            for message in multicast.messages:
+                self.taken.setdefault(id(message), []).extend(multicast.boxes)
+            self._take(multicast, way, number)
         stages, at = dict(self.schedule.stages), dict[tuple[str, int, int], At]()
         for device, passes in self.passes.items():
             stages[device], places = _with(stages[device], passes)
@@ -160,16 +156,16 @@ class _Rewriting:
         hops = [self._message(at, *one) for one in self.hops]
         return replace(self.schedule, stages=stages, messages=(*self._straight(), *hops))
 
-    def _take(self, spread: Multicast, way: Route, number: int) -> None:
-        chunks = chunks_of(self.schedule, spread.boxes, way.chunks)
+    def _take(self, multicast: Multicast, way: Route, number: int) -> None:
+        chunks = chunks_of(self.schedule, multicast.boxes, way.chunks)
         passing = {(hop.source, hop.chunk) for hop in way.hops}
-        level = spread.messages[0].sent.level
+        level = multicast.messages[0].sent.level
         for hop in way.hops:
             boxes = chunks[hop.chunk]
             if not boxes:
                 continue
             moves = tuple(Move(name, region, hop.source, hop.target) for name, region in boxes)
-            self.hops.append((hop, spread, moves, number))
+            self.hops.append((hop, multicast, moves, number))
             if (hop.target, hop.chunk) in passing:
                 turn = _Turn(level, hop.round, number, hop.chunk)
                 self.passes.setdefault(hop.target, []).append(turn)
@@ -178,15 +174,15 @@ class _Rewriting:
         self,
         at: Mapping[tuple[str, int, int], At],
         hop: Hop,
-        spread: Multicast,
+        multicast: Multicast,
         moves: tuple[Move, ...],
         number: int,
     ) -> StageMessage:
         """What is passed on comes to the stage that does so; else where it came before."""
-        sent = at.get((hop.source, number, hop.chunk), spread.messages[0].sent)
+        sent = at.get((hop.source, number, hop.chunk), multicast.messages[0].sent)
         received = at.get((hop.target, number, hop.chunk))
         if received is None:
-            received = next(one.received for one in spread.messages if one.target == hop.target)
+            received = next(one.received for one in multicast.messages if one.target == hop.target)
         return StageMessage(hop.source, hop.target, sent, received, moves)
 
     def _straight(self) -> Iterator[StageMessage]:
@@ -210,7 +206,7 @@ def _left(moves: Sequence[Move], taken: Sequence[Box]) -> Iterator[Move]:
 def _with(
     stages: Sequence[Stage], passes: Sequence[_Turn]
 ) -> tuple[tuple[Stage, ...], dict[tuple[int, int], At]]:
-    """A device's stages and those that pass on, in order; and where each chunk of each spread is passed on."""
+    """A device's stages and those that pass on, in order; and where each chunk of each multicast is passed on."""
     late = max((max(stage.first.late, stage.last.late) for stage in stages), default=0)
     made: list[Stage] = []
     places: dict[tuple[int, int], At] = {}
@@ -220,7 +216,7 @@ def _with(
         while coming is not None and (stage is None or stage.first.level > coming.level):
             late += 1
             at = At(coming.level, late)
-            places[coming.spread, coming.chunk] = at
+            places[coming.multicast, coming.chunk] = at
             made.append(Stage(at, at, ()))
             coming = next(rest, None)
         if stage is not None:

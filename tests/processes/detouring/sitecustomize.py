@@ -1,6 +1,6 @@
-"""With this folder on PYTHONPATH, a Python process that plans has everything passed on that can be, in the shape that
-EDGEPART_TEST_SHAPE names, whether it is worth it or not: on a loopback it never is. Nothing of the product knows about
-it."""
+"""With this folder on PYTHONPATH and EDGEPART_TEST_DETOURS set, a Python process that plans takes the link between the
+gateway and one other device to be slow, and sends everything around it: on a loopback no link is. Nothing of the product
+knows about it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 MODULE = "edgepart.planner.planner"
-VARIABLE = "EDGEPART_TEST_SHAPE"
+VARIABLE = "EDGEPART_TEST_DETOURS"
 
 
 class _Finder(MetaPathFinder):
@@ -46,22 +46,31 @@ class _Loader(Loader):
 
 
 def _change(search: Any) -> None:
-    from edgepart.planner.devices.routes import RouteShape
-    from edgepart.planner.search.choose_relays import WHY
+    from edgepart.planner.search.choose_detours import WHY
 
-    choose, shape = search.choose, RouteShape(os.environ[VARIABLE])
+    choose = search.choose
 
     def chosen(problem: Any, name: str = "auto", digest: str = "", **more: Any) -> Any:
         _, _, strategy = choose(problem, name, digest, **more)
         graph, study = problem.graph, more.get("study") or search.Study(problem, more.get("profiles"))
-        relays = dict.fromkeys([*graph.inputs, *graph.producers], shape)
-        strategy = replace(strategy, relays=relays, why=f"{strategy.why}; {WHY}")
-        plan = study.lowering.plan(strategy, model_digest=digest, digests=more.get("digests"))
+        cluster = _with_a_slow_link(problem.cluster, problem.gateway)
+        lowering = study.on(replace(problem, cluster=cluster)).lowering
+        detours = frozenset([*graph.inputs, *graph.producers])
+        strategy = replace(strategy, detours=detours, why=f"{strategy.why}; {WHY}")
+        plan = lowering.plan(strategy, model_digest=digest, digests=more.get("digests"))
         simulation = search.simulate(plan, problem.cluster, problem.gateway, study.cost)
         plan = replace(plan, predicted_latency_s=simulation.latency_s, why=strategy.why)
         return plan, simulation, strategy
 
     search.choose = chosen
+
+
+def _with_a_slow_link(cluster: Any, gateway: str) -> Any:
+    other = next(device.name for device in cluster.devices if device.name != gateway)
+    link = cluster.link(gateway, other)
+    kept = {pair: kept for pair, kept in cluster.links.items() if set(pair) != {gateway, other}}
+    slow = replace(link, bytes_per_s=link.bytes_per_s / 100)
+    return replace(cluster, links={**kept, (gateway, other): slow})
 
 
 if VARIABLE in os.environ:

@@ -1,28 +1,27 @@
-"""Relays are chosen by simulation: each shape where theory has it, never slower, and only where it is asked for."""
+"""Detours are chosen by simulation: where a link is slow, never slower, and only where it is asked for."""
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
+from functools import lru_cache
 
+import msgpack
 import pytest
 from benchmarks.search_time import cluster
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edgepart.planner.devices.cluster import Cluster, Device, Link
-from edgepart.planner.devices.routes import RouteShape
-from edgepart.planner.layout.strategy import Layout, Problem, Strategy
+from edgepart.planner.devices.cluster import Cluster, Link
+from edgepart.planner.layout.strategy import Layout, Problem, Strategy, deal_to_replicas
 from edgepart.planner.planner import best_strategy, choose
 from edgepart.planner.region import span
 from edgepart.planner.report.sentences import as_sentence
-from edgepart.planner.search import checkpoint, choose_relays
-from edgepart.planner.search.choose_detours import as_wide_as_around
-from edgepart.planner.search.choose_relays import WHY, add_relays
+from edgepart.planner.search import checkpoint, choose_detours
+from edgepart.planner.search.choose_detours import WHY, add_detours, as_wide_as_around
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.registry import MODULES
 from tests.planner.cost.test_chain_cost import drawn, studied
-from tests.planner.lowering.test_relays import fan
+from tests.planner.lowering.test_detours import fan
 from tests.planner.search.test_choose_borders import graph
 
 
@@ -36,66 +35,58 @@ def linked(count: int, link: Link, slow: Link | None = None) -> Cluster:
     return replace(cluster(count), default_link=link, links={("d0", "d1"): slow} if slow else {})
 
 
-def shape_of(count: int, link: Link, height: int) -> RouteShape | None:
-    """In which the fan of test_relays.py goes best."""
-    problem, strategy = fan(count, height)
-    devices = tuple(Device(f"d{n}", "k", 1e12, 1e12, 8e9) for n in range(count))
-    study = Study(replace(problem, cluster=Cluster(devices, {}, link)))
-    found = add_relays(study, strategy)
-    return None if found is None else found.relays["a"]
+@pytest.mark.parametrize(("count", "goes_around"), [(2, False), (3, True), (8, True)])
+def test_it_needs_somebody_to_pass_on(count: int, goes_around: bool) -> None:
+    """What d1 needs of the first device, and its part of the answer, cross the slow link else."""
+    problem, strategy = fan(count, 64)
+    found = add_detours(Study(problem), strategy)
+    assert (found is not None and found.detours == {"a", "y"}) is goes_around
 
 
-@pytest.mark.parametrize(
-    ("count", "link", "height", "shape"),
-    [
-        (3, Link(1.25e6, 1e-4), 64, RouteShape.CHAIN),
-        (8, Link(1.25e6, 1e-4), 64, RouteShape.CHAIN),
-        (8, Link(1.25e7, 6e-3), 64, RouteShape.SCATTER),
-        (8, Link(1.25e8, 1e-5, 2e-3), 4, RouteShape.TREE),
-        (8, Link(1.25e8, 1e-2), 4, None),
-        (2, Link(1.25e6, 1e-4), 64, None),
-    ],
-    ids=["3 large", "8 large", "late links", "costly messages", "small and late", "nobody to pass on"],
-)
-def test_the_shape_is_what_theory_says(count: int, link: Link, height: int, shape: RouteShape | None) -> None:
-    """Chunks in a chain while bytes count; two hops where each takes long; a tree where messages cost the sender."""
-    assert shape_of(count, link, height) is shape
+@lru_cache
+def slowed(model: str) -> Study:
+    """With a slow link between the first two of four unequal devices."""
+    problem = studied(model).memo.problem
+    links = {("d0", "d1"): Link(1e6, 1e-4)}
+    return Study(replace(problem, cluster=replace(problem.cluster, links=links)))
 
 
 @pytest.mark.parametrize("model", ["squeezenet", "inception_v2"])
 @settings(max_examples=5, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_it_is_never_slower(model: str, data: st.DataObject) -> None:
-    study = studied(model)
+    study = slowed(model)
     strategy = drawn(data, study)
-    found = add_relays(study, strategy)
+    found = add_detours(study, strategy)
     if found is not None:
-        assert found.relays and found.layouts is strategy.layouts
+        assert found.detours and found.layouts is strategy.layouts
         assert study.scorer.score(found) < study.scorer.score(strategy)
-        assert add_relays(study, strategy) == found
+        assert add_detours(study, strategy) == found
         forecast = study.scorer.forecast(found)
         assert study.scorer.outline(found).latency_s == pytest.approx(forecast.latency_s, rel=2e-3)
         assert study.scorer.outline(found).sent_bytes == forecast.sent_bytes
 
 
-def test_a_symmetric_exchange_is_left_as_it_is() -> None:
-    """All-gathers among equal devices over equal links: each card sends and receives all the time as it is, and only the
-    input, which one place sends to all, gains."""
-    study = study_of("resnet50", linked(4, Link(1.25e7, 2e-4)))
+def test_nothing_goes_around_where_no_link_is_slow() -> None:
+    study = study_of("resnet50", linked(4, Link(1.25e7, 2e-4)), relays=True)
     strategy = best_strategy(study.memo.problem, "model", study)
-    found = add_relays(study, strategy)
-    assert found is not None and set(found.relays) == {*study.memo.graph.inputs}
-    before, after = study.scorer.forecast(strategy), study.scorer.forecast(found)
-    assert after.latency_s < before.latency_s
+    assert not strategy.detours and add_detours(study, strategy) is None
+
+
+def test_replicas_and_orders_have_no_detours() -> None:
+    problem, strategy = fan(3, 64)
+    study = Study(problem)
+    assert add_detours(study, strategy) is not None
+    assert add_detours(study, replace(strategy, order={0: 0.0})) is None
+    assert add_detours(study, deal_to_replicas("replicas", [strategy], "")) is None
 
 
 def test_one_slow_link_is_gone_around() -> None:
     link = Link(1.25e8, 2e-4)
     study = study_of("resnet50", linked(4, link, Link(2.5e6, 2e-4)))
     strategy = best_strategy(study.memo.problem, "tofu", study)
-    found = add_relays(study, strategy)
+    found = add_detours(study, strategy)
     assert found is not None
-    assert Counter(found.relays.values()).most_common(1)[0][0] is RouteShape.AROUND
     assert study.scorer.score(found) < 0.85 * study.scorer.score(strategy)
 
 
@@ -104,7 +95,7 @@ def test_auto_goes_around_and_says_so() -> None:
     link = Link(1.25e7, 2e-4)
     study = study_of("resnet50", linked(4, link, Link(2.5e5, 2e-4)))
     made, simulation, strategy = choose(study.memo.problem, study=study)
-    assert strategy.relays and as_sentence(WHY) in made.why
+    assert strategy.detours and as_sentence(WHY) in made.why
     even = study_of("resnet50", linked(4, link))
     assert simulation.latency_s < 1.1 * even.scorer.score(best_strategy(even.memo.problem, "auto", even))
 
@@ -116,19 +107,19 @@ def test_others_do_where_they_are_asked_to() -> None:
         best_strategy(plain.memo.problem, "tofu", plain),
         best_strategy(asked.memo.problem, "tofu", asked),
     )
-    assert found.relays and WHY in found.why and not without.relays
+    assert found.detours and WHY in found.why and not without.detours
     assert asked.scorer.score(found) < plain.scorer.score(without)
 
 
 @pytest.mark.parametrize(
     "name", [name for name in MODULES if name not in ("auto", "single", "replicas", "pipeline")]
 )
-def test_as_published_nothing_is_passed_on(name: str) -> None:
+def test_as_published_nothing_goes_around(name: str) -> None:
     study = study_of("squeezenet", linked(3, Link(1.25e7, 2e-4), Link(2.5e5, 2e-4)))
-    assert not best_strategy(study.memo.problem, name, study).relays
+    assert not best_strategy(study.memo.problem, name, study).detours
 
 
-def test_where_memory_is_short_nothing_is_passed_on() -> None:
+def test_where_memory_is_short_nothing_goes_around() -> None:
     """A relay holds what it does not need itself."""
     problem, strategy = fan(3, 128)
     links = {("d0", "d2"): Link(1e4, 1e-4)}
@@ -138,42 +129,40 @@ def test_where_memory_is_short_nothing_is_passed_on() -> None:
     parts = {name: y.replace(2, span(bounds)) for name, bounds in rows.items()}
     strategy = replace(strategy, layouts={**strategy.layouts, "y": Layout(parts)})
     study = Study(problem)
-    faster = add_relays(study, strategy)
-    assert faster is not None and set(faster.relays.values()) == {RouteShape.AROUND}
+    faster = add_detours(study, strategy)
+    assert faster is not None and faster.detours
     before, after = (
         study.scorer.forecast(strategy).peak_memory_bytes,
         study.scorer.forecast(faster).peak_memory_bytes,
     )
     assert after["d1"] > before["d1"] + problem.graph.tensors["a"].nbytes / 3
     limits = {"d1": (before["d1"] + after["d1"]) / 2}
-    assert add_relays(Study(replace(problem, memory_limit_bytes=limits)), strategy) is None
+    assert add_detours(Study(replace(problem, memory_limit_bytes=limits)), strategy) is None
 
 
 def test_many_devices_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, strategy = fan(8, 64)
-    assert add_relays(Study(problem), strategy) is not None
-    monkeypatch.setattr(choose_relays, "MOST_DEVICES", 7)
-    assert add_relays(Study(problem), strategy) is None
+    assert add_detours(Study(problem), strategy) is not None
+    monkeypatch.setattr(choose_detours, "MOST_DEVICES", 7)
+    assert add_detours(Study(problem), strategy) is None
 
 
-def test_a_plan_is_chosen_again_with_its_relays() -> None:
+def test_a_plan_is_chosen_again_with_its_detours() -> None:
     study = study_of("resnet50", linked(4, Link(1.25e8, 2e-4), Link(2.5e6, 2e-4)))
-    strategy = add_relays(study, best_strategy(study.memo.problem, "tofu", study))
+    strategy = add_detours(study, best_strategy(study.memo.problem, "tofu", study))
     assert strategy is not None
     found = checkpoint.read(checkpoint.write(study.candidates, strategy))
-    assert found.relays == strategy.relays
+    assert found.detours == strategy.detours
     assert study.scorer.score(found.remake(study.candidates, found.choices)) == study.scorer.score(strategy)
 
 
-def test_an_older_agents_choices_have_no_relays() -> None:
-    import msgpack
-
+@pytest.mark.parametrize("older", [{}, {"relays": {"x": "chain"}}], ids=["none", "of several shapes"])
+def test_an_older_agents_choices_have_no_detours(older: dict[str, dict[str, str]]) -> None:
     study = study_of("squeezenet", cluster(2))
-    document = msgpack.unpackb(
-        checkpoint.write(study.candidates, best_strategy(study.memo.problem, "optcnn", study))
-    )
-    del document["relays"]
-    assert checkpoint.read(msgpack.packb(document)).relays == {}
+    best = best_strategy(study.memo.problem, "optcnn", study)
+    document = msgpack.unpackb(checkpoint.write(study.candidates, best))
+    del document["detours"]
+    assert checkpoint.read(msgpack.packb({**document, **older})).detours == frozenset()
 
 
 def test_slow_links_are_taken_to_be_about_as_wide_as_the_way_around() -> None:
@@ -189,13 +178,13 @@ def test_slow_links_are_taken_to_be_about_as_wide_as_the_way_around() -> None:
 
 
 def test_it_is_remembered_apart() -> None:
-    """The same layouts with and without relays are two things to simulate."""
+    """The same layouts with and without detours are two things to simulate."""
     problem, strategy = fan(4, 64)
     study = Study(problem)
-    found = add_relays(study, strategy)
+    found = add_detours(study, strategy)
     assert isinstance(found, Strategy)
     assert (
         study.scorer.score(found)
         < study.scorer.score(strategy)
-        == study.scorer.score(replace(found, relays={}))
+        == study.scorer.score(replace(found, detours=frozenset()))
     )
