@@ -30,12 +30,12 @@ from edgepart.cli.output import note, say, table
 from edgepart.planner.devices.cluster import Cluster, Device, Link
 from edgepart.planner.errors import EdgepartError
 from edgepart.planner.layout.strategy import Problem
-from edgepart.planner.lowering.evidence import devices_used, divided
+from edgepart.planner.lowering.evidence import count_devices, divided_operators
 from edgepart.planner.lowering.lower import lower, make_plan
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.planner import best_strategy
-from edgepart.planner.plans.check import check
+from edgepart.planner.plans.check import check_plan
 from edgepart.planner.search.study import Study
 
 SHARES: Mapping[int, tuple[float, ...]] = {
@@ -136,14 +136,14 @@ def _auto(graph: Graph, count: int, search_s: float, compiler: Compiler) -> tupl
     study = Study(problem)
     strategy = best_strategy(problem, AUTO, study)
     accesses = study.memo.coarse.accesses
-    plan = check(
+    plan = check_plan(
         make_plan(problem, strategy, model_digest="", cost=study.memo.cost, accesses=accesses), graph
     )
     draft = lower(problem, strategy, accesses)
     return (
         LocalRun(plan, graph, compiler=compiler),
-        len(divided(draft, strategy, accesses)),
-        devices_used(draft),
+        len(divided_operators(draft, strategy, accesses)),
+        count_devices(draft),
     )
 
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from benchmarks.machine import as_markdown
 from benchmarks.page import replaced
 from edgepart.cli.output import table
-from edgepart.planner.figures import figure
+from edgepart.planner.figures import format_figure
 
 BEGIN, END = "<!-- figures: written by `make models` -->", "<!-- end of figures -->"
 
@@ -144,7 +144,7 @@ def notes(cells: Cells) -> Iterator[str]:
             f"what is allowed: {', '.join(little)}."
         )
     wide = [cell for cell in cells.values() if cell.allowed is not None and cell.model not in little]
-    for allowed, named in _grouped(wide, lambda cell: figure(cell.allowed or 0)).items():
+    for allowed, named in _grouped(wide, lambda cell: format_figure(cell.allowed or 0)).items():
         models = dict.fromkeys(name.partition(" ")[0] for name in named)
         yield f"Computed in less than float32, where {allowed} is allowed: {', '.join(models)}."
 

@@ -33,10 +33,10 @@ from edgepart.agent.workers.supervisor import Workers
 from edgepart.planner.devices.cluster import Cluster
 from edgepart.planner.errors import InternalError
 from edgepart.planner.layout.strategy import Problem
-from edgepart.planner.model.blobs import cut
+from edgepart.planner.model.blobs import pack_constant
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.planner import choose
+from edgepart.planner.planner import choose_plan
 from edgepart.planner.plans.plan import GATEWAY, Plan
 
 SHARED_BYTES = 1 << 34
@@ -86,12 +86,12 @@ class OneDevice:
     def __init__(self, graph: Graph, threads: int) -> None:
         device = probe_device("here", threads)
         problem = Problem(graph, Cluster((device,)), device.name)
-        self.plan: Plan = choose(problem, "single", "0" * 64)[0]
+        self.plan: Plan = choose_plan(problem, "single", "0" * 64)[0]
         program = self.plan.programs[device.name]
         self._folder = tempfile.TemporaryDirectory(prefix="edgepart-")
         store = Store(Path(self._folder.name) / "store")
         for ref in {ref.digest: ref for segment in program.segments for ref in segment.weights}.values():
-            store.put_bytes(cut(graph.constants[ref.source], ref.region).tobytes())
+            store.put_bytes(pack_constant(graph.constants[ref.source], ref.region).tobytes())
         settings = WorkerSettings(store.root, Path(self._folder.name) / "compiled", 0, threads)
         self._workers = Workers(settings, SHARED_BYTES)
         self._executor = Executor(self._take)

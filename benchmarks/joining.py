@@ -29,7 +29,8 @@ from benchmarks.serving import client_of, deploy, settle
 from benchmarks.work import pack
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli.local import LocalCluster
-from edgepart.cli.output import print_json, say, seconds
+from edgepart.cli.output import print_json, say
+from edgepart.planner.figures import format_seconds
 from edgepart.planner.model.load import load_graph
 
 SERVING = ("box-1", "box-2")
@@ -135,8 +136,11 @@ def main() -> None:
     print_json(found)
     before, during = found["before"], found["during"]
     if during["requests"]:
-        text = f"p50 {seconds(before['p50'])} -> {seconds(during['p50'])}, p99 {seconds(before['p99'])} -> "
-        say(f"{text}{seconds(during['p99'])} while {given.megabytes} MB came in {found['fetch_s']:.1f} s")
+        text = f"p50 {format_seconds(before['p50'])} -> {format_seconds(during['p50'])}, "
+        text += f"p99 {format_seconds(before['p99'])} -> "
+        say(
+            f"{text}{format_seconds(during['p99'])} while {given.megabytes} MB came in {found['fetch_s']:.1f} s"
+        )
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ from rich.table import Table
 
 from benchmarks.emulated import Case, Row, each, hosts
 from benchmarks.machine import describe, sentence, show_table
-from edgepart.cli.output import nbytes, note, seconds
+from edgepart.cli.output import note
+from edgepart.planner.figures import format_bytes, format_seconds
 
 MODELS = ("vgg19", "resnet50", "inception_v1", "yolo_640")
 COUNTS = (2, 4)
@@ -61,13 +62,13 @@ def latencies(rows: Sequence[Row]) -> Table:
             " ".join(f"{slow:g}" for slow in row.slow) if len(set(row.slow)) > 1 else str(len(row.slow)),
             f"{row.speedup:.2f}x",
             f"{row.speedup / row.ideal:.0%}",
-            seconds(row.latency_s),
-            seconds(row.bare_s),
-            seconds(row.predicted_s),
-            seconds(busiest_s),
-            seconds(row.latency_s - busiest_s),
+            format_seconds(row.latency_s),
+            format_seconds(row.bare_s),
+            format_seconds(row.predicted_s),
+            format_seconds(busiest_s),
+            format_seconds(row.latency_s - busiest_s),
             str(row.syncs),
-            nbytes(row.moved_bytes),
+            format_bytes(row.moved_bytes),
             f"{row.largest_difference:.0e}",
         )
     return found

@@ -19,7 +19,8 @@ from typing import Any
 from benchmarks import executor, gateway, idle
 from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import LIGHT
-from edgepart.cli.output import nbytes, note, say, seconds, table
+from edgepart.cli.output import note, say, table
+from edgepart.planner.figures import format_bytes, format_seconds
 
 PAIRS = 41
 PARTS = ("idle", "executor", "gateway")
@@ -53,8 +54,8 @@ def executor_part(models: Sequence[str]) -> tuple[Block, Rows]:
         (
             one.model,
             str(one.threads),
-            seconds(one.bare_s),
-            seconds(one.executor_s),
+            format_seconds(one.bare_s),
+            format_seconds(one.executor_s),
             percent(one.ratio - 1),
             f"{percent(one.spread[0] - 1)} to {percent(one.spread[1] - 1)}",
             percent(one.cpu_ratio - 1),
@@ -85,13 +86,13 @@ def gateway_part(models: Sequence[str]) -> tuple[Block, Rows]:
         (
             one.model,
             str(one.threads),
-            seconds(one.executor_s),
-            seconds(one.lean_s),
+            format_seconds(one.executor_s),
+            format_seconds(one.lean_s),
             f"{one.added_s * 1e3:.2f} ms",
             f"{one.outside_s * 1e3:.2f} ms",
-            seconds(one.client_s),
+            format_seconds(one.client_s),
             f"{one.client_added_s * 1e3:.2f} ms",
-            nbytes(one.request_bytes),
+            format_bytes(one.request_bytes),
         )
         for one in found
     )
@@ -116,8 +117,8 @@ def idle_part() -> tuple[Block, Rows]:
         (
             one.members,
             f"{one.core:.2%}",
-            nbytes(one.resident_bytes),
-            nbytes(one.own_share_bytes),
+            format_bytes(one.resident_bytes),
+            format_bytes(one.own_share_bytes),
             str(one.threads),
             f"{one.switches_per_s:.0f}",
         )

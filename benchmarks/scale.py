@@ -30,9 +30,10 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from benchmarks.machine import describe, sentence, show_table
-from edgepart.cli.output import nbytes, note, say, seconds, table
+from edgepart.cli.output import note, say, table
 from edgepart.planner.access import accesses
 from edgepart.planner.devices.cluster import Cluster, Device, Link
+from edgepart.planner.figures import format_bytes, format_seconds
 from edgepart.planner.layout.strategy import Problem, Strategy
 from edgepart.planner.lowering.lower import make_plan
 from edgepart.planner.model.graph import Graph
@@ -229,7 +230,7 @@ def _planned(memo: Memo, strategy: Strategy, sketch: bool) -> tuple[None, str]:
     )
     segments = [segment for program in made.programs.values() for segment in program.segments]
     size = sum(len(segment.model) for segment in segments)
-    return None, f"{len(segments)} segments, {len(made.transfers)} transfers, {nbytes(size)} of models"
+    return None, f"{len(segments)} segments, {len(made.transfers)} transfers, {format_bytes(size)} of models"
 
 
 def in_child(path: Path, profiled: str | None) -> list[Measured]:
@@ -264,7 +265,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = in_child(path, options.profile)
     say(f"On {sentence()}, one core.")
     rows = [
-        (one.step, seconds(one.seconds), seconds(one.cpu_s), nbytes(one.peak_bytes), one.detail)
+        (
+            one.step,
+            format_seconds(one.seconds),
+            format_seconds(one.cpu_s),
+            format_bytes(one.peak_bytes),
+            one.detail,
+        )
         for one in (*found, *totals(found))
     ]
     columns = ("step", "time", "CPU time", "peak memory", "made")

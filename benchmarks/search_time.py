@@ -26,8 +26,9 @@ from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import light
 from benchmarks.scale import transformer
 from edgepart.agent.planwork.garbage_collection import collect_rarely
-from edgepart.cli.output import note, say, seconds, table
+from edgepart.cli.output import note, say, table
 from edgepart.planner.devices.cluster import Cluster, Device, Link
+from edgepart.planner.figures import format_seconds
 from edgepart.planner.layerwise.byte_costs import ByteCosts
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model.graph import Graph
@@ -173,9 +174,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             str(one.operators),
             str(one.devices),
             one.strategy,
-            seconds(one.search_s),
-            seconds(one.simulate_s),
-            seconds(one.predicted_s),
+            format_seconds(one.search_s),
+            format_seconds(one.simulate_s),
+            format_seconds(one.predicted_s),
             one.detail,
         )
         for one in made

@@ -20,8 +20,9 @@ from statistics import median
 
 from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import light
-from edgepart.cli.output import note, say, seconds, table
+from edgepart.cli.output import note, say, table
 from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium
+from edgepart.planner.figures import format_seconds
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.planner import best_strategy
@@ -29,7 +30,7 @@ from edgepart.planner.plans.plan import GATEWAY, Receive, Send
 from edgepart.planner.plans.timeline import Compute, MessageTimes, TimedSchedule
 from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import run_schedule
-from edgepart.planner.simulation.throughput import default_in_flight, run_requests, stream
+from edgepart.planner.simulation.throughput import default_in_flight, run_requests, simulate_stream
 
 TARGET_S = 2.0
 TRIES = 3
@@ -159,9 +160,11 @@ def real_ones() -> Iterator[Measured]:
     what = "resnet50 along its rows"
     yield measure(what, schedule, 8, 1, lambda: run_schedule(schedule, cluster, "d0"))
     flying = default_in_flight(cluster)
-    many = stream(found, cluster, "d0", flying)
+    many = simulate_stream(found, cluster, "d0", flying)
     what = f"{what}, {many.in_flight} in flight"
-    yield measure(what, schedule, 8, len(many.answers_s), lambda: stream(found, cluster, "d0", flying))
+    yield measure(
+        what, schedule, 8, len(many.answers_s), lambda: simulate_stream(found, cluster, "d0", flying)
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -181,8 +184,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{one.devices}",
             f"{one.steps * one.requests:,}",
             f"{one.messages * one.requests:,}",
-            seconds(one.cpu_s),
-            seconds(one.wall_s),
+            format_seconds(one.cpu_s),
+            format_seconds(one.wall_s),
             f"{one.ratio:.2f}" if one in big else "",
         )
         for one in found

@@ -18,7 +18,7 @@ from rich.table import Table
 from benchmarks.emulated import Case, Row
 from benchmarks.latency import arguments, measured, numbers, write
 from benchmarks.machine import sentence, show_table
-from edgepart.cli.output import seconds
+from edgepart.planner.figures import format_seconds
 
 COUNT = 120
 """Requests of a row; the slowest hundredth is of them."""
@@ -39,9 +39,9 @@ def table(rows: Sequence[Row]) -> Table:
             f"{row.answers_per_s:.2f}",
             f"{row.gain:.2f}x",
             f"{row.gain / row.ideal:.0%}",
-            seconds(float(p50)),
-            seconds(float(p99)),
-            seconds(row.bare_s),
+            format_seconds(float(p50)),
+            format_seconds(float(p99)),
+            format_seconds(row.bare_s),
             row.strategy,
         )
     return found

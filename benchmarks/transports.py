@@ -25,7 +25,8 @@ from benchmarks.models import light, sample_inputs
 from benchmarks.mosquitto import Mosquitto
 from benchmarks.serving import client_of
 from edgepart.cli.local import LocalAgent, LocalCluster, edgepart
-from edgepart.cli.output import nbytes, note, say, seconds, table
+from edgepart.cli.output import note, say, table
+from edgepart.planner.figures import format_bytes, format_seconds
 from edgepart.planner.model.load import load_graph
 
 SIZES = [1 << 10, 64 << 10, 1 << 20, 8 << 20]
@@ -87,9 +88,9 @@ def show(trips: list[wires.Trips], served: list[Served], markdown: bool) -> None
     columns = ("message", "way", "there and back", "of TCP", "MB/s one way", "sender's CPU ms/MB")
     messages = [
         (
-            nbytes(one.nbytes),
+            format_bytes(one.nbytes),
             one.way,
-            seconds(one.trip_s),
+            format_seconds(one.trip_s),
             f"{one.trip_s / plain[one.nbytes].trip_s:.1f}x",
             f"{one.bytes_per_s / 1e6:.0f}",
             f"{one.cpu_s_per_mb * 1e3:.1f}",
@@ -103,7 +104,7 @@ def show(trips: list[wires.Trips], served: list[Served], markdown: bool) -> None
         (
             one.model,
             one.way,
-            seconds(one.latency_s),
+            format_seconds(one.latency_s),
             f"{one.latency_s / served[0].latency_s:.2f}x",
             str(one.wrong),
         )

@@ -22,10 +22,10 @@ from edgepart.cli.options import (
     State,
     target_of,
 )
-from edgepart.cli.output import console, print_json, progress, seconds, table
+from edgepart.cli.output import console, print_json, progress, table
 from edgepart.cli.verification import measured_report, of_plan, show
 from edgepart.planner.errors import ClusterError, EdgepartError
-from edgepart.planner.figures import figure
+from edgepart.planner.figures import format_figure, format_seconds
 
 if TYPE_CHECKING:
     from edgepart.cli.client import Client, Reply
@@ -190,14 +190,14 @@ def _show(document: Mapping[str, Any]) -> None:
         ("requests", f"{requests['sent']} sent, {requests['answered']} answered, {requests['lost']} lost"),
         (
             "throughput",
-            f"{figure(document['requests_per_s'], 4)} requests/s at concurrency {document['concurrency']}",
+            f"{format_figure(document['requests_per_s'], 4)} requests/s at concurrency {document['concurrency']}",
         ),
     ]
     if latency:
-        rows += [(f"latency {key}", seconds(latency[key])) for key in ("p50", "p90", "p99", "max")]
+        rows += [(f"latency {key}", format_seconds(latency[key])) for key in ("p50", "p90", "p99", "max")]
     rows += [
-        ("predicted", f"{seconds(document['predicted_latency_s'])} for one request alone"),
-        ("longest gap", f"{seconds(document['longest_gap_s'])} between two answers"),
+        ("predicted", f"{format_seconds(document['predicted_latency_s'])} for one request alone"),
+        ("longest gap", f"{format_seconds(document['longest_gap_s'])} between two answers"),
         ("run again", f"{document['replays']} by agents, {document['retries']} by this client"),
         ("answers", _sameness(document)),
     ]
@@ -209,4 +209,4 @@ def _show(document: Mapping[str, Any]) -> None:
 def _sameness(document: Mapping[str, Any]) -> str:
     if not document["answers_equal"]:
         return "differ for the same inputs"
-    return f"the same each time (within {figure(document['max_abs_diff'])})"
+    return f"the same each time (within {format_figure(document['max_abs_diff'])})"

@@ -14,7 +14,7 @@ import typer
 from edgepart.cli.options import Json, TransferDtype, check_there
 from edgepart.cli.output import note, print_json, progress, say, shape, table
 from edgepart.planner.errors import EdgepartError
-from edgepart.planner.plans.reduced_precision import EXACT, checked
+from edgepart.planner.plans.reduced_precision import EXACT, check_kind
 
 if TYPE_CHECKING:
     from edgepart.agent.verify.reference import Reference
@@ -78,11 +78,11 @@ def check(
     from edgepart.agent.verify.reference import make_reference
     from edgepart.agent.verify.rehearsal import Rehearsal
     from edgepart.agent.verify.sample_inputs import random_inputs
-    from edgepart.planner.model.assumed_shapes import load_assuming
+    from edgepart.planner.model.assumed_shapes import load_with_likely_shapes
 
     check_there(model)
-    graph, _ = load_assuming(model, parse_shapes(given or []))
-    rounding = checked(transfer_dtype, "--transfer-dtype")
+    graph, _ = load_with_likely_shapes(model, parse_shapes(given or []))
+    rounding = check_kind(transfer_dtype, "--transfer-dtype")
     for text in graph.notes:
         note(f"note: {text}")
     inputs = random_inputs(graph, seed)

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgepart.cli.options import Json
-from edgepart.cli.output import console, nbytes, print_json, seconds, table
+from edgepart.cli.output import console, print_json, table
 from edgepart.planner.errors import ClusterError
+from edgepart.planner.figures import format_bytes, format_seconds
 from edgepart.planner.report.sentences import headline
 
 if TYPE_CHECKING:
@@ -95,9 +96,9 @@ class Story:
                 f"{device['flops'] / total:.0%}",
                 shared.get(name, "-"),
                 str(device["segments"]),
-                nbytes(device["from_gateway_bytes"]),
-                nbytes(device["received_bytes"]),
-                nbytes(device["to_gateway_bytes"]),
+                format_bytes(device["from_gateway_bytes"]),
+                format_bytes(device["received_bytes"]),
+                format_bytes(device["to_gateway_bytes"]),
             )
             for name, device in plan["devices"].items()
         ]
@@ -188,7 +189,7 @@ class Demo:
                     lambda: victim.name not in self._devices(), "a plan without the dead device"
                 )
                 self._story.say(
-                    f"A plan without {victim.name} serves {seconds(time.monotonic() - killed_at)} later."
+                    f"A plan without {victim.name} serves {format_seconds(time.monotonic() - killed_at)} later."
                 )
                 await running.answers(ANSWERS)
             self._story.plan(self._plan(DETECTOR))
@@ -206,7 +207,7 @@ class Demo:
         tally = self._tally
         self._story.say(
             f"Requests: {tally.sent} sent, {tally.answered} answered, {len(tally.lost)} lost, {tally.wrong} wrong, "
-            f"{tally.replays} run again; longest gap between answers {seconds(tally.longest_gap_s)}."
+            f"{tally.replays} run again; longest gap between answers {format_seconds(tally.longest_gap_s)}."
         )
 
     def _document(self, text_alone: list[str]) -> dict[str, Any]:

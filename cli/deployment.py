@@ -27,13 +27,14 @@ from edgepart.cli.options import (
     parse_duration,
     target_of,
 )
-from edgepart.cli.output import console, note, print_json, progress, say, seconds
+from edgepart.cli.output import console, note, print_json, progress, say
 from edgepart.cli.plan_text import device_table
 from edgepart.cli.query import fetch
 from edgepart.planner.errors import ClusterError, EdgepartError, StillGoing, UsageError
-from edgepart.planner.plans.reduced_precision import EXACT, checked
+from edgepart.planner.figures import format_seconds
+from edgepart.planner.plans.reduced_precision import EXACT, check_kind
 from edgepart.planner.report.sentences import headline
-from edgepart.planner.vocabulary import AXES, OBJECTIVES, STRATEGIES, one_of
+from edgepart.planner.vocabulary import AXES, OBJECTIVES, STRATEGIES, check_word
 
 if TYPE_CHECKING:
     from edgepart.cli.client import Client
@@ -127,16 +128,16 @@ def deploy(
     called = name or default_name(model)
     options = DeployOptions(
         shapes=parse_shapes(shape or []),
-        objective=one_of(objective, OBJECTIVES, "--objective"),
-        strategy=one_of(strategy, STRATEGIES, "--strategy"),
-        axis=None if axis is None else one_of(axis, AXES, "--axis"),
+        objective=check_word(objective, OBJECTIVES, "--objective"),
+        strategy=check_word(strategy, STRATEGIES, "--strategy"),
+        axis=None if axis is None else check_word(axis, AXES, "--axis"),
         devices=tuple(part.strip() for part in (devices or "").split(",") if part.strip()),
         memory_limit_bytes=None
         if memory_limit is None
         else parse_bytes(memory_limit, option="--memory-limit"),
         bindings=bindings,
         search_budget_s=None if search_budget is None else _search_budget_s(search_budget),
-        transfer_dtype=checked(transfer_dtype, "--transfer-dtype"),
+        transfer_dtype=check_kind(transfer_dtype, "--transfer-dtype"),
     )
     patience = DeployPatience(parse_duration(timeout, "--timeout"), timeout) if wait else None
     note(f"reading {model}")
@@ -284,7 +285,7 @@ def _print_served(result: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
     for text in result.get("notes", ()):
         note(f"note: {text}")
     latency_s = result.get("predicted_latency_s")
-    predicted = f" Predicted for one request: {seconds(latency_s)}." if latency_s else ""
+    predicted = f" Predicted for one request: {format_seconds(latency_s)}." if latency_s else ""
     say(f"{result['name']} is served by {', '.join(result.get('devices', ()))}.{predicted}", prose=True)
     if plan.get("devices"):
         say("")

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgepart.cli.options import Agent, AgentTarget, Deadline, DeployedName, Input, Json, State, target_of
-from edgepart.cli.output import console, note, print_json, say, seconds, shape, table
+from edgepart.cli.output import console, note, print_json, say, shape, table
 from edgepart.planner.errors import UsageError
+from edgepart.planner.figures import format_seconds
 
 if TYPE_CHECKING:
     from edgepart.cli.client import Reply
@@ -86,7 +87,7 @@ def _print(answer: Reply) -> None:
     ]
     console().print(table(("output", "type", "shape", "values"), rows))
     again = f", run {answer.replays + 1} times" if answer.replays else ""
-    note(f"answered in {seconds(answer.seconds)} by the plan of epoch {answer.epoch}{again}")
+    note(f"answered in {format_seconds(answer.seconds)} by the plan of epoch {answer.epoch}{again}")
 
 
 async def _infer(target: AgentTarget, name: str, given: Sequence[str], timeout_s: float) -> Reply:

@@ -10,30 +10,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edgepart.planner.errors import EdgepartError, Infeasible, InternalError, Removed, StillGoing, UsageError
-from edgepart.planner.figures import nbytes, seconds
+from edgepart.planner.figures import format_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-
-__all__ = [
-    "FAILED",
-    "GOES_ON",
-    "WRONG_USAGE",
-    "ProgressBar",
-    "console",
-    "exit_status",
-    "nbytes",
-    "note",
-    "print_error",
-    "print_json",
-    "progress",
-    "say",
-    "seconds",
-    "shape",
-    "table",
-]
 
 FAILED, WRONG_USAGE, GOES_ON = 1, 2, 3
 """Exit statuses; 0 is success. GOES_ON: the time to wait is up, and the work goes on."""
@@ -116,7 +98,7 @@ def progress(units: Mapping[str, str]) -> Iterator[ProgressBar]:
         def update(stage: str, done: float, total: float) -> None:
             part = ""
             if total and units.get(stage) == "bytes":
-                part = f"{nbytes(done)} of {nbytes(total)}"
+                part = f"{format_bytes(done)} of {format_bytes(total)}"
             elif total:
                 part = f"{done:.0f} of {total:.0f}"
             bars.update(task, description=stage, completed=done, total=total or None, part=part)

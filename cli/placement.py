@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgepart.cli.output import nbytes, say, seconds, table
+from edgepart.cli.output import say, table
 from edgepart.planner.errors import Infeasible, ModelError, NotInstalled
-from edgepart.planner.figures import figure
+from edgepart.planner.figures import format_bytes, format_figure, format_seconds
 
 if TYPE_CHECKING:
     from edgepart.planner.placing.problem.workload import Workload
@@ -112,8 +112,8 @@ def _said(objective: str, value_s: float) -> str:
     ('12.1 ms', '100/s')
     """
     if objective == "latency":
-        return seconds(value_s)
-    return f"{figure(1 / value_s, 4)}/s" if value_s else "any rate"
+        return format_seconds(value_s)
+    return f"{format_figure(1 / value_s, 4)}/s" if value_s else "any rate"
 
 
 def _print_comparison(document: Mapping[str, Any], reasons: bool) -> None:
@@ -134,7 +134,7 @@ def _print_comparison(document: Mapping[str, Any], reasons: bool) -> None:
                 "" if bound is None else _said(objective, bound),
                 "" if gap is None else f"{gap:.1%}",
                 str(len(row["devices"])),
-                seconds(row["search_s"]),
+                format_seconds(row["search_s"]),
             )
         )
     say(f"{document['workload']}")
@@ -148,11 +148,13 @@ def _print_answer(workload: Workload, document: Mapping[str, Any]) -> None:
     objective = document["objective"]
     bound = document["bound_s"]
     proved = (
-        "" if bound is None else f"; nothing can be below {seconds(bound)} (a gap of {document['gap']:.1%})"
+        ""
+        if bound is None
+        else f"; nothing can be below {format_seconds(bound)} (a gap of {document['gap']:.1%})"
     )
-    value = f"{seconds(document['value_s'])} {'for a sample' if objective == 'latency' else 'between two samples'}"
+    value = f"{format_seconds(document['value_s'])} {'for a sample' if objective == 'latency' else 'between two samples'}"
     say(
-        f"{workload.name} · {document['strategy']}: {value}{proved}, found in {seconds(document['search_s'])}"
+        f"{workload.name} · {document['strategy']}: {value}{proved}, found in {format_seconds(document['search_s'])}"
     )
     _show(_devices(workload, document))
     if len(workload.tasks) <= FEW:
@@ -177,8 +179,10 @@ def _devices(workload: Workload, document: Mapping[str, Any]) -> Any:
         moved = [
             sum(t["end_s"] - t["start_s"] for t in sent if t[end] == machine.name) for end in ("from", "to")
         ]
-        kept = nbytes(sum(task.memory_bytes for task in here))
-        rows.append((machine.name, str(len(here)), seconds(compute_s), *map(seconds, moved), kept))
+        kept = format_bytes(sum(task.memory_bytes for task in here))
+        rows.append(
+            (machine.name, str(len(here)), format_seconds(compute_s), *map(format_seconds, moved), kept)
+        )
     columns = ("device", "nodes", "computes", "sends", "receives", "keeps")
     if not sent and document["objective"] != "latency":
         return table(
@@ -197,5 +201,7 @@ def _nodes(document: Mapping[str, Any]) -> Any:
         )
     order = sorted(where, key=lambda name: starts[name])
     return table(
-        ("node", "on", "from"), [(name, where[name], seconds(starts[name])) for name in order], ("from",)
+        ("node", "on", "from"),
+        [(name, where[name], format_seconds(starts[name])) for name in order],
+        ("from",),
     )

@@ -15,17 +15,17 @@ import typer
 
 from edgepart.agent.planwork.garbage_collection import collect_rarely
 from edgepart.cli.options import Agent, Json, State, TransferDtype, target_of
-from edgepart.cli.output import console, nbytes, say, seconds
+from edgepart.cli.output import console, say
 from edgepart.cli.placement import is_workload, place
 from edgepart.cli.placement import read as read_workload
 from edgepart.cli.plan_inputs import problem_of
 from edgepart.cli.plan_text import device_table, say_reasons
 from edgepart.cli.verification import is_deployment, show, verify_here, verify_live
 from edgepart.planner.errors import NotInstalled, UsageError
-from edgepart.planner.figures import figure
-from edgepart.planner.plans.reduced_precision import EXACT, checked
+from edgepart.planner.figures import format_bytes, format_figure, format_seconds
+from edgepart.planner.plans.reduced_precision import EXACT, check_kind
 from edgepart.planner.report.sentences import headline
-from edgepart.planner.vocabulary import OBJECTIVES, STRATEGIES, one_of
+from edgepart.planner.vocabulary import OBJECTIVES, STRATEGIES, check_word
 
 if TYPE_CHECKING:
     from edgepart.planner.layout.strategy import Problem, Strategy
@@ -167,13 +167,13 @@ def plan(
     if verify and is_deployment(model):
         _print_verified(verify_live(target_of(agent, state), str(model)), as_json)
         return
-    one_of(strategy, STRATEGIES, "--strategy")
-    one_of(objective, OBJECTIVES, "--objective")
+    check_word(strategy, STRATEGIES, "--strategy")
+    check_word(objective, OBJECTIVES, "--objective")
     collect_rarely()
     problem = problem_of(
         model, cluster, shape or (), devices, gateway, memory_limit or (), objective, axis, budget
     )
-    rounding = checked(transfer_dtype, "--transfer-dtype")
+    rounding = check_kind(transfer_dtype, "--transfer-dtype")
     problem = replace(
         problem, borders_first=borders_first, relays=relays, transfer_dtype=rounding, fusion=fusion
     )
@@ -260,8 +260,8 @@ def _print_plan(document: Mapping[str, Any], printing: PlanPrinting) -> None:
         print(json.dumps(document))
         return
     out, rate = console(soft_wrap=False), document["predicted_throughput_per_s"]
-    many = f", {figure(rate, 4)} requests/s with many in flight" if rate else ""
-    latency = seconds(document["predicted_latency_s"], 4)
+    many = f", {format_figure(rate, 4)} requests/s with many in flight" if rate else ""
+    latency = format_seconds(document["predicted_latency_s"], 4)
     out.print(
         Text.assemble(
             (document["model"], "bold"),
@@ -271,7 +271,9 @@ def _print_plan(document: Mapping[str, Any], printing: PlanPrinting) -> None:
         )
     )
     if single := document["baselines"]["single"]:
-        out.print(f"best single device: {seconds(single['predicted_latency_s'], 4)} on {single['device']}")
+        out.print(
+            f"best single device: {format_seconds(single['predicted_latency_s'], 4)} on {single['device']}"
+        )
     out.print()
     out.print(device_table(document["devices"]))
     out.print()
@@ -301,15 +303,20 @@ class Offer:
 
 
 def _offer(problem: Problem, name: str) -> Offer:
-    from edgepart.planner.planner import choose, single
-    from edgepart.planner.report.document import summary
+    from edgepart.planner.planner import best_single_device, choose_plan
+    from edgepart.planner.report.document import plan_document
 
     study = _study(problem)
     start = time.perf_counter()
-    made, simulation, strategy = choose(problem, name, study=study)
+    made, simulation, strategy = choose_plan(problem, name, study=study)
     seconds = time.perf_counter() - start
-    document = summary(
-        made, simulation, graph=problem.graph, strategy=strategy, search_s=seconds, single=single(study)
+    document = plan_document(
+        made,
+        simulation,
+        graph=problem.graph,
+        strategy=strategy,
+        search_s=seconds,
+        single=best_single_device(study),
     )
     return Offer(made, simulation, strategy, document)
 
@@ -369,11 +376,11 @@ def _print_comparison(document: dict[str, Any], printing: PlanPrinting) -> None:
             continue
         table.add_row(
             name,
-            seconds(row["predicted_latency_s"], 4),
-            figure(row["predicted_throughput_per_s"] or 0, 4),
+            format_seconds(row["predicted_latency_s"], 4),
+            format_figure(row["predicted_throughput_per_s"] or 0, 4),
             str(len(row["devices"])),
-            nbytes(row["sent_bytes"]),
-            nbytes(row["peak_memory_bytes"]),
+            format_bytes(row["sent_bytes"]),
+            format_bytes(row["peak_memory_bytes"]),
             style="bold" if name in best else None,
         )
     out = console(soft_wrap=False)
@@ -391,8 +398,8 @@ def _verdict(document: Mapping[str, Any], best: Set[str]) -> str:
         return "No strategy has a plan that fits."
     names, row = ", ".join(sorted(best)), document["strategies"][min(best)]
     if document["objective"] == "throughput":
-        return f"The most requests: {figure(row['predicted_throughput_per_s'] or 0, 4)} a second, by {names}."
-    return f"The fastest: {seconds(row['predicted_latency_s'], 4)}, by {names}."
+        return f"The most requests: {format_figure(row['predicted_throughput_per_s'] or 0, 4)} a second, by {names}."
+    return f"The fastest: {format_seconds(row['predicted_latency_s'], 4)}, by {names}."
 
 
 def _best(document: Mapping[str, Any]) -> set[str]:

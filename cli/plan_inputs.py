@@ -35,7 +35,7 @@ def problem_of(
 ) -> Problem:
     """The planning problem that the options describe. UsageError for wrong options, ModelError for a wrong model."""
     from edgepart.planner.layout.strategy import Problem
-    from edgepart.planner.model.assumed_shapes import load_assuming
+    from edgepart.planner.model.assumed_shapes import load_with_likely_shapes
 
     check_there(model)
     bound = dict(shape_option(text) for text in shapes)
@@ -43,7 +43,7 @@ def problem_of(
     if devices:
         found = found.only(tuple(name.strip() for name in devices.split(",") if name.strip()))
     names = [device.name for device in found.devices]
-    graph, _ = load_assuming(model, bound)
+    graph, _ = load_with_likely_shapes(model, bound)
     entry = gateway or (entry if entry in names else names[0])
     return Problem(graph, found, entry, objective, axis, limits_option(limits, names), budget)
 
@@ -51,7 +51,7 @@ def problem_of(
 def read_cluster(path: Path | None) -> tuple[Cluster, str]:
     """The cluster of a cluster.json, and the gateway that it names ("" where it names none). Without a file, it measures
     this machine. UsageError says what is wrong with the file."""
-    from edgepart.planner.devices.cluster import Cluster, from_json
+    from edgepart.planner.devices.cluster import Cluster, cluster_from_json
 
     if path is None:
         import os
@@ -63,7 +63,7 @@ def read_cluster(path: Path | None) -> tuple[Cluster, str]:
         return Cluster((probe_device(platform.node() or "here", os.cpu_count() or 1),)), ""
     try:
         document = parse_json(path.read_text())
-        return from_json(document), str(document.get("gateway") or "")
+        return cluster_from_json(document), str(document.get("gateway") or "")
     except OSError as error:
         raise UsageError(f"--cluster {path}: {error.strerror}; give the path of a cluster.json") from error
     except ValueError as error:

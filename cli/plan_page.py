@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
-from edgepart.planner.figures import figure, nbytes, seconds
+from edgepart.planner.figures import format_bytes, format_figure, format_seconds
 from edgepart.planner.layers.coarsen import layers
 from edgepart.planner.layout.strategy import Problem, Strategy
 from edgepart.planner.plans.plan import GATEWAY, Plan
@@ -71,15 +71,15 @@ def _cards(document: Mapping[str, Any], plan: Plan) -> str:
     single = document["baselines"]["single"]
     replicas = [(f"{len(plan.replicas)}", "replicas: a request goes to one")] if plan.replicas else []
     cards = [
-        (seconds(document["predicted_latency_s"], 4), "latency"),
-        (f"{figure(document['predicted_throughput_per_s'] or 0)} /s", "throughput, many in flight"),
+        (format_seconds(document["predicted_latency_s"], 4), "latency"),
+        (f"{format_figure(document['predicted_throughput_per_s'] or 0)} /s", "throughput, many in flight"),
         (f"{len(plan.programs)}", "devices"),
         *replicas,
         (f"{plan.syncs}", "messages between devices"),
     ]
     if single:
         alone_s, mine = single["predicted_latency_s"], document["predicted_latency_s"]
-        cards.insert(1, (seconds(alone_s, 4), f"best single device ({single['device']})"))
+        cards.insert(1, (format_seconds(alone_s, 4), f"best single device ({single['device']})"))
         if mine:
             cards.insert(2, (f"{alone_s / mine:.2f}x", "speed-up"))
     return (
@@ -95,9 +95,10 @@ def _cards(document: Mapping[str, Any], plan: Plan) -> str:
 def _table(document: Mapping[str, Any], colours: Mapping[str, str]) -> str:
     rows = []
     for name, row in document["devices"].items():
-        cells = [seconds(row["compute_s"], 4)]
+        cells = [format_seconds(row["compute_s"], 4)]
         cells += [
-            nbytes(row[k]) for k in ("sent_bytes", "received_bytes", "weight_bytes", "peak_memory_bytes")
+            format_bytes(row[k])
+            for k in ("sent_bytes", "received_bytes", "weight_bytes", "peak_memory_bytes")
         ]
         cells.append(str(row["segments"]))
         rows.append(
@@ -129,7 +130,7 @@ def _timeline(plan: Plan, simulation: Simulation, colours: Mapping[str, str], ga
             wide = max(x(bar.stop_s) - x(bar.start_s), 0.6)
             parts.append(
                 f'<rect x="{x(bar.start_s):.2f}" y="{top}" width="{wide:.2f}" height="{tall}" fill="{fill}" rx="1.5">'
-                f"<title>{escape(name)}: {bar.kind} {escape(bar.what)}, {seconds(bar.stop_s - bar.start_s)}"
+                f"<title>{escape(name)}: {bar.kind} {escape(bar.what)}, {format_seconds(bar.stop_s - bar.start_s)}"
                 "</title></rect>"
             )
     inner = [t for t in plan.transfers if GATEWAY not in (t.source, t.target)]
@@ -140,7 +141,7 @@ def _timeline(plan: Plan, simulation: Simulation, colours: Mapping[str, str], ga
         parts.append(
             f'<line x1="{x(start):.2f}" y1="{lanes[t.source] + (33 if down else 0)}" x2="{x(stop):.2f}" '
             f'y2="{lanes[t.target] + (0 if down else 33)}" stroke="{colours[t.source]}" stroke-width="1" '
-            f'opacity=".55"><title>{escape(t.source)} to {escape(t.target)}: {nbytes(t.nbytes)}</title></line>'
+            f'opacity=".55"><title>{escape(t.source)} to {escape(t.target)}: {format_bytes(t.nbytes)}</title></line>'
         )
     note = (
         f'<p class="soft">{len(inner) - len(shown)} smaller messages are not drawn.</p>'
@@ -155,7 +156,7 @@ def _ruler(total: float, x: Any, height: int) -> Iterator[str]:
         at = x(total * n / 10)
         yield f'<line x1="{at:.1f}" y1="18" x2="{at:.1f}" y2="{height}" stroke="var(--line)" stroke-width=".6"/>'
         anchor = "end" if n == 10 else "middle"
-        yield f'<text class="soft" x="{at:.1f}" y="12" text-anchor="{anchor}">{figure(total * n * 100, 4)} ms</text>'
+        yield f'<text class="soft" x="{at:.1f}" y="12" text-anchor="{anchor}">{format_figure(total * n * 100, 4)} ms</text>'
 
 
 def _parts(problem: Problem, strategy: Strategy, colours: Mapping[str, str]) -> str:

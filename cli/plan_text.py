@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from edgepart.cli.output import nbytes, say, seconds, table
+from edgepart.cli.output import say, table
+from edgepart.planner.figures import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,7 +18,12 @@ def device_table(devices: Mapping[str, Mapping[str, Any]]) -> Table:
     """What each device does for one request. `devices`: by name, the rows of a plan's document or of an agent's report."""
     columns = ("device", "computes", "sends", "receives", "weights", "peak memory", "segments")
     rows = [
-        (name, seconds(row["compute_s"], 4), *(nbytes(row[size]) for size in SIZES), str(row["segments"]))
+        (
+            name,
+            format_seconds(row["compute_s"], 4),
+            *(format_bytes(row[size]) for size in SIZES),
+            str(row["segments"]),
+        )
         for name, row in devices.items()
     ]
     return table(columns, rows, right=columns[1:])

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgepart.cli.options import Agent, AgentTarget, Json, State, target_of
-from edgepart.cli.output import console, nbytes, print_json, say, seconds, shape, table
+from edgepart.cli.output import console, print_json, say, shape, table
 from edgepart.cli.query import fetch
 from edgepart.planner.errors import EdgepartError, UsageError
-from edgepart.planner.figures import figure
+from edgepart.planner.figures import format_bytes, format_figure, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -59,7 +59,7 @@ def devices(state: State = None, agent: Agent = None, as_json: Json = False) -> 
         out.print(_links(links))
     for medium in document.get("media", ()):
         members = ", ".join(medium["devices"])
-        out.print(f"\n{members} send {nbytes(medium['bytes_per_s'])}/s at most when all send at once")
+        out.print(f"\n{members} send {format_bytes(medium['bytes_per_s'])}/s at most when all send at once")
 
 
 def _devices(devices: Sequence[Mapping[str, Any]]) -> RenderableType:
@@ -67,9 +67,9 @@ def _devices(devices: Sequence[Mapping[str, Any]]) -> RenderableType:
         (
             device["name"],
             device["kind"],
-            f"{figure(device['flops_per_s'] / 1e9)} GFLOP/s",
-            f"{nbytes(device['memory_bytes_per_s'])}/s",
-            nbytes(device["memory_bytes"]),
+            f"{format_figure(device['flops_per_s'] / 1e9)} GFLOP/s",
+            f"{format_bytes(device['memory_bytes_per_s'])}/s",
+            format_bytes(device["memory_bytes"]),
             str(device["threads"]),
         )
         for device in devices
@@ -82,9 +82,9 @@ def _links(links: Sequence[Mapping[str, Any]]) -> RenderableType:
     rows = [
         (
             f"{link['a']} - {link['b']}",
-            f"{nbytes(link['bytes_per_s'])}/s",
+            f"{format_bytes(link['bytes_per_s'])}/s",
             # A small message takes the latency of the link, and a fixed time at each end.
-            seconds(link["latency_s"] + 2 * link["message_s"]),
+            format_seconds(link["latency_s"] + 2 * link["message_s"]),
         )
         for link in links
     ]
@@ -109,7 +109,7 @@ def _print_card(card: Mapping[str, Any]) -> None:
     if card.get("strategy"):
         if card.get("trouble"):
             say(f"  does not answer: {card['trouble']}", prose=True)
-        predicted = seconds(card["predicted_latency_s"])
+        predicted = format_seconds(card["predicted_latency_s"])
         say(f"  {card['strategy']} on {', '.join(card['devices'])}, predicted {predicted}", prose=True)
         for line in str(card["why"]).splitlines():
             say(f"  {line}", prose=True)
@@ -125,7 +125,7 @@ def _bound(bound: Mapping[str, Any]) -> str:
     if bound["epoch"] is None:
         return f"shapes {shapes}: {bound['state']}"
     where = ", ".join(bound["devices"]) or "the gateways alone"
-    return f"shapes {shapes}: {where}, predicted {seconds(bound['predicted_latency_s'])}"
+    return f"shapes {shapes}: {where}, predicted {format_seconds(bound['predicted_latency_s'])}"
 
 
 def _watch(target: AgentTarget) -> None:
@@ -166,7 +166,7 @@ def _head(document: Mapping[str, Any]) -> RenderableType:
         "cluster ",
         (str(document["cluster"])[:16], "bold"),
         f"   leader {leader} (term {document.get('term')})   asked {document['name']}, edgepart {document['version']}, "
-        f"up {seconds(document.get('uptime_s'))}\n",
+        f"up {format_seconds(document.get('uptime_s'))}\n",
     )
 
 
@@ -181,7 +181,7 @@ def _members(document: Mapping[str, Any]) -> RenderableType:
         for member in document.get("members", ())
     ]
     rows += [
-        (str(gone["name"]), f"{gone['state']} {seconds(gone['seconds_ago'])} ago", "-", "-")
+        (str(gone["name"]), f"{gone['state']} {format_seconds(gone['seconds_ago'])} ago", "-", "-")
         for gone in document.get("lost", ())
     ]
     return table(("member", "state", "address", "http"), rows)
@@ -232,5 +232,5 @@ def _deployment(card: Mapping[str, Any]) -> tuple[str, ...]:
         f"{epoch['term']}.{epoch['number']}" if epoch else "-",
         str(card.get("strategy") or "-"),
         ", ".join(card.get("devices") or ()) or "-",
-        seconds(card.get("predicted_latency_s")),
+        format_seconds(card.get("predicted_latency_s")),
     )

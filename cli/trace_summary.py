@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from edgepart.agent.trace.spans import BODY, DECODE, ENCODE, QUEUE
 from edgepart.cli.attribution import ORDER, OTHERS, AttributionRow, rows, shares, stretches_of
 from edgepart.cli.critical_path import BETWEEN, MESSAGE, critical_path, totals, waits
-from edgepart.cli.output import console, say, seconds, table
+from edgepart.cli.output import console, say, table
 from edgepart.cli.trace_records import SpanBar, Trace, typical
 from edgepart.cli.verification import off, percent
-from edgepart.planner.devices.cluster import from_json
+from edgepart.planner.devices.cluster import cluster_from_json
+from edgepart.planner.figures import format_seconds
 from edgepart.planner.plans.plan import GATEWAY
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def summary(trace: Trace, cluster: Mapping[str, Any]) -> dict[str, Any]:
 
 def _request(trace: Trace, request: SpanBar, cluster: Mapping[str, Any]) -> dict[str, Any]:
     plan = trace.plans.get((request.deployment, request.epoch))
-    known = from_json(cluster) if cluster.get("devices") else None
+    known = cluster_from_json(cluster) if cluster.get("devices") else None
     own = trace.of_request(request.request)
     return {
         "name": request.request,
@@ -86,13 +87,15 @@ def show(document: Mapping[str, Any]) -> None:
     for name, why in document["missing"].items():
         say(f"{name} is missing: {why}", prose=True)
     worst_s = max((device["clock_error_s"] for device in document["devices"]), default=0.0)
-    say(f"clocks agree within {seconds(worst_s)}")
+    say(f"clocks agree within {format_seconds(worst_s)}")
 
 
 def _show_request(request: Mapping[str, Any], which: str) -> None:
     predicted_s = request["predicted_latency_s"]
-    against = f", predicted {seconds(predicted_s)} ({percent(off(predicted_s, request['seconds']))})"
-    say(f"The median request{which} took {seconds(request['seconds'])}{against if predicted_s else ''}:\n")
+    against = f", predicted {format_seconds(predicted_s)} ({percent(off(predicted_s, request['seconds']))})"
+    say(
+        f"The median request{which} took {format_seconds(request['seconds'])}{against if predicted_s else ''}:\n"
+    )
     console().print(_table(request))
     say("")
     for sentence in sentences(request):
@@ -119,7 +122,7 @@ def _cell(part_s: float, total_s: float) -> str:
     >>> _cell(0.0123, 0.03), _cell(0.0, 0.03)
     ('12.3 ms 41%', '-')
     """
-    return f"{seconds(part_s)} {part_s / total_s:.0%}" if part_s > 0 and total_s > 0 else "-"
+    return f"{format_seconds(part_s)} {part_s / total_s:.0%}" if part_s > 0 and total_s > 0 else "-"
 
 
 def _predicted(predicted: Mapping[str, float] | None) -> tuple[str, str]:
@@ -135,26 +138,27 @@ def sentences(request: Mapping[str, Any]) -> list[str]:
     if path := request["critical_path"]:
         legs = "; ".join(_leg(leg) for leg in path[:SHOWN])
         rest_s = sum(leg["seconds"] for leg in path[SHOWN:])
-        more = f"; all else {seconds(rest_s)}" if rest_s else ""
+        more = f"; all else {format_seconds(rest_s)}" if rest_s else ""
         seen_s = sum(leg["seconds"] for leg in path)
         what = (
             "Critical path"
             if seen_s > SEEN * request["seconds"]
             else "Critical path, as far back as it is seen"
         )
-        found.append(f"{what}, {seconds(seen_s)}: {legs}{more}.")
+        found.append(f"{what}, {format_seconds(seen_s)}: {legs}{more}.")
     if request["waits"]:
         found.append("Waits: " + "; ".join(_wait(one) for one in request["waits"][:SHOWN]) + ".")
     beside = request["gateway_s"]
     found.append(
-        f"At the gateway, besides: reading the body {seconds(beside[BODY])}, decoding it {seconds(beside[DECODE])}, "
-        f"queueing {seconds(beside[QUEUE])}, encoding the answer {seconds(beside[ENCODE])}."
+        f"At the gateway, besides: reading the body {format_seconds(beside[BODY])}, "
+        f"decoding it {format_seconds(beside[DECODE])}, "
+        f"queueing {format_seconds(beside[QUEUE])}, encoding the answer {format_seconds(beside[ENCODE])}."
     )
     return found
 
 
 def _leg(leg: Mapping[str, Any]) -> str:
-    source, target, took = _called(leg["source"]), _called(leg["target"]), seconds(leg["seconds"])
+    source, target, took = _called(leg["source"]), _called(leg["target"]), format_seconds(leg["seconds"])
     if leg["kind"] == MESSAGE:
         count = leg["parts"]
         return f"{count} message{'s' if count > 1 else ''} from {source} to {target} {took}"
@@ -165,8 +169,12 @@ def _leg(leg: Mapping[str, Any]) -> str:
 
 
 def _wait(one: Mapping[str, Any]) -> str:
-    times = f"in {one['times']} places, {seconds(one['longest_s'])} at most" if one["times"] > 1 else "once"
-    return f"{one['device']} for {_called(one['for'])} {seconds(one['seconds'])} ({times})"
+    times = (
+        f"in {one['times']} places, {format_seconds(one['longest_s'])} at most"
+        if one["times"] > 1
+        else "once"
+    )
+    return f"{one['device']} for {_called(one['for'])} {format_seconds(one['seconds'])} ({times})"
 
 
 def _called(device: str) -> str:
@@ -178,7 +186,7 @@ def drawing(trace: Trace) -> str:
     request = typical(trace.requests())
     if request is None or request.took_s <= 0:
         return ""
-    lines = [f"{seconds(0.0):>12} {' ' * (WIDE - 12)}{seconds(request.took_s):>12}"]
+    lines = [f"{format_seconds(0.0):>12} {' ' * (WIDE - 12)}{format_seconds(request.took_s):>12}"]
     for device, stretches in stretches_of(trace, request).items():
         places = [_mark(request, stretches, n) for n in range(WIDE)]
         lines.append(f"{device[:12]:>12} {''.join(places)}")

@@ -12,8 +12,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from edgepart.cli.output import console, seconds, table
+from edgepart.cli.output import console, table
 from edgepart.planner.errors import UsageError
+from edgepart.planner.figures import format_seconds
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -62,13 +63,13 @@ def comparison_table(document: Mapping[str, Any]) -> Table:
     rows = [
         (
             f"{name} computes",
-            seconds(one["predicted_compute_s"]),
-            seconds(one["measured_compute_s"]),
+            format_seconds(one["predicted_compute_s"]),
+            format_seconds(one["measured_compute_s"]),
             percent(one["off"]),
         )
         for name, one in document["devices"].items()
     ]
-    total = (seconds(document["predicted_latency_s"]), seconds(document["measured_latency_s"]))
+    total = (format_seconds(document["predicted_latency_s"]), format_seconds(document["measured_latency_s"]))
     rows.append(("a request alone", *total, percent(document["off"])))
     columns = ("", "predicted", "measured", "off")
     return table(columns, rows, right=columns[1:])

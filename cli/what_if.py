@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from edgepart.cli.output import console, say, seconds, table
+from edgepart.cli.output import console, say, table
 from edgepart.planner.errors import Infeasible
-from edgepart.planner.figures import figure
+from edgepart.planner.figures import format_figure, format_seconds
 
 if TYPE_CHECKING:
     from edgepart.planner.devices.what_if import ClusterVariant
@@ -25,15 +25,15 @@ def print_variants(
     as_json: bool,
 ) -> None:
     """Prints the prediction for each variant of the cluster. UsageError for an option that describes no variant."""
-    from edgepart.planner.devices.what_if import addition, rates, variants
+    from edgepart.planner.devices.what_if import cluster_variants, parse_addition, parse_rates
 
     added = []
     cluster = problem.cluster
     for text in add:
-        added.append(addition(text, cluster))
+        added.append(parse_addition(text, cluster))
         cluster = _named(cluster, added[-1].name)
-    swept = rates(sweep) if sweep else ()
-    wanted = list(variants(problem.cluster, added, remove, swept, problem.gateway))
+    swept = parse_rates(sweep) if sweep else ()
+    wanted = list(cluster_variants(problem.cluster, added, remove, swept, problem.gateway))
     rows = [_row(problem, variant, strategy) for variant in wanted]
     kinds = _sources({one.kind for one in added}, {device.kind for device in problem.cluster.devices})
     document = {"model": problem.graph.name, "strategy": strategy, "variants": rows, "kinds": kinds}
@@ -95,7 +95,7 @@ def _print_table(document: dict[str, Any]) -> None:
     rows = []
     for row in document["variants"]:
         rate = row["links_bits_per_s"]
-        links = "" if rate is None else f"{figure(rate / 1e6, 6)} Mbit/s"
+        links = "" if rate is None else f"{format_figure(rate / 1e6, 6)} Mbit/s"
         if not row["feasible"]:
             rows.append((row["variant"], links, "does not fit", "", "", "", "", ""))
             continue
@@ -103,10 +103,10 @@ def _print_table(document: dict[str, Any]) -> None:
             (
                 row["variant"],
                 links,
-                seconds(row["predicted_latency_s"]),
+                format_seconds(row["predicted_latency_s"]),
                 _times(first, row, "predicted_latency_s", inverse=True),
                 str(len(row["latency_devices"])),
-                f"{figure(row['predicted_throughput_per_s'], 4)}",
+                f"{format_figure(row['predicted_throughput_per_s'], 4)}",
                 _times(first, row, "predicted_throughput_per_s"),
                 str(len(row["throughput_devices"])),
             )

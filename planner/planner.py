@@ -13,7 +13,7 @@ from edgepart.planner.errors import Infeasible, NotInstalled
 from edgepart.planner.layout.strategy import Problem, Strategy
 from edgepart.planner.plans.plan import Plan
 from edgepart.planner.region import Region
-from edgepart.planner.report.explain import explain
+from edgepart.planner.report.explain import explain_plan
 from edgepart.planner.report.sentences import as_sentence
 from edgepart.planner.search.choose_borders import send_borders_first
 from edgepart.planner.search.choose_detours import add_detours
@@ -43,10 +43,10 @@ class Result:
 def plan(problem: Problem, strategy_name: str = "auto") -> Plan:
     """The best plan of a strategy. Infeasible if no plan fits the devices' memory; UsageError for an unknown
     strategy, objective or axis."""
-    return choose(problem, strategy_name)[0]
+    return choose_plan(problem, strategy_name)[0]
 
 
-def choose(
+def choose_plan(
     problem: Problem,
     strategy_name: str = "auto",
     model_digest: str = "",
@@ -65,7 +65,7 @@ def choose(
     strategy = study.scorer.pick_best([strategy, *also])
     plan = study.memo.lowering.plan(strategy, model_digest=model_digest, digests=digests)
     simulation = simulate(plan, problem.cluster, problem.gateway, study.memo.cost)
-    why = explain(study, strategy, simulation, _alone(study))
+    why = explain_plan(study, strategy, simulation, _alone(study))
     if plan.rounded_to:
         rounding = (
             f"the values that devices send are rounded to {plan.rounded_to}, so answers differ a little"
@@ -81,7 +81,7 @@ def choose(
     return plan, simulation, strategy
 
 
-def single(study: Study) -> tuple[str, float] | None:
+def best_single_device(study: Study) -> tuple[str, float] | None:
     """The best single device and its seconds for one request; None if the model fits on no device."""
     strategy = _alone(study)
     if strategy is None:

@@ -38,10 +38,10 @@ STRATEGIES = (
 """The strategies in the order of `edgepart plan --compare`."""
 
 
-def one_of(word: str, allowed: Sequence[str], option: str) -> str:
+def check_word(word: str, allowed: Sequence[str], option: str) -> str:
     """`word` itself. UsageError if it is not among `allowed`.
 
-    >>> one_of("latency", OBJECTIVES, "--objective")
+    >>> check_word("latency", OBJECTIVES, "--objective")
     'latency'
     """
     if word not in allowed:

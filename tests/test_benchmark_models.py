@@ -15,7 +15,7 @@ from benchmarks.models.real import REAL as NAMES
 from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from edgepart.planner.errors import UsageError
-from edgepart.planner.model.graph import Graph, broken_rules
+from edgepart.planner.model.graph import Graph, broken_graph_rules
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.region import Array
 
@@ -77,7 +77,7 @@ def assert_equal(found: list[Array], expected: list[Array], tolerance: float) ->
 def test_real_models_load_with_every_shape_right_and_the_same_answer(name: str) -> None:
     model = REAL[name]
     graph = load_graph(model.path, shapes=model.shapes)
-    assert list(broken_rules(graph)) == []
+    assert list(broken_graph_rules(graph)) == []
     assert graph.notes == ()
     expected = run(model.path, model.inputs(1))
     if name != "silero_vad":  # its outputs come from an If on an input
@@ -134,7 +134,7 @@ OPERATORS = {
 def test_small_models_are_of_their_kind_and_depend_on_their_input(name: str) -> None:
     model = zoo_model(name)
     graph = load_graph(model.path, shapes=model.shapes)
-    assert list(broken_rules(graph)) == []
+    assert list(broken_graph_rules(graph)) == []
     assert {op.op_type for op in graph.operators} >= OPERATORS[name]
     (first, *_), (second, *_) = (run(model.path, model.inputs(seed)) for seed in (0, 1))
     first, second = first.astype(np.float32), second.astype(np.float32)

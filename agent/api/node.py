@@ -31,9 +31,9 @@ from edgepart.agent.storage.store import Store
 from edgepart.agent.wire.control import UNLOADABLE, Deployment, Standing, Starved
 from edgepart.agent.wire.inference import NO_EPOCH, DeployOptions, Epoch
 from edgepart.planner import errors
-from edgepart.planner.devices.cluster import to_json
+from edgepart.planner.devices.cluster import cluster_to_json
 from edgepart.planner.errors import ClusterError, EdgepartError, ModelError, Unavailable, UnknownDeployment
-from edgepart.planner.plans.plan import Plan, from_bytes
+from edgepart.planner.plans.plan import Plan, plan_from_bytes
 from edgepart.planner.plans.reduced_precision import EXACT
 
 FINAL = (
@@ -471,17 +471,17 @@ class NodeApi:
         members = self._core.membership.members()
         names = {member.node: member.name for member in members}
         known = [self._core.cards[node] for node in names if node in self._core.cards]
-        return to_json(cards.build_cluster(known, names)) | {"gateway": names.get(self._core.leader)}
+        return cluster_to_json(cards.build_cluster(known, names)) | {"gateway": names.get(self._core.leader)}
 
     def plan(self, name: str) -> dict[str, Any]:
-        from edgepart.planner.report.shares import report  # with the simulator and the operators
+        from edgepart.planner.report.shares import plan_report  # with the simulator and the operators
 
         active, plan = self._plans.active(name), self._plan(name)
         epoch = active[0] if active else NO_EPOCH
         took = self._inference.latencies().get((name, epoch), ())
         measured = judging.build_measurements_report(plan, self._kinds(name), self._core.profiles, took)
         shown = list(astuple(readable(epoch))) if active else None
-        return report(plan) | {"epoch": shown, "measured": measured}
+        return plan_report(plan) | {"epoch": shown, "measured": measured}
 
     async def doctor(self) -> dict[str, Any]:
         return await self._diagnostics.doctor.document()
@@ -509,7 +509,7 @@ class NodeApi:
         order = self._core.follower.active(name)
         if order is None:
             raise Unavailable(f"no plan of {name!r} is active here: {self._text(entry)}")
-        return from_bytes(order.plan)
+        return plan_from_bytes(order.plan)
 
 
 def readable(epoch: Epoch) -> Epoch:

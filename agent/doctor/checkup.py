@@ -19,7 +19,7 @@ from edgepart.agent.host import system
 from edgepart.agent.net.addresses import Interface
 from edgepart.agent.net.interfaces import interfaces
 from edgepart.agent.security.ciphers import lacks_aes
-from edgepart.planner.figures import figure
+from edgepart.planner.figures import format_figure
 
 GOOD, NOTE, BAD = "good", "note", "bad"
 LEVELS = (GOOD, NOTE, BAD)
@@ -83,7 +83,7 @@ def judge_network(known: Sequence[Interface]) -> Check:
 
 
 def judge_disk(free_bytes: int, state: Path) -> Check:
-    text = f"{figure(free_bytes / 1e9)} GB free for {state}"
+    text = f"{format_figure(free_bytes / 1e9)} GB free for {state}"
     if free_bytes < FULL_BYTES:
         return Check("disk", BAD, text, "make room: what an agent has to remember is not kept")
     if free_bytes < TIGHT_BYTES:
@@ -107,7 +107,7 @@ def judge_memory(available: int, total: int, limit_bytes: int | None) -> Check:
     limit = "no --memory-limit" if limit_bytes is None else f"--memory-limit {limit_bytes / 1e6:.0f} MB"
     if not total:
         return Check("memory", NOTE, f"the system does not tell how much there is; {limit}")
-    text = f"{figure(available / 1e9)} of {figure(total / 1e9)} GB are free; {limit}"
+    text = f"{format_figure(available / 1e9)} of {format_figure(total / 1e9)} GB are free; {limit}"
     if limit_bytes is not None and limit_bytes < LITTLE_MEMORY_BYTES:
         return Check(
             "memory",
@@ -128,7 +128,7 @@ def judge_memory(available: int, total: int, limit_bytes: int | None) -> Check:
 def judge_swap(used: int, total: int) -> Check:
     if not total:
         return Check("swap", GOOD, "none")
-    text = f"{figure(used / 1e9)} of {figure(total / 1e9)} GB in use"
+    text = f"{format_figure(used / 1e9)} of {format_figure(total / 1e9)} GB in use"
     if used > MUCH_SWAP_USED * total:
         do = "if answers are slow at times, give this box less to do, or a --memory-limit"
         return Check("swap", NOTE, text, do)

@@ -14,7 +14,7 @@ from edgepart.agent.net.faults import Fault
 from edgepart.agent.net.sightings import BROKER, MDNS, SAVED, Box, Try
 from edgepart.agent.wire import control
 from edgepart.agent.wire.control import DEAD, LEAVING, LEFT, SUSPECT, Starved
-from edgepart.planner.figures import nbytes
+from edgepart.planner.figures import format_bytes
 from edgepart.planner.report.sentences import headline
 
 RECENT_S = 60.0
@@ -105,7 +105,7 @@ def _seated(seat: MembershipEntry) -> Verdict:
         case control.ALIVE if not seat.measured:
             return Verdict(MEMBER, "it is being measured, and gets no work before that is done")
         case control.ALIVE if seat.memory_bytes is not None and seat.memory_bytes < SMALL_BYTES:
-            room = f"plans may take only {nbytes(seat.memory_bytes)} there"
+            room = f"plans may take only {format_bytes(seat.memory_bytes)} there"
             return Verdict(MEMBER, room, "raise its --memory-limit, or free memory on it")
         case control.ALIVE if seat.starved.share:
             return Verdict(MEMBER, describe_starvation(seat.starved), LESS_LOAD)

@@ -22,7 +22,7 @@ from edgepart.agent.http.bodies import BodyLimits, TooLarge
 from edgepart.agent.wire.codec import read_json_record
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.errors import FrameError, RequestError, UsageError
-from edgepart.planner.vocabulary import STRATEGIES, one_of
+from edgepart.planner.vocabulary import STRATEGIES, check_word
 
 CHUNK_BYTES = 1 << 20
 OPTIONS_BYTES = 1 << 20
@@ -84,7 +84,7 @@ def read_options(text: str) -> DeployOptions:
         options = read_json_record(DeployOptions, document, DeployOptions())
     except FrameError as error:
         raise UsageError(f"options: {str(error).removeprefix('DeployOptions.')}") from error
-    one_of(options.strategy, STRATEGIES, "options: strategy")
+    check_word(options.strategy, STRATEGIES, "options: strategy")
     return options
 
 

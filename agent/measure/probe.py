@@ -27,7 +27,7 @@ from edgepart.agent.host.system import memory, text_of
 from edgepart.agent.wire.inference import NO_EPOCH, Tensors
 from edgepart.agent.workers.orders import WorkerSettings
 from edgepart.agent.workers.supervisor import Workers
-from edgepart.planner.devices.cluster import FIXED_S, Cluster, Device, Link, to_json
+from edgepart.planner.devices.cluster import FIXED_S, Cluster, Device, Link, cluster_to_json
 from edgepart.planner.errors import Unavailable, UsageError
 from edgepart.planner.plans.plan import (
     GATEWAY,
@@ -317,4 +317,4 @@ def echo_sizes() -> Sequence[int]:
 
 if __name__ == "__main__":  # Started by agent/measure/probe_process.py.
     _limit = float(sys.argv[3]) if len(sys.argv) > 3 else None
-    print(json.dumps(to_json(Cluster((probe_device(sys.argv[1], int(sys.argv[2]), _limit),)))))
+    print(json.dumps(cluster_to_json(Cluster((probe_device(sys.argv[1], int(sys.argv[2]), _limit),)))))

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 
-from edgepart.planner.devices.cluster import Device, from_json
+from edgepart.planner.devices.cluster import Device, cluster_from_json
 from edgepart.planner.errors import Unavailable
 
 log = logging.getLogger(__name__)
@@ -36,4 +36,4 @@ def probe_in_process(name: str, threads: int) -> Device:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode:
         raise Unavailable(f"this device could not be measured: {done.stderr[-2000:]}")
-    return from_json(json.loads(done.stdout)).devices[0]
+    return cluster_from_json(json.loads(done.stdout)).devices[0]

@@ -21,7 +21,7 @@ from edgepart.agent.trace.spans import Span, pack, unpack
 from edgepart.agent.wire.control import Prepare
 from edgepart.agent.wire.queries import TRACES, Record, Recording, Spans, WantSpans
 from edgepart.planner.errors import FrameError, RequestError, Unavailable
-from edgepart.planner.plans.plan import GATEWAY, Plan, Receive, Run, from_bytes
+from edgepart.planner.plans.plan import GATEWAY, Plan, Receive, Run, plan_from_bytes
 
 log = logging.getLogger(__name__)
 
@@ -183,7 +183,7 @@ class TraceCollector:
     async def _see_plans(self, trace: _Trace) -> None:
         for order in self._orders(trace.deployment):
             if (order.deployment, order.epoch) not in trace.plans:
-                plan = await asyncio.to_thread(from_bytes, order.plan)
+                plan = await asyncio.to_thread(plan_from_bytes, order.plan)
                 trace.plans[order.deployment, order.epoch] = _plan_document(order, plan)
 
     # Recording

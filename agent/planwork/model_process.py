@@ -105,10 +105,10 @@ def examine_model(
 ) -> tuple[tuple[str, ...], tuple[Path, ...], dict[str, tuple[int, ...]]]:
     """Notes about a model, its files, and the shapes that are assumed for inputs that are not in `shapes`. Raises
     ModelError and UsageError."""
-    from edgepart.planner.model.assumed_shapes import load_assuming
+    from edgepart.planner.model.assumed_shapes import load_with_likely_shapes
     from edgepart.planner.model.load import model_files
 
-    graph, assumed = load_assuming(path, shapes)
+    graph, assumed = load_with_likely_shapes(path, shapes)
     return graph.notes, model_files(path), assumed
 
 

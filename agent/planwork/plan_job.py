@@ -19,12 +19,12 @@ from edgepart.agent.wire.control import Deployment
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.devices.cluster import Cluster
 from edgepart.planner.errors import EdgepartError, Infeasible, NotInstalled, UserError
-from edgepart.planner.figures import figure, seconds
+from edgepart.planner.figures import format_figure, format_seconds
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.planner import Digests, choose, single
-from edgepart.planner.plans.plan import Plan, from_bytes, to_bytes
+from edgepart.planner.planner import Digests, best_single_device, choose_plan
+from edgepart.planner.plans.plan import Plan, plan_from_bytes, plan_to_bytes
 from edgepart.planner.report.sentences import as_sentence
 from edgepart.planner.search import checkpoint as choices
 from edgepart.planner.search.refine import refine
@@ -64,7 +64,7 @@ class PlanComputer:
         """The plan, or the reason why there is none. Never raises."""
         try:
             found = self._compute(order)
-            plan = from_bytes(found.plan)
+            plan = plan_from_bytes(found.plan)
             return replace(found, structure=plan.structure, is_model_itself=plan.is_model_itself)
         except Infeasible as error:
             # Not final if other deployments take memory: when it is free again, the same order may find a plan.
@@ -92,7 +92,7 @@ class PlanComputer:
         current_s = _seconds_of(order.current, study, asked)
         found = PlanComputed(
             order.key,
-            to_bytes(plan),
+            plan_to_bytes(plan),
             tuple(plan.programs),
             simulation.latency_s,
             current_s,
@@ -172,7 +172,7 @@ def _search(
     before = choices.read(order.chosen) if order.chosen else None
     also = refine(study, before) if before is not None and before.name == strategy else ()
     model = order.deployment.model
-    plan, simulation, found = choose(
+    plan, simulation, found = choose_plan(
         study.memo.problem, strategy, model, digests=digests, study=study, also=also
     )
     return plan, simulation, choices.write(study.candidates, found)
@@ -205,7 +205,7 @@ def _replace_by_single(order: ComputePlan, found: PlanComputed, alone: Plan, cho
     plan = replace(alone, why="\n".join(filter(None, (alone.why, as_sentence(note)))))
     return replace(
         found,
-        plan=to_bytes(plan),
+        plan=plan_to_bytes(plan),
         names=tuple(plan.programs),
         latency_s=found.single_s,
         memory_bytes=_memory(plan),
@@ -220,10 +220,11 @@ def _note(order: ComputePlan, found: PlanComputed) -> str:
 
 def _replacement_note(order: ComputePlan, devices: int, single_s: float) -> str:
     """The note about a plan on one device that replaces one on several, which was measured to be slower; else ""."""
-    before = tuple(from_bytes(order.current).programs) if order.measured_s and order.current else ()
+    before = tuple(plan_from_bytes(order.current).programs) if order.measured_s and order.current else ()
     if devices > 1 or len(before) < 2 or order.measured_s <= single_s:
         return ""
-    return f"a plan on {', '.join(before)} took {seconds(order.measured_s)}, one device alone {seconds(single_s)}"
+    took = f"a plan on {', '.join(before)} took {format_seconds(order.measured_s)}"
+    return f"{took}, one device alone {format_seconds(single_s)}"
 
 
 def _refinement_note(order: ComputePlan, found: PlanComputed) -> str:
@@ -232,12 +233,12 @@ def _refinement_note(order: ComputePlan, found: PlanComputed) -> str:
         return ""
     names = {node: name for node, name, _ in order.key.devices}
     drifts = ", ".join(
-        f"{names[node]} takes {figure(drift, 2)} times as long as calibrated"
+        f"{names[node]} takes {format_figure(drift, 2)} times as long as calibrated"
         for node, drift in order.key.drifts
     )
     why = f" ({drifts})" if drifts else ""
     before, now = found.current_latency_s, found.latency_s
-    return f"refined: shares moved after measuring{why}, predicted {seconds(before)} -> {seconds(now)}"
+    return f"refined: shares moved after measuring{why}, predicted {format_seconds(before)} -> {format_seconds(now)}"
 
 
 def _memory(plan: Plan) -> tuple[tuple[str, int], ...]:
@@ -265,14 +266,18 @@ def _memory_note(order: ComputePlan) -> str:
 
 
 def _single_s(study: Study) -> float:
-    found = single(study)
+    found = best_single_device(study)
     return found[1] if found else math.inf
 
 
 def _prediction_miss(order: ComputePlan, current_s: float) -> float:
     """Measured over predicted latency of the plan that serves, at least 1, if that plan is on several devices: another plan
     on several devices is expected to miss its prediction as much."""
-    if not order.measured_s or not 0 < current_s < math.inf or len(from_bytes(order.current).programs) < 2:
+    if (
+        not order.measured_s
+        or not 0 < current_s < math.inf
+        or len(plan_from_bytes(order.current).programs) < 2
+    ):
         return 1.0
     return max(1.0, order.measured_s / current_s)
 
@@ -285,7 +290,7 @@ def _seconds_of(current: bytes, study: Study, asked: Plan | None) -> float:
     serves, the result is inf."""
     if not current:
         return math.inf
-    plan: Plan = from_bytes(current)
+    plan: Plan = plan_from_bytes(current)
     there: Mapping[str, object] = {device.name: device for device in study.memo.cluster.devices}
     moved = asked is not None and asked.programs.keys() != plan.programs.keys()
     if moved or not plan.programs.keys() <= there.keys():

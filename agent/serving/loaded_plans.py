@@ -28,8 +28,8 @@ from edgepart.agent.serving.requester import Requester
 from edgepart.agent.wire.inference import Cancel, Epoch, Failed, Tensors
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import CrashError, EdgepartError, InternalError
-from edgepart.planner.plans.check import check
-from edgepart.planner.plans.plan import GATEWAY, Plan, Program, WeightRef, from_bytes
+from edgepart.planner.plans.check import check_plan
+from edgepart.planner.plans.plan import GATEWAY, Plan, Program, WeightRef, plan_from_bytes
 from edgepart.planner.region import Array
 
 log = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class LoadedPlans:
         self._loaded(PlanLoaded(*key, error=str(error) or repr(error)))
 
     async def _load(self, order: LoadPlan) -> None:
-        plan = await asyncio.to_thread(lambda: check(from_bytes(order.plan)))
+        plan = await asyncio.to_thread(lambda: check_plan(plan_from_bytes(order.plan)))
         names = dict(order.names)
         if unknown := sorted(plan.programs.keys() - names.keys()):
             raise InternalError(f"the plan uses {unknown}, and the order does not say which nodes they are")

@@ -18,7 +18,7 @@ from math import inf
 
 from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.wire.inference import NO_EPOCH, Epoch
-from edgepart.planner.plans.balance_requests import deal
+from edgepart.planner.plans.balance_requests import choose_replica
 from edgepart.planner.plans.plan import Replica
 
 CRASHES_FORGIVEN = 1
@@ -466,7 +466,7 @@ class Requests:
         if not able:
             return None
         there = [flying[request.deployment, known.current, n] for n in range(len(sides))]
-        return deal([side.pace for side in sides], there, able)
+        return choose_replica([side.pace for side in sides], there, able)
 
     def _window_of(self, deployment: str) -> int:
         known = self._deployments[deployment]

@@ -37,7 +37,7 @@ from edgepart.agent.storage.atomic_files import NEW, move, read_json
 from edgepart.agent.storage.atomic_files import write_atomic as write_atomic
 from edgepart.planner.errors import EdgepartError, PeerError, Unavailable, UsageError
 from edgepart.planner.json_text import parse_json
-from edgepart.planner.model.blobs import cut
+from edgepart.planner.model.blobs import pack_constant
 from edgepart.planner.model.digests import joint_digest
 from edgepart.planner.model.graph import Constant, Graph
 from edgepart.planner.plans.plan import Plan, WeightRef
@@ -215,7 +215,7 @@ class Store:
             raise PeerError(f"blob {digest}: model {source.model} has no such constant: {name!r}")
         if region.rank != len(constant.shape) or not constant.region.contains(region):
             raise PeerError(f"blob {digest}: {name!r} of shape {list(constant.shape)} has no region {region}")
-        data = cut(constant, region).reshape(-1).view(np.uint8).data
+        data = pack_constant(constant, region).reshape(-1).view(np.uint8).data
         if (found := hashlib.sha256(data).hexdigest()) != digest:
             raise PeerError(f"blob {digest}: {name!r} {region} of model {source.model} has digest {found}")
         self.put_bytes(data, synced=synced)

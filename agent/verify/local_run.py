@@ -43,7 +43,7 @@ class LocalRun:
         refuses a segment."""
         sessions = Sessions(
             threads,
-            lambda ref: blobs.cut(graph.weight(ref.source), ref.region),
+            lambda ref: blobs.pack_constant(graph.weight(ref.source), ref.region),
             level=level,
             warmed=False,
             compiler=compiler,

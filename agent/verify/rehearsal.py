@@ -18,11 +18,11 @@ from edgepart.agent.wire.tensors import Value
 from edgepart.planner.devices.cluster import Cluster, Device
 from edgepart.planner.errors import UsageError
 from edgepart.planner.layout.strategy import Problem
-from edgepart.planner.lowering.evidence import devices_used, divided
+from edgepart.planner.lowering.evidence import count_devices, divided_operators
 from edgepart.planner.lowering.lower import lower, make_plan
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.planner import Digests
-from edgepart.planner.plans.check import check
+from edgepart.planner.plans.check import check_plan
 from edgepart.planner.plans.reduced_precision import EXACT
 from edgepart.planner.search.force_axis import axis_names, force
 from edgepart.planner.search.study import Study
@@ -97,7 +97,7 @@ class Rehearsal:
         plan = make_plan(problem, strategy, model_digest="", digests=self._digests, accesses=accesses)
         draft = lower(problem, strategy, accesses)
         return DividedModel(
-            divided(draft, strategy, accesses),
-            devices_used(draft),
-            LocalRun(check(plan, self.graph), self.graph, level=self._level, compiler=self._compiler),
+            divided_operators(draft, strategy, accesses),
+            count_devices(draft),
+            LocalRun(check_plan(plan, self.graph), self.graph, level=self._level, compiler=self._compiler),
         )

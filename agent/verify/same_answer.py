@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from edgepart.agent.wire.dtypes import element_dtype, element_name, is_native
-from edgepart.planner.figures import figure
+from edgepart.planner.figures import format_figure
 from edgepart.planner.model.graph import Graph
 
 Values = Mapping[str, Any]
@@ -159,5 +159,5 @@ def _fault(mine: Any, theirs: Any, tolerance: float | None) -> str | None:
     relative = relative_difference(mine, theirs)
     if relative <= (tolerance_of(theirs.dtype) if tolerance is None else tolerance):
         return None
-    by = figure(relative) if math.isfinite(relative) else relative
+    by = format_figure(relative) if math.isfinite(relative) else relative
     return f"differs by {by} of its largest magnitude"

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from edgepart.planner.errors import FrameError, InternalError
-from edgepart.planner.plans.reduced_precision import EXACT, FLOAT16, INT8, rows_of, wire_bytes
+from edgepart.planner.plans.reduced_precision import EXACT, FLOAT16, INT8, count_rows, wire_bytes
 from edgepart.planner.region import Array
 
 STEPS = 255
@@ -53,7 +53,7 @@ class Rounded:
         """The float32 numbers; the same array each time."""
         if self.kind == FLOAT16:
             return self.data.view(np.float16).reshape(self.shape).astype(np.float32)
-        rows = rows_of(self.shape)
+        rows = count_rows(self.shape)
         least, step = self._ranges()
         with np.errstate(all="ignore"):  # What a peer sends may be anything.
             found = np.multiply(self.data[8 * rows :].reshape(rows, -1), step, dtype=np.float32)
@@ -71,7 +71,7 @@ class Rounded:
 
     def _ranges(self) -> tuple[Array, Array]:
         """By row, its least value and its step, as columns."""
-        rows = rows_of(self.shape)
+        rows = count_rows(self.shape)
         both = self.data[: 8 * rows].view(np.float32).reshape(2, rows, 1)
         return both[0], both[1]
 
@@ -110,7 +110,7 @@ def _to_float16(array: Array) -> Array | None:
 
 def _to_int8(array: Array) -> Array | None:
     """None where a row has a range that is none, or is too small to be divided."""
-    rows = rows_of(array.shape)
+    rows = count_rows(array.shape)
     if not array.size:
         return np.zeros(wire_bytes(INT8, array.shape), np.uint8)
     numbers = np.ascontiguousarray(array).reshape(rows, -1)

@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from edgepart.planner.devices.cluster import Device
 
-SHARE = 0.75
+PLAN_MEMORY_SHARE = 0.75
 """The part of the built-in memory that plans may use."""
 
 TOP500 = "https://github.com/geerlingguy/top500-benchmark"
@@ -44,7 +44,7 @@ class BoardKind:
 
     def device(self, name: str, memory_bytes: float | None = None) -> Device:
         """A device of this kind; `memory_bytes` is its built-in memory if that differs."""
-        kept = SHARE * (memory_bytes or self.memory_bytes)
+        kept = PLAN_MEMORY_SHARE * (memory_bytes or self.memory_bytes)
         return Device(name, self.name, self.flops_per_s, self.memory_bytes_per_s, kept, self.threads)
 
     @property

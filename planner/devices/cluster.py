@@ -11,7 +11,7 @@ from functools import cached_property
 from math import log2
 from typing import Any
 
-from edgepart.planner.devices.rates import Rates, curves
+from edgepart.planner.devices.rates import Rates, curves_by_name
 from edgepart.planner.errors import UsageError
 
 FIXED_S = 5e-5
@@ -49,7 +49,12 @@ class Device:
     @cached_property
     def rates(self) -> Rates:
         """The measured speeds of the device, for look-ups by family or kind, and by size."""
-        return Rates(curves(self.families), curves(self.moves), self.flops_per_s, self.memory_bytes_per_s)
+        return Rates(
+            curves_by_name(self.families),
+            curves_by_name(self.moves),
+            self.flops_per_s,
+            self.memory_bytes_per_s,
+        )
 
     @property
     def calibrated_flops_per_s(self) -> float:
@@ -122,7 +127,7 @@ class Medium:
         return ends if self.relayed else 1
 
 
-LEAST, MOST = 1e-30, 1e30
+SMALLEST_FIGURE, LARGEST_FIGURE = 1e-30, 1e30
 """Bounds for figures of devices and links: a figure outside them is not a measurement, and would make results infinite."""
 
 LOCAL = Link(bytes_per_s=1e10, latency_s=0.0, message_s=2e-5)
@@ -230,7 +235,7 @@ class Cluster:
         return Cluster((*self.devices, twin), links, self.default_link, media)
 
 
-def to_json(cluster: Cluster) -> dict[str, Any]:
+def cluster_to_json(cluster: Cluster) -> dict[str, Any]:
     document = {
         "devices": [_device_document(device) for device in cluster.devices],
         "links": [{"a": a, "b": b, **asdict(link)} for (a, b), link in cluster.links.items()],
@@ -248,7 +253,7 @@ def _device_document(device: Device) -> dict[str, Any]:
     return {key: value for key, value in document.items() if key != "drift" or value != 1.0}
 
 
-def from_json(document: Any) -> Cluster:
+def cluster_from_json(document: Any) -> Cluster:
     """The cluster in a parsed JSON document. UsageError, naming the place, for a missing key or an impossible number."""
     root = _mapping(document, "cluster")
     devices = tuple(
@@ -290,7 +295,7 @@ def _rates(entry: Mapping[str, Any], key: str, where: str) -> dict[str, float]:
     rates = _mapping(entry.get(key, {}), inside)
     found = {str(name): _positive(rates, name, inside) for name in rates}
     try:
-        curves(found)
+        curves_by_name(found)
     except ValueError as error:
         raise UsageError(f"{inside}: {error}") from error
     return found
@@ -355,6 +360,10 @@ def _positive(
     value = entry.get(key, default)
     good = isinstance(value, int | float) and not isinstance(value, bool)
     # Written so that it is false for NaN.
-    if not good or value is None or not (LEAST <= value <= MOST or (value == 0 and or_zero)):
+    if (
+        not good
+        or value is None
+        or not (SMALLEST_FIGURE <= value <= LARGEST_FIGURE or (value == 0 and or_zero))
+    ):
         raise UsageError(f"{where}: expected a positive number under {key!r}, found {str(value)[:40]}")
     return float(value)

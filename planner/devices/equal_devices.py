@@ -13,12 +13,12 @@ from statistics import median
 
 from edgepart.planner.devices.cluster import Device
 
-TWIN = 1.12
+EQUAL_SPEED_FACTOR = 1.12
 """Devices of one kind whose FLOP/s on convolutions differ by at most this factor count as equal. Devices that are throttled
 or have another clock differ by more; those that differ by less show it as drift once they serve."""
 
 
-def levelled(devices: Sequence[Device]) -> tuple[Device, ...]:
+def equalise_devices(devices: Sequence[Device]) -> tuple[Device, ...]:
     """The same devices in the same order, each with the medians of its equals' figures; its memory stays its own."""
     found: dict[str, Device] = {}
     for group in _groups(devices):
@@ -27,14 +27,15 @@ def levelled(devices: Sequence[Device]) -> tuple[Device, ...]:
 
 
 def _groups(devices: Iterable[Device]) -> list[list[Device]]:
-    """Groups of equal devices, slowest first: none is more than `TWIN` times as fast as the slowest of its group."""
+    """Groups of equal devices, slowest first: none is more than `EQUAL_SPEED_FACTOR` times as
+    fast as the slowest of its group."""
     groups: list[list[Device]] = []
     for device in sorted(devices, key=lambda one: (one.kind, one.threads, one.flops_per_s, one.name)):
         first = groups[-1][0] if groups else None
         if (
             first is not None
             and (first.kind, first.threads) == (device.kind, device.threads)
-            and device.flops_per_s <= TWIN * first.flops_per_s
+            and device.flops_per_s <= EQUAL_SPEED_FACTOR * first.flops_per_s
         ):
             groups[-1].append(device)
         else:

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import exp, log
 
-PLENTY = 64
+LARGE_SIZE = 64
 """The size that a bare name stands for, in channels or rows: from there on rates hardly grow."""
 
-LIKE: Mapping[str, str] = {
+SUBSTITUTE_FAMILIES: Mapping[str, str] = {
     "stem": "conv",
     "large": "conv",
     "grouped": "pointwise",
@@ -62,16 +62,16 @@ class Curve:
         return self.points[-1][1]
 
 
-def curves(rates: Mapping[str, float]) -> dict[str, Curve]:
+def curves_by_name(rates: Mapping[str, float]) -> dict[str, Curve]:
     """The curve of each name. ValueError for a size that is not a positive number.
 
-    >>> curves({"conv": 8.0, "conv/8": 4.0})["conv"].points
+    >>> curves_by_name({"conv": 8.0, "conv/8": 4.0})["conv"].points
     ((8.0, 4.0), (64.0, 8.0))
     """
     found: dict[str, dict[float, float]] = {}
     for key, rate in rates.items():
         name, slash, size = key.partition("/")
-        where = float(size) if slash else float(PLENTY)
+        where = float(size) if slash else float(LARGE_SIZE)
         if not 0 < where < float("inf"):
             raise ValueError(f"{key!r}: the size behind the slash has to be a positive number")
         found.setdefault(name, {})[where] = rate
@@ -101,7 +101,7 @@ class Rates:
         return found
 
     def _flops(self, family: str, size: float, columns: float) -> float:
-        curve = self.families.get(family) or self.families.get(LIKE.get(family, ""))
+        curve = self.families.get(family) or self.families.get(SUBSTITUTE_FAMILIES.get(family, ""))
         if curve is None:
             return self.flops_per_s
         narrow = self.families.get(COLUMNS) if columns else None

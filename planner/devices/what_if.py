@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from edgepart.planner.devices.boards import KINDS
-from edgepart.planner.devices.cluster import LEAST, MOST, Cluster, Device, Link
+from edgepart.planner.devices.cluster import LARGEST_FIGURE, SMALLEST_FIGURE, Cluster, Device, Link
 from edgepart.planner.errors import UsageError
 
-BITS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9}
+UNIT_FACTORS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9}
 
-AS_IT_IS = "as it is"
+UNCHANGED = "as it is"
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class ClusterVariant:
     """The rate of all its links; None if they are as they were."""
 
 
-def addition(text: str, cluster: Cluster) -> Addition:
+def parse_addition(text: str, cluster: Cluster) -> Addition:
     """Parses "kind=pi5,link=1Gbit/s,name=x,memory=8G". UsageError for anything else, an unknown kind or a taken name."""
     given: dict[str, str] = {}
     for part in text.split(","):
@@ -60,19 +60,21 @@ def addition(text: str, cluster: Cluster) -> Addition:
     name = given.get("name") or next(n for k in range(1, 10_000) if (n := f"{kind}-{k}") not in names)
     if name in names:
         raise UsageError(f"--add {text!r}: there is a device {name!r}; give it another name")
-    rate = bits(given["link"], "--add") / 8 if "link" in given else None
+    rate = parse_rate(given["link"], "--add") / 8 if "link" in given else None
     return Addition(kind, name, rate, _bytes(given["memory"]) if "memory" in given else None)
 
 
-def bits(text: str, option: str) -> float:
+def parse_rate(text: str, option: str) -> float:
     """Parses a rate; returns bits per second. UsageError, naming `option`, for anything else.
 
-    >>> bits("1Gbit/s", "--add"), bits("100M", "--sweep"), bits("12.5MB/s", "--add")
+    >>> parse_rate("1Gbit/s", "--add"), parse_rate("100M", "--sweep"), parse_rate("12.5MB/s", "--add")
     (1000000000.0, 100000000.0, 100000000.0)
     """
     match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?)\s*([KMG]?)(bit/s|bps|B/s)?", text.strip(), re.IGNORECASE)
-    found = float(match[1]) * BITS[match[2].upper()] * (8 if match[3] == "B/s" else 1) if match else 0.0
-    if not LEAST <= found <= MOST:
+    found = (
+        float(match[1]) * UNIT_FACTORS[match[2].upper()] * (8 if match[3] == "B/s" else 1) if match else 0.0
+    )
+    if not SMALLEST_FIGURE <= found <= LARGEST_FIGURE:
         raise UsageError(f"{option}: {text!r} is not a rate; write it as 100M, 1Gbit/s or 12.5MB/s")
     return found
 
@@ -81,18 +83,18 @@ def _bytes(text: str) -> float:
     match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?)\s*([KMG]?)B?", text.strip(), re.IGNORECASE)
     if not match or not float(match[1]):
         raise UsageError(f"--add: memory={text!r} is not a size; write it as 8G")
-    return float(match[1]) * BITS[match[2].upper()]
+    return float(match[1]) * UNIT_FACTORS[match[2].upper()]
 
 
-def rates(text: str) -> tuple[float, ...]:
+def parse_rates(text: str) -> tuple[float, ...]:
     """Parses "links=10M,100M,1G"; returns bits per second. UsageError for anything else."""
     key, equals, values = text.partition("=")
     if not equals or key.strip() != "links" or not values.strip():
         raise UsageError(f"--sweep {text!r}: write it as links=10M,100M,1G")
-    return tuple(bits(value, "--sweep") for value in values.split(","))
+    return tuple(parse_rate(value, "--sweep") for value in values.split(","))
 
 
-def variants(
+def cluster_variants(
     cluster: Cluster, added: Sequence[Addition], removed: Sequence[str], swept: Sequence[float], gateway: str
 ) -> Iterator[ClusterVariant]:
     """The cluster as it is, with each change alone, and with all changes; then the first and the last of these at each
@@ -103,22 +105,22 @@ def variants(
     everything = cluster
     alone: list[ClusterVariant] = []
     for one in added:
-        alone.append(ClusterVariant(str(one), with_one(cluster, one)))
-        everything = with_one(everything, one)
+        alone.append(ClusterVariant(str(one), add_device(cluster, one)))
+        everything = add_device(everything, one)
     for name in removed:
-        alone.append(ClusterVariant(f"- {name}", without(cluster, name)))
-        everything = without(everything, name)
+        alone.append(ClusterVariant(f"- {name}", remove_device(cluster, name)))
+        everything = remove_device(everything, name)
     said = " ".join(one.what for one in alone)
-    ends = [ClusterVariant(AS_IT_IS, cluster), *([ClusterVariant(said, everything)] if alone else [])]
+    ends = [ClusterVariant(UNCHANGED, cluster), *([ClusterVariant(said, everything)] if alone else [])]
     yield ends[0]
     yield from alone if len(alone) > 1 else ()
     yield from ends[1:]
     for rate in swept:
         for end in ends:
-            yield ClusterVariant(end.what, at_rate(end.cluster, rate / 8), rate)
+            yield ClusterVariant(end.what, set_link_rates(end.cluster, rate / 8), rate)
 
 
-def with_one(cluster: Cluster, one: Addition) -> Cluster:
+def add_device(cluster: Cluster, one: Addition) -> Cluster:
     """The cluster with one more device, linked to all others. If the cluster has devices of its kind, their measured
     figures are used. UsageError for a name that is taken."""
     if any(device.name == one.name for device in cluster.devices):
@@ -139,7 +141,7 @@ def _make_device(one: Addition, like: Device | None) -> Device:
     return replace(calibrated, name=one.name, memory_bytes=one.memory_bytes or like.memory_bytes)
 
 
-def without(cluster: Cluster, name: str) -> Cluster:
+def remove_device(cluster: Cluster, name: str) -> Cluster:
     """The cluster without that device. UsageError if there is no such device, or no other one."""
     cluster.device(name)
     left = tuple(device.name for device in cluster.devices if device.name != name)
@@ -148,7 +150,7 @@ def without(cluster: Cluster, name: str) -> Cluster:
     return cluster.only(left)
 
 
-def at_rate(cluster: Cluster, bytes_per_s: float) -> Cluster:
+def set_link_rates(cluster: Cluster, bytes_per_s: float) -> Cluster:
     """The cluster with every link and medium at that rate; latencies stay."""
 
     def changed(link: Link) -> Link:

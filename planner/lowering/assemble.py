@@ -10,20 +10,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from edgepart.planner.lowering.draft import Draft, Share
-from edgepart.planner.lowering.liveness import given
+from edgepart.planner.lowering.liveness import stage_outputs
 from edgepart.planner.lowering.schedule import CostModel, Schedule, Seconds, Stage, StageMessage, stage_s
 from edgepart.planner.lowering.segment import (
     Digests,
-    Refs,
     Value,
-    build,
-    digest_of_segment,
+    WeightRefs,
+    build_segment,
     input_values,
-    ports,
+    make_ports,
+    segment_digest,
     weight_refs,
     whole_refs,
 )
-from edgepart.planner.lowering.session_memory import SessionMemory, held
+from edgepart.planner.lowering.session_memory import SessionMemory, predict_session_memory
 from edgepart.planner.model.graph import Graph, WholeModel
 from edgepart.planner.plans.plan import (
     Piece,
@@ -39,12 +39,12 @@ from edgepart.planner.plans.plan import (
     ValueInfo,
     WeightRef,
 )
-from edgepart.planner.plans.reduced_precision import EXACT, travelling_bytes, travels_as
+from edgepart.planner.plans.reduced_precision import EXACT, rounded_dtype, transfer_bytes
 from edgepart.planner.region import Region
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class SegmentWithMemory:
     """A segment, and the memory of its session."""
 
     segment: Segment
@@ -55,10 +55,14 @@ class Sketches:
     """Segments without models and digests. Plans of one problem have many of them in common; each is made once."""
 
     def __init__(self) -> None:
-        self.refs: Refs = {}
-        self._found: dict[tuple[tuple[int, ...], tuple[str, ...]], tuple[Made, tuple[Share, ...]]] = {}
+        self.refs: WeightRefs = {}
+        self._found: dict[
+            tuple[tuple[int, ...], tuple[str, ...]], tuple[SegmentWithMemory, tuple[Share, ...]]
+        ] = {}
 
-    def get(self, shares: tuple[Share, ...], outputs: Sequence[Value], make: Callable[[], Made]) -> Made:
+    def get(
+        self, shares: tuple[Share, ...], outputs: Sequence[Value], make: Callable[[], SegmentWithMemory]
+    ) -> SegmentWithMemory:
         """The segment of these shares with these outputs; made by `make` if there is none yet."""
         key = (
             tuple(map(id, shares)),
@@ -109,12 +113,12 @@ def _value_info(graph: Graph, name: str) -> ValueInfo:
 
 def _transfer(graph: Graph, message: StageMessage, number: int, asked: str) -> Transfer:
     ends, moves = (message.source, message.target), message.moves
-    dtypes = tuple(travels_as(graph.tensors[move.tensor], move.region, ends, asked) for move in moves)
+    dtypes = tuple(rounded_dtype(graph.tensors[move.tensor], move.region, ends, asked) for move in moves)
     return Transfer(
         number,
         *ends,
         tuple(Piece(move.tensor, move.region) for move in moves),
-        sum(travelling_bytes(graph.tensors[move.tensor], move.region, ends, asked) for move in moves),
+        sum(transfer_bytes(graph.tensors[move.tensor], move.region, ends, asked) for move in moves),
         () if set(dtypes) == {EXACT} else dtypes,
     )
 
@@ -153,22 +157,22 @@ class _SegmentMaker:
     def draft(self) -> Draft:
         return self.schedule.draft
 
-    def made(self) -> Iterator[Made]:
+    def made(self) -> Iterator[SegmentWithMemory]:
         """The segments of the stages that compute something, in order."""
         stages = self.schedule.stages[self.device]
-        for stage, outputs in zip(stages, given(self.schedule, self.device), strict=True):
+        for stage, outputs in zip(stages, stage_outputs(self.schedule, self.device), strict=True):
             if stage.shares:
                 yield self._known(stage, outputs)
 
-    def _known(self, stage: Stage, outputs: Sequence[Value]) -> Made:
+    def _known(self, stage: Stage, outputs: Sequence[Value]) -> SegmentWithMemory:
         if self.digests is None:
             return self.sketches.get(stage.shares, outputs, lambda: self._made(stage, outputs))
         return self._made(stage, outputs)
 
-    def _made(self, stage: Stage, outputs: Sequence[Value]) -> Made:
+    def _made(self, stage: Stage, outputs: Sequence[Value]) -> SegmentWithMemory:
         segment = self._segment(stage, outputs)
         threads = self.draft.blueprint.problem.cluster.device(self.device).threads
-        return Made(segment, held(stage.shares, segment.weights, threads))
+        return SegmentWithMemory(segment, predict_session_memory(stage.shares, segment.weights, threads))
 
     def _segment(self, stage: Stage, outputs: Sequence[Value]) -> Segment:
         graph, shares = self.draft.graph, stage.shares
@@ -182,9 +186,9 @@ class _SegmentMaker:
             refs, model = whole_refs(whole, self.model_digest, self.digests), whole.model
         else:
             refs = weight_refs(self.draft, shares, self.model_digest, self.digests, self.sketches.refs)
-            model = b"" if self.digests is None else build(self.draft, shares, outputs, refs)
+            model = b"" if self.digests is None else build_segment(self.draft, shares, outputs, refs)
         shapes = (region.shape for _, region in (*inputs, *outputs))
-        digest = digest_of_segment(model, refs, shapes) if model else ""
+        digest = segment_digest(model, refs, shapes) if model else ""
         # Inputs and outputs are cut, put together, and reordered for the runtime, all of which copies them.
         border_bytes = sum(_nbytes_of(graph, name, region) for name, region in (*inputs, *outputs))
         predicted = self.cost.segment_s(self.device) + self.cost.copy_s(self.device, border_bytes)
@@ -193,8 +197,8 @@ class _SegmentMaker:
         return Segment(
             digest=digest,
             model=model,
-            inputs=ports(graph, inputs),
-            outputs=ports(graph, outputs),
+            inputs=make_ports(graph, inputs),
+            outputs=make_ports(graph, outputs),
             weights=refs,
             operators=tuple(share.operator.name for share in shares),
             compute_s=predicted if measured is None else measured,

@@ -14,16 +14,16 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from edgepart.planner.lowering.draft import Draft, Share, covers, share_of
-from edgepart.planner.lowering.liveness import Asked, asked, is_asked
-from edgepart.planner.lowering.schedule import At, Schedule, Stage, StageMessage
+from edgepart.planner.lowering.draft import Draft, Share, covers, make_share
+from edgepart.planner.lowering.liveness import RequestedRegions, is_requested, requested_regions
+from edgepart.planner.lowering.schedule import Schedule, Stage, StageMessage, StagePlace
 from edgepart.planner.plans.plan import GATEWAY
 from edgepart.planner.region import Region
 
-Computed = Mapping[str, Region]
+ComputedRegions = Mapping[str, Region]
 """The region that is computed of each tensor, by name."""
 
-MOST = 0.5
+LARGEST_BORDER_PART = 0.5
 """The largest part of a tensor's computed region that borders may take together; if they take more, the stage is not
 cut."""
 
@@ -34,37 +34,37 @@ class StageCut:
 
     stages: tuple[Stage, ...]
     """The parts, then the rest."""
-    received: Mapping[int, At]
+    received: Mapping[int, StagePlace]
     """By id of a message to the stage, the part before which it is received."""
-    sent: Mapping[int, At]
+    sent: Mapping[int, StagePlace]
     """By id of a message from the stage, the part after which it is sent."""
 
 
-Cuts = Mapping[str, Sequence[StageCut | None]]
+StageCuts = Mapping[str, Sequence[StageCut | None]]
 """By device, the cut of each of its stages; None for a stage that is not cut."""
 
 
-def borders_first(schedule: Schedule, tensors: Collection[str]) -> Schedule:
+def send_borders_first(schedule: Schedule, tensors: Collection[str]) -> Schedule:
     """The schedule with every stage cut that can be cut and sends some of `tensors` to other devices."""
-    return apply(schedule, cuts_of(schedule, tensors))
+    return apply_cuts(schedule, find_cuts(schedule, tensors))
 
 
-def cuts_of(schedule: Schedule, tensors: Collection[str] | None = None) -> Cuts:
+def find_cuts(schedule: Schedule, tensors: Collection[str] | None = None) -> StageCuts:
     """The cuts of all stages that can be cut and send some of `tensors` to other devices; None stands for all tensors."""
     found: dict[str, list[StageCut | None]] = {}
     for device, stages in schedule.stages.items():
         found[device] = []
-        for stage, wanted in zip(stages, asked(schedule, device), strict=True):
-            sent = sent_to_devices(schedule, device, stage)
+        for stage, wanted in zip(stages, requested_regions(schedule, device), strict=True):
+            sent = tensors_sent_to_devices(schedule, device, stage)
             early = sent if tensors is None else sent & frozenset(tensors)
-            found[device].append(cut_of(schedule, device, stage, wanted) if early else None)
+            found[device].append(cut_stage(schedule, device, stage, wanted) if early else None)
     return found
 
 
-def apply(schedule: Schedule, cuts: Cuts) -> Schedule:
+def apply_cuts(schedule: Schedule, cuts: StageCuts) -> Schedule:
     """The schedule with these stages cut; messages keep their places."""
     stages: dict[str, tuple[Stage, ...]] = {}
-    received, sent = dict[int, At](), dict[int, At]()
+    received, sent = dict[int, StagePlace](), dict[int, StagePlace]()
     for device, old in schedule.stages.items():
         made = [cut.stages if cut else (stage,) for stage, cut in zip(old, cuts[device], strict=True)]
         stages[device] = tuple(chain.from_iterable(made))
@@ -78,19 +78,19 @@ def apply(schedule: Schedule, cuts: Cuts) -> Schedule:
     return replace(schedule, stages=stages, messages=tuple(messages))
 
 
-def sent_to_devices(schedule: Schedule, device: str, stage: Stage) -> frozenset[str]:
+def tensors_sent_to_devices(schedule: Schedule, device: str, stage: Stage) -> frozenset[str]:
     """Names of the tensors that a stage sends to other devices, in full or in part."""
     messages = schedule.sent(device, stage)
     return frozenset(move.tensor for m in messages if m.target != GATEWAY for move in m.moves)
 
 
-def cut_of(schedule: Schedule, device: str, stage: Stage, wanted: Asked) -> StageCut | None:
+def cut_stage(schedule: Schedule, device: str, stage: Stage, wanted: RequestedRegions) -> StageCut | None:
     """The stage in parts; None if it sends what it does not compute, or sends most of it, or cannot be divided."""
     draft, whole = schedule.draft, dict(one for share in stage.shares for one in share.written)
     borders = _borders(schedule, device, stage, whole)
     if not borders:
         return None
-    made: list[tuple[tuple[Share, ...], Computed]] = []
+    made: list[tuple[tuple[Share, ...], ComputedRegions]] = []
     for border in borders:
         shares = _computing(draft, stage, whole, border, ())
         if shares is None:
@@ -100,14 +100,14 @@ def cut_of(schedule: Schedule, device: str, stage: Stage, wanted: Asked) -> Stag
     rest = _computing(draft, stage, whole, left, [computed for _, computed in made])
     if not rest:
         return None
-    at = [At(stage.last.level, stage.last.late + 2 + n) for n in range(len(made) + 1)]
+    at = [StagePlace(stage.last.level, stage.last.late + 2 + n) for n in range(len(made) + 1)]
     stages = [Stage(one, one, shares, is_part=True) for one, (shares, _) in zip(at, made, strict=False)]
     stages.append(Stage(at[-1], at[-1], rest, is_part=True))
     received = dict(_received(schedule, device, stage, stages))
     return StageCut(tuple(stages), received, dict(_sent(schedule, device, stage, stages)))
 
 
-def _borders(schedule: Schedule, device: str, stage: Stage, whole: Computed) -> list[Computed]:
+def _borders(schedule: Schedule, device: str, stage: Stage, whole: ComputedRegions) -> list[ComputedRegions]:
     """What the stage sends to other devices, one border per part; [] if the stage is not to be cut."""
     found: list[dict[str, Region]] = []
     for message in schedule.sent(device, stage):
@@ -119,19 +119,19 @@ def _borders(schedule: Schedule, device: str, stage: Stage, whole: Computed) -> 
             continue
         sent: dict[str, Region] = {}
         for move in message.moves:
-            if move.region.size > MOST * whole[move.tensor].size:
+            if move.region.size > LARGEST_BORDER_PART * whole[move.tensor].size:
                 return []
             _want(sent, move.tensor, move.region)
         found.append(sent)
     borders = _merged(found)
     for name in {name for border in borders for name in border}:
         size = sum(border[name].size for border in borders if name in border)
-        if size > MOST * whole[name].size:
+        if size > LARGEST_BORDER_PART * whole[name].size:
             return []
     return borders
 
 
-def _merged(borders: Sequence[Mapping[str, Region]]) -> list[Computed]:
+def _merged(borders: Sequence[Mapping[str, Region]]) -> list[ComputedRegions]:
     """The borders, with two joined if they are no larger together than apart: one inside the other, or beside it."""
     found: list[dict[str, Region]] = []
     for border in sorted(borders, key=lambda one: -sum(region.size for region in one.values())):
@@ -153,19 +153,25 @@ def _want(wanted: dict[str, Region], name: str, region: Region) -> None:
     wanted[name] = (wanted[name].union_spans(region) if name in wanted else region).hull()
 
 
-def _left(whole: Computed, wanted: Asked, parts: Sequence[Computed]) -> Iterator[tuple[str, Region]]:
+def _left(
+    whole: ComputedRegions, wanted: RequestedRegions, parts: Sequence[ComputedRegions]
+) -> Iterator[tuple[str, Region]]:
     """By tensor, one region around what the stage computes and the parts do not, if some of it is asked for."""
     for name, region in whole.items():
         left = region.subtract_all(part[name] for part in parts if name in part)
         box = region if region.is_empty else None
         for other in left:
             box = other if box is None else box.union_spans(other)
-        if box is not None and is_asked(wanted[name], box):
+        if box is not None and is_requested(wanted[name], box):
             yield name, box
 
 
 def _computing(
-    draft: Draft, stage: Stage, whole: Computed, wanted: Computed, there: Sequence[Computed]
+    draft: Draft,
+    stage: Stage,
+    whole: ComputedRegions,
+    wanted: ComputedRegions,
+    there: Sequence[ComputedRegions],
 ) -> tuple[Share, ...] | None:
     """Shares that compute what is `wanted` of a stage, and what they need of the stage that is not `there`. None if an
     operator would read what its share in the stage does not read."""
@@ -183,7 +189,7 @@ def _computing(
         if access.opaque or outputs == share.outputs:
             part = share
         else:
-            part = share_of(draft.graph, op, share.device, access, outputs)
+            part = make_share(draft.graph, op, share.device, access, outputs)
             if not all(_is_read(share, name, need) for name, need in part.needs):
                 return None
         found.append(part)
@@ -207,14 +213,16 @@ def _written(shares: Sequence[Share]) -> dict[str, Region]:
 
 def _received(
     schedule: Schedule, device: str, stage: Stage, parts: Sequence[Stage]
-) -> Iterator[tuple[int, At]]:
+) -> Iterator[tuple[int, StagePlace]]:
     """By id of a message to the stage, the place of the first part that reads it, else of the rest."""
     for message in schedule.received(device, stage):
         reader = next((one for one in parts if _reads(schedule.draft, device, one, message)), parts[-1])
         yield id(message), reader.first
 
 
-def _sent(schedule: Schedule, device: str, stage: Stage, parts: Sequence[Stage]) -> Iterator[tuple[int, At]]:
+def _sent(
+    schedule: Schedule, device: str, stage: Stage, parts: Sequence[Stage]
+) -> Iterator[tuple[int, StagePlace]]:
     """By id of a message from the stage, the place of the part after which all of it is computed."""
     for message in schedule.sent(device, stage):
         have: dict[str, list[Region]] = {}

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from edgepart.planner.lowering.draft import Draft, Flow, Group, Share, covers
-from edgepart.planner.lowering.schedule import START, At, Schedule, Stage, StageMessage
+from edgepart.planner.lowering.schedule import START, Schedule, Stage, StageMessage, StagePlace
 from edgepart.planner.model.graph import Operator
 from edgepart.planner.plans.plan import GATEWAY
 
@@ -78,7 +78,7 @@ class Levels:
         return _Staging(draft, self).schedule()
 
 
-def stage(draft: Draft) -> Schedule:
+def schedule_by_level(draft: Draft) -> Schedule:
     """The schedule of a single draft."""
     return Levels().stage(draft)
 
@@ -186,14 +186,16 @@ class _Staging:
 
     def _messages(self) -> Iterator[StageMessage]:
         """The messages, one for each move."""
-        places: dict[int, At] = {}
+        places: dict[int, StagePlace] = {}
         for name, flow in self.draft.flows.items():
             for move, level, read in zip(flow.moves, self.sent[name], self.received[name], strict=True):
                 after = level + 1
                 arrival = after if read is None or move.target == GATEWAY else max(after, read)
-                sent, received = (places.setdefault(at, At(at)) for at in (level, arrival))
+                sent, received = (places.setdefault(at, StagePlace(at)) for at in (level, arrival))
                 yield StageMessage(move.source, move.target, sent, received, (move,))
 
 
 def _stages(by_level: Mapping[int, Sequence[Share]]) -> tuple[Stage, ...]:
-    return tuple(Stage(At(level), At(level), tuple(by_level[level])) for level in sorted(by_level))
+    return tuple(
+        Stage(StagePlace(level), StagePlace(level), tuple(by_level[level])) for level in sorted(by_level)
+    )

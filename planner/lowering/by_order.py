@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from heapq import heapify, heappop, heappush
 
 from edgepart.planner.lowering.draft import Draft, Move, Share, covers
-from edgepart.planner.lowering.schedule import START, At, Schedule, Stage, StageMessage, mixed
+from edgepart.planner.lowering.schedule import START, Schedule, Stage, StageMessage, StagePlace, reads_mixed
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.plans.plan import GATEWAY
 
@@ -19,17 +19,17 @@ Ranks = Mapping[int, float]
 """Ranks by layer; layers of smaller rank come first."""
 
 
-def sequenced(draft: Draft, ranks: Ranks, layers: Mapping[str, int]) -> Schedule:
+def schedule_by_order(draft: Draft, ranks: Ranks, layers: Mapping[str, int]) -> Schedule:
     """The schedule of a draft by the ranks of its layers, with one message for each move. Only for drafts in which each
     move starts at a device that computes its region."""
-    place = {name: n for n, name in enumerate(in_order(draft.graph, ranks, layers))}
+    place = {name: n for n, name in enumerate(order_operators(draft.graph, ranks, layers))}
     shares: dict[str, list[Share]] = {}
     for name in sorted(draft.groups, key=place.__getitem__):
         for share in draft.groups[name].shares:
             shares.setdefault(share.device, []).append(share)
     stages: dict[str, tuple[Stage, ...]] = {}
-    sent: dict[Move, At] = {}
-    received: dict[Move, At] = {}
+    sent: dict[Move, StagePlace] = {}
+    received: dict[Move, StagePlace] = {}
     for device in sorted({*shares, *_ends(draft)}):
         made = list(_stages(draft, device, shares.get(device, []), place))
         stages[device] = tuple(made)
@@ -39,14 +39,14 @@ def sequenced(draft: Draft, ranks: Ranks, layers: Mapping[str, int]) -> Schedule
                 for move in _needed(draft, share):
                     received.setdefault(move, stage.first)
     messages = tuple(
-        StageMessage(move.source, move.target, at, received.get(move, At(at.level + 1)), (move,))
+        StageMessage(move.source, move.target, at, received.get(move, StagePlace(at.level + 1)), (move,))
         for move in draft.moves
         for at in (START if move.source == GATEWAY else sent[move],)
     )
     return Schedule(draft, stages, messages)
 
 
-def in_order(graph: Graph, ranks: Ranks, layers: Mapping[str, int]) -> list[str]:
+def order_operators(graph: Graph, ranks: Ranks, layers: Mapping[str, int]) -> list[str]:
     """Names of the operators, each after those that it reads from, smaller ranks first. An operator without a rank has the
     rank of its first reader."""
     operators = graph.operators
@@ -85,14 +85,16 @@ def _stages(draft: Draft, device: str, shares: list[Share], place: Mapping[str, 
 
     def closed() -> Iterator[Stage]:
         if inside:
-            at = At(place[inside[-1].operator.name])
+            at = StagePlace(place[inside[-1].operator.name])
             yield Stage(at, at, tuple(inside))
             inside.clear()
             written.clear()
 
     for share in shares:
         new = set(_needed(draft, share)) - there
-        if new or any(name in written and mixed(draft, share, name, need) for name, need in share.needs):
+        if new or any(
+            name in written and reads_mixed(draft, share, name, need) for name, need in share.needs
+        ):
             yield from closed()
         there |= new
         inside.append(share)

@@ -19,10 +19,10 @@ from edgepart.planner.lowering.draft import (
     Flow,
     Group,
     Move,
-    Owned,
+    OwnedRegions,
     covers,
-    missing,
-    share_of,
+    make_share,
+    missing_regions,
 )
 from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.plans.plan import GATEWAY
@@ -31,22 +31,22 @@ from edgepart.planner.region import Array, Region
 Needs = Mapping[str, tuple[Region, ...]]
 """By device (or GATEWAY), the regions of one tensor that are read there."""
 
-Decide = Callable[[str, Needs, Owned], list[Move]]
+Decide = Callable[[str, Needs, OwnedRegions], list[Move]]
 """Returns the moves of a tensor, from its name, the regions that are needed, and those that devices compute."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Wanted:
+class TensorDemand:
     """What is read of one tensor. Compared by identity."""
 
     needs: Needs
 
 
-Reads = tuple[tuple[str, Wanted], ...]
+Reads = tuple[tuple[str, TensorDemand], ...]
 """What a group reads: names of tensors, and what is read of each."""
 
 
-FEW = 6
+FEW_DEVICES = 6
 """Up to this number of devices, the region of each is intersected with a box; of more, numpy first picks those near it."""
 
 
@@ -56,13 +56,13 @@ class DemandMemo:
     links and gateway."""
 
     def __init__(self) -> None:
-        self._unions: dict[tuple[Wanted, Wanted], Wanted] = {}
-        self._entire: dict[tuple[str, str], Wanted] = {}
-        self._flows: dict[tuple[str, int, Wanted], tuple[Flow, Owned]] = {}
-        self._patterns: dict[Hashable, tuple[Flow, Owned]] = {}
-        self._computed: dict[tuple[int, tuple[str, ...]], tuple[Owned, Owned]] = {}
+        self._unions: dict[tuple[TensorDemand, TensorDemand], TensorDemand] = {}
+        self._entire: dict[tuple[str, str], TensorDemand] = {}
+        self._flows: dict[tuple[str, int, TensorDemand], tuple[Flow, OwnedRegions]] = {}
+        self._patterns: dict[Hashable, tuple[Flow, OwnedRegions]] = {}
+        self._computed: dict[tuple[int, tuple[str, ...]], tuple[OwnedRegions, OwnedRegions]] = {}
         self._groups: dict[tuple[int, tuple[int | None, ...]], tuple[Group, Reads, object]] = {}
-        self._sources: dict[tuple[str, Wanted], Flow] = {}
+        self._sources: dict[tuple[str, TensorDemand], Flow] = {}
 
     def follow(self, blueprint: Blueprint, decide: Decide, *, alike: bool = False) -> Draft:
         """Makes the draft of a blueprint, from the outputs back to the inputs as BBGraP's partitioner (section 3.2):
@@ -70,14 +70,14 @@ class DemandMemo:
         `decide` is the same function in all such calls and depends only on which devices hold and read what, not on
         the tensor's name, so that its answers can be remembered."""
         graph = blueprint.graph
-        wanted: dict[str, Wanted] = {}
+        wanted: dict[str, TensorDemand] = {}
         for name in graph.outputs:
             if name in graph.producers:  # The gateway reads all of an output.
                 self._want(wanted, name, self._all(name, GATEWAY, graph.region_of(name)))
         groups: list[tuple[str, Group]] = []
         flows: list[tuple[str, Flow]] = []
         for op in reversed(graph.operators):
-            written: list[Owned | None] = []
+            written: list[OwnedRegions | None] = []
             for name in op.outputs:
                 flow = None
                 if name in wanted:
@@ -99,14 +99,14 @@ class DemandMemo:
         flows += [(name, self._source(name, wanted[name])) for name in graph.inputs if name in wanted]
         return Draft(blueprint, dict(reversed(groups)), dict(reversed(flows)), device is not None)
 
-    def _all(self, name: str, place: str, region: Region) -> Wanted:
+    def _all(self, name: str, place: str, region: Region) -> TensorDemand:
         """The demand of one place for a whole tensor."""
         found = self._entire.get((name, place))
         if found is None:
-            found = self._entire[name, place] = Wanted({place: (region,)})
+            found = self._entire[name, place] = TensorDemand({place: (region,)})
         return found
 
-    def _want(self, wanted: dict[str, Wanted], name: str, more: Wanted) -> None:
+    def _want(self, wanted: dict[str, TensorDemand], name: str, more: TensorDemand) -> None:
         before = wanted.get(name)
         if before is None:
             wanted[name] = more
@@ -116,10 +116,12 @@ class DemandMemo:
             needs = dict(before.needs)
             for place, regions in more.needs.items():
                 needs[place] = tuple(dict.fromkeys((*needs.get(place, ()), *regions)))
-            found = self._unions[before, more] = Wanted(needs)
+            found = self._unions[before, more] = TensorDemand(needs)
         wanted[name] = found
 
-    def _flow(self, name: str, wanted: Wanted, owned: Owned, decide: Decide, alike: bool) -> Flow:
+    def _flow(
+        self, name: str, wanted: TensorDemand, owned: OwnedRegions, decide: Decide, alike: bool
+    ) -> Flow:
         if not alike:
             return self._decided(name, wanted, owned, decide)
         key = (name, id(owned), wanted)  # `owned` is kept with the result, so that no other gets its id.
@@ -128,7 +130,7 @@ class DemandMemo:
             found = self._flows[key] = self._repeated(name, wanted, owned, decide), owned
         return found[0]
 
-    def _repeated(self, name: str, wanted: Wanted, owned: Owned, decide: Decide) -> Flow:
+    def _repeated(self, name: str, wanted: TensorDemand, owned: OwnedRegions, decide: Decide) -> Flow:
         """The flow of a tensor, copied from the first tensor that is held and read alike: blocks of a network repeat."""
         key = id(owned), tuple(wanted.needs.items())
         first = self._patterns.get(key)
@@ -138,7 +140,7 @@ class DemandMemo:
         moves = (Move(name, move.region, move.source, move.target) for move in first[0].moves)
         return Flow(first[0].computed, tuple(moves))
 
-    def _decided(self, name: str, wanted: Wanted, owned: Owned, decide: Decide) -> Flow:
+    def _decided(self, name: str, wanted: TensorDemand, owned: OwnedRegions, decide: Decide) -> Flow:
         moves = tuple(decide(name, wanted.needs, owned))
         alive = tuple(_alive(wanted.needs, owned, moves))
         if (id(owned), alive) not in self._computed:
@@ -146,7 +148,7 @@ class DemandMemo:
         return Flow(self._computed[id(owned), alive][0], moves[::-1])
 
     def _group(
-        self, blueprint: Blueprint, op: Operator, written: Sequence[Owned | None]
+        self, blueprint: Blueprint, op: Operator, written: Sequence[OwnedRegions | None]
     ) -> tuple[Group, Reads]:
         """The shares that compute the regions `written` of an operator's outputs, and what they read."""
         key = (id(op), tuple(None if owned is None else id(owned) for owned in written))
@@ -156,7 +158,7 @@ class DemandMemo:
             found = self._groups[key] = group, tuple(_reads(group)), (op, tuple(written))
         return found[:2]
 
-    def _source(self, name: str, wanted: Wanted) -> Flow:
+    def _source(self, name: str, wanted: TensorDemand) -> Flow:
         found = self._sources.get((name, wanted))
         if found is None:
             moves = tuple(_from_gateway(name, wanted.needs))
@@ -165,7 +167,7 @@ class DemandMemo:
 
 
 def _running_the_model(
-    graph: Graph, groups: Sequence[tuple[str, Group]], wanted: Mapping[str, Wanted]
+    graph: Graph, groups: Sequence[tuple[str, Group]], wanted: Mapping[str, TensorDemand]
 ) -> str | None:
     """The device that computes everything and can run the model as it stands in its file; None if there is none. It then
     needs all of every input, even of one that is read in part."""
@@ -176,31 +178,31 @@ def _running_the_model(
     return devices.pop() if len(devices) == 1 and read == set(graph.whole.inputs) else None
 
 
-def follow(blueprint: Blueprint, decide: Decide) -> Draft:
+def follow_demand(blueprint: Blueprint, decide: Decide) -> Draft:
     """The draft of a single strategy."""
     return DemandMemo().follow(blueprint, decide)
 
 
-def _group(blueprint: Blueprint, op: Operator, written: Sequence[Owned | None]) -> Group:
+def _group(blueprint: Blueprint, op: Operator, written: Sequence[OwnedRegions | None]) -> Group:
     graph, access = blueprint.graph, blueprint.accesses[op.name]
     outputs: dict[str, dict[int, Region]] = {}
     for index, owned in enumerate(written):
         for device, region in (owned or {}).items():
             outputs.setdefault(device, {})[index] = region
     devices = [device.name for device in blueprint.problem.cluster.devices if device.name in outputs]
-    return Group(tuple(share_of(graph, op, device, access, outputs[device]) for device in devices))
+    return Group(tuple(make_share(graph, op, device, access, outputs[device]) for device in devices))
 
 
-def _reads(group: Group) -> Iterator[tuple[str, Wanted]]:
+def _reads(group: Group) -> Iterator[tuple[str, TensorDemand]]:
     found: dict[str, dict[str, dict[Region, None]]] = {}
     for share in reversed(group.shares):
         for name, region in share.needs:
             found.setdefault(name, {}).setdefault(share.device, {})[region] = None
     for name, needs in found.items():
-        yield name, Wanted({device: tuple(regions) for device, regions in needs.items()})
+        yield name, TensorDemand({device: tuple(regions) for device, regions in needs.items()})
 
 
-def _alive(needs: Needs, owned: Owned, sent: Sequence[Move]) -> Iterator[str]:
+def _alive(needs: Needs, owned: OwnedRegions, sent: Sequence[Move]) -> Iterator[str]:
     """The devices whose part of a tensor is read by themselves or sent."""
     sending = {move.source for move in sent if covers(owned.get(move.source), move.region)}
     for device, region in owned.items():
@@ -217,7 +219,7 @@ def _from_gateway(name: str, needs: Mapping[str, Sequence[Region]]) -> Iterator[
         yield Move(name, whole, GATEWAY, device)
 
 
-def crosses(blueprint: Blueprint, name: str) -> bool:
+def crosses_layers(blueprint: Blueprint, name: str) -> bool:
     """Whether an operator of another layer than the producer's reads the tensor; False for one without elements."""
     layers, graph = blueprint.strategy.layers, blueprint.graph
     if graph.region_of(name).is_empty:
@@ -229,7 +231,7 @@ def crosses(blueprint: Blueprint, name: str) -> bool:
 class Holders:
     """The regions of one tensor that devices compute, with quick look-ups of the few devices that have some of a box."""
 
-    def __init__(self, owned: Owned) -> None:
+    def __init__(self, owned: OwnedRegions) -> None:
         self.owned = owned
 
     @cached_property
@@ -252,7 +254,7 @@ class Holders:
         """By device, in the same order, the part of the box that it computes; a box without elements is had in full or
         not at all."""
         near: Iterable[str] = self.owned
-        if len(self.owned) > FEW and not box.is_empty:
+        if len(self.owned) > FEW_DEVICES and not box.is_empty:
             low, high = self._bounds
             begin, end = np.array([(one[0].start, one[-1].stop) for one in box.spans]).reshape(-1, 2).T
             names = tuple(self.owned)
@@ -260,7 +262,7 @@ class Holders:
         return {name: self.owned[name].intersect(box) for name in near if covers(self.owned[name], box)}
 
 
-def fetch(
+def fetch_missing(
     blueprint: Blueprint, name: str, target: str, needs: Sequence[Region], holders: Holders
 ) -> Iterator[Move]:
     """The moves that bring `target` what it misses of `needs`, each box from as few devices as possible.
@@ -269,7 +271,7 @@ def fetch(
     copies share the sending. InternalError if no device computes some of it.
     """
     owned = holders.owned
-    boxes = missing(needs, owned.get(target))
+    boxes = missing_regions(needs, owned.get(target))
     if not boxes and target not in owned:  # A tensor without elements still needs a message.
         boxes = tuple(needs[:1])
     moves: list[Move] = []
@@ -300,7 +302,7 @@ def fetch(
 
 
 def _by_preference(
-    blueprint: Blueprint, target: str, parts: Mapping[str, Region], owned: Owned
+    blueprint: Blueprint, target: str, parts: Mapping[str, Region], owned: OwnedRegions
 ) -> Sequence[str]:
     """The devices that have `parts` of a box, the best source first."""
     if len(parts) < 2:

@@ -16,8 +16,8 @@ from itertools import chain, pairwise
 from typing import NamedTuple
 
 from edgepart.planner.devices.routes import Hop, LinkTable, Route, detour
-from edgepart.planner.lowering.draft import Move, coalesce
-from edgepart.planner.lowering.schedule import At, Schedule, Stage, StageMessage
+from edgepart.planner.lowering.draft import Move, coalesce_regions
+from edgepart.planner.lowering.schedule import Schedule, Stage, StageMessage, StagePlace
 from edgepart.planner.region import Region, Span, span
 
 Box = tuple[str, Region]
@@ -89,7 +89,7 @@ def find_detour(schedule: Schedule, multicast: Multicast, links: LinkTable) -> R
 
 def list_multicasts(schedule: Schedule) -> Iterator[Multicast]:
     """All that is sent, by who sends it when and to whom; also what goes to one target only."""
-    together: dict[tuple[str, At], list[StageMessage]] = {}
+    together: dict[tuple[str, StagePlace], list[StageMessage]] = {}
     for message in schedule.messages:
         together.setdefault((message.source, message.sent), []).append(message)
     for messages in together.values():
@@ -149,7 +149,7 @@ class _Rewriting:
             for message in multicast.messages:
                 self.taken.setdefault(id(message), []).extend(multicast.boxes)
             self._take(multicast, way, number)
-        stages, at = dict(self.schedule.stages), dict[tuple[str, int, int], At]()
+        stages, at = dict(self.schedule.stages), dict[tuple[str, int, int], StagePlace]()
         for device, passes in self.passes.items():
             stages[device], places = _with(stages[device], passes)
             at.update(((device, number, chunk), place) for (number, chunk), place in places.items())
@@ -172,7 +172,7 @@ class _Rewriting:
 
     def _message(
         self,
-        at: Mapping[tuple[str, int, int], At],
+        at: Mapping[tuple[str, int, int], StagePlace],
         hop: Hop,
         multicast: Multicast,
         moves: tuple[Move, ...],
@@ -200,22 +200,22 @@ def _left(moves: Sequence[Move], taken: Sequence[Box]) -> Iterator[Move]:
         gone = [region for name, region in taken if name == move.tensor]
         if move.region not in gone:
             rest = move.region.subtract_all(gone) if gone else (move.region,)
-            yield from (replace(move, region=region) for region in coalesce(rest))
+            yield from (replace(move, region=region) for region in coalesce_regions(rest))
 
 
 def _with(
     stages: Sequence[Stage], passes: Sequence[_Turn]
-) -> tuple[tuple[Stage, ...], dict[tuple[int, int], At]]:
+) -> tuple[tuple[Stage, ...], dict[tuple[int, int], StagePlace]]:
     """A device's stages and those that pass on, in order; and where each chunk of each multicast is passed on."""
     late = max((max(stage.first.late, stage.last.late) for stage in stages), default=0)
     made: list[Stage] = []
-    places: dict[tuple[int, int], At] = {}
+    places: dict[tuple[int, int], StagePlace] = {}
     rest = iter(sorted(passes))
     coming = next(rest, None)
     for stage in chain(stages, (None,)):
         while coming is not None and (stage is None or stage.first.level > coming.level):
             late += 1
-            at = At(coming.level, late)
+            at = StagePlace(coming.level, late)
             places[coming.multicast, coming.chunk] = at
             made.append(Stage(at, at, ()))
             coming = next(rest, None)

@@ -20,7 +20,7 @@ from edgepart.planner.layout.strategy import Problem, Strategy
 from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.region import Region, Span
 
-Owned = Mapping[str, Region]
+OwnedRegions = Mapping[str, Region]
 """By device, the region of one tensor that it computes; empty only for a tensor without elements."""
 
 
@@ -40,10 +40,10 @@ class Case(Enum):
     """The device computes nothing of the need: all of it is fetched."""
 
 
-def case_of(need: Region, owned: Region | None) -> Case:
+def classify_need(need: Region, owned: Region | None) -> Case:
     """The case of a need on a device that computes `owned`, None for nothing.
 
-    >>> case_of(Region.box((0, 5)), Region.box((0, 4)))
+    >>> classify_need(Region.box((0, 5)), Region.box((0, 4)))
     <Case.BIGGER: 'bigger'>
     """
     if owned is None or (owned != need and owned.intersect(need).is_empty):
@@ -55,7 +55,7 @@ def case_of(need: Region, owned: Region | None) -> Case:
     return Case.BIGGER if need.contains(owned) else Case.SHIFTED
 
 
-def missing(needs: Iterable[Region], owned: Region | None) -> tuple[Region, ...]:
+def missing_regions(needs: Iterable[Region], owned: Region | None) -> tuple[Region, ...]:
     """Disjoint regions of everything in `needs` that is not in `owned`, as few as can be found cheaply."""
     boxes: list[Region] = []
     for need in needs:
@@ -63,10 +63,10 @@ def missing(needs: Iterable[Region], owned: Region | None) -> tuple[Region, ...]
             continue
         have = boxes if owned is None else [owned, *boxes]
         boxes.extend(need.subtract_all(have))
-    return coalesce(boxes)
+    return coalesce_regions(boxes)
 
 
-def coalesce(regions: Iterable[Region]) -> tuple[Region, ...]:
+def coalesce_regions(regions: Iterable[Region]) -> tuple[Region, ...]:
     """The same elements in fewer regions, joining those whose union is a product of spans."""
     joined: list[Region] = []
     for region in regions:
@@ -113,7 +113,9 @@ class Share:
         return ((self.operator.outputs[index], region) for index, region in self.outputs.items())
 
 
-def share_of(graph: Graph, op: Operator, device: str, access: Access, outputs: Mapping[int, Region]) -> Share:
+def make_share(
+    graph: Graph, op: Operator, device: str, access: Access, outputs: Mapping[int, Region]
+) -> Share:
     """The share that writes `outputs`, with what it reads."""
     reads = tuple(access.needs(outputs))
     pairs = [(name, region) for name, region in zip(op.inputs, reads, strict=True) if region is not None]
@@ -150,7 +152,7 @@ class Group:
 class Flow:
     """One tensor: the regions that devices compute, and the moves."""
 
-    computed: Owned
+    computed: OwnedRegions
     """What the shares write of the tensor, in the cluster's order; {} for an input of the model."""
     moves: tuple[Move, ...]
 
@@ -163,7 +165,7 @@ class Blueprint:
     strategy: Strategy
     accesses: Mapping[str, Access]
     """The access maps by operator name."""
-    owned: Mapping[str, Owned]
+    owned: Mapping[str, OwnedRegions]
     """By tensor, the regions of the strategy's layouts, without empty ones."""
 
     @property
@@ -207,7 +209,7 @@ class Draft:
         """The place of each share among all, by operator name and device."""
         return {key: n for n, key in enumerate(self.shares)}
 
-    def computed(self, name: str) -> Owned:
+    def computed(self, name: str) -> OwnedRegions:
         """What the shares write of a tensor."""
         flow = self.flows.get(name)
         return flow.computed if flow else {}
@@ -237,7 +239,7 @@ class DraftTraffic:
     """The number of elements sent, by tensor, source and target."""
 
 
-def traffic(draft: Draft) -> DraftTraffic:
+def count_traffic(draft: Draft) -> DraftTraffic:
     """Counts what a draft sends between devices."""
     inner = [move for move in draft.moves if move.source and move.target]
     elements: dict[tuple[str, str, str], int] = {}

@@ -12,7 +12,7 @@ from edgepart.planner.lowering.draft import Draft, Share
 from edgepart.planner.region import Region
 
 
-def divided(draft: Draft, strategy: Strategy, accesses: Mapping[str, Access]) -> dict[str, str]:
+def divided_operators(draft: Draft, strategy: Strategy, accesses: Mapping[str, Access]) -> dict[str, str]:
     """By operator of the model, the axis along which several devices share it: no device computes all of the
     regions of one of its outputs, or several devices make addends for a reduced axis. `strategy` was lowered to `draft`."""
     found: dict[str, str] = {}
@@ -29,7 +29,7 @@ def divided(draft: Draft, strategy: Strategy, accesses: Mapping[str, Access]) ->
     return found
 
 
-def devices_used(draft: Draft) -> int:
+def count_devices(draft: Draft) -> int:
     """The number of devices that compute something."""
     return len({device for _, device in draft.shares})
 

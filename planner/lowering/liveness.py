@@ -12,29 +12,29 @@ from edgepart.planner.region import Region
 Value = tuple[str, Region]
 
 
-Asked = Mapping[str, Sequence[Region]]
+RequestedRegions = Mapping[str, Sequence[Region]]
 """By tensor that a stage computes in full or in part, the regions of the tensor that other stages read or that are sent."""
 
 
-def given(schedule: Schedule, device: str) -> Iterator[tuple[Value, ...]]:
+def stage_outputs(schedule: Schedule, device: str) -> Iterator[tuple[Value, ...]]:
     """The outputs of each stage of a device, in order. A stage may compute all that the device computes of a tensor, or a
     part."""
-    for stage, wanted in zip(schedule.stages[device], asked(schedule, device), strict=True):
+    for stage, wanted in zip(schedule.stages[device], requested_regions(schedule, device), strict=True):
         written = (one for share in stage.shares for one in share.written)
-        yield tuple((name, region) for name, region in written if is_asked(wanted[name], region))
+        yield tuple((name, region) for name, region in written if is_requested(wanted[name], region))
 
 
-def is_asked(wanted: Sequence[Region], region: Region) -> bool:
+def is_requested(wanted: Sequence[Region], region: Region) -> bool:
     """Whether some of `region` is among what is wanted."""
     return any(covers(region, one) for one in wanted)
 
 
-def asked(schedule: Schedule, device: str) -> Iterator[Asked]:
+def requested_regions(schedule: Schedule, device: str) -> Iterator[RequestedRegions]:
     """For each stage of a device, the regions of its tensors that other stages read and that are sent."""
     stages = schedule.stages[device]
     readers: dict[str, list[tuple[int, Region]]] = {}
     for n, stage in enumerate(stages):
-        for name, need in handed(stage):
+        for name, need in stage_inputs(stage):
             readers.setdefault(name, []).append((n, need))
     for n, stage in enumerate(stages):
         found: dict[str, Sequence[Region]] = {}
@@ -44,7 +44,7 @@ def asked(schedule: Schedule, device: str) -> Iterator[Asked]:
         yield found
 
 
-def handed(stage: Stage) -> Iterator[Value]:
+def stage_inputs(stage: Stage) -> Iterator[Value]:
     """What a stage reads and does not compute itself."""
     inside = {name: region for share in stage.shares for name, region in share.written}
     for share in stage.shares:

@@ -17,13 +17,13 @@ from edgepart.planner.errors import InternalError
 from edgepart.planner.layout.partial_sums import PartialStrategies
 from edgepart.planner.layout.strategy import Layout, Problem, Strategy, Sync
 from edgepart.planner.lowering.assemble import Sketches, assemble
-from edgepart.planner.lowering.borders_first import borders_first
+from edgepart.planner.lowering.borders_first import send_borders_first
 from edgepart.planner.lowering.by_level import Levels
-from edgepart.planner.lowering.by_order import sequenced
-from edgepart.planner.lowering.demand import Decide, DemandMemo, Holders, Needs, crosses, fetch
+from edgepart.planner.lowering.by_order import schedule_by_order
+from edgepart.planner.lowering.demand import Decide, DemandMemo, Holders, Needs, crosses_layers, fetch_missing
 from edgepart.planner.lowering.detours import send_around
-from edgepart.planner.lowering.draft import Blueprint, Draft, Move, Owned, missing
-from edgepart.planner.lowering.optimize import optimise, streamline
+from edgepart.planner.lowering.draft import Blueprint, Draft, Move, OwnedRegions, missing_regions
+from edgepart.planner.lowering.optimize import optimise_draft, optimise_schedule
 from edgepart.planner.lowering.outline import Outliner
 from edgepart.planner.lowering.schedule import CostModel, NoCost, Schedule, Seconds, ShareTimes
 from edgepart.planner.model.graph import Graph, Operator
@@ -50,9 +50,9 @@ class Lowering:
         self._timing = ShareTimes(self.cost)
         self._sketches = Sketches()
         self.outliner = Outliner(self.cost, self._levels)
-        self._equal: dict[tuple[tuple[str, Region], ...], Owned] = {}
+        self._equal: dict[tuple[tuple[str, Region], ...], OwnedRegions] = {}
         """By layout as (device, region) pairs, one shared record for all tensors that are computed alike."""
-        self._owned: dict[tuple[str, int], tuple[Owned, Layout | None]] = {}
+        self._owned: dict[tuple[str, int], tuple[OwnedRegions, Layout | None]] = {}
 
     def among(self, graph: Graph, accesses: Mapping[str, Access]) -> Lowering:
         """The same for another graph of the same tensors, with operators grouped differently; both share what they have
@@ -97,16 +97,16 @@ class Lowering:
             draft = self.lower(replace(strategy, sync=Sync.NEEDED))
         else:
             draft = self.lower(strategy)
-            draft = optimise(draft) if broadcasts and optimised else draft
+            draft = optimise_draft(draft) if broadcasts and optimised else draft
         order, layers = strategy.order, strategy.layers
-        schedule = sequenced(draft, order, layers) if order else self._levels.stage(draft)
+        schedule = schedule_by_order(draft, order, layers) if order else self._levels.stage(draft)
         if strategy.parted:
             self.cost.know(draft.graph)
         seconds = self._timing.seconds_of(draft)
         if optimised:
-            schedule = streamline(schedule, seconds, self.cost)
+            schedule = optimise_schedule(schedule, seconds, self.cost)
         if strategy.early:
-            schedule = borders_first(schedule, strategy.early)
+            schedule = send_borders_first(schedule, strategy.early)
         return send_around(schedule, strategy.detours) if strategy.detours else schedule, seconds
 
     def lower(self, strategy: Strategy) -> Draft:
@@ -123,7 +123,7 @@ class Lowering:
     def _draw(self, strategy: Strategy) -> Blueprint:
         """The strategy's layouts as a Blueprint, checked and in normal form."""
         problem, strategy, found = self._written.write_out(self.problem, strategy, self.accesses)
-        owned: dict[str, Owned] = {}
+        owned: dict[str, OwnedRegions] = {}
         for op in problem.graph.operators:
             for name in filter(None, op.outputs):
                 layout = strategy.layouts.get(name)
@@ -169,7 +169,7 @@ def lower(problem: Problem, strategy: Strategy, known: Mapping[str, Access] | No
     return Lowering(problem, accesses=known).lower(strategy)
 
 
-def _owned(problem: Problem, strategy: Strategy, name: str) -> Owned:
+def _owned(problem: Problem, strategy: Strategy, name: str) -> OwnedRegions:
     layout, full = strategy.layouts.get(name), problem.graph.region_of(name)
     if layout is None:
         return {}
@@ -184,7 +184,7 @@ def _owned(problem: Problem, strategy: Strategy, name: str) -> Owned:
     return {device: layout.regions[device] for device in devices if not layout.regions[device].is_empty}
 
 
-def _check(graph: Graph, op: Operator, access: Access, name: str, owned: Owned) -> None:
+def _check(graph: Graph, op: Operator, access: Access, name: str, owned: OwnedRegions) -> None:
     full = graph.region_of(name)
     for device, region in owned.items():
         if region.rank != full.rank or not full.contains(region):
@@ -196,13 +196,15 @@ def _check(graph: Graph, op: Operator, access: Access, name: str, owned: Owned) 
             )
 
 
-def only_needed(blueprint: Blueprint) -> Decide:
+def move_needed(blueprint: Blueprint) -> Decide:
     """Moves only the missing boxes, directly from a device that computes them (BBGraP's four cases)."""
 
-    def decide(name: str, needs: Needs, owned: Owned) -> list[Move]:
+    def decide(name: str, needs: Needs, owned: OwnedRegions) -> list[Move]:
         holders = Holders(owned)
         lacking = [place for place in needs if not _has(owned.get(place), needs[place])]
-        return [move for place in lacking for move in fetch(blueprint, name, place, needs[place], holders)]
+        return [
+            move for place in lacking for move in fetch_missing(blueprint, name, place, needs[place], holders)
+        ]
 
     return decide
 
@@ -212,45 +214,45 @@ def _has(owned: Region | None, needs: Iterable[Region]) -> bool:
     return owned is not None and all(need is owned or owned.contains(need) for need in needs)
 
 
-def broadcast(blueprint: Blueprint) -> Decide:
+def move_by_broadcast(blueprint: Blueprint) -> Decide:
     """Between layers, moves everything that a device computes to all other devices (BBGraP, section 3.2)."""
-    needed = only_needed(blueprint)
+    needed = move_needed(blueprint)
 
-    def decide(name: str, needs: Needs, owned: Owned) -> list[Move]:
-        if not crosses(blueprint, name):
+    def decide(name: str, needs: Needs, owned: OwnedRegions) -> list[Move]:
+        if not crosses_layers(blueprint, name):
             return needed(name, needs, owned)
         to_gateway = {place: regions for place, regions in needs.items() if place == GATEWAY}
         devices = blueprint.participants
         everything = [Move(name, owned[s], s, t) for t in devices for s in owned if s != t]
         for target, regions in needs.items():  # Only to raise InternalError for layouts that leave holes.
-            fetch(blueprint, name, target, regions, Holders(owned))
+            fetch_missing(blueprint, name, target, regions, Holders(owned))
         return everything + needed(name, to_gateway, owned)
 
     return decide
 
 
-def through_hub(blueprint: Blueprint) -> Decide:
+def move_through_hub(blueprint: Blueprint) -> Decide:
     """Between layers, moves everything to the hub, which sends each device what it misses (MoDNN's mapper)."""
-    needed, hub = only_needed(blueprint), blueprint.strategy.hub
+    needed, hub = move_needed(blueprint), blueprint.strategy.hub
     if hub is None:
         raise InternalError(f"strategy {blueprint.strategy.name!r} moves data through a hub, and names none")
 
-    def decide(name: str, needs: Needs, owned: Owned) -> list[Move]:
-        if not crosses(blueprint, name):
+    def decide(name: str, needs: Needs, owned: OwnedRegions) -> list[Move]:
+        if not crosses_layers(blueprint, name):
             return needed(name, needs, owned)
         gathered: list[Move] = []
         for source in (device for device in owned if device != hub):
             have = [move.region for move in gathered] + ([owned[hub]] if hub in owned else [])
             gathered += [Move(name, box, source, hub) for box in owned[source].subtract_all(have)]
         for place, regions in needs.items():
-            fetch(
+            fetch_missing(
                 blueprint, name, place, regions, Holders(owned)
             )  # Only to raise InternalError for layouts that leave holes.
         handed = [
             Move(name, box, hub, place)
             for place, regions in needs.items()
             if place != hub
-            for box in missing(regions, owned.get(place))
+            for box in missing_regions(regions, owned.get(place))
         ]
         return gathered + handed
 
@@ -258,7 +260,7 @@ def through_hub(blueprint: Blueprint) -> Decide:
 
 
 _DECISIONS: Mapping[Sync, Callable[[Blueprint], Decide]] = {
-    Sync.NEEDED: only_needed,
-    Sync.BROADCAST: broadcast,
-    Sync.HUB: through_hub,
+    Sync.NEEDED: move_needed,
+    Sync.BROADCAST: move_by_broadcast,
+    Sync.HUB: move_through_hub,
 }

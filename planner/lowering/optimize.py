@@ -1,8 +1,8 @@
 """BBGraP's graph optimiser (section 3.3) as passes: drop and shrink on a draft; merge, hoist, join and settle on a
 schedule. Pure rules.
 
-No pass changes the answers. `optimise` and `streamline` run the passes in order; if one fails, the error names it and
-those before it.
+No pass changes the answers. `optimise_draft` and `optimise_schedule` run the passes in order; if one fails, the error
+names it and those before it.
 """
 
 from __future__ import annotations
@@ -13,39 +13,47 @@ from typing import TypeVar
 
 from edgepart.planner.errors import InternalError
 from edgepart.planner.layers.coarsen import DEQUANTIZE
-from edgepart.planner.lowering.demand import Holders, Needs, crosses, fetch, follow
+from edgepart.planner.lowering.demand import Holders, Needs, crosses_layers, fetch_missing, follow_demand
 from edgepart.planner.lowering.draft import (
     Case,
     Draft,
     Move,
-    Owned,
+    OwnedRegions,
     Share,
-    case_of,
-    coalesce,
+    classify_need,
+    coalesce_regions,
     covers,
-    missing,
+    missing_regions,
 )
-from edgepart.planner.lowering.schedule import At, CostModel, Schedule, Seconds, Stage, StageMessage, mixed
+from edgepart.planner.lowering.schedule import (
+    CostModel,
+    Schedule,
+    Seconds,
+    Stage,
+    StageMessage,
+    StagePlace,
+    reads_mixed,
+)
 from edgepart.planner.plans.plan import GATEWAY
 from edgepart.planner.region import Region
 
 T = TypeVar("T")
 
 
-def optimise(draft: Draft) -> Draft:
+def optimise_draft(draft: Draft) -> Draft:
     """Reduces a draft in which everything is broadcast to the moves that are needed: as many as lowering with Sync.NEEDED
     gives. Not for drafts with a hub, whose moves stay as the strategy says.
     """
-    return _run_passes(draft, drop, shrink)
+    return _run_passes(draft, drop_moves, shrink_moves)
 
 
-def streamline(schedule: Schedule, seconds: Seconds, cost: CostModel) -> Schedule:
+def optimise_schedule(schedule: Schedule, seconds: Seconds, cost: CostModel) -> Schedule:
     """Makes fewer messages and segments, sends messages sooner, and keeps each quantise/dequantise group in one segment."""
 
     def hoist_costly(one: Schedule) -> Schedule:
-        return hoist(one, seconds, cost)
+        return hoist_sends(one, seconds, cost)
 
-    return _run_passes(schedule, merge, hoist_costly, join, settle)
+    return _run_passes(schedule, merge_messages, hoist_costly, join_stages, copy_companions)
 
 
 def _run_passes(value: T, *passes: Callable[[T], T]) -> T:
@@ -58,55 +66,55 @@ def _run_passes(value: T, *passes: Callable[[T], T]) -> T:
     return value
 
 
-def drop(draft: Draft) -> Draft:
+def drop_moves(draft: Draft) -> Draft:
     """Removes moves of which the target reads nothing, because it computes all of it (cases EQUAL, SMALLER) or does not
     need it. What nothing reads any more is not computed either."""
 
-    def decide(name: str, needs: Needs, owned: Owned) -> list[Move]:
+    def decide(name: str, needs: Needs, owned: OwnedRegions) -> list[Move]:
         return [move for move in draft.moves_of(name) if _is_read(move, needs, owned)]
 
-    return follow(draft.blueprint, decide)
+    return follow_demand(draft.blueprint, decide)
 
 
-def _is_read(move: Move, needs: Needs, owned: Owned) -> bool:
+def _is_read(move: Move, needs: Needs, owned: OwnedRegions) -> bool:
     if move.target == GATEWAY:
         return True
-    wanted = missing(needs.get(move.target, ()), owned.get(move.target))
+    wanted = missing_regions(needs.get(move.target, ()), owned.get(move.target))
     return any(covers(move.region, region) for region in wanted)
 
 
-def shrink(draft: Draft) -> Draft:
+def shrink_moves(draft: Draft) -> Draft:
     """Reduces every move to the boxes that its target misses (BIGGER, SHIFTED, ELSEWHERE), each from one source."""
     blueprint = draft.blueprint
 
-    def decide(name: str, needs: Needs, owned: Owned) -> list[Move]:
+    def decide(name: str, needs: Needs, owned: OwnedRegions) -> list[Move]:
         kept: list[Move] = []
         for place, regions in needs.items():
             if any(_fetches(need, owned.get(place)) for need in regions):
                 sources = _senders(draft, name, place, owned)
-                kept += fetch(blueprint, name, place, regions, Holders(sources))
+                kept += fetch_missing(blueprint, name, place, regions, Holders(sources))
         return kept
 
-    return follow(blueprint, decide)
+    return follow_demand(blueprint, decide)
 
 
 def _fetches(need: Region, owned: Region | None) -> bool:
-    return case_of(need, owned) in (Case.BIGGER, Case.SHIFTED, Case.ELSEWHERE)
+    return classify_need(need, owned) in (Case.BIGGER, Case.SHIFTED, Case.ELSEWHERE)
 
 
-def _senders(draft: Draft, name: str, place: str, owned: Owned) -> Owned:
+def _senders(draft: Draft, name: str, place: str, owned: OwnedRegions) -> OwnedRegions:
     """The devices that may send a tensor to `place`: inside a layer all that compute it, between layers those that send it
     in the draft. The target itself is kept."""
-    if place == GATEWAY or not crosses(draft.blueprint, name):
+    if place == GATEWAY or not crosses_layers(draft.blueprint, name):
         return owned
     sources = {move.source for move in draft.moves_of(name) if move.target == place}
     return {device: region for device, region in owned.items() if device in sources or device == place}
 
 
-def merge(schedule: Schedule) -> Schedule:
+def merge_messages(schedule: Schedule) -> Schedule:
     """Joins messages with the same ends that are sent and received at the same places; all inputs of a device become one
     message."""
-    groups: dict[tuple[At, str, str, At | None], list[StageMessage]] = {}
+    groups: dict[tuple[StagePlace, str, str, StagePlace | None], list[StageMessage]] = {}
     for message in schedule.messages:
         received = None if message.source == GATEWAY else message.received
         groups.setdefault((message.sent, message.source, message.target, received), []).append(message)
@@ -124,11 +132,11 @@ def _merge_moves(group: Sequence[StageMessage]) -> Iterator[Move]:
         for move in message.moves:
             moves.setdefault(move.tensor, []).append(move)
     for same in moves.values():
-        for region in coalesce(move.region for move in same):
+        for region in coalesce_regions(move.region for move in same):
             yield replace(same[0], region=region)
 
 
-def hoist(schedule: Schedule, seconds: Seconds, cost: CostModel) -> Schedule:
+def hoist_sends(schedule: Schedule, seconds: Seconds, cost: CostModel) -> Schedule:
     """Sends messages as soon as their data is computed: the stage ends there, and what else it computes becomes a late
     stage, which runs while the messages travel. Only if the late stage takes longer than starting one more segment."""
     stages: dict[str, tuple[Stage, ...]] = {}
@@ -173,7 +181,7 @@ def _late_messages(
             yield message
 
 
-def join(schedule: Schedule) -> Schedule:
+def join_stages(schedule: Schedule) -> Schedule:
     """Joins neighbouring stages that no communication separates.
 
     This makes no deadlock: the first stage sends nothing and the second receives nothing, so the order of all sends and
@@ -197,7 +205,7 @@ def _joinable(schedule: Schedule, device: str, one: Stage, two: Stage) -> bool:
     written = {name for share in one.shares for name, _ in share.written}
     draft = schedule.draft
     reads = ((share, name, need) for share in two.shares for name, need in share.needs)
-    return not any(name in written and mixed(draft, share, name, need) for share, name, need in reads)
+    return not any(name in written and reads_mixed(draft, share, name, need) for share, name, need in reads)
 
 
 def _in_order(schedule: Schedule, shares: tuple[Share, ...]) -> tuple[Share, ...]:
@@ -205,7 +213,7 @@ def _in_order(schedule: Schedule, shares: tuple[Share, ...]) -> tuple[Share, ...
     return tuple(sorted(shares, key=lambda share: order[share.operator.name, share.device]))
 
 
-def settle(schedule: Schedule) -> Schedule:
+def copy_companions(schedule: Schedule) -> Schedule:
     """Computes operators that belong to their readers in each stage that reads them, instead of handing their outputs from
     segment to segment.
 

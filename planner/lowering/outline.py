@@ -13,15 +13,15 @@ from math import ceil
 from edgepart.planner.cost.memory import OPERATOR_BYTES, kept_bytes
 from edgepart.planner.lowering.by_level import Levels
 from edgepart.planner.lowering.draft import Draft, Flow, Share, covers
-from edgepart.planner.lowering.liveness import given
-from edgepart.planner.lowering.schedule import At, CostModel, Seconds, Stage, stage_s
+from edgepart.planner.lowering.liveness import stage_outputs
+from edgepart.planner.lowering.schedule import CostModel, Seconds, Stage, StagePlace, stage_s
 from edgepart.planner.lowering.schedule import Schedule as Planned
 from edgepart.planner.lowering.schedule import StageMessage as Sent
 from edgepart.planner.lowering.segment import Value, input_values
-from edgepart.planner.lowering.session_memory import REORDERING, SESSION_BYTES, THREAD_BYTES
+from edgepart.planner.lowering.session_memory import REORDERING_FACTOR, SESSION_BYTES, THREAD_BYTES
 from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.plans.plan import Receive, Send
-from edgepart.planner.plans.reduced_precision import EXACT, converted_bytes, travelling_bytes, travels_as
+from edgepart.planner.plans.reduced_precision import EXACT, rounded_dtype, rounding_copy_bytes, transfer_bytes
 from edgepart.planner.plans.timeline import Compute, MessageTimes, TimedSchedule
 from edgepart.planner.region import Region
 
@@ -63,7 +63,7 @@ class Outliner:
         found: dict[str, list[Steps]] = {}
         for device, stages in planned.stages.items():
             if any(stage.is_part for stage in stages):
-                values = given(planned, device)
+                values = stage_outputs(planned, device)
             else:  # The same result, computed faster.
                 values = self._given(planned.draft, device, stages, own)
             found[device] = [
@@ -107,9 +107,9 @@ class Outliner:
         graph, asked = planned.draft.graph, planned.draft.blueprint.problem.transfer_dtype
         ends = message.source, message.target
         if asked != EXACT and all(ends):
-            kinds = [travels_as(graph.tensors[m.tensor], m.region, ends, asked) for m in message.moves]
+            kinds = [rounded_dtype(graph.tensors[m.tensor], m.region, ends, asked) for m in message.moves]
             sizes = (move.region.size for move in message.moves)
-            nbytes = converted_bytes(zip(kinds, sizes, strict=True))
+            nbytes = rounding_copy_bytes(zip(kinds, sizes, strict=True))
             if nbytes:
                 yield Compute(self.cost.copy_s(device, nbytes), "rounding")
 
@@ -122,7 +122,7 @@ class Outliner:
             yield tuple(self._given_by(draft, device, stage, readers))
 
     def _given_by(
-        self, draft: Draft, device: str, stage: Stage, readers: Mapping[str, Set[At]]
+        self, draft: Draft, device: str, stage: Stage, readers: Mapping[str, Set[StagePlace]]
     ) -> Iterator[Value]:
         for share in stage.shares:
             for name, region in share.written:
@@ -163,16 +163,16 @@ class Outliner:
             names = [name for name in (*op.inputs, *op.captured) if name]
             weights = [graph.constants[n] for n in names if n in graph.constants]
             kept = sum(kept_bytes(one.dtype, one.nbytes) for one in weights)
-            making = max(kept, ceil(REORDERING * sum(one.nbytes for one in weights)))
+            making = max(kept, ceil(REORDERING_FACTOR * sum(one.nbytes for one in weights)))
             reads = sum(_size(graph, n, graph.region_of(n)) for n in names if n in graph.tensors)
             writes = sum(_size(graph, n, graph.region_of(n)) for n in op.outputs if n)
             found = self._bytes[id(op)] = OPERATOR_BYTES + kept + making + reads + 2 * writes, op
         return found[0]
 
 
-def _readers(own: _Own, stages: Sequence[Stage]) -> Mapping[str, Set[At]]:
+def _readers(own: _Own, stages: Sequence[Stage]) -> Mapping[str, Set[StagePlace]]:
     """By tensor that a device computes, its stages that read the tensor and do not compute it."""
-    found: dict[str, set[At]] = {}
+    found: dict[str, set[StagePlace]] = {}
     for stage in stages:
         inside = {name for share in stage.shares for name, _ in share.written}
         for share in stage.shares:
@@ -188,7 +188,7 @@ def _nbytes(graph: Graph, message: Sent) -> int:
 
 def _travelling(graph: Graph, message: Sent, asked: str) -> int:
     ends = message.source, message.target
-    return sum(travelling_bytes(graph.tensors[m.tensor], m.region, ends, asked) for m in message.moves)
+    return sum(transfer_bytes(graph.tensors[m.tensor], m.region, ends, asked) for m in message.moves)
 
 
 def _size(graph: Graph, name: str, region: Region) -> int:

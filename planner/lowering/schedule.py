@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Protocol
 
 from edgepart.planner.access.declare.protocol import Access, Outputs
-from edgepart.planner.lowering.draft import Case, Draft, Group, Move, Share, case_of
+from edgepart.planner.lowering.draft import Case, Draft, Group, Move, Share, classify_need
 from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.region import Region
 
@@ -86,7 +86,7 @@ class ShareTimes:
         }
 
 
-def seconds_of(draft: Draft, cost: CostModel) -> Seconds:
+def predict_seconds(draft: Draft, cost: CostModel) -> Seconds:
     """The seconds of every share of a single draft."""
     return ShareTimes(cost).seconds_of(draft)
 
@@ -103,7 +103,7 @@ def stage_s(draft: Draft, stage: Stage, seconds: Seconds, cost: CostModel) -> fl
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class At:
+class StagePlace:
     """A place in a device's order of stages."""
 
     level: int
@@ -111,7 +111,7 @@ class At:
     """0 for the level's stage, 1 for work put off until its messages are sent, more for a cut stage (borders_first.py)."""
 
 
-START = At(-1)
+START = StagePlace(-1)
 """The place at which the gateway sends the inputs: before every level."""
 
 
@@ -121,9 +121,9 @@ class StageMessage:
 
     source: str
     target: str
-    sent: At
+    sent: StagePlace
     """The stage of the source after whose computing it is sent."""
-    received: At
+    received: StagePlace
     """The stage of the target before whose computing it is received."""
     moves: tuple[Move, ...]
 
@@ -132,8 +132,8 @@ class StageMessage:
 class Stage:
     """A device receives the messages of `first`, computes, then sends those of `last`."""
 
-    first: At
-    last: At
+    first: StagePlace
+    last: StagePlace
     shares: tuple[Share, ...]
     """What it computes, in the graph's order; () if it only passes on what it receives."""
     is_part: bool = False
@@ -149,12 +149,12 @@ class Schedule:
     messages: tuple[StageMessage, ...]
 
     @cached_property
-    def receives(self) -> Mapping[tuple[str, At], tuple[StageMessage, ...]]:
+    def receives(self) -> Mapping[tuple[str, StagePlace], tuple[StageMessage, ...]]:
         """Messages by target device and `received`."""
         return _grouped((message.target, message.received, message) for message in self.messages)
 
     @cached_property
-    def sends(self) -> Mapping[tuple[str, At], tuple[StageMessage, ...]]:
+    def sends(self) -> Mapping[tuple[str, StagePlace], tuple[StageMessage, ...]]:
         """Messages by source device and `sent`."""
         return _grouped((message.source, message.sent, message) for message in self.messages)
 
@@ -166,19 +166,19 @@ class Schedule:
 
 
 def _grouped(
-    entries: Iterator[tuple[str, At, StageMessage]],
-) -> dict[tuple[str, At], tuple[StageMessage, ...]]:
-    found: dict[tuple[str, At], list[StageMessage]] = {}
+    entries: Iterator[tuple[str, StagePlace, StageMessage]],
+) -> dict[tuple[str, StagePlace], tuple[StageMessage, ...]]:
+    found: dict[tuple[str, StagePlace], list[StageMessage]] = {}
     for device, at, message in entries:
         found.setdefault((device, at), []).append(message)
     return {key: tuple(messages) for key, messages in found.items()}
 
 
-def mixed(draft: Draft, share: Share, name: str, need: Region) -> bool:
+def reads_mixed(draft: Draft, share: Share, name: str, need: Region) -> bool:
     """Whether `need` is put together from what the share's device computes and what it receives."""
     return is_mixed(need, draft.computed(name).get(share.device))
 
 
 def is_mixed(need: Region, own: Region | None) -> bool:
     """Whether `need` is put together from `own`, which the device computes, and what it receives."""
-    return case_of(need, own) in (Case.BIGGER, Case.SHIFTED)
+    return classify_need(need, own) in (Case.BIGGER, Case.SHIFTED)

@@ -28,7 +28,7 @@ from onnx import (
 from edgepart.planner.access import LocalNode
 from edgepart.planner.errors import InternalError
 from edgepart.planner.lowering.draft import Draft, Share
-from edgepart.planner.model.blobs import cut, digest_of, is_inline, nbytes_of
+from edgepart.planner.model.blobs import blob_digest, is_inline, pack_constant, region_bytes
 from edgepart.planner.model.graph import Constant, Graph, WholeModel
 from edgepart.planner.model.protos import element_type, external_proto, tensor_proto
 from edgepart.planner.model.subgraphs import nested_graphs
@@ -87,12 +87,16 @@ def weights_of(draft: Draft, shares: Iterable[Share]) -> Iterator[Value]:
     return iter(pairs)
 
 
-Refs = MutableMapping[Value, WeightRef | None]
+WeightRefs = MutableMapping[Value, WeightRef | None]
 """References to weights without their digests, by constant and region; None for weights that stay in the segment."""
 
 
 def weight_refs(
-    draft: Draft, shares: Iterable[Share], model: str, digests: Digests | None, known: Refs | None = None
+    draft: Draft,
+    shares: Iterable[Share],
+    model: str,
+    digests: Digests | None,
+    known: WeightRefs | None = None,
 ) -> tuple[WeightRef, ...]:
     """References to the weights that stay outside the segment. If `digests` is None, their digests are left empty and no
     weight is read. `known` remembers references between calls for one graph."""
@@ -107,7 +111,7 @@ def weight_refs(
         if digests is not None:
             key = (model, name, region)
             constant = draft.graph.constants[name]
-            digest = digests.get(key) or digests.setdefault(key, digest_of(constant, region))
+            digest = digests.get(key) or digests.setdefault(key, blob_digest(constant, region))
             ref = replace(ref, digest=digest)
         refs.append(ref)
     return tuple(refs)
@@ -118,7 +122,7 @@ def _ref(graph: Graph, name: str, region: Region) -> WeightRef | None:
     if is_inline(constant, region):
         return None
     called = value_name(graph, name, region)
-    return WeightRef(called, "", name, region, constant.dtype, region.shape, nbytes_of(constant, region))
+    return WeightRef(called, "", name, region, constant.dtype, region.shape, region_bytes(constant, region))
 
 
 def whole_ref(constant: Constant) -> WeightRef:
@@ -132,12 +136,12 @@ def whole_refs(whole: WholeModel, model: str, digests: Digests) -> tuple[WeightR
     refs = []
     for constant in whole.weights:
         key = (model, constant.name, constant.region)
-        digest = digests.get(key) or digests.setdefault(key, digest_of(constant, constant.region))
+        digest = digests.get(key) or digests.setdefault(key, blob_digest(constant, constant.region))
         refs.append(replace(whole_ref(constant), digest=digest))
     return tuple(refs)
 
 
-def build(
+def build_segment(
     draft: Draft, shares: Sequence[Share], outputs: Sequence[Value], refs: Sequence[WeightRef]
 ) -> bytes:
     """The serialised model with the inputs `input_values`, the external weights `refs`, and the outputs `outputs`."""
@@ -149,7 +153,7 @@ def build(
     return bytes(builder.finish(outputs).SerializeToString(deterministic=True))
 
 
-def digest_of_segment(model: bytes, refs: Iterable[WeightRef], shapes: Iterable[tuple[int, ...]]) -> str:
+def segment_digest(model: bytes, refs: Iterable[WeightRef], shapes: Iterable[tuple[int, ...]]) -> str:
     """SHA-256 (hex) of the model, of the digests of its weights, and of the shapes of its inputs and outputs. The shapes
     count because a user's own model is the same for all shapes, while its times and buffers are not."""
     found = hashlib.sha256(model)
@@ -160,7 +164,7 @@ def digest_of_segment(model: bytes, refs: Iterable[WeightRef], shapes: Iterable[
     return found.hexdigest()
 
 
-def ports(graph: Graph, values: Iterable[Value]) -> tuple[Port, ...]:
+def make_ports(graph: Graph, values: Iterable[Value]) -> tuple[Port, ...]:
     return tuple(Port(value_name(graph, name, region), Piece(name, region)) for name, region in values)
 
 
@@ -227,7 +231,9 @@ class _SegmentBuilder:
         if key == 0 and name not in self.graph.constants:
             held = self.held.get(name, {})
             region = (
-                region if region in held else next((r for r in held if reads_alike(node, region, r)), region)
+                region
+                if region in held
+                else next((r for r in held if gives_same_output(node, region, r)), region)
             )
         return self.value(name, region)
 
@@ -259,7 +265,7 @@ class _SegmentBuilder:
     def _weight(self, name: str, region: Region) -> str:
         called, constant = value_name(self.graph, name, region), self.graph.constants[name]
         if (name, region) not in self.refs:
-            proto = tensor_proto(cut(constant, region), called, constant.dtype)
+            proto = tensor_proto(pack_constant(constant, region), called, constant.dtype)
         else:
             ref = self.refs[name, region]
             proto = external_proto(ref.name, ref.dtype, ref.shape, ref.nbytes)
@@ -324,7 +330,7 @@ class _SegmentBuilder:
         )
 
 
-def reads_alike(node: LocalNode, need: Region, outer: Region) -> bool:
+def gives_same_output(node: LocalNode, need: Region, outer: Region) -> bool:
     """Whether a node whose first input should be `need` writes the same if it is given `outer`.
 
     With strides, elements behind the last window may be unread. Cutting them off would copy all other elements: ResNet's

@@ -25,9 +25,9 @@ THREAD_BYTES = 64 << 10
 """Bytes of a session without weights, and of each of its threads after the first."""
 
 
-REORDERED = frozenset({"Conv", "FusedConv"})
+REORDERED_OPERATORS = frozenset({"Conv", "FusedConv"})
 """Operators whose weights are folded with the operators behind them, and then reordered."""
-REORDERING = 1.7
+REORDERING_FACTOR = 1.7
 """The memory that reordering takes in addition to its result, as a multiple of the weights' bytes."""
 
 
@@ -41,7 +41,7 @@ class SessionMemory:
     """Memory that it takes in addition while it is made."""
 
 
-def held(shares: Sequence[Share], refs: Iterable[WeightRef], threads: int) -> SessionMemory:
+def predict_session_memory(shares: Sequence[Share], refs: Iterable[WeightRef], threads: int) -> SessionMemory:
     """The memory of a session that computes `shares` with the weights `refs`."""
     readers = _readers(shares)
     kept = SESSION_BYTES + THREAD_BYTES * (threads - 1) + OPERATOR_BYTES * len(shares)
@@ -51,8 +51,8 @@ def held(shares: Sequence[Share], refs: Iterable[WeightRef], threads: int) -> Se
         size = kept_bytes(ref.dtype, ref.nbytes, touched=_touched(ref, uses))
         kept += size
         most = max(most, size)
-        if any(share.operator.op_type in REORDERED for share, _ in uses):
-            reordered += REORDERING * ref.nbytes
+        if any(share.operator.op_type in REORDERED_OPERATORS for share, _ in uses):
+            reordered += REORDERING_FACTOR * ref.nbytes
     return SessionMemory(kept, max(most, round(reordered)))
 
 

@@ -20,26 +20,26 @@ from edgepart.planner.model.load import free_of, inputs_of, load_graph, read_mod
 
 Shapes = Mapping[str, tuple[int, ...]]
 
-SIDE = 224
+PICTURE_SIDE = 224
 CHANNELS = 3
-STEPS = 128
-SAMPLES = 16_000
-WHOLE = (TensorProto.INT32, TensorProto.INT64)
+SERIES_STEPS = 128
+SOUND_SAMPLES = 16_000
+TOKEN_TYPES = (TensorProto.INT32, TensorProto.INT64)
 """Element types of values that stand for something, like tokens, and so are neither pictures nor sound."""
 PICTURE_CHANNELS = (1, 3, 4)
 """Extents by which a last dimension is taken for the colour channels."""
-SUM = re.compile(r"\s*(\w+)\s*\+\s*(\w+)\s*")
-BATCH = re.compile(r"batch|\bn\b|\bb\b|\bbs\b", re.IGNORECASE)
-LINE = re.compile(r"height|width|rows|columns|\bh\b|\bw\b", re.IGNORECASE)
-PAST = re.compile(r"past", re.IGNORECASE)
+SUM_OF_NAMES = re.compile(r"\s*(\w+)\s*\+\s*(\w+)\s*")
+BATCH_NAME = re.compile(r"batch|\bn\b|\bb\b|\bbs\b", re.IGNORECASE)
+PICTURE_AXIS_NAME = re.compile(r"height|width|rows|columns|\bh\b|\bw\b", re.IGNORECASE)
+PAST_NAME = re.compile(r"past", re.IGNORECASE)
 
 
-def load_assuming(path: Path | bytes, shapes: Shapes) -> tuple[Graph, dict[str, tuple[int, ...]]]:
+def load_with_likely_shapes(path: Path | bytes, shapes: Shapes) -> tuple[Graph, dict[str, tuple[int, ...]]]:
     """The graph as `load_graph` gives it, and the likely shapes that were assumed for inputs missing in `shapes`; notes
     name them too. If the model cannot be read with those shapes, its free dimensions are 1 and a note asks for shapes.
 
     ModelError, UsageError."""
-    guessed = assumed(inputs_of(read_model(path)), shapes)
+    guessed = likely_shapes(inputs_of(read_model(path)), shapes)
     if not guessed:
         return load_graph(path, shapes=shapes), {}
     try:
@@ -56,14 +56,14 @@ def load_assuming(path: Path | bytes, shapes: Shapes) -> tuple[Graph, dict[str, 
     return replace(graph, notes=(*notes, *graph.notes)), guessed
 
 
-def assumed(inputs: Sequence[ValueInfoProto], given: Shapes) -> dict[str, tuple[int, ...]]:
+def likely_shapes(inputs: Sequence[ValueInfoProto], given: Shapes) -> dict[str, tuple[int, ...]]:
     """Likely shapes by input, for inputs that are not in `given`. Left out are inputs whose free dimensions would all
     be 1."""
     symbols = _given_extents(inputs, given)
     for value in inputs:
         if value.name not in given:
             for axis, name in enumerate(free_of(value.type) or ()):
-                if name and not SUM.fullmatch(name):
+                if name and not SUM_OF_NAMES.fullmatch(name):
                     symbols.setdefault(name, _likely_extent(value.type, axis, name))
     found = {}
     for value in inputs:
@@ -92,7 +92,7 @@ def _given_extents(inputs: Sequence[ValueInfoProto], given: Shapes) -> dict[str,
 def _free_extent(kind: TypeProto, axis: int, name: str, symbols: Mapping[str, int]) -> int:
     if name in symbols:
         return symbols[name]
-    if parts := SUM.fullmatch(name):
+    if parts := SUM_OF_NAMES.fullmatch(name):
         addends = [int(part) if part.isdigit() else symbols.get(part, 0) for part in parts.groups()]
         return max(sum(addends), 1)
     return _likely_extent(kind, axis, name)
@@ -101,20 +101,24 @@ def _free_extent(kind: TypeProto, axis: int, name: str, symbols: Mapping[str, in
 def _likely_extent(kind: TypeProto, axis: int, name: str) -> int:
     """The likely extent of a free axis, from its name and from the rank, element type and fixed axes of the input."""
     rank, element = len(kind.tensor_type.shape.dim), kind.tensor_type.elem_type
-    if BATCH.search(name) or PAST.search(name) or (axis == 0 and not LINE.search(name)):
+    if (
+        BATCH_NAME.search(name)
+        or PAST_NAME.search(name)
+        or (axis == 0 and not PICTURE_AXIS_NAME.search(name))
+    ):
         return 1
-    if LINE.search(name) and rank < 4:
-        return SIDE
-    if rank >= 4 and element not in WHOLE:
+    if PICTURE_AXIS_NAME.search(name) and rank < 4:
+        return PICTURE_SIDE
+    if rank >= 4 and element not in TOKEN_TYPES:
         rows, columns, channels = _axes_of_pictures(kind, rank)
         if axis == channels:
             return CHANNELS
         if axis in (rows, columns):
-            return max(_fixed_extent(kind, columns if axis == rows else rows), 0) or SIDE
+            return max(_fixed_extent(kind, columns if axis == rows else rows), 0) or PICTURE_SIDE
         return 1
-    if rank == 2 and element not in WHOLE:
-        return SAMPLES
-    return STEPS if rank in (2, 3) else 1
+    if rank == 2 and element not in TOKEN_TYPES:
+        return SOUND_SAMPLES
+    return SERIES_STEPS if rank in (2, 3) else 1
 
 
 def _axes_of_pictures(kind: TypeProto, rank: int) -> tuple[int, int, int]:

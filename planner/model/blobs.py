@@ -24,19 +24,19 @@ def is_inline(constant: Constant, region: Region) -> bool:
     """Whether this region of `constant` is stored inside the segment."""
     if constant.dtype == "string" or constant.dtype in SUB_BYTE:
         return True
-    return nbytes_of(constant, region) <= INLINE_BYTES
+    return region_bytes(constant, region) <= INLINE_BYTES
 
 
-def nbytes_of(constant: Constant, region: Region) -> int:
+def region_bytes(constant: Constant, region: Region) -> int:
     return region.size * constant.nbytes // max(1, constant.region.size)
 
 
-def cut(constant: Constant, region: Region) -> Array:
+def pack_constant(constant: Constant, region: Region) -> Array:
     """The packed, contiguous, little-endian elements of `region`; reads the constant."""
     array = np.asarray(region.crop(constant.load()).reshape(region.shape), order="C")
     return array.astype(array.dtype.newbyteorder("<"), copy=False) if sys.byteorder == "big" else array
 
 
-def digest_of(constant: Constant, region: Region) -> str:
-    """SHA-256 (hex) of the bytes that `cut` gives."""
-    return hashlib.sha256(cut(constant, region).reshape(-1).view(np.uint8).data).hexdigest()
+def blob_digest(constant: Constant, region: Region) -> str:
+    """SHA-256 (hex) of the bytes that `pack_constant` gives."""
+    return hashlib.sha256(pack_constant(constant, region).reshape(-1).view(np.uint8).data).hexdigest()

@@ -16,8 +16,8 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from edgepart.planner.errors import ModelError
 from edgepart.planner.model.graph import Constant
 from edgepart.planner.model.shape_inference import Types, known_shape, tensor_of
-from edgepart.planner.model.subgraphs import described, nested_graphs
-from edgepart.planner.model.weights import SMALL_BYTES, constant, lazy_constant
+from edgepart.planner.model.subgraphs import describe_node, nested_graphs
+from edgepart.planner.model.weights import SMALL_BYTES, eager_constant, lazy_constant
 from edgepart.planner.region import Array
 
 _NEVER = frozenset(
@@ -79,7 +79,7 @@ _GROWN = 4
 shipped, and a file of a few bytes can ask for terabytes. A ConstantOfShape is exempt, because its value takes no memory."""
 
 
-def fold(
+def fold_node(
     node: NodeProto, found: Types, types: Types, constants: Mapping[str, Constant], version: int
 ) -> dict[str, Constant] | None:
     """The node's outputs as constants; None if they depend on the request, or folding would not be safe.
@@ -133,7 +133,7 @@ def _fold_now(
     for name, array in zip(filter(None, node.output), arrays, strict=True):
         if not _is_as_inferred(array, found.get(name)):
             return None
-        result[name] = constant(name, array, tensor_of(name, found[name]).dtype)
+        result[name] = eager_constant(name, array, tensor_of(name, found[name]).dtype)
     return result
 
 
@@ -170,7 +170,9 @@ def _fold_later(
                 return _fill(node, sources, version)
             return _evaluate(node, _load(sources), version)[index]
         except _FAULTS as error:
-            raise ModelError(f"{described(node)}: its constant value cannot be computed: {error}") from error
+            raise ModelError(
+                f"{describe_node(node)}: its constant value cannot be computed: {error}"
+            ) from error
 
     return load
 

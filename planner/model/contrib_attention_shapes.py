@@ -8,7 +8,7 @@ from typing import Any
 from onnx import NodeProto, TensorProto, helper
 
 Shape = tuple[int, ...]
-Written = tuple[int, Shape]
+OutputType = tuple[int, Shape]
 """Element type and shape of one output."""
 
 
@@ -32,9 +32,9 @@ class _Node:
         return found
 
 
-def written(
+def infer_attention_outputs(
     node: NodeProto, shapes: Sequence[Shape | None], kinds: Sequence[int], total: int | None
-) -> tuple[Written, ...]:
+) -> tuple[OutputType, ...]:
     """Element type and shape of each output (the last ones may be missing), from the inputs' shapes and element types (0
     if not known). () if there is no rule for the operator, or not enough is known. `total` is the number of keys that a
     GroupQueryAttention is told, if that is a constant."""
@@ -52,15 +52,15 @@ def written(
         return ()
 
 
-def _attention(node: _Node) -> tuple[Written, ...]:
+def _attention(node: _Node) -> tuple[OutputType, ...]:
     return _with_past(node, node.kinds[0], past=4)
 
 
-def _quantised_attention(node: _Node) -> tuple[Written, ...]:
+def _quantised_attention(node: _Node) -> tuple[OutputType, ...]:
     return _with_past(node, node.kinds[3], past=8)
 
 
-def _with_past(node: _Node, kind: int, past: int) -> tuple[Written, ...]:
+def _with_past(node: _Node, kind: int, past: int) -> tuple[OutputType, ...]:
     """The output, and one tensor of present keys and values: those of the past and one more per row."""
     (batch, rows, _), columns = node.shape(0), node.shape(1)[1]
     sizes, heads = node.given.get("qkv_hidden_sizes") or [columns // 3] * 3, int(node.given["num_heads"])
@@ -71,7 +71,7 @@ def _with_past(node: _Node, kind: int, past: int) -> tuple[Written, ...]:
     return output, (kind, (2, batch, heads, before + rows, sizes[0] // heads))
 
 
-def _multi_head(node: _Node) -> tuple[Written, ...]:
+def _multi_head(node: _Node) -> tuple[OutputType, ...]:
     query, heads, kind = node.shape(0), int(node.given["num_heads"]), node.kinds[0]
     if not (node.has(1) and node.has(2)) or len(query) != 3 or node.has(8):
         raise KeyError("packed, or in buffers")
@@ -88,7 +88,7 @@ def _multi_head(node: _Node) -> tuple[Written, ...]:
     )
 
 
-def _group_query(node: _Node) -> tuple[Written, ...]:
+def _group_query(node: _Node) -> tuple[OutputType, ...]:
     """Present keys and values have the length of the past's buffer or the total that the operator is told, whichever is
     larger."""
     (batch, rows, hidden), kind = node.shape(0), node.kinds[0]
@@ -102,24 +102,24 @@ def _group_query(node: _Node) -> tuple[Written, ...]:
     return output, present, present
 
 
-def _embedding(node: _Node) -> tuple[Written, ...]:
+def _embedding(node: _Node) -> tuple[OutputType, ...]:
     batch, rows = node.shape(0)
     rows_of = (node.kinds[2], (batch, rows, node.shape(2)[1]))
     return rows_of, (TensorProto.INT32, (batch,)), rows_of
 
 
-def _quantised_embedding(node: _Node) -> tuple[Written, ...]:
+def _quantised_embedding(node: _Node) -> tuple[OutputType, ...]:
     batch, rows = node.shape(0)
     return (node.kinds[8], (batch, rows, node.shape(2)[1])), (TensorProto.INT32, (batch,))
 
 
-def _skip_normalisation(node: _Node) -> tuple[Written, ...]:
+def _skip_normalisation(node: _Node) -> tuple[OutputType, ...]:
     """The normalised rows, the mean and the deviation of each row (kept for training), and the sum."""
     like, each = (node.kinds[0], node.shape(0)), (TensorProto.FLOAT, (*node.shape(0)[:-1], 1))
     return like, each, each, like
 
 
-_RULES: Mapping[str, Callable[[_Node], tuple[Written, ...]]] = {
+_RULES: Mapping[str, Callable[[_Node], tuple[OutputType, ...]]] = {
     "Attention": _attention,
     "EmbedLayerNormalization": _embedding,
     "GroupQueryAttention": _group_query,

@@ -15,7 +15,7 @@ Inputs = Sequence[Shape | None]
 _BYTES = (TensorProto.UINT8, TensorProto.INT8)
 
 
-def written(node: NodeProto, shapes: Inputs, kinds: Sequence[int]) -> tuple[int, Shape] | None:
+def infer_packed_output(node: NodeProto, shapes: Inputs, kinds: Sequence[int]) -> tuple[int, Shape] | None:
     """Element type and shape of output 0, from the inputs' shapes and element types (0 if not known). None if there is
     no rule for the operator, or not enough is known."""
     if node.op_type not in _RULES:

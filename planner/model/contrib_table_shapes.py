@@ -18,9 +18,11 @@ _LIKE_FIRST_INPUT = frozenset({"Imputer", "LabelEncoder", "Normalizer", "Scaler"
 _CLASSIFIERS = frozenset({"SVMClassifier", "TreeEnsembleClassifier"})
 
 
-def completed(node: NodeProto, found: Mapping[str, TypeProto], first: Shape | None) -> dict[str, TypeProto]:
+def add_table_shapes(
+    node: NodeProto, found: Mapping[str, TypeProto], first: Shape | None
+) -> dict[str, TypeProto]:
     """`found`, the types by output, with the shapes that follow from `first`, the shape of the node's first input."""
-    shapes = written(node, first) if first is not None else ()
+    shapes = infer_table_shapes(node, first) if first is not None else ()
     result = dict(found)
     for name, shape in zip(node.output, shapes, strict=False):  # A node may omit its last outputs.
         of = found.get(name)
@@ -29,7 +31,7 @@ def completed(node: NodeProto, found: Mapping[str, TypeProto], first: Shape | No
     return result
 
 
-def written(node: NodeProto, first: Shape) -> tuple[Shape, ...]:
+def infer_table_shapes(node: NodeProto, first: Shape) -> tuple[Shape, ...]:
     """The shape of each output; () if there is no rule for the operator."""
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     if node.op_type in _LIKE_FIRST_INPUT:

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
-OWN = "\0"
+OWN_FILE = "\0"
 """The location of weights that lie in the model file itself; no file can have this name."""
 
-LEAST_BYTES = 4096
+SMALLEST_SKIMMED_BYTES = 4096
 """Smaller values stay in place: they are read anyway (shapes, axes), and leaving them out saves nothing."""
 
 Piece = bytes | memoryview
@@ -39,8 +39,8 @@ class _Unexpected(Exception):
     """The bytes are not a message."""
 
 
-def skim(data: memoryview) -> bytes:
-    """The model in `data` with its weights as external data at `OWN`; a copy of `data` if it is not as expected."""
+def skim_weights(data: memoryview) -> bytes:
+    """The model in `data` with its weights as external data at `OWN_FILE`; a copy of `data` if it is not as expected."""
     try:
         return b"".join(_without_weights(data, 0, len(data), _MODEL))
     except _Unexpected:
@@ -52,7 +52,7 @@ def _without_weights(data: memoryview, start: int, stop: int, kind: str) -> Iter
     inside, kept = _INSIDE[kind], start
     for tag, at, first, last in _fields(data, start, stop):
         within = inside.get(tag >> 3)
-        if tag & 7 != _BYTES or within is None or last - first <= LEAST_BYTES:
+        if tag & 7 != _BYTES or within is None or last - first <= SMALLEST_SKIMMED_BYTES:
             continue
         shorten = _tensor if within == _TENSOR else partial(_without_weights, kind=within)
         pieces = list(shorten(data, first, last))
@@ -71,10 +71,10 @@ def _tensor(data: memoryview, start: int, stop: int) -> Iterable[Piece]:
             return [data[start:stop]]
         if tag == _RAW_DATA << 3 | _BYTES:
             raw.append((at, first, last))
-    if len(raw) != 1 or raw[0][2] - raw[0][1] <= LEAST_BYTES:
+    if len(raw) != 1 or raw[0][2] - raw[0][1] <= SMALLEST_SKIMMED_BYTES:
         return [data[start:stop]]
     at, first, last = raw[0]
-    entries = {"location": OWN, "offset": str(first), "length": str(last - first)}
+    entries = {"location": OWN_FILE, "offset": str(first), "length": str(last - first)}
     places = b"".join(
         _field(_EXTERNAL_DATA, _field(1, key.encode()) + _field(2, value.encode()))
         for key, value in entries.items()

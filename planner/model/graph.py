@@ -148,7 +148,7 @@ class Graph:
         return (n for n in dict.fromkeys((*op.inputs, *op.captured)) if n in self.tensors)
 
 
-def broken_rules(graph: Graph) -> Iterator[str]:
+def broken_graph_rules(graph: Graph) -> Iterator[str]:
     """The rules that `graph` breaks; none for a valid graph. Checked when a model is loaded, and by tests."""
     known = set(graph.inputs) | set(graph.constants)
     names: set[str] = set()
@@ -170,8 +170,8 @@ def broken_rules(graph: Graph) -> Iterator[str]:
             yield f"output {name!r} is written by no operator"
 
 
-def check(graph: Graph) -> Graph:
+def check_graph(graph: Graph) -> Graph:
     """`graph` itself; InternalError, naming every broken rule, if it is not valid."""
-    if broken := list(broken_rules(graph)):
+    if broken := list(broken_graph_rules(graph)):
         raise InternalError("the graph breaks its rules: " + "; ".join(broken))
     return graph

@@ -27,43 +27,43 @@ from onnx import (
 )
 
 from edgepart.planner.errors import EdgepartError, ModelError, UsageError
-from edgepart.planner.model.constant_folding import SHAPED_BY_DATA, fold
+from edgepart.planner.model.constant_folding import SHAPED_BY_DATA, fold_node
 from edgepart.planner.model.digests import file_digest, joint_digest
-from edgepart.planner.model.external import skim
-from edgepart.planner.model.graph import Constant, Graph, Operator, Tensor, check
-from edgepart.planner.model.precompiled import precompiled
-from edgepart.planner.model.quantised_activations import unsigned_activations
+from edgepart.planner.model.external import skim_weights
+from edgepart.planner.model.graph import Constant, Graph, Operator, Tensor, check_graph
+from edgepart.planner.model.precompiled import explain_precompiled
+from edgepart.planner.model.quantised_activations import make_activations_unsigned
 from edgepart.planner.model.shape_inference import (
-    completed,
-    contradiction,
-    infer,
+    complete_type,
+    find_contradiction,
+    infer_types,
     known_shape,
     tensor_of,
     type_of,
 )
 from edgepart.planner.model.subgraphs import (
     captured_names,
-    described,
-    in_order,
+    describe_node,
     inline_branch,
-    live,
+    inline_functions,
+    live_nodes,
     nested_graphs,
-    order_nested,
-    without_functions,
+    sort_nested_nodes,
+    sort_nodes,
 )
 from edgepart.planner.model.validate import check_node, check_opsets
 from edgepart.planner.model.weights import (
     SMALL_BYTES,
     Origin,
-    constant,
     constant_of,
     dtype_name,
+    eager_constant,
     embed_external,
     external_path,
     sparse_constant_of,
     tensors_of,
 )
-from edgepart.planner.model.whole import file_constants, whole_of
+from edgepart.planner.model.whole import file_constants, make_whole_model
 
 _FAULTS = (
     ValueError,
@@ -88,7 +88,7 @@ def load_graph(path: Path | bytes, *, shapes: Mapping[str, tuple[int, ...]] | No
 
     A free dimension that `shapes` does not bind is taken as 1, and a note says so. Weights are not read.
     ModelError if the model cannot be used; UsageError if `shapes` does not fit its inputs."""
-    return check(_load(path, shapes or {}))
+    return check_graph(_load(path, shapes or {}))
 
 
 def load_constants(path: Path | bytes) -> Mapping[str, Constant]:
@@ -109,9 +109,9 @@ def _load(path: Path | bytes, shapes: Mapping[str, tuple[int, ...]] | None) -> G
     own = ModelProto()
     own.CopyFrom(model)
     try:
-        whole = unsigned_activations(without_functions(model, origin.name))
+        whole = make_activations_unsigned(inline_functions(model, origin.name))
         graph = _Loader(whole, origin, shapes).graph()
-        return graph if shapes is None else replace(graph, whole=whole_of(own, origin, graph))
+        return graph if shapes is None else replace(graph, whole=make_whole_model(own, origin, graph))
     except EdgepartError:
         raise
     except _FAULTS as error:
@@ -192,7 +192,7 @@ def _parse(path: Path | bytes) -> tuple[ModelProto, Origin]:
         raise ModelError(
             f"{origin.name}: holds no graph with outputs ({len(data)} bytes); is it an ONNX model?"
         )
-    if why := precompiled(model):
+    if why := explain_precompiled(model):
         raise ModelError(f"{origin.name}: {why}")
     return model, origin
 
@@ -203,7 +203,7 @@ def _read(path: Path) -> bytes:
         if path.stat().st_size <= SMALL_BYTES:
             return file.read()
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
-            return skim(data)
+            return skim_weights(data)
 
 
 @dataclass
@@ -323,14 +323,14 @@ class _Loader:
         return result
 
     def _visit_all(self, nodes: Sequence[NodeProto], outputs: Sequence[str]) -> None:
-        for node in in_order(live(nodes, outputs), set(self.types), self.origin.name):
+        for node in sort_nodes(live_nodes(nodes, outputs), set(self.types), self.origin.name):
             try:
                 self._visit(node)
             except EdgepartError:
                 raise
             except _FAULTS as error:
                 raise ModelError(
-                    f"{self.origin.name}: {described(node)} cannot be read: {error!r}"
+                    f"{self.origin.name}: {describe_node(node)} cannot be read: {error!r}"
                 ) from error
 
     def _visit(self, node: NodeProto) -> None:
@@ -351,21 +351,21 @@ class _Loader:
             self._make_scalars(node)
         version = self.imports.get(node.domain, 1)
         read = {name: self.types[name] for name in (*node.input, *captured_names(node)) if name in self.types}
-        order_nested(node, read, self.origin.name)
+        sort_nested_nodes(node, read, self.origin.name)
         for nested in nested_graphs(node):
             embed_external(nested, self.origin)
         try:
             check_node(node, read, self.imports, self.model.ir_version)
-            found = infer(node, read, self.constants, self.imports, self.model.ir_version)
+            found = infer_types(node, read, self.constants, self.imports, self.model.ir_version)
         except ModelError as error:
             assumed = f" ({'; '.join(self.notes)})" if self.notes else ""
             raise ModelError(f"{self.origin.name}: {error}{assumed}") from error
         for name in filter(None, node.output):
             self._compare(node, name, found.get(name))
         said = {} if self._depends_on_data(node, read, found) else self.declared
-        merged = {name: completed(found.get(name), said.get(name)) for name in node.output if name}
+        merged = {name: complete_type(found.get(name), said.get(name)) for name in node.output if name}
         known = {name: of for name, of in merged.items() if of is not None}
-        folded = fold(node, known, read, self.constants, version)
+        folded = fold_node(node, known, read, self.constants, version)
         if folded is not None:
             for made in folded.values():
                 self._add_constant(made)
@@ -388,12 +388,12 @@ class _Loader:
     def _compare(self, node: NodeProto, name: str, found: TypeProto | None) -> None:
         """Compares the type that the file declares for a value with the inferred one. As in the runtime, another element
         type is a ModelError; another shape only gets a note, and the inferred shape counts."""
-        fault = contradiction(found, self.declared.get(name))
+        fault = find_contradiction(found, self.declared.get(name))
         if fault is None:
             return
         if fault.of_type:
             raise ModelError(
-                f"{self.origin.name}: {described(node)}: the file says that {name!r} {fault.text}"
+                f"{self.origin.name}: {describe_node(node)}: the file says that {name!r} {fault.text}"
             )
         self.notes.append(f"{name}: the file says that it {fault.text}, and the latter was taken")
         del self.declared[name]
@@ -407,7 +407,7 @@ class _Loader:
                 continue
             scalar = f"{name}:scalar"
             if scalar not in self.constants:
-                self._add_constant(constant(scalar, known.load().reshape(()), known.dtype))
+                self._add_constant(eager_constant(scalar, known.load().reshape(()), known.dtype))
             node.input[place] = scalar
 
     def _branch(self, node: NodeProto) -> onnx.GraphProto | None:
@@ -453,7 +453,7 @@ class _Loader:
         """An attribute as a plain Python value; text as str where it is UTF-8."""
         if attribute.ref_attr_name:
             raise ModelError(
-                f"{self.origin.name}: {described(node)} refers to an attribute of a function, outside one"
+                f"{self.origin.name}: {describe_node(node)} refers to an attribute of a function, outside one"
             )
         value = helper.get_attribute_value(attribute)
         match attribute.type:

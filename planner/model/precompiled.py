@@ -13,10 +13,10 @@ from edgepart.planner.model.subgraphs import nested_graphs
 DOMAIN, OP_TYPE = "com.microsoft", "EPContext"
 
 
-def precompiled(model: ModelProto) -> str | None:
+def explain_precompiled(model: ModelProto) -> str | None:
     """Why no device can compute the model, and what to do; None if no part of it is compiled already.
 
-    >>> precompiled(ModelProto()) is None
+    >>> explain_precompiled(ModelProto()) is None
     True
     """
     found = _first_precompiled(

@@ -22,7 +22,7 @@ _ZERO_POINT = 2
 """The index of the zero point among the inputs of both operators."""
 
 
-def unsigned_activations(model: ModelProto) -> ModelProto:
+def make_activations_unsigned(model: ModelProto) -> ModelProto:
     """The model with uint8 for each int8 tensor that a QuantizeLinear writes and only DequantizeLinears read, if the zero
     points are constants. Changes `model`."""
     graph = model.graph

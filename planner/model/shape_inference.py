@@ -23,9 +23,9 @@ from onnx import (
 from edgepart.planner.errors import ModelError
 from edgepart.planner.model import contrib_attention_shapes, contrib_packed_shapes, contrib_table_shapes
 from edgepart.planner.model.graph import Constant, Tensor
-from edgepart.planner.model.subgraphs import described, nested_graphs
+from edgepart.planner.model.subgraphs import describe_node, nested_graphs
 from edgepart.planner.model.validate import schema_of
-from edgepart.planner.model.weights import SMALL_BYTES, checked_size, dtype_name, item_bytes
+from edgepart.planner.model.weights import SMALL_BYTES, check_size, dtype_name, item_bytes
 
 Types = Mapping[str, TypeProto]
 
@@ -63,11 +63,11 @@ def tensor_of(name: str, of: TypeProto | None) -> Tensor:
         return Tensor(name, None, "unknown", 0)
     dtype, shape = dtype_name(of.tensor_type.elem_type, f"tensor {name!r}"), known_shape(of)
     if shape is not None:
-        checked_size(shape, dtype, f"tensor {name!r}")
+        check_size(shape, dtype, f"tensor {name!r}")
     return Tensor(name, shape, dtype, item_bytes(dtype))
 
 
-def infer(
+def infer_types(
     node: NodeProto,
     types: Types,
     constants: Mapping[str, Constant],
@@ -92,10 +92,12 @@ def infer(
         found = _infer_standard(schema, node, types, data, opsets, ir_version)
     except (shape_inference.InferenceError, checker.ValidationError) as error:
         message = str(error).strip().splitlines()[0]
-        raise ModelError(f"{described(node)}: the shapes of its inputs do not fit: {message}") from error
+        raise ModelError(f"{describe_node(node)}: the shapes of its inputs do not fit: {message}") from error
     _check_elements(node, types, found)
     if node.domain == contrib_table_shapes.DOMAIN:
-        return contrib_table_shapes.completed(node, found, known_shape(types.get(next(iter(node.input), ""))))
+        return contrib_table_shapes.add_table_shapes(
+            node, found, known_shape(types.get(next(iter(node.input), "")))
+        )
     return found
 
 
@@ -137,7 +139,7 @@ def _check_elements(node: NodeProto, types: Types, found: Types) -> None:
     before, after = known_shape(types.get(node.input[0])), known_shape(found.get(node.output[0]))
     if before is not None and after is not None and prod(before) != prod(after):
         raise ModelError(
-            f"{described(node)}: the shapes of its inputs do not fit: {list(before)} has {prod(before)} elements, "
+            f"{describe_node(node)}: the shapes of its inputs do not fit: {list(before)} has {prod(before)} elements, "
             f"and {list(after)} has {prod(after)}"
         )
 
@@ -152,7 +154,7 @@ class Contradiction:
     """Whether the element type or the kind differs, not only the shape."""
 
 
-def contradiction(found: TypeProto | None, declared: TypeProto | None) -> Contradiction | None:
+def find_contradiction(found: TypeProto | None, declared: TypeProto | None) -> Contradiction | None:
     """How the type that the file declares differs from the type found; None if they agree as far as both are known."""
     if found is None or declared is None:
         return None
@@ -182,7 +184,7 @@ def _extents(of: TypeProto.Tensor) -> str:
     return f"[{', '.join(found)}]"
 
 
-def completed(found: TypeProto | None, declared: TypeProto | None) -> TypeProto | None:
+def complete_type(found: TypeProto | None, declared: TypeProto | None) -> TypeProto | None:
     """`found`, with what is not known in it taken from `declared`."""
     if found is None or found.WhichOneof("value") is None:
         return declared
@@ -288,7 +290,7 @@ def _infer_contrib(
     outputs = [name for name in node.output if name]
     if first is None or not outputs or outputs[0] != node.output[0]:
         return {}
-    made = contrib_attention_shapes.written(
+    made = contrib_attention_shapes.infer_attention_outputs(
         node, *_input_shapes_and_types(node, types), _total_keys(node, constants)
     )
     if made:
@@ -300,7 +302,7 @@ def _infer_contrib(
         kind = types.get(node.input[2 if node.op_type == "QuantizeLinear" and len(node.input) > 2 else 1])
         return {} if kind is None else {outputs[0]: _type_with_shape(kind.tensor_type.elem_type, shape)}
     if node.op_type not in _LIKE_STANDARD:
-        found = contrib_packed_shapes.written(node, *_input_shapes_and_types(node, types))
+        found = contrib_packed_shapes.infer_packed_output(node, *_input_shapes_and_types(node, types))
         return {} if found is None else {outputs[0]: _type_with_shape(*found)}
     op_type, inputs, dropped = _LIKE_STANDARD[node.op_type]
     if len(node.input) <= max(inputs):
@@ -316,7 +318,7 @@ def _infer_contrib(
     if len(stand_ins) < len(inputs):
         return {}
     shape = known_shape(
-        infer(twin, stand_ins, constants={}, imports=imports, ir_version=ir_version).get(outputs[0])
+        infer_types(twin, stand_ins, constants={}, imports=imports, ir_version=ir_version).get(outputs[0])
     )
     if shape is None:
         return {}

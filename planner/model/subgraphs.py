@@ -46,7 +46,7 @@ def _defined_names(graph: GraphProto) -> set[str]:
     return names | {name for node in graph.node for name in node.output if name}
 
 
-def in_order(nodes: Sequence[NodeProto], known: Collection[str], where: str) -> list[NodeProto]:
+def sort_nodes(nodes: Sequence[NodeProto], known: Collection[str], where: str) -> list[NodeProto]:
     """The nodes in an order in which each comes after those that it reads from; the file's order if it is such an order.
 
     ModelError for a value that is written twice, a value that no node writes, and a cycle."""
@@ -54,13 +54,17 @@ def in_order(nodes: Sequence[NodeProto], known: Collection[str], where: str) -> 
     for index, node in enumerate(nodes):
         for name in filter(None, node.output):
             if name in writer or name in known:
-                raise ModelError(f"{where}: {name!r} is written twice, the second time by {described(node)}")
+                raise ModelError(
+                    f"{where}: {name!r} is written twice, the second time by {describe_node(node)}"
+                )
             writer[name] = index
     reads = [[*filter(None, node.input), *captured_names(node)] for node in nodes]
     for index, names in enumerate(reads):
         for name in names:
             if name not in writer and name not in known:
-                raise ModelError(f"{where}: {described(nodes[index])} reads {name!r}, which nothing writes")
+                raise ModelError(
+                    f"{where}: {describe_node(nodes[index])} reads {name!r}, which nothing writes"
+                )
     before = [[writer[name] for name in names if name in writer] for names in reads]
     if all(other < index for index, others in enumerate(before) for other in others):
         return list(nodes)
@@ -68,11 +72,11 @@ def in_order(nodes: Sequence[NodeProto], known: Collection[str], where: str) -> 
         return [nodes[index] for index in TopologicalSorter(dict(enumerate(before))).static_order()]
     except CycleError as error:
         raise ModelError(
-            f"{where}: {described(nodes[error.args[1][0]])} depends on its own output"
+            f"{where}: {describe_node(nodes[error.args[1][0]])} depends on its own output"
         ) from error
 
 
-def live(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> list[NodeProto]:
+def live_nodes(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> list[NodeProto]:
     """The nodes that the outputs depend on, in their order, without optional outputs that no node reads. Changes the
     nodes."""
     writers: dict[str, list[NodeProto]] = {}
@@ -118,24 +122,25 @@ def _name_first(node: NodeProto, taken: Collection[str]) -> None:
         node.output[0] = name
 
 
-def order_nested(node: NodeProto, known: Collection[str], where: str) -> None:
-    """Sorts the nodes of all sub-graphs as `in_order` does; `known` are the names that exist outside of them."""
+def sort_nested_nodes(node: NodeProto, known: Collection[str], where: str) -> None:
+    """Sorts the nodes of all sub-graphs as `sort_nodes` does; `known` are the names that exist outside of them."""
     for graph in nested_graphs(node):
         outside = {name for name in known if name} - {n for inner in graph.node for n in inner.output}
         outside.update(value.name for value in graph.input)
         outside.update(tensor.name for tensor in graph.initializer)
         outside.update(sparse.values.name for sparse in graph.sparse_initializer)
         ordered = [
-            NodeProto.FromString(inner.SerializeToString()) for inner in in_order(graph.node, outside, where)
+            NodeProto.FromString(inner.SerializeToString())
+            for inner in sort_nodes(graph.node, outside, where)
         ]
         written = {name for inner in ordered for name in inner.output}
         for inner in ordered:
-            order_nested(inner, outside | written, where)
+            sort_nested_nodes(inner, outside | written, where)
         del graph.node[:]
         graph.node.extend(ordered)
 
 
-def described(node: NodeProto) -> str:
+def describe_node(node: NodeProto) -> str:
     """A text for people that names the node."""
     return f"{node.op_type} {node.name or next(filter(None, node.output), '')!r}"
 
@@ -179,14 +184,14 @@ def _rename(graph: GraphProto, mapping: Mapping[str, str]) -> None:
             _rename(nested, {old: new for old, new in mapping.items() if old not in own})
 
 
-LARGEST_NODES = 1 << 17
+MOST_NODES = 1 << 17
 """The most nodes that inlining functions may lead to: a few lines of functions that call each other can make any number."""
 
 DEEPEST_CALLS = 100
 """The deepest nesting of function calls; ONNX's inliner goes no further."""
 
 
-def without_functions(model: ModelProto, where: str) -> ModelProto:
+def inline_functions(model: ModelProto, where: str) -> ModelProto:
     """The model with its local functions inlined; ModelError if they cannot be. Changes `model`.
 
     Weights are left out of the inlining, so that gigabytes are not copied."""
@@ -203,7 +208,7 @@ def without_functions(model: ModelProto, where: str) -> ModelProto:
     for node in _all_nodes(inlined.graph):
         if (node.domain, node.op_type) in left:
             raise ModelError(
-                f"{where}: {described(node)} calls a function of another opset, which cannot be inlined"
+                f"{where}: {describe_node(node)} calls a function of another opset, which cannot be inlined"
             )
     for kept, made in (
         (model.graph.node, inlined.graph.node),
@@ -237,9 +242,9 @@ def _check_calls(model: ModelProto, where: str) -> None:
                 f"{where}: function {function[1]!r} calls functions more than {DEEPEST_CALLS} deep; inline them first"
             )
     nodes = sum(size.get((node.domain, node.op_type), 1) for node in _all_nodes(model.graph))
-    if nodes > LARGEST_NODES:
+    if nodes > MOST_NODES:
         raise ModelError(
-            f"{where}: its functions written out would be {nodes} nodes, and {LARGEST_NODES} is the most"
+            f"{where}: its functions written out would be {nodes} nodes, and {MOST_NODES} is the most"
         )
 
 

@@ -14,7 +14,7 @@ from onnx import IR_VERSION, NodeProto, TensorProto, TypeProto, ValueInfoProto, 
 from onnx.onnx_cpp2py_export import checker as bare
 
 from edgepart.planner.errors import ModelError
-from edgepart.planner.model.subgraphs import captured_names, described, nested_graphs
+from edgepart.planner.model.subgraphs import captured_names, describe_node, nested_graphs
 from edgepart.planner.model.weights import dtype_name
 
 Types = Mapping[str, TypeProto]
@@ -80,11 +80,11 @@ def check_node(node: NodeProto, types: Types, imports: Mapping[str, int], ir_ver
     try:
         _check_form(node, types, tuple(imports.items()), max(ir_version, OLDEST_IR))
     except checker.ValidationError as error:
-        raise ModelError(f"{described(node)} is not a valid operator: {_first(error)}") from error
+        raise ModelError(f"{describe_node(node)} is not a valid operator: {_first(error)}") from error
     if schema is None:
         return
     if fault := _fault_of_types(node, types, _formals(node.op_type, schema.since_version, node.domain)):
-        raise ModelError(f"{described(node)}: {fault}")
+        raise ModelError(f"{describe_node(node)}: {fault}")
     _check_values(node, _shapes(node, types))
 
 
@@ -93,7 +93,7 @@ def _check_values(node: NodeProto, shapes: Shapes) -> None:
     if node.domain in ("", "ai.onnx"):
         rule = _VALUES.get(node.op_type)
         if fault := _fault_of_words(node) or (rule(node, shapes) if rule else None):
-            raise ModelError(f"{described(node)}: {fault}")
+            raise ModelError(f"{describe_node(node)}: {fault}")
     for nested in nested_graphs(node):
         for inner in nested.node:
             _check_values(inner, [None] * len(inner.input))
@@ -262,7 +262,7 @@ def _axis(node: NodeProto, shapes: Shapes) -> str | None:
     return f"axis {axis} is not one of its input's {rank}" if rank and not -rank <= axis < rank else None
 
 
-WORDS: Mapping[tuple[str, str], frozenset[str]] = {
+ALLOWED_WORDS: Mapping[tuple[str, str], frozenset[str]] = {
     ("", "auto_pad"): frozenset({"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}),
     ("Pad", "mode"): frozenset({"constant", "reflect", "edge", "wrap"}),
     ("Resize", "mode"): frozenset({"nearest", "linear", "cubic"}),
@@ -273,7 +273,7 @@ WORDS: Mapping[tuple[str, str], frozenset[str]] = {
 
 def _fault_of_words(node: NodeProto) -> str | None:
     for attribute in node.attribute:
-        allowed = WORDS.get((node.op_type, attribute.name)) or WORDS.get(("", attribute.name))
+        allowed = ALLOWED_WORDS.get((node.op_type, attribute.name)) or ALLOWED_WORDS.get(("", attribute.name))
         word = attribute.s.decode("utf-8", "replace")
         if allowed and word not in allowed:
             return f"{attribute.name} {word!r} is none of {', '.join(sorted(allowed))}"

@@ -17,7 +17,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
 
 from edgepart.planner.errors import ModelError
-from edgepart.planner.model.external import OWN
+from edgepart.planner.model.external import OWN_FILE
 from edgepart.planner.model.graph import Constant
 from edgepart.planner.region import Array
 
@@ -63,7 +63,7 @@ def item_bytes(dtype: str) -> int:
     return int(onnx.helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(dtype.upper())).itemsize)
 
 
-def checked_size(shape: Sequence[int], dtype: str, what: str) -> int:
+def check_size(shape: Sequence[int], dtype: str, what: str) -> int:
     """Bytes of a tensor of this shape; ModelError for a negative extent, or a size that no model has."""
     if any(extent < 0 for extent in shape):
         raise ModelError(f"{what}: shape {list(shape)} has a negative extent")
@@ -73,14 +73,14 @@ def checked_size(shape: Sequence[int], dtype: str, what: str) -> int:
     return nbytes
 
 
-def constant(name: str, array: Array, dtype: str) -> Constant:
+def eager_constant(name: str, array: Array, dtype: str) -> Constant:
     """A Constant whose value is in memory."""
     return Constant(name, array.shape, dtype, array.nbytes, lambda: array)
 
 
 def lazy_constant(name: str, shape: tuple[int, ...], dtype: str, load: Callable[[], Array]) -> Constant:
     """A Constant that `load` computes or reads; a small value is kept after the first time."""
-    nbytes = checked_size(shape, dtype, f"constant {name!r}")
+    nbytes = check_size(shape, dtype, f"constant {name!r}")
     return Constant(name, shape, dtype, nbytes, cache(load) if nbytes <= SMALL_BYTES else load)
 
 
@@ -89,11 +89,11 @@ def constant_of(proto: TensorProto, origin: Origin, name: str | None = None) -> 
     name = proto.name if name is None else name
     what = f"{origin.name}: constant {name!r}"
     dtype, shape = dtype_name(proto.data_type, what), tuple(proto.dims)
-    nbytes = checked_size(shape, dtype, what)
+    nbytes = check_size(shape, dtype, what)
     if proto.data_location == TensorProto.EXTERNAL:
         return lazy_constant(name, shape, dtype, _external_reader(proto, origin, what))
     if dtype == "string":
-        return constant(name, _array(proto, what), dtype)
+        return eager_constant(name, _array(proto, what), dtype)
     if not proto.HasField("raw_data"):
         array = _array(proto, what)
     elif (held := len(proto.raw_data)) != (expected := stored_bytes(shape, proto.data_type)):
@@ -102,7 +102,7 @@ def constant_of(proto: TensorProto, origin: Origin, name: str | None = None) -> 
         return lazy_constant(name, shape, dtype, lambda: _array(proto, what))
     else:
         array = _array(proto, what)
-    return constant(name, array, dtype)
+    return eager_constant(name, array, dtype)
 
 
 def stored_bytes(shape: Sequence[int], data_type: int) -> int:
@@ -144,7 +144,7 @@ def sparse_constant_of(proto: SparseTensorProto, origin: Origin) -> Constant:
             ) from error
         return dense
 
-    checked_size(shape, values.dtype, what)
+    check_size(shape, values.dtype, what)
     return lazy_constant(values.name, shape, values.dtype, load)
 
 
@@ -190,7 +190,7 @@ def external_path(proto: TensorProto, origin: Origin, what: str) -> Path:
         raise ModelError(
             f"{what}: lies in the file {location!r}, but the model came as bytes; give its path instead"
         )
-    if location == OWN and origin.file is not None:
+    if location == OWN_FILE and origin.file is not None:
         return origin.file
     relative = PurePosixPath(location)
     if (

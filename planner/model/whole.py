@@ -17,12 +17,12 @@ from edgepart.planner.model.protos import external_proto, tensor_proto
 from edgepart.planner.model.subgraphs import captured_names, nested_graphs
 from edgepart.planner.model.weights import Origin, constant_of, embed_external, tensors_of
 
-LARGEST_BYTES = 32 << 20
+LARGEST_WHOLE_BYTES = 32 << 20
 """The largest model without its big weights. A larger one is run as an ordinary segment, with only the operators and
 constants that its outputs depend on."""
 
 
-def whole_of(model: ModelProto, origin: Origin, graph: Graph) -> WholeModel | None:
+def make_whole_model(model: ModelProto, origin: Origin, graph: Graph) -> WholeModel | None:
     """`model` as one segment; `graph` is the Graph of the same file. Changes `model`. None if it has sparse weights, has
     external data other than initializers and Constants, or is over LARGEST_BYTES."""
     own, read = model.graph, set(_names_read(model.graph))
@@ -66,7 +66,7 @@ def whole_of(model: ModelProto, origin: Origin, graph: Graph) -> WholeModel | No
     data = model.SerializeToString(deterministic=True)
     has_value = {tensor.name for tensor in kept}
     inputs = tuple(value.name for value in own.input if value.name not in has_value)
-    return WholeModel(data, inputs, tuple(weights)) if len(data) <= LARGEST_BYTES else None
+    return WholeModel(data, inputs, tuple(weights)) if len(data) <= LARGEST_WHOLE_BYTES else None
 
 
 def file_constants(model: ModelProto, origin: Origin) -> dict[str, Constant]:

@@ -12,28 +12,30 @@ from collections.abc import Iterable, Sequence
 from edgepart.planner.plans.plan import Replica
 
 
-def done_s(replica: Replica, in_flight: int) -> float:
+def expected_answer_s(replica: Replica, in_flight: int) -> float:
     """Estimated seconds until the replica answers one more request, with `in_flight` requests there already."""
     return max(replica.latency_s, (in_flight + 1) * replica.between_s)
 
 
-def deal(replicas: Sequence[Replica], in_flight: Sequence[int], among: Iterable[int] | None = None) -> int:
+def choose_replica(
+    replicas: Sequence[Replica], in_flight: Sequence[int], among: Iterable[int] | None = None
+) -> int:
     """The number of the replica that would answer first; among equals the one with fewer requests, then the first.
     `among` are the numbers of the replicas to choose from, at least one; None for all.
 
-    >>> deal([Replica(("a",), 1.0, 1.0), Replica(("b",), 3.0, 3.0)], [1, 0])
+    >>> choose_replica([Replica(("a",), 1.0, 1.0), Replica(("b",), 3.0, 3.0)], [1, 0])
     0
-    >>> deal([Replica(("a",), 1.0, 1.0), Replica(("b",), 3.0, 3.0)], [3, 0])
+    >>> choose_replica([Replica(("a",), 1.0, 1.0), Replica(("b",), 3.0, 3.0)], [3, 0])
     1
     """
     numbers = range(len(replicas)) if among is None else among
-    return min(numbers, key=lambda n: (done_s(replicas[n], in_flight[n]), in_flight[n], n))
+    return min(numbers, key=lambda n: (expected_answer_s(replicas[n], in_flight[n]), in_flight[n], n))
 
 
-def dealt(replicas: Sequence[Replica], count: int) -> list[int]:
+def balance_requests(replicas: Sequence[Replica], count: int) -> list[int]:
     """How many of `count` requests each replica gets if none is answered meanwhile. However requests come and go, no
     replica ever has more than this while at most `count` requests are in flight."""
     found = [0] * len(replicas)
     for _ in range(count):
-        found[deal(replicas, found)] += 1
+        found[choose_replica(replicas, found)] += 1
     return found

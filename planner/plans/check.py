@@ -16,7 +16,7 @@ from edgepart.planner.plans.reduced_precision import KINDS
 from edgepart.planner.region import Region
 
 
-def broken_rules(plan: Plan, graph: Graph | None = None) -> Iterator[str]:
+def broken_plan_rules(plan: Plan, graph: Graph | None = None) -> Iterator[str]:
     """The rules that `plan` breaks; none for a valid plan. With the graph, whether the answers are complete, too.
 
     If a program came without its segments (plan.for_device), only the order of its messages is checked.
@@ -29,9 +29,9 @@ def broken_rules(plan: Plan, graph: Graph | None = None) -> Iterator[str]:
             yield from _answer_faults(plan, graph)
 
 
-def check(plan: Plan, graph: Graph | None = None) -> Plan:
+def check_plan(plan: Plan, graph: Graph | None = None) -> Plan:
     """`plan` itself; InternalError, naming every broken rule, if it is not valid."""
-    if broken := list(broken_rules(plan, graph)):
+    if broken := list(broken_plan_rules(plan, graph)):
         raise InternalError("the plan breaks its rules: " + "; ".join(broken))
     return plan
 

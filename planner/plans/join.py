@@ -49,7 +49,7 @@ def join_schedules(schedules: Iterable[TimedSchedule]) -> TimedSchedule:
     return TimedSchedule(steps, messages, tuple(replicas))
 
 
-def split(schedule: TimedSchedule) -> list[tuple[TimedSchedule, list[int]]]:
+def split_schedule(schedule: TimedSchedule) -> list[tuple[TimedSchedule, list[int]]]:
     """For each replica, its own schedule and the numbers that its messages have in `schedule`."""
     place = {name: n for n, names in enumerate(schedule.replicas) for name in names}
     numbers: list[list[int]] = [[] for _ in schedule.replicas]

@@ -204,7 +204,7 @@ class Plan:
     @property
     def digest(self) -> str:
         """SHA-256 (hex) of the canonical bytes."""
-        return hashlib.sha256(to_bytes(self)).hexdigest()
+        return hashlib.sha256(plan_to_bytes(self)).hexdigest()
 
     @property
     def structure(self) -> str:
@@ -240,15 +240,15 @@ def unpack_region(packed: Any) -> Region:
     return Region(tuple(tuple(Interval(*pair) for pair in zip(s[::2], s[1::2], strict=True)) for s in packed))
 
 
-def to_bytes(plan: Plan) -> bytes:
+def plan_to_bytes(plan: Plan) -> bytes:
     """The canonical serialisation: equal plans give equal bytes."""
     document = _pack(plan)
     document["programs"] = [_pack(plan.programs[name]) for name in sorted(plan.programs)]
     return bytes(msgpack.packb(document, use_bin_type=True))
 
 
-def from_bytes(data: bytes) -> Plan:
-    """The plan that `to_bytes` serialised. FrameError if the bytes are not a plan."""
+def plan_from_bytes(data: bytes) -> Plan:
+    """The plan that `plan_to_bytes` serialised. FrameError if the bytes are not a plan."""
     try:
         document = msgpack.unpackb(data, raw=False)  # It limits what it reads by len(data).
         plan = Plan(
@@ -272,7 +272,7 @@ def from_bytes(data: bytes) -> Plan:
         ) from error
 
 
-def for_device(plan: Plan, device: str) -> Plan:
+def plan_for_device(plan: Plan, device: str) -> Plan:
     """The plan for one device: the programs of other devices keep their steps and lose their segments."""
 
     def lighten(program: Program) -> Program:

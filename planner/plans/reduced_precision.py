@@ -21,15 +21,15 @@ EXACT = "float32"
 """Numbers travel unchanged."""
 FLOAT16 = "float16"
 INT8 = "int8"
-"""Each number takes one byte; each row (`rows_of`) has its own minimum and step."""
+"""Each number takes one byte; each row (`count_rows`) has its own minimum and step."""
 
 KINDS = (EXACT, FLOAT16, INT8)
 
-LEAST_BYTES = 1024
+SMALLEST_ROUNDED_BYTES = 1024
 """The smallest piece that is rounded, in unrounded bytes. A larger limit would keep the digits of more small pieces; a
 smaller one would shorten more messages, by half a kilobyte, which at 20 Mbit/s is 0.2 ms."""
 
-ROW_NUMBERS = 32
+SMALLEST_ROW_NUMBERS = 32
 """The fewest numbers of a row with a range of its own; in shorter rows the 8 bytes of the range would take much of what is
 saved."""
 
@@ -44,22 +44,22 @@ COPIES: Mapping[str, float] = {EXACT: 0.0, FLOAT16: 4.0, INT8: 2.0}
 numpy's own conversions."""
 
 
-def checked(kind: str, option: str) -> str:
+def check_kind(kind: str, option: str) -> str:
     """`kind` itself; UsageError, naming `option`, if it is not one of KINDS."""
     if kind not in KINDS:
         raise UsageError(f"{option} {kind!r}: give one of {', '.join(KINDS)}")
     return kind
 
 
-def rows_of(shape: tuple[int, ...]) -> int:
+def count_rows(shape: tuple[int, ...]) -> int:
     """The number of rows that a piece has in int8: one per channel of each picture (the product of the first two of at
     least three axes), or 1 if such rows would be shorter than ROW_NUMBERS.
 
-    >>> rows_of((1, 64, 2, 56)), rows_of((1, 512, 1, 7)), rows_of((256, 1024))
+    >>> count_rows((1, 64, 2, 56)), count_rows((1, 512, 1, 7)), count_rows((256, 1024))
     (64, 1, 1)
     """
     rows = prod(shape[:2]) if len(shape) > 2 else 1
-    return rows if rows and prod(shape[2:]) >= ROW_NUMBERS else 1
+    return rows if rows and prod(shape[2:]) >= SMALLEST_ROW_NUMBERS else 1
 
 
 def wire_bytes(kind: str, shape: tuple[int, ...]) -> int:
@@ -70,33 +70,33 @@ def wire_bytes(kind: str, shape: tuple[int, ...]) -> int:
     """
     size = prod(shape)
     if kind == INT8:
-        return size + ROW_BYTES * rows_of(shape)
+        return size + ROW_BYTES * count_rows(shape)
     return size * (2 if kind == FLOAT16 else 4)
 
 
-def travels_as(tensor: Tensor, region: Region, ends: tuple[str, str], asked: str) -> str:
+def rounded_dtype(tensor: Tensor, region: Region, ends: tuple[str, str], asked: str) -> str:
     """The type that a piece is rounded to between these two ends; EXACT if it is not rounded. (The gateway's name is
     empty.)"""
     if asked == EXACT or not all(ends) or tensor.dtype != "float" or tensor.shape is None:
         return EXACT
     exact = 4 * region.size
-    return asked if exact >= LEAST_BYTES and wire_bytes(asked, region.shape) < exact else EXACT
+    return asked if exact >= SMALLEST_ROUNDED_BYTES and wire_bytes(asked, region.shape) < exact else EXACT
 
 
-def travelling_bytes(tensor: Tensor, region: Region, ends: tuple[str, str], asked: str) -> int:
+def transfer_bytes(tensor: Tensor, region: Region, ends: tuple[str, str], asked: str) -> int:
     """Bytes of a piece on the wire; 0 if its shape is not known before the run."""
     if tensor.shape is None:
         return 0
-    kind = travels_as(tensor, region, ends, asked)
+    kind = rounded_dtype(tensor, region, ends, asked)
     return region.size * tensor.item_bytes if kind == EXACT else wire_bytes(kind, region.shape)
 
 
-def least_share(tensor: Tensor | None, asked: str) -> float:
+def smallest_share(tensor: Tensor | None, asked: str) -> float:
     """The smallest part of its bytes that a tensor can travel with between devices."""
     return SHARE[asked] if tensor is not None and tensor.dtype == "float" else 1.0
 
 
-def converted_bytes(pieces: Iterable[tuple[str, int]]) -> float:
+def rounding_copy_bytes(pieces: Iterable[tuple[str, int]]) -> float:
     """The number of bytes that take as long to copy as these pieces take to round. A piece is the type that it is rounded
     to, and its number of elements."""
     return sum(COPIES[kind] * 4 * size for kind, size in pieces)

@@ -42,7 +42,7 @@ class TimedSchedule:
 
 
 @dataclass(frozen=True, slots=True)
-class Busy:
+class TimelineBar:
     """One bar of a timeline."""
 
     start_s: float
@@ -72,7 +72,7 @@ def timelines(
     departures_s: Sequence[float],
     sent_s: Sequence[float],
     arrivals_s: Sequence[float],
-) -> dict[str, tuple[Busy, ...]]:
+) -> dict[str, tuple[TimelineBar, ...]]:
     """The bars of each device, by start. What the gateway sends is not among the bars of its device."""
     return {
         device: tuple(
@@ -91,17 +91,17 @@ def _bars(
     departures_s: Sequence[float],
     sent_s: Sequence[float],
     arrivals_s: Sequence[float],
-) -> Iterator[Busy]:
+) -> Iterator[TimelineBar]:
     for step, start, stop in step_times(schedule.steps[device], arrivals_s):
         if isinstance(step, Compute):
-            yield Busy(start, stop, step.what, "compute")
+            yield TimelineBar(start, stop, step.what, "compute")
         elif isinstance(step, Receive):
             if stop > start:
                 source = schedule.messages[step.transfer].source
-                yield Busy(start, stop, f"for {source or 'the request'}", "wait")
+                yield TimelineBar(start, stop, f"for {source or 'the request'}", "wait")
         elif sent_s[step.transfer] > departures_s[step.transfer]:
             target = schedule.messages[step.transfer].target
-            yield Busy(
+            yield TimelineBar(
                 departures_s[step.transfer], sent_s[step.transfer], f"to {target or 'the gateway'}", "send"
             )
 

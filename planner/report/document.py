@@ -20,7 +20,7 @@ AXIS_NAMES = {
 """Names of the axes of an activation, by rank."""
 
 
-def summary(
+def plan_document(
     plan: Plan,
     simulation: Simulation,
     *,
@@ -36,7 +36,7 @@ def summary(
         "notes": list(graph.notes),
         "strategy": plan.strategy,
         "predicted_latency_s": plan.predicted_latency_s,
-        "predicted_throughput_per_s": finite(plan.predicted_throughput_per_s),
+        "predicted_throughput_per_s": finite_or_none(plan.predicted_throughput_per_s),
         "search_s": search_s,
         "devices": {
             name: _device(plan, program, simulation, graph, strategy)
@@ -60,7 +60,7 @@ def replicas(plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
-def finite(number: float) -> float | None:
+def finite_or_none(number: float) -> float | None:
     """The number, or None for infinity, which strict JSON lacks: a plan that computes nothing has no bound on its
     throughput."""
     return number if isfinite(number) else None
@@ -78,11 +78,11 @@ def _device(
         "peak_memory_bytes": program.peak_memory_bytes,
         "segments": sum(isinstance(step, Run) for step in program.steps),
         "messages": sum(device == t.source and t.target != GATEWAY for t in plan.transfers),
-        "layers": parts(graph, strategy, device),
+        "layers": computed_parts(graph, strategy, device),
     }
 
 
-def parts(graph: Graph, strategy: Strategy, device: str) -> dict[str, str]:
+def computed_parts(graph: Graph, strategy: Strategy, device: str) -> dict[str, str]:
     """The part of each tensor that `device` computes, as text for people: "height 0:75", "whole"."""
     found: dict[str, str] = {}
     layouts = strategy.all_layouts

@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import islice
 
 from edgepart.planner.devices.cluster import Cluster
-from edgepart.planner.figures import figure, nbytes, seconds
+from edgepart.planner.figures import format_bytes, format_figure, format_seconds
 from edgepart.planner.layout.choices import Choice, Divide, Reduce, Shares, Whole
 from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.plans.timeline import critical_path
@@ -23,46 +23,46 @@ from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.scorer import Scorer
 from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import Simulation, run_schedule
-from edgepart.planner.simulation.throughput import stream
+from edgepart.planner.simulation.throughput import simulate_stream
 from edgepart.planner.strategies.auto import CANDIDATE_S, SHARE_S
 from edgepart.planner.strategies.bbgrap import divide_along
 from edgepart.planner.strategies.pipeline import place_in_stages
 from edgepart.planner.strategies.replicas import make_replicas
 
-MOSTLY = 0.8
+DOMINANT_PART = 0.8
 """The part from which on a thing is as good as all there is."""
 
-TIMES = 2.0
+NETWORK_FACTOR = 2.0
 """How much faster the network is that is tried."""
 
 NOTABLE = 0.97
 """The score of something better over what is there, at most, for the gain to be spoken of: predictions are wrong by
 less than that."""
 
-TRIAL = 0.2
+TRIAL_BUDGET_PART = 0.2
 """Of the search budget, for both what-ifs together."""
 
-DIRECTIONS = 3
+TRIAL_AXES = 3
 """Axes along which a model that is whole is divided for a what-if."""
 
-ANOTHER = "one more"
+ADDED_DEVICE = "one more"
 """Name of the device that is tried."""
 
 
-def explain(study: Study, strategy: Strategy, simulation: Simulation, alone: Strategy | None) -> str:
+def explain_plan(study: Study, strategy: Strategy, simulation: Simulation, alone: Strategy | None) -> str:
     """The reasons for a plan, a sentence on each line: first how good it is and what takes most of its time, then what the
     strategy does and what would help. `alone` is the best plan of a single device, None where none has the memory."""
     reasons = phrases(strategy.why)
     if not (simulation.compute_s and simulation.latency_s):
         return as_lines(*reasons)
-    limit, more = bound(study, simulation)
+    limit, more = describe_bound(study, simulation)
     first = "; ".join(filter(None, (_beside(study, strategy, alone), limit)))
     if strategy.name == "auto" and len(simulation.compute_s) == 1 and len(study.memo.by_speed) > 1:
         (device,) = simulation.compute_s
         loses = "every split that was tried loses more to its links than it gains"
         first = f"the whole model runs on {device}, because {loses}"
         more = f"{limit}; {more}" if more else limit
-    return as_lines(first, *reasons, more, _memory(study, simulation), *outlook(study, strategy))
+    return as_lines(first, *reasons, more, _memory(study, simulation), *describe_outlook(study, strategy))
 
 
 def _beside(study: Study, strategy: Strategy, alone: Strategy | None) -> str:
@@ -76,7 +76,7 @@ def _beside(study: Study, strategy: Strategy, alone: Strategy | None) -> str:
     return f"the plan is {times:.2f} times as fast as {device} alone"
 
 
-def bound(study: Study, simulation: Simulation) -> tuple[str, str]:
+def describe_bound(study: Study, simulation: Simulation) -> tuple[str, str]:
     """What takes most of the time, and what takes the rest ("" where that is little)."""
     if study.memo.problem.objective == "throughput":
         return _bound_of_many(study.scorer, simulation), ""
@@ -102,7 +102,7 @@ def _bound_by_computing(
     device = max(computing, key=lambda key: computing[key])
     part = computing[device] / simulation.latency_s
     text = f"computing on {device} takes {part:.0%} of the time"
-    if part < MOSTLY * computed:
+    if part < DOMINANT_PART * computed:
         text = f"computing takes {computed:.0%} of the time, most of it on {device} ({part:.0%})"
     return text, f"moving data takes {waited:.0%} of the time" if waited >= 0.01 else ""
 
@@ -118,7 +118,9 @@ def _bound_by_moving(moving: Mapping[tuple[str, str], float], simulation: Simula
     if most <= 0.99 * waited:
         text = f"moving data takes {waited:.0%} of the time, most of it {between} ({most:.0%})"
     moved = sum(simulation.sent_bytes.values()) / 1e6
-    return text, f"the devices send each other {figure(moved)} MB" if len(simulation.compute_s) > 1 else ""
+    return text, f"the devices send each other {format_figure(moved)} MB" if len(
+        simulation.compute_s
+    ) > 1 else ""
 
 
 def _bound_of_many(scorer: Scorer, simulation: Simulation) -> str:
@@ -136,7 +138,7 @@ def _bound_of_many(scorer: Scorer, simulation: Simulation) -> str:
         "receive": "the network card of {} receives for",
     }[busiest[0]].format(*busiest[1:])
     text = f"{name} {part:.0%} of the time with {many.in_flight} requests in flight"
-    return text if part >= MOSTLY else f"{text}, and requests wait for each other"
+    return text if part >= DOMINANT_PART else f"{text}, and requests wait for each other"
 
 
 def _memory(study: Study, simulation: Simulation) -> str:
@@ -149,27 +151,27 @@ def _memory(study: Study, simulation: Simulation) -> str:
         return ""
     device, lack = max(short.items(), key=lambda item: item[1])
     return (
-        f"the memory of {device} is a limit too: a plan that takes {seconds(faster)} would need "
-        f"{nbytes(lack)} more there"
+        f"the memory of {device} is a limit too: a plan that takes {format_seconds(faster)} would need "
+        f"{format_bytes(lack)} more there"
     )
 
 
-def outlook(study: Study, strategy: Strategy) -> list[str]:
+def describe_outlook(study: Study, strategy: Strategy) -> list[str]:
     """What a network twice as fast, and one more device like the fastest, would give; [] without budget for that."""
     fastest = study.memo.by_speed[0]
     each_s = CANDIDATE_S + SHARE_S * len(study.memo.graph.operators) * (len(study.memo.by_speed) + 1) ** 1.5
-    trials = int(TRIAL / 2 * study.memo.problem.search_budget_s / each_s)
+    trials = int(TRIAL_BUDGET_PART / 2 * study.memo.problem.search_budget_s / each_s)
     now = study.scorer.score(strategy)
     found: list[tuple[str, float]] = []
     if len(study.memo.by_speed) > 1:
         found.append(("a network twice as fast", _with_faster_network(study, strategy, trials)))
     if trials:
-        name = ANOTHER + "!" * sum(device.startswith(ANOTHER) for device in study.memo.whole_s)
+        name = ADDED_DEVICE + "!" * sum(device.startswith(ADDED_DEVICE) for device in study.memo.whole_s)
         more = study.memo.cluster.joined_by_another(fastest, name)
         found.append((f"one more device like {fastest}", _best(study, more, strategy, trials)))
     adverb = "many" if study.memo.problem.objective == "throughput" else "fast"
     helpful = [
-        f"with {what} it would {_figure(study.memo, score)}, {figure(now / score)} times as {adverb}"
+        f"with {what} it would {_figure(study.memo, score)}, {format_figure(now / score)} times as {adverb}"
         for what, score in found
         if score < NOTABLE * now
     ]
@@ -181,18 +183,18 @@ def outlook(study: Study, strategy: Strategy) -> list[str]:
 
 def _figure(memo: Memo, score: float) -> str:
     if memo.problem.objective == "throughput":
-        return f"answer {figure(1 / score)} requests a second"
-    return f"take {seconds(score)}"
+        return f"answer {format_figure(1 / score)} requests a second"
+    return f"take {format_seconds(score)}"
 
 
 def _with_faster_network(study: Study, strategy: Strategy, trials: int) -> float:
     """The same plan, and where that leaves devices idle, others."""
-    cluster, forecast = study.memo.cluster.faster(TIMES), study.scorer.forecast(strategy)
+    cluster, forecast = study.memo.cluster.faster(NETWORK_FACTOR), study.scorer.forecast(strategy)
     same = run_schedule(forecast.schedule, cluster, study.memo.problem.gateway)
     score = same.latency_s
     if study.memo.problem.objective == "throughput":
         in_flight = study.scorer.forecast_stream(strategy).in_flight
-        score = 1 / stream(same, cluster, study.memo.problem.gateway, in_flight).throughput_per_s
+        score = 1 / simulate_stream(same, cluster, study.memo.problem.gateway, in_flight).throughput_per_s
     idle = len(forecast.compute_s) < len(study.memo.by_speed)
     return min(score, _best(study, cluster, strategy, trials) if idle and trials else score)
 
@@ -223,7 +225,7 @@ def _variations(other: Study, study: Study, strategy: Strategy) -> Iterator[Stra
         yield from make_replicas(other)
         yield from place_in_stages(other)
     axes = (
-        other.memo.axis_names[:DIRECTIONS]
+        other.memo.axis_names[:TRIAL_AXES]
         if forced is None
         else [a for a in other.memo.axis_names if a == forced]
     )

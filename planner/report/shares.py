@@ -12,10 +12,10 @@ from typing import Any
 from edgepart.planner.plans.plan import GATEWAY, Plan, Program, Run
 from edgepart.planner.plans.reduced_precision import EXACT
 from edgepart.planner.region import Region
-from edgepart.planner.report.document import AXIS_NAMES, finite, replicas
+from edgepart.planner.report.document import AXIS_NAMES, finite_or_none, replicas
 
 
-def shares(plan: Plan) -> dict[str, dict[str, str]]:
+def device_shares(plan: Plan) -> dict[str, dict[str, str]]:
     """The part that each device computes ("height 0:75", "whole") of each tensor that leaves a segment, by tensor and
     device; in the order of computation."""
     found: dict[str, dict[str, Region]] = defaultdict(dict)
@@ -41,18 +41,18 @@ def _texts(regions: dict[str, Region]) -> dict[str, str]:
     }
 
 
-def report(plan: Plan) -> dict[str, Any]:
+def plan_report(plan: Plan) -> dict[str, Any]:
     """The JSON document in which an agent describes the plan that it serves."""
     return {
         "strategy": plan.strategy,
         "predicted_latency_s": plan.predicted_latency_s,
-        "predicted_throughput_per_s": finite(plan.predicted_throughput_per_s),
+        "predicted_throughput_per_s": finite_or_none(plan.predicted_throughput_per_s),
         "devices": {name: _device(plan, program) for name, program in plan.programs.items()},
         "replicas": replicas(plan),
         "syncs": plan.syncs,
         "inputs": [info.name for info in plan.inputs],
         "outputs": [info.name for info in plan.outputs],
-        "shares": shares(plan),
+        "shares": device_shares(plan),
         "transfer_dtype": plan.rounded_to or EXACT,
         "why": plan.why,
     }

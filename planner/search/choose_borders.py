@@ -13,7 +13,13 @@ from dataclasses import replace
 from math import ceil
 
 from edgepart.planner.layout.strategy import Strategy
-from edgepart.planner.lowering.borders_first import Cuts, StageCut, apply, cuts_of, sent_to_devices
+from edgepart.planner.lowering.borders_first import (
+    StageCut,
+    StageCuts,
+    apply_cuts,
+    find_cuts,
+    tensors_sent_to_devices,
+)
 from edgepart.planner.lowering.outline import Steps
 from edgepart.planner.lowering.schedule import Schedule
 from edgepart.planner.plans.timeline import TimedSchedule as Timed
@@ -44,12 +50,12 @@ class _EarlyExchanges:
         lowering = study.scorer.sketch_lowering(strategy.parted)
         plain = replace(strategy, early=frozenset())
         schedule, seconds = lowering.scheduled(plain, optimised=True, sketch=True)
-        cuts = cuts_of(schedule)
+        cuts = find_cuts(schedule)
         self.memo = study.memo
         self.messages = lowering.outliner.messages(schedule)
         self.whole = lowering.outliner.by_stage(schedule, seconds)
         """By device, the steps of each stage."""
-        parts = lowering.outliner.by_stage(apply(schedule, cuts), seconds)
+        parts = lowering.outliner.by_stage(apply_cuts(schedule, cuts), seconds)
         self.cut = {device: list(_group_steps(cuts[device], steps)) for device, steps in parts.items()}
         """By device, the steps that each stage becomes when it is cut."""
         self.tensors = _exchanges(schedule, cuts)
@@ -57,7 +63,7 @@ class _EarlyExchanges:
         """By tensor, its exchange."""
         self.of = {
             device: [
-                self.number[min(sent_to_devices(schedule, device, stage))] if cut else None
+                self.number[min(tensors_sent_to_devices(schedule, device, stage))] if cut else None
                 for stage, cut in zip(schedule.stages[device], cuts[device], strict=True)
             ]
             for device in schedule.stages
@@ -104,12 +110,12 @@ def _group_steps(cuts: Sequence[StageCut | None], steps: Sequence[Steps]) -> Ite
         yield tuple(step for _ in range(count) for step in next(rest))
 
 
-def _exchanges(schedule: Schedule, cuts: Cuts) -> list[frozenset[str]]:
+def _exchanges(schedule: Schedule, cuts: StageCuts) -> list[frozenset[str]]:
     """Tensors that are sent by the same stages, in the order in which they are first sent."""
     found: list[frozenset[str]] = []
     for device, stages in schedule.stages.items():
         for stage, cut in zip(stages, cuts[device], strict=True):
-            names = sent_to_devices(schedule, device, stage) if cut else frozenset[str]()
+            names = tensors_sent_to_devices(schedule, device, stage) if cut else frozenset[str]()
             if names:
                 joined = [other for other in found if other & names]
                 found = [other for other in found if not other & names]

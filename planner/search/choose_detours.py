@@ -23,7 +23,7 @@ from edgepart.planner.errors import Infeasible
 from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.lowering.detours import find_detour, links_of, list_multicasts, send_around
 from edgepart.planner.lowering.draft import Move
-from edgepart.planner.lowering.schedule import At, Schedule, Stage, StageMessage
+from edgepart.planner.lowering.schedule import Schedule, Stage, StageMessage, StagePlace
 from edgepart.planner.plans.plan import GATEWAY, Receive, Send
 from edgepart.planner.plans.timeline import Compute
 from edgepart.planner.plans.timeline import TimedSchedule as Timed
@@ -179,7 +179,7 @@ def list_exchanges(schedule: Schedule) -> Iterator[_Exchange]:
 
 def isolate(schedule: Schedule, exchange: _Exchange) -> Schedule:
     """A schedule of nothing but this exchange, sent by all devices at once."""
-    begin, end = At(0), At(1)
+    begin, end = StagePlace(0), StagePlace(1)
     messages = tuple(
         replace(one, sent=one.sent if one.source == GATEWAY else begin, received=end)
         for one in exchange.messages

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from edgepart.planner.layout.strategy import Strategy, Sync
-from edgepart.planner.lowering.draft import share_of
+from edgepart.planner.lowering.draft import make_share
 from edgepart.planner.model.graph import Operator
 from edgepart.planner.region import Region
 from edgepart.planner.search.memo import Memo
@@ -148,7 +148,7 @@ class _CertainWork:
     def _ready_s(self, op: Operator, device: str, done: Mapping[str, float]) -> float:
         """When a device has all that it reads for its part of an operator, which nobody else computes."""
         index, name = next((index, name) for index, name in enumerate(op.outputs) if name)
-        share = share_of(self.graph, op, device, self.accesses[op.name], {index: self._owned(name)[device]})
+        share = make_share(self.graph, op, device, self.accesses[op.name], {index: self._owned(name)[device]})
         ready_s = 0.0
         for read, region in share.needs:
             held = self._sources(read)

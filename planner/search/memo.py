@@ -21,7 +21,7 @@ from edgepart.planner.layout.choices import Shares
 from edgepart.planner.layout.propagate import LayoutPropagator
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.lowering.lower import Lowering
-from edgepart.planner.plans.reduced_precision import least_share
+from edgepart.planner.plans.reduced_precision import smallest_share
 from edgepart.planner.region import Region
 
 T = TypeVar("T")
@@ -202,7 +202,7 @@ class Memo:
 
     def travel_bytes(self, name: str) -> float:
         """Bytes per element of a tensor on its way between devices, at the least."""
-        share = least_share(self.graph.tensors.get(name), self.problem.transfer_dtype)
+        share = smallest_share(self.graph.tensors.get(name), self.problem.transfer_dtype)
         return self.cost.item_bytes(name) * share
 
 

@@ -26,8 +26,8 @@ from edgepart.planner.errors import Infeasible
 from edgepart.planner.layout.strategy import Strategy, Sync
 from edgepart.planner.lowering.lower import Lowering
 from edgepart.planner.search.memo import Memo
-from edgepart.planner.simulation.latency import Simulation, run_schedule, simulate, together
-from edgepart.planner.simulation.throughput import StreamResult, fitting, stream
+from edgepart.planner.simulation.latency import Simulation, combine_replicas, run_schedule, simulate
+from edgepart.planner.simulation.throughput import StreamResult, fitting_in_flight, simulate_stream
 
 ROOMY = 6
 """Times the bytes of a model's weights and tensors: where every device has more memory than that, an outline does not
@@ -64,7 +64,7 @@ class Scorer:
         found = self._outlines.get(key)
         if found is None:
             if strategy.replicas:
-                made = together([self.outline(one) for one in strategy.replicas])
+                made = combine_replicas([self.outline(one) for one in strategy.replicas])
             else:
                 made = self._simulate_outline(strategy)
             found = self._outlines[key] = (strategy, made)
@@ -108,7 +108,7 @@ class Scorer:
         found = self._forecasts.get(key)
         if found is None:
             if strategy.replicas:
-                made = together([self.forecast(one) for one in strategy.replicas])
+                made = combine_replicas([self.forecast(one) for one in strategy.replicas])
             else:
                 plan = self.memo.lowering.plan(strategy, sketch=True)
                 made = simulate(plan, self.memo.cluster, self.memo.problem.gateway, self.memo.cost)
@@ -126,8 +126,8 @@ class Scorer:
     def run_stream(self, simulation: Simulation) -> StreamResult:
         """The simulated plan with many requests at a time, as many as the devices have memory for."""
         limits = {name: self.memo.limit_bytes(name) for name in simulation.peak_memory_bytes}
-        in_flight = fitting(simulation, self.memo.cluster, limits)
-        return stream(simulation, self.memo.cluster, self.memo.problem.gateway, in_flight)
+        in_flight = fitting_in_flight(simulation, self.memo.cluster, limits)
+        return simulate_stream(simulation, self.memo.cluster, self.memo.problem.gateway, in_flight)
 
     def is_better(self, strategy: Strategy, score: float) -> bool:
         """Whether `strategy` scores below `score`. Many requests are simulated only where the busiest device leaves a

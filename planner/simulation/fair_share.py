@@ -34,7 +34,7 @@ def even_rate(bytes_per_s: float, demands: Iterable[tuple[float, int]], crossing
     return NEVER
 
 
-class Shared:
+class SharedResource:
     """A shared resource: one direction of a network card, or a medium."""
 
     __slots__ = ("bytes_per_s", "carrying", "crossings", "first", "kind", "line", "most", "name", "offered",
@@ -92,7 +92,12 @@ class LinkDirection:
                  "rate", "shared", "since", "source", "target", "until")  # fmt: skip
 
     def __init__(
-        self, source: str, target: str, code: int, alone: float, shared: tuple[tuple[Shared, int], ...]
+        self,
+        source: str,
+        target: str,
+        code: int,
+        alone: float,
+        shared: tuple[tuple[SharedResource, int], ...],
     ) -> None:
         self.source, self.target, self.code = source, target, code
         self.alone = alone
@@ -113,7 +118,7 @@ class LinkDirection:
         """The bytes not sent yet at the time `since`, and their rate; the rate is 0 if it is not known yet, or in line."""
         self.finish = self.event = NEVER
         """When the last byte is sent if nothing changes, and when the next event is, which is not later."""
-        self.line: Shared | None = None
+        self.line: SharedResource | None = None
         """The crowd in whose line it is; None if it is in none."""
         self.until = 0.0
         """In a line, the served bytes at which its last byte is sent."""

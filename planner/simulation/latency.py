@@ -21,13 +21,13 @@ from typing import TypeVar, cast
 from edgepart.planner.cost.cost import Cost
 from edgepart.planner.devices.cluster import Cluster
 from edgepart.planner.errors import InternalError
-from edgepart.planner.plans.balance_requests import deal
-from edgepart.planner.plans.join import join_schedules, split
+from edgepart.planner.plans.balance_requests import choose_replica
+from edgepart.planner.plans.join import join_schedules, split_schedule
 from edgepart.planner.plans.plan import GATEWAY, Plan, Receive, Replica, Run, Send, Transfer
-from edgepart.planner.plans.reduced_precision import converted_bytes
-from edgepart.planner.plans.timeline import Busy, Compute, MessageTimes, TimedSchedule, timelines
+from edgepart.planner.plans.reduced_precision import rounding_copy_bytes
+from edgepart.planner.plans.timeline import Compute, MessageTimes, TimedSchedule, TimelineBar, timelines
 from edgepart.planner.simulation.fair_share import LinkDirection
-from edgepart.planner.simulation.network import Events, LinkDirections, Network, local_s
+from edgepart.planner.simulation.network import Events, LinkDirections, Network, local_transfer_s
 
 V = TypeVar("V")
 
@@ -99,12 +99,12 @@ class Simulation:
         return found
 
     @cached_property
-    def timeline(self) -> Mapping[str, tuple[Busy, ...]]:
+    def timeline(self) -> Mapping[str, tuple[TimelineBar, ...]]:
         """By device: when it computes, sends, and waits for data, sorted by start."""
         return timelines(self.schedule, self.departures_s, self.sent_s, self.arrivals_s)
 
 
-def schedule_of(plan: Plan, cost: Cost | None = None) -> TimedSchedule:
+def timed_schedule(plan: Plan, cost: Cost | None = None) -> TimedSchedule:
     """The plan's steps with their seconds: those of `cost`, which knows profiles and the devices as they are now, or else
     those in the plan."""
     steps: dict[str, list[Receive | Compute | Send]] = {}
@@ -127,13 +127,13 @@ def _rounding(transfer: Transfer, device: str, cost: Cost | None) -> Iterator[Co
     """The step that rounds a transfer's pieces on `device`, or converts them back; none if nothing is rounded."""
     if transfer.dtypes and cost is not None:
         sizes = (piece.region.size for piece in transfer.pieces)
-        nbytes = converted_bytes(zip(transfer.dtypes, sizes, strict=True))
+        nbytes = rounding_copy_bytes(zip(transfer.dtypes, sizes, strict=True))
         yield Compute(cost.copy_s(device, nbytes), "rounding")
 
 
 def simulate(plan: Plan, cluster: Cluster, gateway: str, cost: Cost | None = None) -> Simulation:
     """One request through `plan`, entering at the device `gateway`."""
-    found = run_schedule(schedule_of(plan, cost), cluster, gateway)
+    found = run_schedule(timed_schedule(plan, cost), cluster, gateway)
     parts = tuple(_with_memory(one, plan) for one in found.replicas)
     return replace(_with_memory(found, plan), replicas=parts)
 
@@ -150,8 +150,8 @@ def run_schedule(schedule: TimedSchedule, cluster: Cluster, gateway: str) -> Sim
     """One request through `schedule`. InternalError if the schedule cannot end because a device waits for ever."""
     if not schedule.replicas:
         return _LatencyState(schedule, cluster, gateway).run()
-    alone = split(schedule)
-    joined = together([_LatencyState(one, cluster, gateway).run() for one, _ in alone])
+    alone = split_schedule(schedule)
+    joined = combine_replicas([_LatencyState(one, cluster, gateway).run() for one, _ in alone])
     order = [number for _, numbers in alone for number in numbers]
     places = sorted(range(len(order)), key=order.__getitem__)
     return replace(
@@ -163,7 +163,7 @@ def run_schedule(schedule: TimedSchedule, cluster: Cluster, gateway: str) -> Sim
     )
 
 
-def together(replicas: Sequence[Simulation]) -> Simulation:
+def combine_replicas(replicas: Sequence[Simulation]) -> Simulation:
     """The simulation of a plan that has these replicas. Its latency is that of the replica that answers first."""
 
     def merged(maps: Iterable[Mapping[str, V]]) -> dict[str, V]:
@@ -191,7 +191,7 @@ def together(replicas: Sequence[Simulation]) -> Simulation:
         request_bytes=merged(one.request_bytes for one in replicas),
         replicas=tuple(replicas),
     )
-    first = deal(found.paces, [0] * len(replicas))
+    first = choose_replica(found.paces, [0] * len(replicas))
     return replace(found, latency_s=replicas[first].latency_s)
 
 
@@ -216,7 +216,7 @@ class _LatencyState:
         self.sent: list[float | None] = [None] * count
         self.arrivals: list[float | None] = [None] * count
         self.compute_s = [0.0] * len(self.rest)
-        self.announced = announced(schedule, self.network.known, gateway)
+        self.announced = announce_messages(schedule, self.network.known, gateway)
         self.ways, self.volumes = self.announced.ways, self.announced.volumes
 
     def run(self) -> Simulation:
@@ -286,7 +286,7 @@ class _LatencyState:
     def _hand_over(self, number: int, now: float) -> None:
         """Sends a message between the gateway and its own device."""
         self.departures[number] = self.sent[number] = now
-        self._arrive(number, now + local_s(self.volumes[number]), now)
+        self._arrive(number, now + local_transfer_s(self.volumes[number]), now)
 
     def _arrive(self, number: int, when: float, now: float) -> None:
         """Records at `now` that the message arrives at `when`, and follows the device that waits for it."""
@@ -325,7 +325,7 @@ class _LatencyState:
         )
 
 
-class Between:
+class EndpointTraffic:
     """The sum of all messages between two ends."""
 
     __slots__ = ("nbytes", "way")
@@ -337,7 +337,7 @@ class Between:
 
 
 @dataclass(frozen=True)
-class Announced:
+class AnnouncedMessages:
     """The messages of a schedule with their link directions, before the simulation starts."""
 
     ways: Sequence[LinkDirection | None]
@@ -348,13 +348,13 @@ class Announced:
     """Numbers of the messages that the gateway sends."""
     outputs: Sequence[int]
     """Numbers of the messages to the gateway."""
-    between: Mapping[tuple[str, str], Between]
+    between: Mapping[tuple[str, str], EndpointTraffic]
     """By source and target as the messages name them (GATEWAY is not replaced by its device)."""
 
 
-def announced(schedule: TimedSchedule, known: LinkDirections, gateway: str) -> Announced:
+def announce_messages(schedule: TimedSchedule, known: LinkDirections, gateway: str) -> AnnouncedMessages:
     """Assigns every message to a link direction of `known`, and adds its bytes to those announced there."""
-    between: dict[tuple[str, str], Between] = {}
+    between: dict[tuple[str, str], EndpointTraffic] = {}
     ways: list[LinkDirection | None] = []
     volumes: list[float] = []
     inputs: list[int] = []
@@ -364,7 +364,7 @@ def announced(schedule: TimedSchedule, known: LinkDirections, gateway: str) -> A
         one = between.get((source, target))
         if one is None:
             ends = source or gateway, target or gateway
-            one = between[source, target] = Between(None if ends[0] == ends[1] else known.way(*ends))
+            one = between[source, target] = EndpointTraffic(None if ends[0] == ends[1] else known.way(*ends))
         if source == GATEWAY:
             inputs.append(number)
         if target == GATEWAY:
@@ -377,7 +377,7 @@ def announced(schedule: TimedSchedule, known: LinkDirections, gateway: str) -> A
             way.announced += volume
         ways.append(way)
         volumes.append(volume)
-    return Announced(ways, volumes, inputs, outputs, between)
+    return AnnouncedMessages(ways, volumes, inputs, outputs, between)
 
 
 def _label(operators: Sequence[str]) -> str:

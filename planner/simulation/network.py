@@ -25,7 +25,7 @@ from heapq import heappop, heappush, heapreplace
 from math import sqrt
 
 from edgepart.planner.devices.cluster import LOCAL, Cluster
-from edgepart.planner.simulation.fair_share import NEVER, LinkDirection, Shared
+from edgepart.planner.simulation.fair_share import NEVER, LinkDirection, SharedResource
 
 Events = list[tuple[float, int]]
 """A heap of (seconds, code); codes below 0 belong to ways, the others to the simulation."""
@@ -42,13 +42,13 @@ class Network:
         self.events = events
         self.known = LinkDirections(cluster)
         self.ways, self.shared = self.known.ways, self.known.shared
-        self.changed: dict[Shared, None] = {}
+        self.changed: dict[SharedResource, None] = {}
         """Resources on which the number of active ways changed: call `settle` before time goes on."""
         self.fresh: list[LinkDirection] = []
         """Ways that started on a resource in `changed`, and have no rate yet."""
         self.crowds = 0
         """The number of resources with a crowd."""
-        self._moved: dict[Shared, None] = {}
+        self._moved: dict[SharedResource, None] = {}
         """Crowds whose line or rate changed."""
 
     def start(self, way: LinkDirection, key: int, nbytes: float, now: float) -> bool:
@@ -166,7 +166,7 @@ class Network:
                 if not one.wants:
                     self._disband(one)
 
-    def _crowd(self, one: Shared, now: float) -> float:
+    def _crowd(self, one: SharedResource, now: float) -> float:
         """Computes the offer of a resource that has a crowd, gets one, or loses it."""
         if one.line is None:
             if not self.crowds:
@@ -188,7 +188,7 @@ class Network:
         self._disband(one)
         return one.offer()
 
-    def _disband(self, one: Shared) -> None:
+    def _disband(self, one: SharedResource) -> None:
         self.crowds -= 1
         one.line, one.first, one.reach = None, None, 0.0
         self._moved.pop(one, None)
@@ -196,7 +196,7 @@ class Network:
     def _place(self, way: LinkDirection, now: float) -> None:
         """Gives the way its rate, or its place in the line of the crowd that limits it, and updates `reach` and `most`."""
         rate = second = way.alone
-        held: Shared | None = None
+        held: SharedResource | None = None
         for one, _ in way.shared:
             if one.offered < rate:
                 rate, second, held = one.offered, rate, one
@@ -220,7 +220,7 @@ class Network:
             elif one.most < bound:
                 one.most = bound
 
-    def _join(self, way: LinkDirection, one: Shared, now: float) -> None:
+    def _join(self, way: LinkDirection, one: SharedResource, now: float) -> None:
         if way.rate:
             way.left = max(0.0, way.left - (now - way.since) * way.rate)
         way.until, way.line = one.served_at(now) + way.left, one
@@ -229,12 +229,12 @@ class Network:
         heappush(one.line, (way.until, way.code))
         self._moved[one] = None
 
-    def _step_out(self, way: LinkDirection, one: Shared, now: float) -> None:
+    def _step_out(self, way: LinkDirection, one: SharedResource, now: float) -> None:
         way.left, way.since = max(0.0, way.until - one.served_at(now)), now
         way.line, way.finish, way.event = None, NEVER, NEVER
         self._moved[one] = None
 
-    def _next_in_line(self, way: LinkDirection, one: Shared, now: float) -> None:
+    def _next_in_line(self, way: LinkDirection, one: SharedResource, now: float) -> None:
         """Ends the message of the first way in line: the way joins the line again with its next message, or leaves."""
         assert one.line is not None
         one.served, one.since = way.until, now
@@ -249,7 +249,7 @@ class Network:
             self._leave(way)
         self._line_up(one, now)
 
-    def _line_up(self, one: Shared, now: float) -> None:
+    def _line_up(self, one: SharedResource, now: float) -> None:
         """Gives the event of the line to the way that is first in it."""
         line, first = one.line, None
         while line:
@@ -270,7 +270,7 @@ class Network:
                 heappush(self.events, (finish, first.code))
 
 
-def local_s(nbytes: float) -> float:
+def local_transfer_s(nbytes: float) -> float:
     """Seconds that a message takes between the gateway and its own device, where nothing is shared."""
     return 2 * LOCAL.message_s + LOCAL.latency_s + nbytes / LOCAL.bytes_per_s
 
@@ -282,7 +282,7 @@ class LinkDirections:
         self.cluster = cluster
         self.ways: list[LinkDirection] = []
         """The ways by number; the first has the code -1, the second -2, and so on."""
-        self.shared: dict[tuple[str, str], Shared] = {}
+        self.shared: dict[tuple[str, str], SharedResource] = {}
         """The shared resources by kind and name."""
         self._by_ends: dict[tuple[str, str], LinkDirection] = {}
 
@@ -324,8 +324,8 @@ class LinkDirections:
         self.ways.append(way)
         return way
 
-    def _shared(self, kind: str, name: str, bytes_per_s: float) -> Shared:
+    def _shared(self, kind: str, name: str, bytes_per_s: float) -> SharedResource:
         found = self.shared.get((kind, name))
         if found is None:
-            found = self.shared[kind, name] = Shared(kind, name, bytes_per_s)
+            found = self.shared[kind, name] = SharedResource(kind, name, bytes_per_s)
         return found

@@ -16,11 +16,11 @@ from operator import gt
 
 from edgepart.planner.devices.cluster import Cluster
 from edgepart.planner.errors import InternalError
-from edgepart.planner.plans.balance_requests import deal, dealt
+from edgepart.planner.plans.balance_requests import balance_requests, choose_replica
 from edgepart.planner.plans.plan import Receive, Replica, Send
 from edgepart.planner.plans.timeline import Compute, TimedSchedule
-from edgepart.planner.simulation.latency import Simulation, announced
-from edgepart.planner.simulation.network import Events, Network, local_s
+from edgepart.planner.simulation.latency import Simulation, announce_messages
+from edgepart.planner.simulation.network import Events, Network, local_transfer_s
 
 FEWEST_IN_FLIGHT, MOST_IN_FLIGHT = 4, 32
 """The range of requests that clients are assumed to have in flight."""
@@ -31,7 +31,7 @@ ROUNDS, FEWEST_ROUNDS = 4, 2
 MANY_ROUNDS = 32
 """The most rounds with replicas: unequal replicas answer at uneven times, and a request has few steps."""
 
-STEPS = 40_000
+MOST_STEPS = 40_000
 """The most steps that are simulated, over all requests and devices: long plans get fewer rounds, then fewer requests in
 flight."""
 
@@ -56,16 +56,16 @@ class StreamResult:
     """By device, the peak with `most_present` requests, as if all of them reached their own peaks at the same time."""
 
 
-def stream(simulation: Simulation, cluster: Cluster, gateway: str, in_flight: int) -> StreamResult:
+def simulate_stream(simulation: Simulation, cluster: Cluster, gateway: str, in_flight: int) -> StreamResult:
     """The schedule of `simulation` with `in_flight` requests at a time, or fewer if simulating those would take long."""
     schedule = simulation.schedule
     if simulation.replicas:
         # With fewer requests in flight some replicas would be idle, so long plans only get fewer rounds.
         steps = max(_steps_of(one.schedule) for one in simulation.replicas)
         flying = in_flight
-        rounds = max(ROUNDS, min(MANY_ROUNDS, STEPS // max(1, steps * flying)))
+        rounds = max(ROUNDS, min(MANY_ROUNDS, MOST_STEPS // max(1, steps * flying)))
     else:
-        affordable = max(FEWEST_ROUNDS, STEPS // max(1, _steps_of(schedule)))
+        affordable = max(FEWEST_ROUNDS, MOST_STEPS // max(1, _steps_of(schedule)))
         rounds = ROUNDS if ROUNDS * in_flight <= affordable else FEWEST_ROUNDS
         flying = min(in_flight, affordable // rounds)
     found = run_requests(schedule, cluster, gateway, rounds * flying, flying, simulation.paces)
@@ -83,13 +83,13 @@ def _steps_of(schedule: TimedSchedule) -> int:
     return sum(map(len, schedule.steps.values())) + len(schedule.messages)
 
 
-def fitting(simulation: Simulation, cluster: Cluster, limit_bytes: Mapping[str, float]) -> int:
+def fitting_in_flight(simulation: Simulation, cluster: Cluster, limit_bytes: Mapping[str, float]) -> int:
     """The number of requests in flight: the default, or as many as fit into the memory of every device at once, each with
     its own peak; at least 1. With replicas, a device needs room only for the requests of its replica."""
     most = default_in_flight(cluster)
     if simulation.replicas:
         room = [_room(one, most, limit_bytes) for one in simulation.replicas]
-        while most > 1 and any(map(gt, dealt(simulation.paces, most), room)):
+        while most > 1 and any(map(gt, balance_requests(simulation.paces, most), room)):
             most -= 1
         return most
     return max(1, _room(simulation, most, limit_bytes))
@@ -122,7 +122,7 @@ def run_requests(
     return _ThroughputState(schedule, cluster, gateway, count, paces).run(in_flight)
 
 
-MISSING, HERE, AWAITED = 0, 1, 2
+MISSING, ARRIVED, AWAITED = 0, 1, 2
 """The states of a message: not arrived, arrived, and not arrived while its device waits for it."""
 
 
@@ -153,7 +153,7 @@ class _ThroughputState:
         self.schedule, self.count = schedule, count
         self.events: Events = []
         self.network = Network(cluster, self.events)
-        known = announced(schedule, self.network.known, gateway)
+        known = announce_messages(schedule, self.network.known, gateway)
         self.ways, self.volumes = known.ways, known.volumes
         self.names = list(schedule.steps)
         self.steps = list(schedule.steps.values())
@@ -209,7 +209,7 @@ class _ThroughputState:
 
     def _enter(self, now: float) -> None:
         number, self.entered = self.entered, self.entered + 1
-        replica = deal(self.replicas, self.flying) if len(self.flying) > 1 else 0
+        replica = choose_replica(self.replicas, self.flying) if len(self.flying) > 1 else 0
         self.flying[replica] += 1
         request = self.requests[number] = _StreamedRequest(self, replica, now)
         for message in self.inputs[replica]:
@@ -228,7 +228,7 @@ class _ThroughputState:
     def _send(self, number: int, message: int, now: float) -> None:
         way, key = self.ways[message], number * self.span + message
         if way is None:
-            heappush(self.events, (now + local_s(self.volumes[message]), key))
+            heappush(self.events, (now + local_transfer_s(self.volumes[message]), key))
         else:
             self.network.start(way, key, self.volumes[message], now)
 
@@ -240,7 +240,7 @@ class _ThroughputState:
     def _arrive(self, number: int, message: int, now: float) -> None:
         request, device = self.requests[number], self.targets[message]
         came = request.came[message]
-        request.came[message] = HERE
+        request.came[message] = ARRIVED
         if device < 0:
             request.outputs -= 1
             if not request.outputs:
@@ -263,7 +263,7 @@ class _ThroughputState:
         request, steps = self.requests[number], self.steps[device]
         at = request.at[device]
         while at < len(steps) and isinstance(step := steps[at], Receive):
-            if request.came[step.transfer] != HERE:
+            if request.came[step.transfer] != ARRIVED:
                 request.came[step.transfer] = AWAITED
                 break
             at += 1

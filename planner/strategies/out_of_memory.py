@@ -205,7 +205,7 @@ def _in_stages(
         choices.update((layer.number, Whole((device,))) for layer in weights.layers[inside])
         weight_bytes[device] = float(sum(nbytes[inside]))
     said = ", then ".join(
-        f"{figures.nbytes(weight_bytes[devices[n]])} on {devices[n]}" for n, _, _ in found.stages
+        f"{figures.format_bytes(weight_bytes[devices[n]])} on {devices[n]}" for n, _, _ in found.stages
     )
     return LayerDivision(
         {**choices, **divided}, weight_bytes, f"layers are placed where their weights have room: {said}"
@@ -299,7 +299,9 @@ def _parts(weights: Weights, shares: Shares) -> dict[str, float]:
 
 
 def _said(weight_bytes: Mapping[str, float]) -> str:
-    return ", ".join(f"{figures.nbytes(size)} on {device}" for device, size in weight_bytes.items() if size)
+    return ", ".join(
+        f"{figures.format_bytes(size)} on {device}" for device, size in weight_bytes.items() if size
+    )
 
 
 def explain_infeasible(study: Study) -> Infeasible:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from edgepart.planner.figures import seconds
+from edgepart.planner.figures import format_seconds
 from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.search.lower_bound import lower_bound_s
 from edgepart.planner.search.memo import Memo
@@ -61,7 +61,9 @@ def holds(study: Study, device: str) -> bool:
 
 def run_alone(study: Study, device: str, name: str = "single", because: str = "") -> Strategy:
     """The strategy that runs everything on `device`."""
-    why = f"the whole model runs on {device}, which computes it in {seconds(study.memo.whole_s[device])}"
+    why = (
+        f"the whole model runs on {device}, which computes it in {format_seconds(study.memo.whole_s[device])}"
+    )
     if device != study.memo.problem.gateway:
         why += f"; requests travel to it from {study.memo.problem.gateway}"
     return study.candidates.make(name, study.candidates.keep_whole(device), because + why)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from edgepart.planner.errors import UsageError
-from edgepart.planner.figures import nbytes
+from edgepart.planner.figures import format_bytes
 from edgepart.planner.layerwise.byte_costs import ByteCosts, MeasuredCuts
 from edgepart.planner.layerwise.configuration_cost import LEAST_S
 from edgepart.planner.layerwise.configurations import make_space
@@ -149,7 +149,7 @@ def make_strategy(study: Study, found: RecursiveCuts, words: str) -> Strategy:
     proof = (
         "each step moves the fewest bytes" if loose is None else f"not proven to be the fewest bytes: {loose}"
     )
-    why = f"{words} ({proof}; {nbytes(found.moved_bytes)} in all): {summarise_choices(study.memo, found.choices)}"
+    why = f"{words} ({proof}; {format_bytes(found.moved_bytes)} in all): {summarise_choices(study.memo, found.choices)}"
     return study.candidates.make("tofu", found.choices, why)
 
 

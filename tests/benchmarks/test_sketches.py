@@ -15,7 +15,7 @@ from onnx import ModelProto, TensorProto, helper
 
 from edgepart.planner.access import accesses
 from edgepart.planner.errors import InternalError
-from edgepart.planner.model.graph import Graph, broken_rules
+from edgepart.planner.model.graph import Graph, broken_graph_rules
 
 TYPES = {"float16": TensorProto.FLOAT16, "int64": TensorProto.INT64}
 
@@ -56,7 +56,7 @@ def model(graph: Graph) -> ModelProto:
 @pytest.mark.parametrize("name", SMALL)
 def test_onnx_finds_the_same_shapes(name: str) -> None:
     graph = SMALL[name]()
-    assert not list(broken_rules(graph))
+    assert not list(broken_graph_rules(graph))
     made = model(graph)
     onnx.checker.check_model(made)
     found = onnx.shape_inference.infer_shapes(made, check_type=True, strict_mode=True, data_prop=True).graph

@@ -23,7 +23,7 @@ from edgepart.cli import deployment, options, output, tensors, verification
 from edgepart.cli.client import Client, error_from
 from edgepart.cli.main import main
 from edgepart.cli.options import AgentTarget, target_of
-from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium, to_json
+from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium, cluster_to_json
 from edgepart.planner.errors import Infeasible, ModelError, RequestError, Unavailable, UsageError
 from tests.agent.http.conftest import CREDENTIAL, LIMITS, Served, served
 from tests.agent.http.fakes import NO_ROOM, A, FakeNode, add_model
@@ -269,7 +269,7 @@ def test_devices_say_what_links_do_and_what_all_of_them_share(
     link = {("pi-a", "pi-b"): Link(1e8, 2e-4, 1e-4)}
     crowd = Medium("what all share", 1.5e8, frozenset({"pi-b", "pi-a"}))
     found = Cluster((device, replace(device, name="pi-b")), link, media=(crowd,))
-    monkeypatch.setattr(served.node, "devices", lambda: to_json(found))
+    monkeypatch.setattr(served.node, "devices", lambda: cluster_to_json(found))
     _, out, _ = edgepart("devices", "--state", str(member))
     assert re.search(r"pi-a - pi-b +100 MB/s +0.4 ms", out)
     assert "pi-a, pi-b send 150 MB/s at most when all send at once" in out

@@ -18,7 +18,7 @@ from edgepart.agent.cluster.membership.roster import replace_node_ids
 from edgepart.agent.wire.inference import NODE_BITS, Epoch
 from edgepart.cli import output
 from edgepart.cli.main import app
-from edgepart.planner.figures import figure, nbytes, seconds
+from edgepart.planner.figures import format_bytes, format_figure, format_seconds
 
 SOURCES = [
     path
@@ -44,8 +44,8 @@ def test_only_one_place_rounds_and_one_makes_consoles(path: Path) -> None:
 
 @given(st.floats(min_value=1e-9, max_value=1e15))
 def test_figures_have_no_exponents_and_keep_their_digits(value: float) -> None:
-    assert float(figure(value)) == pytest.approx(value, rel=5e-3)
-    for text in (figure(value), seconds(value), nbytes(value)):
+    assert float(format_figure(value)) == pytest.approx(value, rel=5e-3)
+    for text in (format_figure(value), format_seconds(value), format_bytes(value)):
         assert re.fullmatch(r"[0-9.]+( ?[a-zA-Z]+)?", text), text
 
 

@@ -30,7 +30,7 @@ from edgepart.cli.attribution import IDLE, ORDER, OTHERS, REST, rows, shares
 from edgepart.cli.critical_path import critical_path, totals
 from edgepart.cli.perfetto import lanes, trace_events
 from edgepart.cli.trace_records import SpanBar, Trace, joined, read, typical
-from edgepart.planner.devices.cluster import Cluster, to_json
+from edgepart.planner.devices.cluster import Cluster, cluster_to_json
 from edgepart.planner.errors import ClusterError
 from edgepart.planner.plans.plan import GATEWAY, Receive, Send
 from edgepart.planner.plans.timeline import Compute, MessageTimes, TimedSchedule, step_times
@@ -183,7 +183,7 @@ def test_of_a_trace_with_holes_whatever_is_there_is_told(seed: int, count: int, 
     if chance.random() < 0.3:
         full["plans"] = []
     trace = read(full)
-    told = summarising.summary(trace, to_json(cluster))
+    told = summarising.summary(trace, cluster_to_json(cluster))
     json.dumps(told, allow_nan=False)
     if told["request"] is not None:
         assert summarising.sentences(told["request"]) and summarising.drawing(trace)

@@ -60,7 +60,7 @@ from edgepart.agent.wire.control import (
     Standing,
 )
 from edgepart.agent.wire.inference import NO_EPOCH, Epoch
-from edgepart.planner.plans.plan import from_bytes
+from edgepart.planner.plans.plan import plan_from_bytes
 
 MAX_EVERYWHERE_BYTES = 256_000_000
 """Models up to this size are stored by every member, so that a new leader, or a member that is cut off, need
@@ -282,7 +282,7 @@ class DeploymentRollout:
         """Whether the times of its segments say that the move is not worth it."""
         if placement.instead_of_s == math.inf or not world.profiles.profiles(1):
             return False
-        plan, kinds = from_bytes(placement.order.plan), {}
+        plan, kinds = plan_from_bytes(placement.order.plan), {}
         for name, node in placement.order.names:
             if node in world.cluster.cards:
                 device = parse_card(world.cluster.cards[node].document).device

@@ -10,8 +10,17 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from edgepart.agent.wire.control import Card
-from edgepart.planner.devices.cluster import LEAST, MOST, Cluster, Device, Link, Medium, from_json, to_json
-from edgepart.planner.devices.equal_devices import levelled
+from edgepart.planner.devices.cluster import (
+    LARGEST_FIGURE,
+    SMALLEST_FIGURE,
+    Cluster,
+    Device,
+    Link,
+    Medium,
+    cluster_from_json,
+    cluster_to_json,
+)
+from edgepart.planner.devices.equal_devices import equalise_devices
 from edgepart.planner.errors import FrameError, UsageError
 from edgepart.planner.json_text import parse_json
 
@@ -51,7 +60,7 @@ class MeasuredDevice:
 
 def write_card(measured: MeasuredDevice) -> bytes:
     """The document of a Card: the keys of cluster.json, and links by node id."""
-    document = to_json(Cluster((measured.device,)))["devices"][0]
+    document = cluster_to_json(Cluster((measured.device,)))["devices"][0]
     links = {node: asdict(link) for node, link in sorted(measured.links.items())}
     card = {"device": document, "links": links}
     if (together := measured.together) is not None:
@@ -63,7 +72,7 @@ def parse_card(document: bytes) -> MeasuredDevice:
     """Parse a card's document. FrameError if it is no card."""
     try:
         parsed = parse_json(document)
-        cluster = from_json({"devices": [parsed["device"]]})
+        cluster = cluster_from_json({"devices": [parsed["device"]]})
         links = {str(node): Link(**_checked_link(entry)) for node, entry in parsed["links"].items()}
         together = _together(parsed["together"]) if "together" in parsed else None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, UsageError) as error:
@@ -82,14 +91,19 @@ def find_card_fault(document: bytes) -> str:
 
 def _together(entry: Mapping[str, Any]) -> CrowdMeasurement:
     nodes, rates = entry["nodes"], [float(entry[key]) for key in ("bytes_per_s", "message_s")]
-    if not all(LEAST <= rate <= MOST for rate in rates) or not all(isinstance(n, str) for n in nodes):
+    if not all(SMALLEST_FIGURE <= rate <= LARGEST_FIGURE for rate in rates) or not all(
+        isinstance(n, str) for n in nodes
+    ):
         raise ValueError(f"together {entry}")
     return CrowdMeasurement(frozenset(nodes), *rates)
 
 
 def _checked_link(entry: Mapping[str, Any]) -> dict[str, float]:
     numbers = {key: float(value) for key, value in entry.items()}
-    if not all(0 <= value <= MOST for value in numbers.values()) or numbers["bytes_per_s"] < LEAST:
+    if (
+        not all(0 <= value <= LARGEST_FIGURE for value in numbers.values())
+        or numbers["bytes_per_s"] < SMALLEST_FIGURE
+    ):
         raise ValueError(f"link {numbers}")
     return numbers
 
@@ -109,7 +123,7 @@ def build_cluster(cards: Iterable[Card], names: Mapping[str, str]) -> Cluster:
             if other in measured and other != name:
                 pair = (min(name, other), max(name, other))
                 links[pair] = _worse(links.get(pair, link), link)
-    devices = levelled([replace(one.device, name=name) for name, one in measured.items()])
+    devices = equalise_devices([replace(one.device, name=name) for name, one in measured.items()])
     cluster = Cluster(devices, links)
     crowds = [one.together for one in measured.values() if one.together is not None]
     return _with_shared_medium(cluster, crowds, names)

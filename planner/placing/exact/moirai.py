@@ -14,7 +14,7 @@ from math import inf
 from random import Random
 
 from edgepart.planner.errors import Infeasible
-from edgepart.planner.figures import figure, seconds
+from edgepart.planner.figures import format_figure, format_seconds
 from edgepart.planner.placing.engine.compact_schedule import retime
 from edgepart.planner.placing.engine.dispatch import dispatch
 from edgepart.planner.placing.engine.evaluate import find_shortest
@@ -135,7 +135,7 @@ class _MoiraiSearch:
                 named = name
         if self._best is None:
             raise refused or Infeasible(f"{self._workload.name}: nothing fits")
-        self._why.append(f"from {named}'s {seconds(self._start.value_s, 6)}")
+        self._why.append(f"from {named}'s {format_seconds(self._start.value_s, 6)}")
         if left_out:
             self._why.append(f"there was no time to ask {', '.join(left_out)}")
         latency = self._asked.objective == "latency"
@@ -374,7 +374,7 @@ class _MoiraiSearch:
             bound_s = best.value_s
             self._why.append("proved to be the best")
         else:
-            gap = f"{figure(100 * (1 - bound_s / best.value_s), 2)} %"
+            gap = f"{format_figure(100 * (1 - bound_s / best.value_s), 2)} %"
             said = "searched to the end, with times rounded: " if self._ended else ""
             self._why.append(f"{said}nothing can be more than {gap} better")
         return PlacementFound(best.placement, best.value_s, best.schedule, bound_s, why="; ".join(self._why))

@@ -39,7 +39,7 @@ from edgepart.agent.wire.control import (
 )
 from edgepart.agent.wire.inference import DeployOptions, Epoch
 from edgepart.planner.devices.cluster import Device
-from edgepart.planner.plans.plan import Plan, Program, Run, Segment, from_bytes, to_bytes
+from edgepart.planner.plans.plan import Plan, Program, Run, Segment, plan_from_bytes, plan_to_bytes
 
 NODES = ("a", "b")
 DEVICE = Device("", "box", 1e9, 1e9, 1e9, threads=2)
@@ -53,7 +53,7 @@ def plan(latency_s: float, **compute_s: float) -> bytes:
         name: Program(name, (Run(0),), (Segment(name, b"", (), (), (), (), seconds, 0.0, 0),), 0, 0)
         for name, seconds in compute_s.items()
     }
-    return to_bytes(Plan("m", "auto", programs, (), (), (), predicted_latency_s=latency_s))
+    return plan_to_bytes(Plan("m", "auto", programs, (), (), (), predicted_latency_s=latency_s))
 
 
 @dataclass
@@ -110,7 +110,7 @@ class Story:
         chosen: bytes = b"",
     ) -> None:
         """To the last order."""
-        known = from_bytes(made)
+        known = plan_from_bytes(made)
         key, names = self.orders[-1].key, tuple(known.programs)
         latency_s = known.predicted_latency_s
         self.cutover.answered(
@@ -131,7 +131,7 @@ class Story:
             asked = len(self.orders)
             self.step()
             if len(self.orders) > asked:
-                self.answer(serving, current_s=from_bytes(serving).predicted_latency_s)
+                self.answer(serving, current_s=plan_from_bytes(serving).predicted_latency_s)
 
     def serve(self, made: bytes, single_s: float = 1.0, chosen: bytes = b"") -> Epoch:
         self.step()
@@ -175,13 +175,13 @@ def test_the_first_plan_serves_without_being_timed() -> None:
 def test_a_candidate_that_keeps_its_promise_serves() -> None:
     story = better_offered(timed([("a", 0.3), ("b", 0.5)]))
     assert story.cutover.active is not None
-    assert from_bytes(story.cutover.active.order.plan).predicted_latency_s == 0.5
+    assert plan_from_bytes(story.cutover.active.order.plan).predicted_latency_s == 0.5
 
 
 def test_a_candidate_whose_segments_were_not_all_timed_serves() -> None:
     story = better_offered(timed([("b", 9.0)]))
     assert story.cutover.active is not None
-    assert from_bytes(story.cutover.active.order.plan).predicted_latency_s == 0.5
+    assert plan_from_bytes(story.cutover.active.order.plan).predicted_latency_s == 0.5
 
 
 def test_a_candidate_that_falls_short_does_not_serve_and_is_not_tried_again() -> None:

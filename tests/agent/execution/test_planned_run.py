@@ -18,7 +18,7 @@ from edgepart.agent.wire.tensors import Value
 from edgepart.planner.devices.cluster import Cluster, Device
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.lowering.lower import make_plan
-from edgepart.planner.model.blobs import cut
+from edgepart.planner.model.blobs import pack_constant
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.planner import best_strategy
@@ -41,7 +41,7 @@ async def answer(graph: Graph, plan: Plan, inputs: dict[str, Value], times: int)
             executors[node].deliver(message, values)
 
     gateway = Requester("gate", send)
-    sessions = Sessions(1, lambda ref: cut(graph.constants[ref.source], ref.region))
+    sessions = Sessions(1, lambda ref: pack_constant(graph.constants[ref.source], ref.region))
     for device, program in plan.programs.items():
         executors[NODES[device]] = executor = Executor(send)
         executor.start()

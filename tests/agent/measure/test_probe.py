@@ -31,7 +31,7 @@ from edgepart.agent.measure.probe import (
 from edgepart.agent.measure.probe_models import FAMILIES
 from edgepart.planner.access import accesses
 from edgepart.planner.cost.cost import Cost
-from edgepart.planner.devices.cluster import FIXED_S, Cluster, Device, from_json, to_json
+from edgepart.planner.devices.cluster import FIXED_S, Cluster, Device, cluster_from_json, cluster_to_json
 from edgepart.planner.errors import Unavailable, UsageError
 from edgepart.planner.model.load import load_graph
 
@@ -54,7 +54,7 @@ def test_a_real_probe_gives_a_device_that_can_be_written_and_read(device: Device
     assert device.segment_s < 0.1
     assert 0 <= device.kernel_s < 0.01
     assert 0 < device.memory_bytes <= available_memory_bytes() * 1.5
-    assert from_json(to_json(Cluster((device,)))).devices == (device,)
+    assert cluster_from_json(cluster_to_json(Cluster((device,)))).devices == (device,)
 
 
 def test_what_is_known_to_cost_more_than_its_bytes_is_found_to(device: Device) -> None:
@@ -264,7 +264,7 @@ def test_a_probe_that_the_system_ends_is_tried_again_with_little(
 
     def run(command: list[str], **_: Any) -> SimpleNamespace:
         commands.append([*command])
-        document = json.dumps(to_json(Cluster((PLAIN,))))
+        document = json.dumps(cluster_to_json(Cluster((PLAIN,))))
         return SimpleNamespace(returncode=ended[len(commands) - 1], stdout=document, stderr="ended")
 
     monkeypatch.setattr(subprocess, "run", run)

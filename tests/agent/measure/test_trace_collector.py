@@ -25,7 +25,7 @@ from edgepart.agent.wire.control import ALIVE, Prepare, Version
 from edgepart.agent.wire.inference import Epoch
 from edgepart.agent.wire.queries import Clock, Record, Recording, Spans, WantClock, WantSpans
 from edgepart.planner.errors import RequestError, Unavailable
-from edgepart.planner.plans.plan import to_bytes
+from edgepart.planner.plans.plan import plan_to_bytes
 from tests.agent import handmade
 
 AHEAD_S = {"b": 100.0, "c": -3.0}
@@ -36,7 +36,7 @@ def member(node: str, version: str = with_trace_support("1")) -> Member:
 
 
 def order(deployment: str = "photos", number: int = 1) -> Prepare:
-    plan = to_bytes(handmade.split_plan())
+    plan = plan_to_bytes(handmade.split_plan())
     names = tuple(handmade.NODES.items())
     return Prepare(1, deployment, Version(1, "a"), Epoch(1, number), plan, names, "digest", ("a",), 0.1, {})
 

@@ -16,7 +16,7 @@ from edgepart.agent.planwork import model_process
 from edgepart.agent.planwork.model_process import ModelProcess, cut_weights, examine_model
 from edgepart.agent.storage.store import Source, Store
 from edgepart.planner.errors import InternalError, ModelError, PeerError, Unavailable
-from edgepart.planner.model.blobs import digest_of
+from edgepart.planner.model.blobs import blob_digest
 from edgepart.planner.model.load import load_graph, model_files
 from tests.agent.storage.test_store import model_in
 
@@ -35,7 +35,7 @@ def test_models_are_examined_and_cut_there(beside: ModelProcess, tmp_path: Path)
     store = Store(tmp_path / "store")
     model = store.put_model(model_files(path))
     name, constant = next(iter(graph.constants.items()))
-    digest = digest_of(constant, constant.region)
+    digest = blob_digest(constant, constant.region)
     beside.do(cut_weights, store.root, [(digest, Source(model, name, constant.region))])
     assert store.get(digest).nbytes == constant.nbytes
     with pytest.raises(PeerError, match="has digest"):

@@ -14,8 +14,8 @@ from edgepart.agent.planwork.plan_job import QUICK_S, THOROUGH_S, PlanComputer, 
 from edgepart.agent.wire.control import Card, Deployment, Profile, Version
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.devices.cluster import Device
-from edgepart.planner.figures import seconds
-from edgepart.planner.plans.plan import from_bytes
+from edgepart.planner.figures import format_seconds
+from edgepart.planner.plans.plan import plan_from_bytes
 from edgepart.planner.report.sentences import as_sentence
 
 NODES = ("aa" * 8, "bb" * 8)
@@ -64,8 +64,8 @@ def test_a_plan_on_several_devices_that_was_slower_than_one_gives_way_to_one_and
     assert len(found.names) == 1
     assert found.latency_s == found.single_s
     assert found.current_latency_s == 2 * split.single_s
-    assert f"a plan on d0, d1 took {seconds(2 * split.single_s)}" in found.note
-    assert as_sentence(found.note) in from_bytes(found.plan).why.splitlines()
+    assert f"a plan on d0, d1 took {format_seconds(2 * split.single_s)}" in found.note
+    assert as_sentence(found.note) in plan_from_bytes(found.plan).why.splitlines()
 
 
 def test_one_device_that_the_search_itself_prefers_is_said_to_be_faster_too() -> None:
@@ -75,7 +75,7 @@ def test_one_device_that_the_search_itself_prefers_is_said_to_be_faster_too() ->
     key = replace(made.key, drifts=((slow, 1e3),))  # so slow that no part of the work is worth it
     found = computed(replace(made, quick=False, key=key, measured_s=3 * split.single_s))
     assert len(found.names) == 1
-    assert f"a plan on d0, d1 took {seconds(3 * split.single_s)}, one device alone" in found.note
+    assert f"a plan on d0, d1 took {format_seconds(3 * split.single_s)}, one device alone" in found.note
 
 
 def test_a_plan_that_was_slower_than_predicted_and_faster_than_one_stays() -> None:
@@ -95,8 +95,8 @@ def test_where_throughput_is_wanted_plans_are_weighed_by_it() -> None:
     found = computed(many)
     alone = computed(order(1, "single"))
     assert len(found.names) == 2
-    assert from_bytes(found.plan).predicted_latency_s >= alone.latency_s  # No faster for one.
-    assert found.latency_s == pytest.approx(1 / from_bytes(found.plan).predicted_throughput_per_s)
+    assert plan_from_bytes(found.plan).predicted_latency_s >= alone.latency_s  # No faster for one.
+    assert found.latency_s == pytest.approx(1 / plan_from_bytes(found.plan).predicted_throughput_per_s)
     assert found.latency_s < 0.6 * alone.latency_s
     assert found.single_s == math.inf
     weighed = computed(replace(many, current=alone.plan, measured_s=5.0))
@@ -105,12 +105,12 @@ def test_where_throughput_is_wanted_plans_are_weighed_by_it() -> None:
 
 def test_what_a_segment_took_is_what_it_takes() -> None:
     alone = computed(order(1, "single"))
-    (segment,) = from_bytes(alone.plan).programs["d0"].segments
+    (segment,) = plan_from_bytes(alone.plan).programs["d0"].segments
     seconds = 3 * segment.compute_s
     profile = Profile(segment.digest, DEVICE.pace, DEVICE.threads, seconds)
     again = computed(replace(order(1, "single", alone.plan), profiles=(profile,)))
     assert again.current_latency_s == pytest.approx(alone.latency_s - segment.compute_s + seconds)
-    assert from_bytes(again.plan).programs["d0"].segments[0].compute_s == pytest.approx(seconds)
+    assert plan_from_bytes(again.plan).programs["d0"].segments[0].compute_s == pytest.approx(seconds)
     others = replace(profile, threads=DEVICE.threads + 1)
     unknown = computed(replace(order(1, "single", alone.plan), profiles=(others,)))
     assert unknown.current_latency_s == pytest.approx(alone.latency_s)
@@ -156,7 +156,7 @@ def measured(
 
 def rows(plan: bytes, device: str) -> float:
     """FLOPs of what a device does."""
-    return float(sum(segment.flops for segment in from_bytes(plan).programs[device].segments))
+    return float(sum(segment.flops for segment in plan_from_bytes(plan).programs[device].segments))
 
 
 @pytest.mark.parametrize("strategy", ["bbgrap", "auto"])
@@ -166,15 +166,15 @@ def test_shares_move_from_a_device_that_computes_slower_than_calibrated_and_back
     assert found.latency_s < 0.95 * found.current_latency_s
     assert before.latency_s < found.current_latency_s
     assert "d1" not in found.names or rows(found.plan, "d1") < 0.7 * rows(before.plan, "d1")
-    assert from_bytes(found.plan).strategy == strategy
-    now, then = seconds(found.current_latency_s), seconds(found.latency_s)
+    assert plan_from_bytes(found.plan).strategy == strategy
+    now, then = format_seconds(found.current_latency_s), format_seconds(found.latency_s)
     assert found.note == (
         f"refined: shares moved after measuring (d1 takes 4 times as long as calibrated), predicted {now} -> {then}"
     )
     assert computed(measured(before, strategy, 4.0)) == found
     back = computed(measured(found, strategy, 1.0))
     assert back.latency_s <= 1.01 * before.latency_s  # starting from there it may come to better parts
-    before_s, after_s = seconds(back.current_latency_s), seconds(back.latency_s)
+    before_s, after_s = format_seconds(back.current_latency_s), format_seconds(back.latency_s)
     assert back.note == f"refined: shares moved after measuring, predicted {before_s} -> {after_s}"
 
 
@@ -183,7 +183,7 @@ def test_what_a_device_took_while_it_drifted_is_not_stretched_again() -> None:
     slow = DEVICE.drifted(4.0)
     took = tuple(
         Profile(segment.digest, slow.pace, DEVICE.threads, 4 * segment.calibrated_s)
-        for segment in from_bytes(before.plan).programs["d1"].segments
+        for segment in plan_from_bytes(before.plan).programs["d1"].segments
     )
     without = computed(measured(before, "bbgrap", 4.0))
     found = computed(measured(before, "bbgrap", 4.0, took))

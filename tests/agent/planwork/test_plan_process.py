@@ -24,8 +24,8 @@ from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.devices.cluster import Device, Link
 from edgepart.planner.errors import Unavailable
 from edgepart.planner.model.load import model_files
-from edgepart.planner.plans.check import broken_rules
-from edgepart.planner.plans.plan import from_bytes
+from edgepart.planner.plans.check import broken_plan_rules
+from edgepart.planner.plans.plan import plan_from_bytes
 from tests.agent.storage.test_store import model_in
 
 BOUND_S = 60
@@ -84,7 +84,7 @@ def test_plans_are_computed_compared_and_refused(planwork: PlanProcess, store: S
     shapes = {"x": (1, 300)}
     answer = planwork.compute(order(model, shapes=shapes))
     assert isinstance(answer, PlanComputed)
-    assert not list(broken_rules(from_bytes(answer.plan)))
+    assert not list(broken_plan_rules(plan_from_bytes(answer.plan)))
     again = planwork.compute(replace(order(model, shapes=shapes), current=answer.plan))
     assert isinstance(again, PlanComputed)
     assert again.plan == answer.plan

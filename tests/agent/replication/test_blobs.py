@@ -21,7 +21,7 @@ from edgepart.agent.storage.store import Store
 from edgepart.agent.wire.frames import Buffer
 from edgepart.agent.wire.queries import Files, Part, Question, WantFiles, WantPart
 from edgepart.planner.errors import Unavailable
-from edgepart.planner.model.blobs import digest_of
+from edgepart.planner.model.blobs import blob_digest
 from edgepart.planner.model.load import load_graph, model_files
 from edgepart.planner.plans.plan import Plan, ValueInfo, WeightRef
 from edgepart.planner.region import Region
@@ -338,7 +338,7 @@ def plan_and_ref(model: str, store: Store) -> tuple[Plan, WeightRef]:
     """A plan of the model that uses rows 10 to 20 of its weight."""
     constant = load_graph(store.model_path(model), shapes={"x": (1, 300)}).constants["w"]
     region = Region.box((10, 20), (0, 300))
-    ref = WeightRef("w", digest_of(constant, region), "w", region, "float", (10, 300), 12_000)
+    ref = WeightRef("w", blob_digest(constant, region), "w", region, "float", (10, 300), 12_000)
     plan = Plan(model, "test", {}, (), (ValueInfo("x", "float", (1, 300)),), (), constant_outputs=("z",))
     return plan, ref
 

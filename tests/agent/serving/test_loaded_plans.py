@@ -25,7 +25,7 @@ from edgepart.agent.serving.loaded_plans import LoadedPlans
 from edgepart.agent.wire.control import Profile, Version
 from edgepart.agent.wire.inference import Cancel, Epoch, Failed, Tensors
 from edgepart.planner.errors import RequestError, Unavailable
-from edgepart.planner.plans.plan import Plan, Port, Program, Transfer, WeightRef, to_bytes
+from edgepart.planner.plans.plan import Plan, Port, Program, Transfer, WeightRef, plan_to_bytes
 from edgepart.planner.region import Array
 from tests.agent.handmade import NODES, read_weight, segment, split_plan
 
@@ -130,7 +130,7 @@ class Bench:
 
 
 def order(plan: Plan | bytes | None = None, epoch: Epoch = EPOCH, **changes: Any) -> LoadPlan:
-    packed = plan if isinstance(plan, bytes) else to_bytes(plan or split_plan())
+    packed = plan if isinstance(plan, bytes) else plan_to_bytes(plan or split_plan())
     made = LoadPlan("m", Version(1, "x"), epoch, packed, tuple(NODES.items()), "0" * 64, ("b",))
     return replace(made, **changes)
 
@@ -270,7 +270,7 @@ def broken() -> Iterator[Any]:
     plan = split_plan()
     a = plan.programs["a"]
     yield pytest.param(order(b"no plan"), "", id="no plan at all")
-    yield pytest.param(order(to_bytes(plan)[:-7]), "", id="a plan cut off")
+    yield pytest.param(order(plan_to_bytes(plan)[:-7]), "", id="a plan cut off")
     without = replace(plan, programs={"a": replace(a, steps=a.steps[1:])})
     yield pytest.param(order(without), "breaks its rules", id="a plan that breaks its rules")
     yield pytest.param(order(sources=()), "no member holds it", id="weights that nobody holds")

@@ -21,7 +21,7 @@ from edgepart.agent.storage.store import (
     manifest_to_json,
 )
 from edgepart.planner.errors import PeerError, Unavailable, UsageError
-from edgepart.planner.model.blobs import digest_of
+from edgepart.planner.model.blobs import blob_digest
 from edgepart.planner.model.load import load_graph, model_digest, model_files
 from edgepart.planner.plans.plan import Plan, ValueInfo, WeightRef
 from edgepart.planner.region import Region
@@ -159,7 +159,7 @@ def test_a_weight_is_cut_from_its_model(store: Store, tmp_path: Path) -> None:
     path = model_in(tmp_path / "m")
     model = store.put_model(model_files(path))
     graph, region = load_graph(path, shapes={"x": (100, 300)}), Region.box((10, 20), (0, 300))
-    digest = digest_of(graph.constants["w"], region)
+    digest = blob_digest(graph.constants["w"], region)
     blob = store.blob(digest, (model, "w", region))
     np.testing.assert_array_equal(blob.view(np.float32).reshape(10, 300), graph.constants["w"].load()[10:20])
     assert store.has(digest)
@@ -172,7 +172,7 @@ def test_a_constant_made_from_shapes_is_cut_with_the_shapes(store: Store, tmp_pa
     path = model_in(tmp_path / "m")
     model = store.put_model(model_files(path))
     zeros = load_graph(path, shapes={"x": (100, 300)}).constants["z"]
-    digest = digest_of(zeros, zeros.region)
+    digest = blob_digest(zeros, zeros.region)
     with pytest.raises(PeerError, match="no such constant"):
         store.blob(digest, Source(model, "z", zeros.region))
     assert not store.blob(digest, Source(model, "z", zeros.region, {"x": (100, 300)})).any()

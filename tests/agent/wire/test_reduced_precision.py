@@ -18,7 +18,7 @@ from edgepart.agent.wire.reduced_precision import STEPS, Rounded, RoundingTally,
 from edgepart.agent.wire.tensors import pack_arrays, unpack_arrays, value_bytes
 from edgepart.planner.errors import FrameError, InternalError
 from edgepart.planner.plans.plan import GATEWAY, Piece, Plan, Transfer
-from edgepart.planner.plans.reduced_precision import EXACT, FLOAT16, INT8, KINDS, rows_of, wire_bytes
+from edgepart.planner.plans.reduced_precision import EXACT, FLOAT16, INT8, KINDS, count_rows, wire_bytes
 from edgepart.planner.region import Region
 from tests.agent import handmade
 from tests.agent.execution.test_executor import EPOCH, GATE, Net, assert_right
@@ -43,7 +43,7 @@ def over_the_wire(value: Any) -> Any:
 
 def plainly_to_int8(array: Any) -> Any:
     """What comes back, worked out with all digits, row by row."""
-    rows = np.asarray(array, np.float64).reshape(rows_of(array.shape), -1)
+    rows = np.asarray(array, np.float64).reshape(count_rows(array.shape), -1)
     found = np.empty_like(rows)
     for n, row in enumerate(rows):
         step = (row.max() - row.min()) / STEPS
@@ -69,14 +69,14 @@ def test_int8_is_off_by_half_a_step_of_its_row(array: Any) -> None:
     value = rounded(array, INT8)
     if not isinstance(value, Rounded):
         least = np.finfo(np.float32).tiny
-        ranges = np.ptp(array.reshape(rows_of(array.shape), -1), axis=1)
+        ranges = np.ptp(array.reshape(count_rows(array.shape), -1), axis=1)
         assert ((ranges > 0) & (ranges < STEPS * least * 1.01)).any()
         return
     back = restored(over_the_wire(value))
     assert back.dtype == np.float32 and back.shape == array.shape
     if not array.size:
         return
-    rows = array.reshape(rows_of(array.shape), -1).astype(np.float64)
+    rows = array.reshape(count_rows(array.shape), -1).astype(np.float64)
     half = np.ptp(rows, axis=1, keepdims=True) / STEPS / 2
     digits = 4 * np.finfo(np.float32).eps * np.abs(rows).max(1, keepdims=True)
     off = np.abs(back.reshape(rows.shape) - rows)

@@ -27,13 +27,13 @@ from edgepart.agent.wire.frames import encode
 from edgepart.agent.wire.queries import WantFiles, WantPart
 from edgepart.cli import trace_records
 from edgepart.cli.plan_inputs import read_cluster
-from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium, to_json
+from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium, cluster_to_json
 from edgepart.planner.errors import ClusterError, FrameError, InternalError, PeerError, UsageError
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.planner import choose
-from edgepart.planner.plans.check import check
-from edgepart.planner.plans.plan import for_device, from_bytes, to_bytes
+from edgepart.planner.planner import choose_plan
+from edgepart.planner.plans.check import check_plan
+from edgepart.planner.plans.plan import plan_for_device, plan_from_bytes, plan_to_bytes
 from tests.agent.wire.decoder import Decoder
 from tests.fuzz.forms import Frames, Json, MessagePack
 from tests.fuzz.target import Take, Target, expect, plainly
@@ -67,21 +67,21 @@ def _model() -> bytes:
 @cache
 def _plans() -> tuple[bytes, ...]:
     problem = Problem(load_graph(_model()), CLUSTER, "a")
-    found = [choose(problem, name, "1" * 64)[0] for name in ("single", "bbgrap")]
-    return (*map(to_bytes, found), to_bytes(for_device(found[1], "a")))
+    found = [choose_plan(problem, name, "1" * 64)[0] for name in ("single", "bbgrap")]
+    return (*map(plan_to_bytes, found), plan_to_bytes(plan_for_device(found[1], "a")))
 
 
 def _plan(data: bytes) -> None:
-    plan = from_bytes(data)
+    plan = plan_from_bytes(data)
     try:
-        check(plan)
+        check_plan(plan)
     except InternalError as error:
         raise FrameError("a plan that breaks its rules is not loaded") from error
-    encoded = to_bytes(plan)  # devices in order, as they need not have come
-    expect(to_bytes(from_bytes(encoded)) == encoded, "a plan is another after a round trip")
+    encoded = plan_to_bytes(plan)  # devices in order, as they need not have come
+    expect(plan_to_bytes(plan_from_bytes(encoded)) == encoded, "a plan is another after a round trip")
     expect(len(plan.digest) == 64 and plan.syncs >= 0 and bool(plan.parts), "a plan without a digest")
     for device in plan.programs:
-        for_device(plan, device)
+        plan_for_device(plan, device)
 
 
 def _card(data: bytes) -> None:
@@ -93,7 +93,7 @@ def _card(data: bytes) -> None:
     told = [Card("0" * 16, data), Card("1" * 16, _card_seeds()[0])]
     cluster = cards.build_cluster(told, nodes)
     expect(found.device.pace != "" and len(cluster.devices) == 2, "a device without a pace")
-    json.dumps(to_json(cluster))
+    json.dumps(cluster_to_json(cluster))
     cards.parse_card(cards.write_card(found))
 
 
@@ -120,7 +120,7 @@ def _cluster_files() -> Iterator[Take]:
                 device.drifted(2.0)
             expect(len(cluster.card_bytes_per_s) == len(cluster.devices), "a device without a network card")
             cluster.faster(2.0).only(tuple(device.name for device in cluster.devices[:1]))
-            path.write_text(json.dumps(to_json(cluster)))
+            path.write_text(json.dumps(cluster_to_json(cluster)))
             expect(read_cluster(path)[0] == cluster, "a cluster is another after a round trip")
 
         yield take
@@ -239,7 +239,7 @@ TARGETS = (
     Target("device cards", _card_seeds, plainly(_card), (FrameError,), Json(), 0.5),
     Target(
         "cluster.json (planning)",
-        lambda: [json.dumps(to_json(CLUSTER)).encode()],
+        lambda: [json.dumps(cluster_to_json(CLUSTER)).encode()],
         _cluster_files,
         (UsageError,),
         Json(),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium, from_json, to_json
+from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium, cluster_from_json, cluster_to_json
 from edgepart.planner.errors import UsageError
 
 DEVICES = tuple(Device(name, "k", 1e9, 1e9, 1e9) for name in "abc")
@@ -18,13 +18,13 @@ CLUSTER = Cluster(DEVICES, {("a", "b"): SLOW}, FAST, (WIFI, CABLE))
 
 
 def test_media_are_in_the_json_and_optional() -> None:
-    document = json.loads(json.dumps(to_json(CLUSTER)))
-    assert from_json(document) == CLUSTER
+    document = json.loads(json.dumps(cluster_to_json(CLUSTER)))
+    assert cluster_from_json(document) == CLUSTER
     assert document["media"][0] == {
         "name": "wifi", "bytes_per_s": 2e6, "devices": ["a", "b"], "links": [], "relayed": True,
     }  # fmt: skip
-    assert "media" not in to_json(Cluster(DEVICES))
-    assert from_json({k: v for k, v in document.items() if k != "media"}).media == ()
+    assert "media" not in cluster_to_json(Cluster(DEVICES))
+    assert cluster_from_json({k: v for k, v in document.items() if k != "media"}).media == ()
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_media_are_in_the_json_and_optional() -> None:
 )
 def test_a_medium_that_is_none_is_refused(medium: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        from_json(to_json(Cluster(DEVICES)) | {"media": [medium]})
+        cluster_from_json(cluster_to_json(Cluster(DEVICES)) | {"media": [medium]})
 
 
 def test_two_media_of_one_name_are_refused() -> None:

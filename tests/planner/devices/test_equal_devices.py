@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgepart.planner.devices.cluster import Device
-from edgepart.planner.devices.equal_devices import TWIN, levelled
+from edgepart.planner.devices.equal_devices import EQUAL_SPEED_FACTOR, equalise_devices
 
 PI = Device("a", "pi", 1e10, 2e9, 4e9, 4, families={"conv": 1e10, "gemm": 8e9}, moves={"pool": 1e9})
 
@@ -33,12 +33,12 @@ def boxes(draw: st.DrawFn) -> tuple[Device, ...]:
 
 @given(boxes())
 def test_names_kinds_and_memory_stay_and_no_speed_moves_far(devices: tuple[Device, ...]) -> None:
-    found = levelled(devices)
+    found = equalise_devices(devices)
     assert [(d.name, d.kind, d.threads, d.memory_bytes) for d in found] == [
         (d.name, d.kind, d.threads, d.memory_bytes) for d in devices
     ]
     for was, now in zip(devices, found, strict=True):
-        assert 1 / TWIN <= now.flops_per_s / was.flops_per_s <= TWIN
+        assert 1 / EQUAL_SPEED_FACTOR <= now.flops_per_s / was.flops_per_s <= EQUAL_SPEED_FACTOR
         assert set(was.families) <= set(now.families)
 
 
@@ -46,13 +46,13 @@ def test_names_kinds_and_memory_stay_and_no_speed_moves_far(devices: tuple[Devic
 def test_the_order_does_not_matter(devices: tuple[Device, ...], chance: object) -> None:
     mixed = list(devices)
     chance.shuffle(mixed)  # type: ignore[attr-defined]
-    assert {d.name: d for d in levelled(mixed)} == {d.name: d for d in levelled(devices)}
+    assert {d.name: d for d in equalise_devices(mixed)} == {d.name: d for d in equalise_devices(devices)}
 
 
 def test_of_equals_the_median_counts() -> None:
     """One was disturbed while it measured a short kernel."""
     odd = replace(PI, name="c", flops_per_s=1.05e10, families={"conv": 1.05e10, "gemm": 9e10})
-    found = levelled((PI, replace(PI, name="b"), odd))
+    found = equalise_devices((PI, replace(PI, name="b"), odd))
     assert [d.families for d in found] == [PI.families] * 3
     assert [d.flops_per_s for d in found] == [1e10] * 3
 
@@ -62,4 +62,4 @@ def test_what_is_of_another_kind_or_slower_is_left_alone() -> None:
     other = replace(PI, name="c", kind="mini-pc", families={"conv": 1.01e10, "gemm": 1e9})
     fewer = replace(PI, name="d", threads=1)
     devices = (PI, throttled, other, fewer)
-    assert levelled(devices) == devices
+    assert equalise_devices(devices) == devices

@@ -15,8 +15,8 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from edgepart.planner.access import accesses
 from edgepart.planner.cost.cost import Cost
 from edgepart.planner.cost.work import Work
-from edgepart.planner.devices.cluster import Cluster, Device, from_json
-from edgepart.planner.devices.rates import Curve, curves
+from edgepart.planner.devices.cluster import Cluster, Device, cluster_from_json
+from edgepart.planner.devices.rates import Curve, curves_by_name
 from edgepart.planner.errors import UsageError
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
@@ -65,9 +65,9 @@ def test_a_size_that_is_none_is_the_fault_of_the_file(key: str) -> None:
         "families": {key: 1.0},
     }
     with pytest.raises(ValueError):
-        curves({key: 1.0})
+        curves_by_name({key: 1.0})
     with pytest.raises(UsageError, match=r"devices\[0\].families"):
-        from_json({"devices": [device]})
+        cluster_from_json({"devices": [device]})
 
 
 def test_a_device_of_which_little_is_known_takes_the_longer_of_computing_and_moving() -> None:

@@ -7,9 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from edgepart.planner.devices.boards import KINDS, SHARE, BoardKind
+from edgepart.planner.devices.boards import KINDS, PLAN_MEMORY_SHARE, BoardKind
 from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium
-from edgepart.planner.devices.what_if import AS_IT_IS, addition, at_rate, bits, rates, variants
+from edgepart.planner.devices.what_if import (
+    UNCHANGED,
+    cluster_variants,
+    parse_addition,
+    parse_rate,
+    parse_rates,
+    set_link_rates,
+)
 from edgepart.planner.errors import UsageError
 
 CLUSTER = Cluster(
@@ -26,8 +33,11 @@ def test_every_figure_has_a_source(kind: BoardKind) -> None:
         assert re.search(r"https://\S+|as in the next source", source) and re.search(r"\d", source)
     device = kind.device("x")
     assert device.kind == kind.name and 1e9 < device.flops_per_s < 1e12
-    assert 1e9 < device.memory_bytes_per_s < 1e11 and device.memory_bytes == SHARE * kind.memory_bytes
-    assert kind.device("x", 1e9).memory_bytes == SHARE * 1e9
+    assert (
+        1e9 < device.memory_bytes_per_s < 1e11
+        and device.memory_bytes == PLAN_MEMORY_SHARE * kind.memory_bytes
+    )
+    assert kind.device("x", 1e9).memory_bytes == PLAN_MEMORY_SHARE * 1e9
 
 
 def test_a_figure_is_what_its_source_says() -> None:
@@ -37,37 +47,37 @@ def test_a_figure_is_what_its_source_says() -> None:
 
 
 def test_an_addition_is_linked_as_it_says() -> None:
-    one = addition("kind=pi5,link=1Gbit/s,name=new,memory=4G", CLUSTER)
-    (_, found) = variants(CLUSTER, [one], [], [], "a")
+    one = parse_addition("kind=pi5,link=1Gbit/s,name=new,memory=4G", CLUSTER)
+    (_, found) = cluster_variants(CLUSTER, [one], [], [], "a")
     assert [d.name for d in found.cluster.devices] == ["a", "b", "new"] and found.what == "+ new (pi5)"
     assert found.cluster.link("new", "a") == Link(1.25e8, 2e-4, CLUSTER.default_link.message_s)
     assert found.cluster.link("a", "b") == CLUSTER.link("a", "b")
-    assert found.cluster.device("new").memory_bytes == SHARE * 4e9
-    plain = addition("kind=n100", CLUSTER)
+    assert found.cluster.device("new").memory_bytes == PLAN_MEMORY_SHARE * 4e9
+    plain = parse_addition("kind=n100", CLUSTER)
     assert plain.name == "n100-1" and plain.bytes_per_s is None
 
 
 def test_a_kind_that_is_there_is_as_measured_there() -> None:
     drifted = replace(CLUSTER, devices=(CLUSTER.devices[0].drifted(2.0), CLUSTER.devices[1]))
-    (_, found) = variants(drifted, [addition("kind=board", drifted)], [], [], "a")
+    (_, found) = cluster_variants(drifted, [parse_addition("kind=board", drifted)], [], [], "a")
     assert found.cluster.device("board-1") == replace(CLUSTER.devices[0], name="board-1")
 
 
 def test_variants_are_each_change_and_all_of_them() -> None:
-    added = [addition("kind=pi4", CLUSTER), addition("kind=pi5", CLUSTER)]
-    found = list(variants(CLUSTER, added, ["b"], [1e7], "a"))
+    added = [parse_addition("kind=pi4", CLUSTER), parse_addition("kind=pi5", CLUSTER)]
+    found = list(cluster_variants(CLUSTER, added, ["b"], [1e7], "a"))
     whole = "+ pi4-1 (pi4) + pi5-1 (pi5) - b"
     assert [(v.what, v.bits_per_s) for v in found] == [
-        (AS_IT_IS, None),
+        (UNCHANGED, None),
         ("+ pi4-1 (pi4)", None),
         ("+ pi5-1 (pi5)", None),
         ("- b", None),
         (whole, None),
-        (AS_IT_IS, 1e7),
+        (UNCHANGED, 1e7),
         (whole, 1e7),
     ]
     assert [d.name for d in found[-1].cluster.devices] == ["a", "pi4-1", "pi5-1"]
-    swept = at_rate(CLUSTER, 5.0)
+    swept = set_link_rates(CLUSTER, 5.0)
     assert swept.link("a", "b") == Link(5.0, 1e-3) and swept.media[0].bytes_per_s == 5.0
     assert swept.default_link == Link(5.0, 2e-4)
 
@@ -88,7 +98,7 @@ def test_variants_are_each_change_and_all_of_them() -> None:
 )
 def test_what_is_no_addition_is_said(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        addition(text, CLUSTER)
+        parse_addition(text, CLUSTER)
 
 
 def test_what_cannot_be_removed_or_swept_is_said() -> None:
@@ -98,11 +108,11 @@ def test_what_cannot_be_removed_or_swept_is_said() -> None:
         (["b", "b"], "no device"),
     ):
         with pytest.raises(UsageError, match=said):
-            list(variants(CLUSTER, [], removed, [], "a"))
-    twice = addition("kind=pi5,name=x", CLUSTER)
+            list(cluster_variants(CLUSTER, [], removed, [], "a"))
+    twice = parse_addition("kind=pi5,name=x", CLUSTER)
     with pytest.raises(UsageError, match="two devices"):
-        list(variants(CLUSTER, [twice, twice], [], [], "a"))
+        list(cluster_variants(CLUSTER, [twice, twice], [], [], "a"))
     for text in ("10M", "speed=1", "links=", "links=1M,,2M"):
         with pytest.raises(UsageError, match="--sweep"):
-            rates(text)
-    assert bits(" 2.5 Gbps", "--add") == 2.5e9
+            parse_rates(text)
+    assert parse_rate(" 2.5 Gbps", "--add") == 2.5e9

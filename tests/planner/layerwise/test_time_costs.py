@@ -25,9 +25,9 @@ from edgepart.planner.layerwise.overlap import count_overlaps
 from edgepart.planner.layerwise.time_costs import LayerwiseProblem, TimeCosts
 from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole
 from edgepart.planner.layout.strategy import Problem
-from edgepart.planner.lowering.draft import traffic
+from edgepart.planner.lowering.draft import count_traffic
 from edgepart.planner.lowering.lower import lower
-from edgepart.planner.lowering.schedule import seconds_of
+from edgepart.planner.lowering.schedule import predict_seconds
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.region import Region, span
 from edgepart.planner.search.memo import Memo
@@ -71,7 +71,7 @@ def test_what_is_priced_is_what_lowering_moves(model: str, seed: int) -> None:
     asked, made, problem = solved_tables(model)
     taken = drawn(problem, seed)
     strategy = asked.candidates.make("drawn", problem.choices_of(taken), "")
-    real = traffic(lower(asked.memo.problem, strategy, asked.memo.coarse.accesses)).elements
+    real = count_traffic(lower(asked.memo.problem, strategy, asked.memo.coarse.accesses)).elements
     homes = {name: (n, k) for n, node in enumerate(problem.nodes) for k, name in enumerate(node.exits)}
     readers: dict[str, list[tuple[int, int]]] = {}
     for n, node in enumerate(problem.nodes):
@@ -114,7 +114,9 @@ def test_a_layer_takes_as_long_as_its_slowest_device(model: str, seed: int) -> N
     rng = random.Random(seed)
     taken = [rng.choice(values) for values in plain]
     strategy = asked.candidates.make("drawn", problem.choices_of(taken), "")
-    seconds = seconds_of(lower(asked.memo.problem, strategy, asked.memo.coarse.accesses), asked.memo.cost)
+    seconds = predict_seconds(
+        lower(asked.memo.problem, strategy, asked.memo.coarse.accesses), asked.memo.cost
+    )
     for node, n in zip(problem.nodes, taken, strict=True):
         each = [
             sum(seconds.get((op.name, device.name), 0.0) for op in node.operators)

@@ -18,7 +18,7 @@ from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole
 from edgepart.planner.layout.strategy import Parted, Problem, Strategy
 from edgepart.planner.lowering.lower import lower, make_plan
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.plans.check import check
+from edgepart.planner.plans.check import check_plan
 from edgepart.planner.plans.plan import Plan
 from edgepart.planner.region import Interval
 from edgepart.planner.search.dense_pairs import pair_dense_layers
@@ -40,7 +40,7 @@ def study_of(model: bytes) -> Study:
 
 def planned(memo: Memo, strategy: Strategy) -> Plan:
     plan = make_plan(memo.problem, strategy, model_digest="m", cost=memo.cost)
-    return check(plan, memo.graph)
+    return check_plan(plan, memo.graph)
 
 
 def assert_same(memo: Memo, model: bytes, plan: Plan) -> None:

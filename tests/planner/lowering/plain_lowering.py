@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from edgepart.planner.lowering.demand import Decide, Needs
-from edgepart.planner.lowering.draft import Blueprint, Move, Owned, Share, share_of
-from edgepart.planner.lowering.schedule import START, At, StageMessage, is_mixed
+from edgepart.planner.lowering.draft import Blueprint, Move, OwnedRegions, Share, make_share
+from edgepart.planner.lowering.schedule import START, StageMessage, StagePlace, is_mixed
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.plans.plan import GATEWAY
 from edgepart.planner.region import Region
@@ -53,7 +53,7 @@ def follow(blueprint: Blueprint, decide: Decide) -> Plain:
                 for device in alive(read, blueprint.owned[name], sent):
                     wanted.setdefault(device, {})[index] = blueprint.owned[name][device]
         for device in (name for name in reversed(blueprint.participants) if name in wanted):
-            share = share_of(graph, op, device, blueprint.accesses[op.name], wanted[device])
+            share = make_share(graph, op, device, blueprint.accesses[op.name], wanted[device])
             shares.append(share)
             for name, region in share.needs:
                 needs.setdefault(name, {}).setdefault(device, {})[region] = None
@@ -66,7 +66,7 @@ def follow(blueprint: Blueprint, decide: Decide) -> Plain:
     return Plain(blueprint, {(s.operator.name, s.device): s for s in reversed(shares)}, tuple(moves[::-1]))
 
 
-def alive(needs: Needs, owned: Owned, sent: Sequence[Move]) -> Iterator[str]:
+def alive(needs: Needs, owned: OwnedRegions, sent: Sequence[Move]) -> Iterator[str]:
     for device, region in owned.items():
         read_here = any(overlaps(region, need) for need in needs.get(device, ()))
         if read_here or any(move.source == device and overlaps(region, move.region) for move in sent):
@@ -139,7 +139,13 @@ def staged(draft: Plain) -> tuple[dict[str, dict[int, list[Key]]], tuple[StageMe
     levels = Levels(draft)
     levels.visit_all()
     messages = tuple(
-        StageMessage(move.source, move.target, At(levels.sent[move]), At(arrival(levels, move)), (move,))
+        StageMessage(
+            move.source,
+            move.target,
+            StagePlace(levels.sent[move]),
+            StagePlace(arrival(levels, move)),
+            (move,),
+        )
         for move in draft.moves
     )
     found: dict[str, dict[int, list[Key]]] = {}

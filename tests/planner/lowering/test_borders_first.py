@@ -19,7 +19,7 @@ from edgepart.planner.layout.strategy import Layout, Problem, Strategy, Sync
 from edgepart.planner.lowering.lower import make_plan
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.plans.check import check
+from edgepart.planner.plans.check import check_plan
 from edgepart.planner.plans.plan import Plan, Program, Receive, Run, Send
 from edgepart.planner.region import Array, span
 from tests.planner.cost.test_chain_cost import drawn, studied
@@ -39,7 +39,7 @@ def both(problem: Problem, strategy: Strategy, early: frozenset[str]) -> tuple[P
     """Without and with cuts."""
     plain = make_plan(problem, strategy, model_digest="m")
     cut = make_plan(problem, replace(strategy, early=early), model_digest="m")
-    return plain, check(cut, problem.graph)
+    return plain, check_plan(cut, problem.graph)
 
 
 def assert_same_answer(found: Mapping[str, Array], expected: Mapping[str, Array]) -> None:

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from edgepart.agent.verify.local_run import LocalRun
 from edgepart.agent.verify.reference import run_alone
 from edgepart.planner.layout.strategy import Problem, Strategy, Sync
-from edgepart.planner.lowering.by_order import in_order
+from edgepart.planner.lowering.by_order import order_operators
 from edgepart.planner.lowering.lower import make_plan
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.plans.check import check
+from edgepart.planner.plans.check import check_plan
 from edgepart.planner.plans.plan import Run, Send
 from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import simulate
@@ -40,7 +40,7 @@ def test_any_order_gives_the_same_answer(model: onnx.ModelProto, data: st.DataOb
     data_bytes = model.SerializeToString()
     graph = load_graph(data_bytes)
     problem = problem_of(graph)
-    plan = check(make_plan(problem, data.draw(ordered(graph)), model_digest="m"), graph)
+    plan = check_plan(make_plan(problem, data.draw(ordered(graph)), model_digest="m"), graph)
     simulate(plan, problem.cluster, problem.gateway)
     inputs = inputs_of(graph)
     found = LocalRun(plan, graph).run(inputs)
@@ -52,7 +52,7 @@ def test_any_order_gives_the_same_answer(model: onnx.ModelProto, data: st.DataOb
 def test_an_order_is_one_in_which_operators_can_run(model: onnx.ModelProto, data: st.DataObject) -> None:
     graph = load_graph(model.SerializeToString())
     strategy = data.draw(ordered(graph))
-    found = in_order(graph, strategy.order, strategy.layers)
+    found = order_operators(graph, strategy.order, strategy.layers)
     place = {name: n for n, name in enumerate(found)}
     assert sorted(found) == sorted(op.name for op in graph.operators)
     for op in graph.operators:

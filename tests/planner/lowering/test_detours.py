@@ -21,7 +21,7 @@ from edgepart.planner.lowering import detours
 from edgepart.planner.lowering.lower import make_plan
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.plans.check import broken_rules, check
+from edgepart.planner.plans.check import broken_plan_rules, check_plan
 from edgepart.planner.plans.plan import GATEWAY, Plan, Receive, Run, Send, Transfer
 from edgepart.planner.region import Region, span
 from edgepart.planner.simulation.latency import simulate
@@ -43,7 +43,7 @@ def both(problem: Problem, strategy: Strategy, tensors: Iterable[str]) -> tuple[
     """Straight and with detours."""
     plain = make_plan(problem, strategy, model_digest="m")
     around = make_plan(problem, replace(strategy, detours=frozenset(tensors)), model_digest="m")
-    return plain, check(around, problem.graph)
+    return plain, check_plan(around, problem.graph)
 
 
 def assert_same_work(plain: Plan, passed: Plan) -> None:
@@ -207,7 +207,7 @@ def test_relays_that_wait_for_each_other_are_refused() -> None:
         if isinstance(step, Send) and around.transfers[step.transfer].target == "d1"
     ]
     early = replace(program, steps=(*sends, *(step for step in program.steps if step not in sends)))
-    lacking = list(broken_rules(replace(around, programs={**around.programs, "d2": early})))
+    lacking = list(broken_plan_rules(replace(around, programs={**around.programs, "d2": early})))
     assert lacking and all("lacks" in fault for fault in lacking)
     back = Transfer(len(around.transfers), "d1", "d2", around.transfers[sends[0].transfer].pieces, 0)
     waiting = replace(program, steps=(Receive(back.number), *program.steps))
@@ -218,7 +218,7 @@ def test_relays_that_wait_for_each_other_are_refused() -> None:
         transfers=(*around.transfers, back),
         programs={**around.programs, "d2": waiting, "d1": answer},
     )
-    assert any("for ever" in fault for fault in broken_rules(cyclic))
+    assert any("for ever" in fault for fault in broken_plan_rules(cyclic))
 
 
 @pytest.mark.parametrize("extents", [(7,), (1, 5, 3), (1, 64, 9), (2, 2)])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgepart.planner.lowering.draft import Case, case_of, coalesce, covers, missing
+from edgepart.planner.lowering.draft import Case, classify_need, coalesce_regions, covers, missing_regions
 from edgepart.planner.region import Region, span
 
 
@@ -30,14 +30,14 @@ def rows(*bounds: tuple[int, int]) -> Region:
 def test_the_cases_of_the_paper(
     figure: str, need: Region, owned: Region | None, case: Case, fetched: list[Region]
 ) -> None:
-    assert case_of(need, owned) is case, figure
-    assert list(missing([need], owned)) == fetched, figure
+    assert classify_need(need, owned) is case, figure
+    assert list(missing_regions([need], owned)) == fetched, figure
 
 
 def test_a_scalar_is_here_or_elsewhere() -> None:
-    assert case_of(Region(()), Region(())) is Case.EQUAL
-    assert case_of(Region(()), None) is Case.ELSEWHERE
-    assert missing([Region(())], None) == (Region(()),)
+    assert classify_need(Region(()), Region(())) is Case.EQUAL
+    assert classify_need(Region(()), None) is Case.ELSEWHERE
+    assert missing_regions([Region(())], None) == (Region(()),)
 
 
 boxes = st.tuples(st.integers(0, 6), st.integers(1, 4), st.integers(0, 6), st.integers(1, 4)).map(
@@ -57,12 +57,12 @@ def mask(regions: list[Region]) -> np.ndarray[tuple[int, int], np.dtype[np.int64
 def test_missing_is_each_element_once(needs: list[Region], owned: Region | None) -> None:
     have = mask([owned]) if owned else np.zeros((10, 10), np.int64)
     wanted = (mask(needs) > 0) & (have == 0)
-    assert (mask(list(missing(needs, owned))) == wanted).all()
+    assert (mask(list(missing_regions(needs, owned))) == wanted).all()
 
 
 @given(st.lists(boxes, max_size=5))
 def test_coalescing_keeps_the_elements_in_no_more_regions(regions: list[Region]) -> None:
-    joined = coalesce(regions)
+    joined = coalesce_regions(regions)
     assert ((mask(list(joined)) > 0) == (mask(regions) > 0)).all()
     assert len(joined) <= len(regions)
 

@@ -23,7 +23,7 @@ from edgepart.planner.lowering.lower import lower, make_plan
 from edgepart.planner.lowering.schedule import NoCost
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.plans.check import check
+from edgepart.planner.plans.check import check_plan
 from edgepart.planner.plans.plan import GATEWAY, Plan
 from edgepart.planner.region import Array, Region, span
 from tests.planner.random_plans import NAMES, inputs_of, models, problem_of, rows, strategies_for
@@ -46,7 +46,7 @@ def assert_same(found: dict[str, Any], expected: dict[str, Array]) -> None:
 
 
 def plan_of(graph: Graph, strategy: Strategy, **options: Any) -> Plan:
-    return check(make_plan(problem_of(graph), strategy, model_digest="m", **options), graph)
+    return check_plan(make_plan(problem_of(graph), strategy, model_digest="m", **options), graph)
 
 
 @QUICK
@@ -171,7 +171,7 @@ def test_replicas_share_the_sending(chain: Graph) -> None:
     }
     plan = make_plan(Problem(chain, cluster, "p"), Strategy("s", layouts), model_digest="m")
     inner = {
-        (t.source, t.target) for t in check(plan, chain).transfers if GATEWAY not in (t.source, t.target)
+        (t.source, t.target) for t in check_plan(plan, chain).transfers if GATEWAY not in (t.source, t.target)
     }
     assert len(inner) == 2
     assert {source for source, _ in inner} == {"p", "q"}

@@ -11,7 +11,7 @@ from edgepart.agent.verify.reference import run_alone
 from edgepart.planner.layout.strategy import Sync
 from edgepart.planner.lowering.lower import make_plan
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.plans.check import check
+from edgepart.planner.plans.check import check_plan
 from tests.planner.random_plans import NAMES, problem_of, rows
 
 
@@ -28,7 +28,7 @@ def test_a_network_over_three_devices(name: str, axis: str, sync: Sync) -> None:
     path = light(name)
     graph = load_graph(path)
     strategy = rows(graph, NAMES, axis, sync)
-    plan = check(make_plan(problem_of(graph), strategy, model_digest="m"), graph)
+    plan = check_plan(make_plan(problem_of(graph), strategy, model_digest="m"), graph)
     assert set(plan.programs) == set(NAMES)
     inputs = dict(sample_inputs(graph))
     found = LocalRun(plan, graph).run(inputs)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from edgepart.planner.errors import InternalError
 from edgepart.planner.layout.strategy import Strategy, Sync
-from edgepart.planner.lowering.by_level import stage
+from edgepart.planner.lowering.by_level import schedule_by_level
 from edgepart.planner.lowering.demand import DemandMemo, Holders
 from edgepart.planner.lowering.draft import Draft, covers
-from edgepart.planner.lowering.lower import Lowering, only_needed, through_hub
+from edgepart.planner.lowering.lower import Lowering, move_needed, move_through_hub
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.region import Region, span
@@ -26,12 +26,12 @@ QUICK = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, H
 
 
 def assert_same(draft: Draft, strategy: Strategy) -> None:
-    rule = through_hub if strategy.sync is Sync.HUB else only_needed
+    rule = move_through_hub if strategy.sync is Sync.HUB else move_needed
     plain = follow(draft.blueprint, rule(draft.blueprint))
     assert draft.shares == plain.shares and list(draft.shares) == list(plain.shares)
     assert draft.moves == plain.moves
     levels, messages = staged(plain)
-    schedule = stage(draft)
+    schedule = schedule_by_level(draft)
     assert schedule.messages == messages
     for device, stages in schedule.stages.items():
         found = {s.first.level: [(x.operator.name, x.device) for x in s.shares] for s in stages}
@@ -110,7 +110,7 @@ def test_a_follower_remembers_only_what_it_is_told_stays_the_same() -> None:
     graph: Graph = load_graph(chain_model())
     blueprint = Lowering(problem_of(graph)).lower(rows(graph, NAMES)).blueprint
     follower, asked = DemandMemo(), list[str]()
-    needed = only_needed(blueprint)
+    needed = move_needed(blueprint)
 
     def decide(name: str, needs: object, owned: object) -> list[object]:
         asked.append(name)

@@ -11,11 +11,19 @@ from hypothesis import strategies as st
 
 from edgepart.planner.errors import InternalError
 from edgepart.planner.layout.strategy import Layout, Strategy, Sync
-from edgepart.planner.lowering.by_level import stage
-from edgepart.planner.lowering.draft import Draft, Move, traffic
+from edgepart.planner.lowering.by_level import schedule_by_level
+from edgepart.planner.lowering.draft import Draft, Move, count_traffic
 from edgepart.planner.lowering.lower import lower, make_plan
-from edgepart.planner.lowering.optimize import drop, hoist, join, merge, optimise, shrink, streamline
-from edgepart.planner.lowering.schedule import At, NoCost, seconds_of
+from edgepart.planner.lowering.optimize import (
+    drop_moves,
+    hoist_sends,
+    join_stages,
+    merge_messages,
+    optimise_draft,
+    optimise_schedule,
+    shrink_moves,
+)
+from edgepart.planner.lowering.schedule import NoCost, StagePlace, predict_seconds
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.plans.plan import GATEWAY
@@ -41,11 +49,15 @@ def test_the_optimised_broadcast_is_the_lowering_of_what_is_needed(data: st.Data
     graph = load_graph(data.draw(models()).SerializeToString())
     strategy = data.draw(strategies_for(graph, [Sync.BROADCAST]))
     initial = lower(problem_of(graph), strategy)
-    optimised = optimise(initial)
+    optimised = optimise_draft(initial)
     needed = lower(problem_of(graph), replace(strategy, sync=Sync.NEEDED))
     assert set(optimised.moves) == set(needed.moves)
     assert list(optimised.shares) == list(needed.shares)
-    assert traffic(optimised).nbytes <= traffic(drop(initial)).nbytes <= traffic(initial).nbytes
+    assert (
+        count_traffic(optimised).nbytes
+        <= count_traffic(drop_moves(initial)).nbytes
+        <= count_traffic(initial).nbytes
+    )
 
 
 def test_the_initial_partition_copies_everything_everywhere(chain: Graph) -> None:
@@ -62,11 +74,11 @@ def test_the_initial_partition_copies_everything_everywhere(chain: Graph) -> Non
 def test_drop_takes_away_whole_moves_and_shrink_cuts_the_rest(chain: Graph) -> None:
     initial = lower(problem_of(chain), rows(chain, NAMES, sync=Sync.BROADCAST))
     assert {m[:3] for m in inner(initial)} > {("a", "ada", "bob")}
-    dropped = drop(initial)
+    dropped = drop_moves(initial)
     neighbours = {("ada", "bob"), ("bob", "ada"), ("bob", "cyd"), ("cyd", "bob")}
     assert {m[:3] for m in inner(dropped)} == {("b", *pair) for pair in neighbours}
     assert {m.region.shape for m in dropped.moves if m.tensor == "b"} == {(1, 4, 4, 6)}
-    cut = shrink(dropped)
+    cut = shrink_moves(dropped)
     assert {m[:3] for m in inner(cut)} == {m[:3] for m in inner(dropped)}
     assert {m.region.shape for m in cut.moves if m.tensor == "b"} == {(1, 4, 1, 6)}
 
@@ -75,7 +87,7 @@ def test_replicas_need_no_moves_at_all(chain: Graph) -> None:
     layouts = {name: Layout({device: chain.region_of(name) for device in NAMES}) for name in "aby"}
     initial = lower(problem_of(chain), Strategy("all", layouts, Sync.BROADCAST))
     assert inner(initial)
-    assert inner(optimise(initial)) == set()
+    assert inner(optimise_draft(initial)) == set()
 
 
 def test_the_unoptimised_plan_is_a_plan_and_costs_more(chain: Graph) -> None:
@@ -118,23 +130,23 @@ def names(stage_: Any) -> list[str]:
 
 def test_hoist_sends_before_it_computes_the_rest() -> None:
     draft = fork_draft(fork())
-    schedule = merge(stage(draft))
+    schedule = merge_messages(schedule_by_level(draft))
     assert [names(s) for s in schedule.stages["ada"]] == [["p", "q", "r"], ["s", "y"]]
-    assert hoist(schedule, seconds_of(draft, NoCost()), NoCost()) == schedule  # Nothing to gain.
-    hoisted = hoist(schedule, seconds_of(draft, Slow()), Slow())
+    assert hoist_sends(schedule, predict_seconds(draft, NoCost()), NoCost()) == schedule  # Nothing to gain.
+    hoisted = hoist_sends(schedule, predict_seconds(draft, Slow()), Slow())
     assert [names(s) for s in hoisted.stages["ada"]] == [["p", "q"], ["r"], ["s", "y"]]
     assert hoisted.sent("ada", hoisted.stages["ada"][0])[0].target == "bob"
     assert not hoisted.sent("ada", hoisted.stages["ada"][1])
-    assert [names(s) for s in join(hoisted).stages["ada"]] == [["p", "q"], ["r"], ["s", "y"]]
+    assert [names(s) for s in join_stages(hoisted).stages["ada"]] == [["p", "q"], ["r"], ["s", "y"]]
 
 
 def test_join_takes_stages_together_that_nothing_separates() -> None:
     draft = fork_draft(fork())
-    schedule = merge(stage(draft))
+    schedule = merge_messages(schedule_by_level(draft))
     silent = replace(schedule, messages=())
-    assert [names(s) for s in join(silent).stages["ada"]] == [["p", "q", "r", "s", "y"]]
-    joined = join(silent).stages["ada"][0]
-    assert (joined.first, joined.last) == (At(0), At(2))
+    assert [names(s) for s in join_stages(silent).stages["ada"]] == [["p", "q", "r", "s", "y"]]
+    joined = join_stages(silent).stages["ada"][0]
+    assert (joined.first, joined.last) == (StagePlace(0), StagePlace(2))
 
 
 def test_merge_makes_one_message_of_moves_between_the_same_stages(chain: Graph) -> None:
@@ -143,28 +155,34 @@ def test_merge_makes_one_message_of_moves_between_the_same_stages(chain: Graph) 
     layouts = dict.fromkeys("pqr", here) | {n: Layout({"bob": graph.region_of("p")}) for n in "sty"}
     draft = lower(problem_of(graph), Strategy("s", layouts))
     assert len(inner(draft)) == 2
-    merged = [m for m in merge(stage(draft)).messages if m.source == "ada" and m.target == "bob"]
+    merged = [
+        m
+        for m in merge_messages(schedule_by_level(draft)).messages
+        if m.source == "ada" and m.target == "bob"
+    ]
     assert {move.tensor for m in merged for move in m.moves} == {"q", "r"}
     assert len({(m.sent, m.received) for m in merged}) == len(merged)
 
 
 def test_all_inputs_of_a_device_come_in_one_message() -> None:
     draft = fork_draft(fork())
-    assert [m.target for m in merge(stage(draft)).messages if m.source == GATEWAY] == ["ada"]
+    assert [m.target for m in merge_messages(schedule_by_level(draft)).messages if m.source == GATEWAY] == [
+        "ada"
+    ]
 
 
 def test_the_pass_that_fails_is_named(chain: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(draft: Draft) -> Draft:
         raise InternalError("a fault")
 
-    monkeypatch.setattr("edgepart.planner.lowering.optimize.shrink", broken)
+    monkeypatch.setattr("edgepart.planner.lowering.optimize.shrink_moves", broken)
     with pytest.raises(InternalError) as error:
-        optimise(lower(problem_of(chain), rows(chain, NAMES, sync=Sync.BROADCAST)))
-    assert error.value.__notes__ == ["in the pass broken, after ['drop']"]
+        optimise_draft(lower(problem_of(chain), rows(chain, NAMES, sync=Sync.BROADCAST)))
+    assert error.value.__notes__ == ["in the pass broken, after ['drop_moves']"]
 
 
 def test_streamline_keeps_every_move() -> None:
     draft = fork_draft(fork())
-    schedule = streamline(stage(draft), seconds_of(draft, Slow()), Slow())
+    schedule = optimise_schedule(schedule_by_level(draft), predict_seconds(draft, Slow()), Slow())
     moved: set[tuple[str, Region]] = {(v.tensor, v.region) for m in schedule.messages for v in m.moves}
     assert moved == {(move.tensor, move.region) for move in draft.moves}

@@ -17,8 +17,8 @@ from edgepart.planner.layout.strategy import Problem, Sync
 from edgepart.planner.lowering.lower import make_plan
 from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.planner import choose
-from edgepart.planner.plans.check import check
+from edgepart.planner.planner import choose_plan
+from edgepart.planner.plans.check import check_plan
 from edgepart.planner.search.force_axis import force
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.bbgrap import divide_along
@@ -58,13 +58,13 @@ def test_nothing_is_bound_before_it_is_asked_for(big: Graph, bound: Counter[str]
 def test_each_declaration_is_bound_once_for_all_plans(big: Graph, bound: Counter[str]) -> None:
     problem = Problem(big, CLUSTER, NAMES[0])
     study = Study(problem)
-    alone_plan, _, _ = choose(problem, "single", study=study)
-    check(alone_plan, big)
+    alone_plan, _, _ = choose_plan(problem, "single", study=study)
+    check_plan(alone_plan, big)
     assert [len(program.segments) for program in alone_plan.programs.values()] == [1]
     parted = make_plan(
         problem, divide_along(study, "sequence", NAMES), model_digest="m", accesses=study.memo.coarse.accesses
     )
-    check(parted, big)
+    check_plan(parted, big)
     assert set(parted.programs) == set(NAMES)
     assert set(bound.values()) == {1} and len(bound) == len(big.operators)
 
@@ -85,7 +85,7 @@ def test_blocks_one_after_another_answer_as_one_session(axis: str | None) -> Non
     problem = Problem(graph, CLUSTER, NAMES[0])
     shares = tuple(zip(NAMES, (0.5, 0.3, 0.2), strict=True))
     study = Study(problem)
-    plan = check(make_plan(problem, force(study, axis, shares), model_digest="m"), graph)
+    plan = check_plan(make_plan(problem, force(study, axis, shares), model_digest="m"), graph)
     assert set(plan.programs) == set(NAMES)
     inputs = {"x0": np.random.default_rng(1).standard_normal((1, SEQUENCE, WIDTH)).astype(np.float32)}
     assert differences(LocalRun(plan, graph).run(inputs), run_alone(data, inputs)) == []

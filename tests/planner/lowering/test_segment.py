@@ -17,13 +17,13 @@ from edgepart.agent.verify.reference import run_alone
 from edgepart.planner.access import accesses
 from edgepart.planner.errors import InternalError
 from edgepart.planner.layout.strategy import Layout, Strategy
-from edgepart.planner.lowering.draft import Blueprint, Draft, Group, share_of
+from edgepart.planner.lowering.draft import Blueprint, Draft, Group, make_share
 from edgepart.planner.lowering.lower import make_plan
-from edgepart.planner.lowering.segment import build, ports
+from edgepart.planner.lowering.segment import build_segment, make_ports
 from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.model.protos import tensor_proto
-from edgepart.planner.plans.check import check
+from edgepart.planner.plans.check import check_plan
 from edgepart.planner.plans.plan import Segment
 from edgepart.planner.region import Array, Region, span
 from tests.planner.random_plans import NAMES, problem_of
@@ -52,7 +52,7 @@ def on(graph: Graph, places: dict[str, str]) -> Strategy:
 
 def assert_answers(model: bytes, places: dict[str, str], inputs: dict[str, Array]) -> Any:
     graph = load_graph(model)
-    plan = check(make_plan(problem_of(graph), on(graph, places), model_digest="m"), graph)
+    plan = check_plan(make_plan(problem_of(graph), on(graph, places), model_digest="m"), graph)
     found, expected = LocalRun(plan, graph).run(inputs), run_alone(model, inputs)
     for name, value in expected.items():
         assert found[name].dtype == value.dtype
@@ -78,11 +78,11 @@ def test_a_crop_is_cut_inside_the_segment(region: Region, opset: int) -> None:
     found = accesses(graph)
     blueprint = Blueprint(problem_of(graph), Strategy("s", {}), found, {})
     wanted = {"neg": Region.full(SHAPE), "relu": region}
-    shares = [share_of(graph, op, "ada", found[op.name], {0: wanted[op.name]}) for op in graph.operators]
+    shares = [make_share(graph, op, "ada", found[op.name], {0: wanted[op.name]}) for op in graph.operators]
     draft = Draft(blueprint, {s.operator.name: Group((s,)) for s in shares}, {})
-    model = build(draft, shares, [("y", region)], [])
-    takes = ports(graph, [("x", Region.full(SHAPE))])
-    gives = ports(graph, [("y", region)])
+    model = build_segment(draft, shares, [("y", region)], [])
+    takes = make_ports(graph, [("x", Region.full(SHAPE))])
+    gives = make_ports(graph, [("y", region)])
     segment = Segment("", model, takes, gives, (), (), 0, 0, 0)
     x = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
     (y,) = load_segment(segment, {}, 1).run([x])
@@ -141,7 +141,7 @@ def test_one_input_read_twice_and_in_two_sizes() -> None:
         "u": Layout({"ada": full.replace(0, span((0, 2))), "bob": full.replace(0, span((2, 4)))}),
         "y": Layout({"ada": graph.region_of("y")}),
     }
-    plan = check(make_plan(problem_of(graph), Strategy("s", halves), model_digest="m"), graph)
+    plan = check_plan(make_plan(problem_of(graph), Strategy("s", halves), model_digest="m"), graph)
     assert [str(p.piece.region) for p in plan.programs["ada"].segments[0].inputs] == ["0:3x0:3"]
     x = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
     expected = run_alone(model, {"x": x})["y"]
@@ -250,7 +250,7 @@ def test_what_no_window_looks_at_is_not_cut_off(
             whole = graph.region_of(name)
             halves = {"ada": whole.replace(2, span((0, cut))), "bob": whole.replace(2, span((cut, extent)))}
             layouts[name] = Layout({name: half for name, half in halves.items() if not half.is_empty})
-    plan = check(make_plan(problem_of(graph), Strategy("s", layouts), model_digest="m"), graph)
+    plan = check_plan(make_plan(problem_of(graph), Strategy("s", layouts), model_digest="m"), graph)
     segments = [onnx.load_from_string(s.model) for s in plan.programs["ada"].segments]
     assert "Slice" not in {node.op_type for segment in segments for node in segment.graph.node}
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)

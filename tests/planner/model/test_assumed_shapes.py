@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from edgepart.planner.model.assumed_shapes import assumed, load_assuming
+from edgepart.planner.model.assumed_shapes import likely_shapes, load_with_likely_shapes
 from edgepart.planner.model.load import inputs_of
 
 FLOAT, WHOLE = TensorProto.FLOAT, TensorProto.INT64
@@ -47,14 +47,14 @@ def model(inputs: dict[str, tuple[int, list[int | str | None]]]) -> onnx.ModelPr
 def test_a_shape_is_what_the_input_looks_like(
     kind: int, shape: list[int | str | None], expected: tuple[int, ...] | None
 ) -> None:
-    found = assumed(inputs_of(model({"x": (kind, shape)})), {})
+    found = likely_shapes(inputs_of(model({"x": (kind, shape)})), {})
     assert found.get("x") == expected
 
 
 def test_what_is_given_is_kept_and_its_names_hold_elsewhere() -> None:
     inputs = inputs_of(model({"ids": (WHOLE, ["batch", "seq"]), "mask": (WHOLE, ["batch", "past + seq"])}))
-    assert assumed(inputs, {}) == {"ids": (1, 128), "mask": (1, 128)}
-    assert assumed(inputs, {"ids": (2, 40)}) == {"mask": (2, 40)}
+    assert likely_shapes(inputs, {}) == {"ids": (1, 128), "mask": (1, 128)}
+    assert likely_shapes(inputs, {"ids": (2, 40)}) == {"mask": (2, 40)}
 
 
 DIMENSIONS = st.lists(st.sampled_from([1, 3, 4, 7, None, "batch", "h", "w", "seq", "a + b"]), max_size=5)
@@ -63,7 +63,7 @@ DIMENSIONS = st.lists(st.sampled_from([1, 3, 4, 7, None, "batch", "h", "w", "seq
 @given(st.lists(st.tuples(st.sampled_from([FLOAT, WHOLE]), DIMENSIONS), min_size=1, max_size=3))
 def test_what_is_assumed_fits_and_is_told(inputs: list[tuple[int, list[int | str | None]]]) -> None:
     made = model({f"x{n}": each for n, each in enumerate(inputs)})
-    graph, found = load_assuming(made.SerializeToString(), {})
+    graph, found = load_with_likely_shapes(made.SerializeToString(), {})
     for name in graph.inputs:
         shape = graph.tensors[name].shape
         if name in found:
@@ -85,7 +85,7 @@ def test_a_model_that_takes_no_likely_shape_asks_for_one(tmp_path: Path) -> None
     made.graph.node.append(helper.make_node("Reshape", ["x_y", "to"], ["z"]))
     made.graph.initializer.append(helper.make_tensor("to", WHOLE, [2], [1, 3]))
     made.graph.output.append(helper.make_tensor_value_info("z", FLOAT, [1, 3]))
-    graph, found = load_assuming(made.SerializeToString(), {})
+    graph, found = load_with_likely_shapes(made.SerializeToString(), {})
     assert not found
     assert graph.tensors["x"].shape == (1, 3, 1, 1)
     assert any("give --shape x=D0,D1,..." in note for note in graph.notes)

@@ -37,7 +37,7 @@ def test_shapes_are_those_that_the_runtime_gives(case: Case) -> None:
     kinds = [0 if array is None else helper.np_dtype_to_tensor_dtype(array.dtype) for array in case.inputs]
     told = case.inputs[6] if case.op_type == "GroupQueryAttention" else None
     total = None if told is None else int(told[0])
-    made = contrib_attention_shapes.written(node, shapes, kinds, total)
+    made = contrib_attention_shapes.infer_attention_outputs(node, shapes, kinds, total)
     right = [(helper.np_dtype_to_tensor_dtype(array.dtype), array.shape) for array in results]
     assert list(made[: len(right)]) == right
 
@@ -98,9 +98,14 @@ def test_a_cache_is_as_long_as_the_operator_is_told() -> None:
 
 def test_what_is_not_known_is_not_guessed() -> None:
     node = helper.make_node("Attention", ["x", "w", "b"], ["y"], num_heads=2)
-    assert contrib_attention_shapes.written(node, [(1, 2, 3), None, (12,)], [1, 1, 1], None) == ()
-    assert contrib_attention_shapes.written(node, [(1, 2, 3), (3, 12)], [1, 1], None) == (
+    assert (
+        contrib_attention_shapes.infer_attention_outputs(node, [(1, 2, 3), None, (12,)], [1, 1, 1], None)
+        == ()
+    )
+    assert contrib_attention_shapes.infer_attention_outputs(node, [(1, 2, 3), (3, 12)], [1, 1], None) == (
         (1, (1, 2, 4)),
         (1, (2, 1, 2, 2, 2)),
     )
-    assert not contrib_attention_shapes.written(helper.make_node("Relu", ["x"], ["y"]), [(1,)], [1], None)
+    assert not contrib_attention_shapes.infer_attention_outputs(
+        helper.make_node("Relu", ["x"], ["y"]), [(1,)], [1], None
+    )

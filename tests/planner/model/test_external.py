@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepart.planner.errors import ModelError
-from edgepart.planner.model.external import LEAST_BYTES, OWN, skim
+from edgepart.planner.model.external import OWN_FILE, SMALLEST_SKIMMED_BYTES, skim_weights
 from edgepart.planner.model.load import load_graph, model_files
 
-BIG = LEAST_BYTES // 4 + 1
+BIG = SMALLEST_SKIMMED_BYTES // 4 + 1
 """Numbers that are left out."""
 
 
@@ -38,13 +38,13 @@ def two_weights(odd: int = 0) -> bytes:
 
 def restored(data: bytes) -> onnx.ModelProto:
     """The model with what was left out put back."""
-    model = onnx.load_model_from_string(skim(memoryview(data)))
+    model = onnx.load_model_from_string(skim_weights(memoryview(data)))
     for tensor in [
         *model.graph.initializer,
         *(a.t for n in model.graph.node for a in n.attribute if a.t.dims),
     ]:
         entries = {entry.key: entry.value for entry in tensor.external_data}
-        if entries.get("location") == OWN:
+        if entries.get("location") == OWN_FILE:
             offset, length = int(entries["offset"]), int(entries["length"])
             tensor.ClearField("external_data")
             tensor.ClearField("data_location")
@@ -55,7 +55,7 @@ def restored(data: bytes) -> onnx.ModelProto:
 @pytest.mark.parametrize("odd", range(4))
 def test_only_the_bytes_of_weights_are_left_out(odd: int) -> None:
     data = two_weights(odd)
-    assert len(skim(memoryview(data))) < len(data) - 4 * BIG * 32
+    assert len(skim_weights(memoryview(data))) < len(data) - 4 * BIG * 32
     assert restored(data) == onnx.load_model_from_string(data)
 
 
@@ -99,7 +99,7 @@ def test_a_file_that_ends_early_is_refused(tmp_path: Path) -> None:
 
 @given(st.binary(max_size=200))
 def test_what_is_no_message_is_left_as_it_is(data: bytes) -> None:
-    assert skim(memoryview(data)) == data
+    assert skim_weights(memoryview(data)) == data
 
 
 @settings(max_examples=60)
@@ -113,6 +113,6 @@ def test_damaged_files_are_judged_by_protobuf(changes: list[tuple[int, int]]) ->
         expected = onnx.load_model_from_string(bytes(data))
     except Exception:  # noqa: BLE001
         with pytest.raises(Exception):  # noqa: B017
-            onnx.load_model_from_string(skim(memoryview(data)))
+            onnx.load_model_from_string(skim_weights(memoryview(data)))
     else:
         assert restored(bytes(data)) == expected

@@ -13,7 +13,7 @@ import pytest
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from edgepart.planner.errors import ModelError, UsageError
-from edgepart.planner.model.graph import Graph, broken_rules
+from edgepart.planner.model.graph import Graph, broken_graph_rules
 from edgepart.planner.model.load import load_constants, load_graph
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
@@ -41,7 +41,7 @@ def model_of(graph: GraphProto, opset: int = 17, **more: Any) -> ModelProto:
 
 def load(model: ModelProto, **shapes: tuple[int, ...]) -> Graph:
     graph = load_graph(model.SerializeToString(), shapes=shapes)
-    assert list(broken_rules(graph)) == []
+    assert list(broken_graph_rules(graph)) == []
     return graph
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from edgepart.planner.model.load import load_constants, load_graph
-from edgepart.planner.model.quantised_activations import unsigned_activations
+from edgepart.planner.model.quantised_activations import make_activations_unsigned
 from edgepart.planner.region import Array
 
 FLOAT, INT8 = TensorProto.FLOAT, TensorProto.INT8
@@ -66,7 +66,7 @@ def run(made: ModelProto, x: Array) -> Array:
 def test_the_same_numbers_come_out_to_the_bit(values: list[float], scale: float, zero: int) -> None:
     x = np.asarray(values, np.float32)
     before = run(model(PAIR, scale, zero), x)
-    changed = unsigned_activations(model(PAIR, scale, zero))
+    changed = make_activations_unsigned(model(PAIR, scale, zero))
     assert {tensor.name: tensor.data_type for tensor in changed.graph.initializer}[
         "z (uint8)"
     ] == TensorProto.UINT8
@@ -85,7 +85,7 @@ def test_a_name_that_is_taken_is_left_to_whoever_has_it() -> None:
     taken = "z (uint8)"
     behind = [node("DequantizeLinear", "q s z2", taken), helper.make_node("Identity", [taken], ["y"])]
     nodes = [PAIR[0], *behind]
-    changed = unsigned_activations(model(nodes))
+    changed = make_activations_unsigned(model(nodes))
     x = np.linspace(-3, 3, 7, dtype=np.float32)
     assert run(changed, x).tobytes() == run(model(nodes), x).tobytes()
 
@@ -112,4 +112,4 @@ LEFT = {
 @pytest.mark.parametrize("why", LEFT)
 def test_what_others_can_see_is_left_alone(why: str) -> None:
     before = LEFT[why].SerializeToString()
-    assert unsigned_activations(LEFT[why]).SerializeToString() == before
+    assert make_activations_unsigned(LEFT[why]).SerializeToString() == before

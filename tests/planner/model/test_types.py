@@ -16,8 +16,8 @@ from edgepart.agent.verify.same_answer import differences
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.lowering.lower import make_plan
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.planner import choose
-from edgepart.planner.plans.check import check
+from edgepart.planner.planner import choose_plan
+from edgepart.planner.plans.check import check_plan
 from edgepart.planner.plans.plan import Plan
 from edgepart.planner.region import Array
 from edgepart.planner.search.force_axis import axis_names, force
@@ -64,11 +64,11 @@ def plans(data: bytes, *, forced: bool = True) -> Mapping[str, Plan]:
     """By strategy, or axis that everything is divided along."""
     graph = load_graph(data)
     problem = Problem(graph, CLUSTER, NAMES[0])
-    found = {name: choose(problem, name)[0] for name in ("single", "bbgrap")}
+    found = {name: choose_plan(problem, name)[0] for name in ("single", "bbgrap")}
     study, shares = Study(problem), tuple(zip(NAMES, (0.5, 0.3, 0.2), strict=True))
     for axis in axis_names(study.memo) if forced else ():
         found[axis] = make_plan(problem, force(study, axis, shares), model_digest="m")
-    return {name: check(plan, graph) for name, plan in found.items()}
+    return {name: check_plan(plan, graph) for name, plan in found.items()}
 
 
 def assert_same(data: bytes, inputs: Mapping[str, Any], *, at_most: int = 3) -> None:

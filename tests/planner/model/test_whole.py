@@ -17,12 +17,12 @@ from edgepart.agent.verify.reference import run_alone
 from edgepart.planner.devices.cluster import Cluster, Device
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.lowering.lower import make_plan
-from edgepart.planner.model.blobs import digest_of
+from edgepart.planner.model.blobs import blob_digest
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph, load_weights
 from edgepart.planner.planner import best_strategy
-from edgepart.planner.plans.check import check
-from edgepart.planner.plans.plan import Plan, Segment, from_bytes, to_bytes
+from edgepart.planner.plans.check import check_plan
+from edgepart.planner.plans.plan import Plan, Segment, plan_from_bytes, plan_to_bytes
 from edgepart.planner.search.force_axis import force
 from edgepart.planner.search.study import Study
 
@@ -33,7 +33,7 @@ def on_one_device(graph: Graph) -> Plan:
     study = Study(problem)
     strategy = best_strategy(problem, "single", study)
     plan = make_plan(problem, strategy, model_digest="", digests={}, accesses=study.memo.coarse.accesses)
-    return check(from_bytes(to_bytes(plan)), graph)
+    return check_plan(plan_from_bytes(plan_to_bytes(plan)), graph)
 
 
 def only_segment(plan: Plan) -> Segment:
@@ -107,7 +107,7 @@ def test_nothing_is_folded_or_bound_and_weights_stay_outside(tmp_path: Path) -> 
     assert "w" not in graph.constants
     there = load_weights(path)  # From which members cut them.
     assert {ref.name: ref.digest for ref in segment.weights} == {
-        name: digest_of(there[name], there[name].region) for name in ("v", "w")
+        name: blob_digest(there[name], there[name].region) for name in ("v", "w")
     }
     inputs = sample_inputs(graph)
     assert_equal_bits(LocalRun(plan, graph).run(inputs), run_alone(path, inputs))

@@ -11,8 +11,18 @@ from edgepart.planner.errors import InternalError
 from edgepart.planner.lowering.lower import make_plan
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.plans.check import broken_rules, check
-from edgepart.planner.plans.plan import GATEWAY, Plan, Program, Receive, Run, Send, Step, Transfer, for_device
+from edgepart.planner.plans.check import broken_plan_rules, check_plan
+from edgepart.planner.plans.plan import (
+    GATEWAY,
+    Plan,
+    Program,
+    Receive,
+    Run,
+    Send,
+    Step,
+    Transfer,
+    plan_for_device,
+)
 from tests.planner.lowering.test_lower import chain_model
 from tests.planner.random_plans import NAMES, problem_of, rows
 
@@ -47,9 +57,9 @@ def only(plan: Plan, source: str, target: str) -> Transfer:
 
 
 def test_a_good_plan_breaks_no_rule(plan: Plan, graph: Graph) -> None:
-    assert list(broken_rules(plan, graph)) == []
-    assert check(plan, graph) is plan
-    assert check(for_device(plan, "ada")) == for_device(plan, "ada")
+    assert list(broken_plan_rules(plan, graph)) == []
+    assert check_plan(plan, graph) is plan
+    assert check_plan(plan_for_device(plan, "ada")) == plan_for_device(plan, "ada")
 
 
 def test_every_kind_of_fault_is_found(plan: Plan, graph: Graph) -> None:
@@ -71,10 +81,10 @@ def test_every_kind_of_fault_is_found(plan: Plan, graph: Graph) -> None:
         "says that it is": with_program(plan, "ada", lambda p: replace(p, device="bob")),
     }
     for words, broken in faults.items():
-        found = list(broken_rules(broken, graph))
+        found = list(broken_plan_rules(broken, graph))
         assert any(words in fault for fault in found), (words, found)
         with pytest.raises(InternalError, match="the plan breaks its rules"):
-            check(broken, graph)
+            check_plan(broken, graph)
 
 
 def test_two_devices_that_wait_for_each_other_are_found(plan: Plan) -> None:
@@ -83,14 +93,14 @@ def test_two_devices_that_wait_for_each_other_are_found(plan: Plan) -> None:
         return sorted(steps, key=lambda step: order[type(step)])
 
     broken = with_steps(with_steps(plan, "ada", receive_first), "bob", receive_first)
-    waiting = [fault for fault in broken_rules(broken) if "for ever" in fault]
+    waiting = [fault for fault in broken_plan_rules(broken) if "for ever" in fault]
     assert [fault.split()[0] for fault in waiting] == ["ada", "bob"]
 
 
 def test_an_answer_that_comes_twice_is_found(plan: Plan, graph: Graph) -> None:
     answer = only(plan, "ada", GATEWAY)
     twice = with_transfer(plan, answer.number, pieces=answer.pieces * 2)
-    assert any("more than once" in fault for fault in broken_rules(twice, graph))
+    assert any("more than once" in fault for fault in broken_plan_rules(twice, graph))
 
 
 def test_a_weight_of_the_wrong_shape_and_names_used_twice_are_found(plan: Plan) -> None:
@@ -100,6 +110,6 @@ def test_a_weight_of_the_wrong_shape_and_names_used_twice_are_found(plan: Plan) 
         bent = replace(segment, weights=(weight, weight))
         return replace(program, segments=tuple(bent if s is segment else s for s in program.segments))
 
-    faults = list(broken_rules(with_program(plan, "ada", bend)))
+    faults = list(broken_plan_rules(with_program(plan, "ada", bend)))
     assert any("has shape (1,)" in fault for fault in faults)
     assert any("two ports or weights called" in fault for fault in faults)

@@ -24,25 +24,30 @@ from edgepart.planner.lowering.lower import lower, make_plan
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.planner import best_strategy as plan_by
-from edgepart.planner.planner import choose
-from edgepart.planner.plans.check import broken_rules, check
-from edgepart.planner.plans.join import join_schedules, split
+from edgepart.planner.planner import choose_plan
+from edgepart.planner.plans.check import broken_plan_rules, check_plan
+from edgepart.planner.plans.join import join_schedules, split_schedule
 from edgepart.planner.plans.plan import (
     GATEWAY,
     Plan,
     Receive,
     Replica,
     Send,
-    for_device,
-    from_bytes,
-    to_bytes,
+    plan_for_device,
+    plan_from_bytes,
+    plan_to_bytes,
 )
 from edgepart.planner.plans.timeline import Compute, MessageTimes, TimedSchedule
-from edgepart.planner.report.document import summary
-from edgepart.planner.report.shares import report
+from edgepart.planner.report.document import plan_document
+from edgepart.planner.report.shares import plan_report
 from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import run_schedule, simulate
-from edgepart.planner.simulation.throughput import default_in_flight, fitting, run_requests, stream
+from edgepart.planner.simulation.throughput import (
+    default_in_flight,
+    fitting_in_flight,
+    run_requests,
+    simulate_stream,
+)
 from tests.planner.lowering.test_lower import chain_model
 from tests.planner.random_plans import NAMES, inputs_of, models, problem_of, rows
 from tests.planner.simulation.plain_simulation import Twin
@@ -79,7 +84,7 @@ def test_every_replica_answers_what_one_session_does(
     source = model.SerializeToString()  # type: ignore[attr-defined]
     graph = load_graph(source)
     made = make_plan(problem_of(graph), replicated(graph, groups, sync), model_digest="m")
-    running, inputs = LocalRun(check(made, graph), graph), inputs_of(graph, seed)
+    running, inputs = LocalRun(check_plan(made, graph), graph), inputs_of(graph, seed)
     expected = run_alone(source, inputs)
     for n, replica in enumerate(made.replicas):
         assert not differences(running.run(inputs, n), expected)
@@ -108,8 +113,8 @@ def test_replicas_are_no_one_draft(graph: Graph) -> None:
 
 def test_there_and_back(plan: Plan) -> None:
     paced = replace(plan, replicas=tuple(replace(one, between_s=0.5) for one in plan.replicas))
-    for one in (plan, paced, for_device(paced, "bob")):
-        assert from_bytes(to_bytes(one)) == one
+    for one in (plan, paced, plan_for_device(paced, "bob")):
+        assert plan_from_bytes(plan_to_bytes(one)) == one
     assert paced.digest != plan.digest
     assert paced.parts == paced.replicas and replace(plan, replicas=()).parts == (
         Replica(tuple(plan.programs)),
@@ -128,9 +133,9 @@ def test_there_and_back(plan: Plan) -> None:
     ],
 )
 def test_replicas_of_another_type_are_refused(plan: Plan, spoilt: object) -> None:
-    document = msgpack.unpackb(to_bytes(plan)) | {"replicas": spoilt}
+    document = msgpack.unpackb(plan_to_bytes(plan)) | {"replicas": spoilt}
     with pytest.raises(FrameError, match="not a plan"):
-        from_bytes(msgpack.packb(document))
+        plan_from_bytes(msgpack.packb(document))
 
 
 def with_replicas(plan: Plan, *groups: tuple[str, ...]) -> Plan:
@@ -157,8 +162,8 @@ FAULTS: dict[str, Callable[[Plan], Plan]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_is_no_replica_is_found(plan: Plan, graph: Graph, fault: str) -> None:
-    assert list(broken_rules(plan, graph)) == []
-    assert any(fault in found for found in broken_rules(FAULTS[fault](plan)))
+    assert list(broken_plan_rules(plan, graph)) == []
+    assert any(fault in found for found in broken_plan_rules(FAULTS[fault](plan)))
 
 
 def test_each_replica_must_answer_all(plan: Plan, graph: Graph) -> None:
@@ -166,10 +171,10 @@ def test_each_replica_must_answer_all(plan: Plan, graph: Graph) -> None:
     both = make_plan(problem_of(graph), rows(graph, NAMES[:2]), model_digest="m")
     inner = {t.number for t in both.transfers if GATEWAY not in (t.source, t.target)}
     assert inner
-    found = list(broken_rules(replace(both, replicas=(Replica(("ada",)), Replica(("bob",)))), graph))
+    found = list(broken_plan_rules(replace(both, replicas=(Replica(("ada",)), Replica(("bob",)))), graph))
     assert any("from replica to replica" in one for one in found)
     apart = replace(plan, replicas=(Replica(("cyd",)), Replica(("ada", "bob"))))
-    assert list(broken_rules(apart, graph)) == []
+    assert list(broken_plan_rules(apart, graph)) == []
     silent = replace(
         plan,
         transfers=tuple(
@@ -177,7 +182,7 @@ def test_each_replica_must_answer_all(plan: Plan, graph: Graph) -> None:
             for t in plan.transfers
         ),
     )
-    assert any("reaches the gateway as []" in one for one in broken_rules(silent, graph))
+    assert any("reaches the gateway as []" in one for one in broken_plan_rules(silent, graph))
 
 
 # Time
@@ -210,7 +215,7 @@ def some_replicas(chance: Random, devices: int) -> tuple[TimedSchedule, list[Tim
 def test_what_was_put_together_is_taken_apart_again(seed: int, devices: int) -> None:
     chance = Random(seed)
     whole, made = some_replicas(chance, devices)
-    apart = split(whole)
+    apart = split_schedule(whole)
     assert [one.steps for one, _ in apart] == [one.steps for one in made]
     assert [list(one.messages) for one, _ in apart] == [list(one.messages) for one in made]
     assert sorted(n for _, numbers in apart for n in numbers) == list(range(len(whole.messages)))
@@ -279,7 +284,7 @@ def among(*flops_per_s: float, memory_bytes: float = 4e9, bytes_per_s: float = 1
 def test_replicas_together_answer_as_many_as_each(seconds: tuple[float, ...]) -> None:
     cluster = among(*seconds)
     one = run_schedule(copies(*seconds), cluster, "d0")
-    found = stream(one, cluster, "d0", 16)
+    found = simulate_stream(one, cluster, "d0", 16)
     every = sum(1 / took for took in seconds)
     assert found.throughput_per_s == pytest.approx(every, rel=0.02) == pytest.approx(one.most_per_s, rel=0.02)
     assert found.parts == pytest.approx([1 / took / every for took in seconds], abs=0.02)
@@ -305,9 +310,9 @@ def test_so_many_are_in_flight_as_each_replica_has_room_for() -> None:
         for one in found.replicas
     )
     one = replace(found, replicas=parts)
-    assert fitting(one, cluster, {"d0": 1e9, "d1": 1e9}) == default_in_flight(cluster) == 4
-    assert fitting(one, cluster, {"d0": 25, "d1": 15}) == 3
-    assert fitting(one, cluster, {"d0": 5, "d1": 5}) == 1
+    assert fitting_in_flight(one, cluster, {"d0": 1e9, "d1": 1e9}) == default_in_flight(cluster) == 4
+    assert fitting_in_flight(one, cluster, {"d0": 25, "d1": 15}) == 3
+    assert fitting_in_flight(one, cluster, {"d0": 5, "d1": 5}) == 1
 
 
 # The strategy
@@ -317,8 +322,8 @@ def test_two_copies_of_squeezenet_answer_twice_as_many() -> None:
     graph = load_graph(light("squeezenet"))
     problem = Problem(graph, among(1e9, 1e9), "d0", "throughput", search_budget_s=1.0)
     study = Study(problem)
-    single, _, _ = choose(problem, "single", study=study)
-    made, simulation, strategy = choose(problem, "auto", study=study)
+    single, _, _ = choose_plan(problem, "single", study=study)
+    made, simulation, strategy = choose_plan(problem, "auto", study=study)
     assert [one.devices for one in made.replicas] == [("d0",), ("d1",)]
     assert made.predicted_throughput_per_s == pytest.approx(2 * single.predicted_throughput_per_s, rel=0.03)
     assert made.predicted_latency_s == pytest.approx(single.predicted_latency_s, rel=0.1)
@@ -326,21 +331,21 @@ def test_two_copies_of_squeezenet_answer_twice_as_many() -> None:
     assert all(one.between_s > 0 for one in made.replicas)
     assert simulate(made, problem.cluster, "d0", study.memo.cost).paces == made.replicas
 
-    document = summary(made, simulation, graph=graph, strategy=strategy, search_s=0.0, single=None)
+    document = plan_document(made, simulation, graph=graph, strategy=strategy, search_s=0.0, single=None)
     assert [one["devices"] for one in document["replicas"]] == [["d0"], ["d1"]]
     assert set(document["devices"]["d1"]["layers"].values()) == {"whole"}
-    assert report(made)["replicas"] == document["replicas"]
+    assert plan_report(made)["replicas"] == document["replicas"]
     page = draw(document, made, simulation, problem, strategy)
     assert "replicas: a request goes to one" in page and "d0; d1" in page
 
 
 def test_a_device_that_does_harm_is_left_out_and_a_slow_one_that_does_none_is_not() -> None:
     graph = load_graph(light("squeezenet"))
-    slow = choose(Problem(graph, among(1e9, 1e9, 4e8), "d0", "throughput"), "replicas")[0]
+    slow = choose_plan(Problem(graph, among(1e9, 1e9, 4e8), "d0", "throughput"), "replicas")[0]
     assert len(slow.replicas) == 3
-    idle = choose(Problem(graph, among(1e9, 1e9, 1e7), "d0", "throughput"), "replicas")[0]
+    idle = choose_plan(Problem(graph, among(1e9, 1e9, 1e7), "d0", "throughput"), "replicas")[0]
     assert set(idle.programs) == {"d0", "d1"}
-    far = choose(Problem(graph, among(1e9, 1e9, bytes_per_s=1e4), "d0", "throughput"), "replicas")[0]
+    far = choose_plan(Problem(graph, among(1e9, 1e9, bytes_per_s=1e4), "d0", "throughput"), "replicas")[0]
     assert set(far.programs) == {"d0"}
 
 
@@ -365,17 +370,19 @@ def test_those_that_have_room_are_replicas_by_themselves_beside_groups() -> None
     devices = tuple(
         replace(d, memory_bytes=room * weights) for d, room in zip(cluster.devices, rooms, strict=True)
     )
-    made, _, _ = choose(Problem(graph, replace(cluster, devices=devices), "d0", "throughput"), "replicas")
+    made, _, _ = choose_plan(
+        Problem(graph, replace(cluster, devices=devices), "d0", "throughput"), "replicas"
+    )
     assert {frozenset(one.devices) for one in made.replicas} == {
         frozenset(("d0",)),
         frozenset(("d1",)),
         frozenset(("d2", "d3", "d4")),
     }
-    assert list(broken_rules(made, graph)) == []
+    assert list(broken_plan_rules(made, graph)) == []
 
 
 def test_for_one_request_there_is_one_copy() -> None:
     graph = load_graph(light("squeezenet"))
-    made, _, _ = choose(Problem(graph, among(1e9, 1e9), "d0"), "replicas")
+    made, _, _ = choose_plan(Problem(graph, among(1e9, 1e9), "d0"), "replicas")
     assert len(made.programs) == 1 and made.replicas == ()
     assert "Several copies would make no request faster." in made.why

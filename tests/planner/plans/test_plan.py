@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from edgepart.planner.errors import FrameError
 from edgepart.planner.lowering.lower import make_plan
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.plans.plan import Plan, for_device, from_bytes, to_bytes
+from edgepart.planner.plans.plan import Plan, plan_for_device, plan_from_bytes, plan_to_bytes
 from tests.planner.lowering.test_lower import chain_model
 from tests.planner.random_plans import NAMES, problem_of, rows
 
@@ -29,9 +29,9 @@ def made() -> Plan:
 
 
 def test_there_and_back(plan: Plan) -> None:
-    again = from_bytes(to_bytes(plan))
+    again = plan_from_bytes(plan_to_bytes(plan))
     assert again == plan
-    assert to_bytes(again) == to_bytes(plan)
+    assert plan_to_bytes(again) == plan_to_bytes(plan)
 
 
 def test_equal_plans_have_one_digest_and_others_another(plan: Plan) -> None:
@@ -42,17 +42,17 @@ def test_equal_plans_have_one_digest_and_others_another(plan: Plan) -> None:
 
 
 def test_for_one_device_the_others_lose_their_models(plan: Plan) -> None:
-    light = for_device(plan, "bob")
+    light = plan_for_device(plan, "bob")
     assert light.programs["bob"] == plan.programs["bob"]
     assert all(p.segments == () for name, p in light.programs.items() if name != "bob")
-    assert from_bytes(to_bytes(light)) == light
-    assert len(to_bytes(light)) < len(to_bytes(plan))
+    assert plan_from_bytes(plan_to_bytes(light)) == light
+    assert len(plan_to_bytes(light)) < len(plan_to_bytes(plan))
 
 
 @given(st.binary(max_size=200))
 def test_random_bytes_are_no_plan(data: bytes) -> None:
     with pytest.raises(FrameError, match="not a plan"):
-        from_bytes(data)
+        plan_from_bytes(data)
 
 
 documents: st.SearchStrategy[Any] = st.recursive(
@@ -64,7 +64,7 @@ documents: st.SearchStrategy[Any] = st.recursive(
 
 @given(st.data())
 def test_a_plan_with_one_field_spoilt_is_refused_or_still_a_plan(data: st.DataObject) -> None:
-    document = msgpack.unpackb(to_bytes(made()))
+    document = msgpack.unpackb(plan_to_bytes(made()))
     place = document
     while isinstance(place, dict | list) and len(place):
         keys = list(place) if isinstance(place, dict) else list(range(len(place)))
@@ -74,8 +74,8 @@ def test_a_plan_with_one_field_spoilt_is_refused_or_still_a_plan(data: st.DataOb
             break
         place = place[key]
     try:
-        plan = from_bytes(msgpack.packb(document))
-        assert from_bytes(to_bytes(plan)) == plan
+        plan = plan_from_bytes(msgpack.packb(document))
+        assert plan_from_bytes(plan_to_bytes(plan)) == plan
     except FrameError as error:
         assert "not a plan" in str(error)
 
@@ -83,24 +83,24 @@ def test_a_plan_with_one_field_spoilt_is_refused_or_still_a_plan(data: st.DataOb
 @pytest.mark.parametrize("field", ["model_digest", "strategy", "why", "predicted_latency_s", "transfers"])
 @pytest.mark.parametrize("value", [None, [["x"]], {"a": 1}])
 def test_a_field_of_another_type_is_refused(plan: Plan, field: str, value: Any) -> None:
-    document = msgpack.unpackb(to_bytes(plan)) | {field: value}
+    document = msgpack.unpackb(plan_to_bytes(plan)) | {field: value}
     with pytest.raises(FrameError, match="not a plan"):
-        from_bytes(msgpack.packb(document))
+        plan_from_bytes(msgpack.packb(document))
 
 
 def test_a_wrong_type_deep_inside_is_refused(plan: Plan) -> None:
-    document = msgpack.unpackb(to_bytes(plan))
+    document = msgpack.unpackb(plan_to_bytes(plan))
     document["programs"][0]["segments"][0]["inputs"][0]["piece"]["region"][2] = ["a", "b"]
     with pytest.raises(FrameError, match=r"Interval\.start"):
-        from_bytes(msgpack.packb(document))
-    document = msgpack.unpackb(to_bytes(plan))
+        plan_from_bytes(msgpack.packb(document))
+    document = msgpack.unpackb(plan_to_bytes(plan))
     document["inputs"][0]["shape"] = ["a"]
     with pytest.raises(FrameError, match=r"ValueInfo\.shape"):
-        from_bytes(msgpack.packb(document))
+        plan_from_bytes(msgpack.packb(document))
 
 
 def test_truncated_and_trailing_bytes_are_refused(plan: Plan) -> None:
-    data = to_bytes(plan)
+    data = plan_to_bytes(plan)
     for spoilt in (data[:-1], data[: len(data) // 2], data + b"\0", b""):
         with pytest.raises(FrameError):
-            from_bytes(spoilt)
+            plan_from_bytes(spoilt)

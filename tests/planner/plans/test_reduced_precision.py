@@ -14,19 +14,19 @@ from edgepart.planner.layerwise.configurations import make_space
 from edgepart.planner.layerwise.time_costs import TimeCosts
 from edgepart.planner.lowering.lower import Lowering
 from edgepart.planner.model.graph import Tensor
-from edgepart.planner.planner import choose
-from edgepart.planner.plans.check import broken_rules
-from edgepart.planner.plans.plan import GATEWAY, Plan, from_bytes, to_bytes
+from edgepart.planner.planner import choose_plan
+from edgepart.planner.plans.check import broken_plan_rules
+from edgepart.planner.plans.plan import GATEWAY, Plan, plan_from_bytes, plan_to_bytes
 from edgepart.planner.plans.reduced_precision import (
     EXACT,
     FLOAT16,
     INT8,
     KINDS,
-    LEAST_BYTES,
-    checked,
-    least_share,
-    travelling_bytes,
-    travels_as,
+    SMALLEST_ROUNDED_BYTES,
+    check_kind,
+    rounded_dtype,
+    smallest_share,
+    transfer_bytes,
     wire_bytes,
 )
 from edgepart.planner.plans.timeline import Compute
@@ -34,7 +34,7 @@ from edgepart.planner.region import Region
 from edgepart.planner.search.lower_bound import lower_bound_s
 from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.study import Study
-from edgepart.planner.simulation.latency import schedule_of
+from edgepart.planner.simulation.latency import timed_schedule
 from tests.planner.cost.test_chain_cost import drawn, studied
 
 FLOATS = Tensor("x", (1, 64, 8, 56), "float", 4)
@@ -55,17 +55,17 @@ ENDS = ("a", "b")
     ],
 )
 def test_what_is_rounded(tensor: Tensor, region: Region, ends: tuple[str, str], wanted: str) -> None:
-    assert travels_as(tensor, region, ends, INT8) == wanted
-    assert travels_as(tensor, region, ends, EXACT) == EXACT
+    assert rounded_dtype(tensor, region, ends, INT8) == wanted
+    assert rounded_dtype(tensor, region, ends, EXACT) == EXACT
 
 
 @given(st.lists(st.integers(0, 70), max_size=5).map(tuple), st.sampled_from(KINDS))
 def test_a_piece_never_travels_with_more_bytes_than_it_has(shape: tuple[int, ...], kind: str) -> None:
     tensor = replace(FLOATS, shape=shape)
-    nbytes = travelling_bytes(tensor, tensor.region, ENDS, kind)
-    assert tensor.nbytes * least_share(tensor, kind) <= nbytes <= tensor.nbytes
-    if kind != EXACT and travels_as(tensor, tensor.region, ENDS, kind) != EXACT:
-        assert nbytes == wire_bytes(kind, shape) and tensor.nbytes >= LEAST_BYTES
+    nbytes = transfer_bytes(tensor, tensor.region, ENDS, kind)
+    assert tensor.nbytes * smallest_share(tensor, kind) <= nbytes <= tensor.nbytes
+    if kind != EXACT and rounded_dtype(tensor, tensor.region, ENDS, kind) != EXACT:
+        assert nbytes == wire_bytes(kind, shape) and tensor.nbytes >= SMALLEST_ROUNDED_BYTES
 
 
 @cache
@@ -83,7 +83,7 @@ def test_whoever_predicts_knows_what_travels(kind: str, data: st.DataObject) -> 
     lowering = Lowering(study.memo.problem, study.memo.cost, study.memo.coarse.accesses)
     outline, _ = lowering.outline(strategy)
     plan = lowering.plan(strategy, sketch=True)
-    twin = schedule_of(plan, study.memo.cost)
+    twin = timed_schedule(plan, study.memo.cost)
     assert outline.messages == twin.messages
     for device, steps in twin.steps.items():
         took = [one.seconds for one in outline.steps[device] if isinstance(one, Compute)]
@@ -97,7 +97,7 @@ def test_whoever_predicts_knows_what_travels(kind: str, data: st.DataObject) -> 
 
 @cache
 def chosen(kind: str) -> Plan:
-    return choose(rounding(kind).memo.problem, "modnn", study=rounding(kind))[0]
+    return choose_plan(rounding(kind).memo.problem, "modnn", study=rounding(kind))[0]
 
 
 def test_the_same_division_sends_less_and_says_so() -> None:
@@ -107,8 +107,10 @@ def test_the_same_division_sends_less_and_says_so() -> None:
     )
     for plan, kind in ((half, FLOAT16), (eighth, INT8)):
         assert plan.rounded_to == kind and f"rounded to {kind}" in plan.why
-        assert list(broken_rules(plan)) == [] and to_bytes(from_bytes(to_bytes(plan))) == to_bytes(plan)
-        assert from_bytes(to_bytes(plan)) == plan
+        assert list(broken_plan_rules(plan)) == [] and plan_to_bytes(
+            plan_from_bytes(plan_to_bytes(plan))
+        ) == plan_to_bytes(plan)
+        assert plan_from_bytes(plan_to_bytes(plan)) == plan
     sent = [sum(t.nbytes for t in p.transfers if t.source and t.target) for p in (exact, half, eighth)]
     assert sent[1] < 0.6 * sent[0] and sent[2] < 0.4 * sent[0]
 
@@ -132,10 +134,10 @@ def sum_s(memo: Memo) -> float:
 def test_plans_that_round_what_is_not_there_are_refused(broken: tuple[str, ...]) -> None:
     plan = chosen(EXACT)
     inner = next(t for t in plan.transfers if t.source and t.target and len(t.pieces) == 1)
-    assert list(broken_rules(with_dtypes(plan, inner.number, ("float16",)))) == []
-    assert list(broken_rules(with_dtypes(plan, inner.number, broken)))
+    assert list(broken_plan_rules(with_dtypes(plan, inner.number, ("float16",)))) == []
+    assert list(broken_plan_rules(with_dtypes(plan, inner.number, broken)))
     outer = next(t for t in plan.transfers if not t.source and len(t.pieces) == 1)
-    assert list(broken_rules(with_dtypes(plan, outer.number, ("float16",))))
+    assert list(broken_plan_rules(with_dtypes(plan, outer.number, ("float16",))))
 
 
 def with_dtypes(plan: Plan, number: int, dtypes: tuple[str, ...]) -> Plan:
@@ -146,10 +148,10 @@ def with_dtypes(plan: Plan, number: int, dtypes: tuple[str, ...]) -> Plan:
 def test_a_plan_that_says_it_in_other_words_is_none() -> None:
     plan = with_dtypes(chosen(EXACT), 0, (3,))  # type: ignore[arg-type]
     with pytest.raises(FrameError):
-        from_bytes(to_bytes(plan))
+        plan_from_bytes(plan_to_bytes(plan))
 
 
 def test_only_what_there_is_can_be_asked_for() -> None:
-    assert [checked(kind, "--transfer-dtype") for kind in KINDS] == list(KINDS)
+    assert [check_kind(kind, "--transfer-dtype") for kind in KINDS] == list(KINDS)
     with pytest.raises(UsageError, match="float32, float16, int8"):
-        checked("int4", "--transfer-dtype")
+        check_kind("int4", "--transfer-dtype")

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.planner import choose
-from edgepart.planner.plans.check import broken_rules
+from edgepart.planner.planner import choose_plan
+from edgepart.planner.plans.check import broken_plan_rules
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.bbgrap import divide_along
 from edgepart.planner.strategies.registry import strategies
@@ -31,7 +31,7 @@ def cluster(*flops_per_s: float, link: Link = FAST, memory_bytes: float = 4e9) -
 
 def why(among: Cluster, strategy: str = "auto", objective: str = "latency", budget_s: float = 10.0) -> str:
     problem = Problem(GRAPH, among, "d0", objective, search_budget_s=budget_s)
-    return choose(problem, strategy)[0].why
+    return choose_plan(problem, strategy)[0].why
 
 
 def test_one_device_is_bound_by_its_computing_and_another_would_help() -> None:
@@ -53,7 +53,7 @@ def test_a_plan_that_waits_for_data_names_the_link_and_gains_by_a_faster_one() -
     assert re.search(r"moving data between d0 and d1 takes \d\d% of the time", said)
     gained = re.search(r"With a network twice as fast it would take ([\d.]+) ms", said)
     assert gained
-    faster, _, _ = choose(Problem(GRAPH, among.faster(2.0), "d0"), "bbgrap")
+    faster, _, _ = choose_plan(Problem(GRAPH, among.faster(2.0), "d0"), "bbgrap")
     assert float(gained[1]) == pytest.approx(faster.predicted_latency_s * 1e3, rel=0.02)
 
 
@@ -97,7 +97,7 @@ def test_a_device_may_have_any_name() -> None:
         replace(device, name="one more" + "!" * n) for n, device in enumerate(cluster(1e7, 1e7).devices)
     )
     problem = Problem(GRAPH, Cluster(devices, {}, FAST), "one more")
-    assert "one more device like one more it would take" in choose(problem)[0].why
+    assert "one more device like one more it would take" in choose_plan(problem)[0].why
 
 
 def test_what_there_is_no_budget_for_is_left_out() -> None:
@@ -125,6 +125,6 @@ def test_whatever_the_cluster_there_is_a_sound_plan_and_a_reason(
 ) -> None:
     among = cluster(*speeds, link=Link(bytes_per_s, latency_s))
     problem = Problem(GRAPH, among, "d0", objective, search_budget_s=0.5)
-    plan, _, _ = choose(problem, strategy)
-    assert not list(broken_rules(plan))
+    plan, _, _ = choose_plan(problem, strategy)
+    assert not list(broken_plan_rules(plan))
     assert "of the time" in plan.why

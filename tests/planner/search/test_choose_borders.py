@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from edgepart.planner.layout.strategy import Problem, Strategy
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.planner import best_strategy, choose
+from edgepart.planner.planner import best_strategy, choose_plan
 from edgepart.planner.report.sentences import as_sentence
 from edgepart.planner.search import checkpoint, choose_borders
 from edgepart.planner.search.choose_borders import WHY, send_borders_first
@@ -67,7 +67,7 @@ def test_putting_steps_together_is_lowering_anew(model: str, devices: int) -> No
 
 def test_auto_sends_borders_first_and_says_so() -> None:
     study = study_of("resnet50", 4)
-    made, simulation, strategy = choose(study.memo.problem, study=study)
+    made, simulation, strategy = choose_plan(study.memo.problem, study=study)
     assert strategy.early and as_sentence(WHY) in made.why
     assert simulation.latency_s < 0.97 * study.scorer.forecast(replace(strategy, early=frozenset())).latency_s
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from edgepart.planner.devices.cluster import Cluster, Link
 from edgepart.planner.layout.strategy import Layout, Problem, Strategy, deal_to_replicas
-from edgepart.planner.planner import best_strategy, choose
+from edgepart.planner.planner import best_strategy, choose_plan
 from edgepart.planner.region import span
 from edgepart.planner.report.sentences import as_sentence
 from edgepart.planner.search import checkpoint, choose_detours
@@ -94,7 +94,7 @@ def test_auto_goes_around_and_says_so() -> None:
     """With one link a fiftieth of the others, it is about as quick as without."""
     link = Link(1.25e7, 2e-4)
     study = study_of("resnet50", linked(4, link, Link(2.5e5, 2e-4)))
-    made, simulation, strategy = choose(study.memo.problem, study=study)
+    made, simulation, strategy = choose_plan(study.memo.problem, study=study)
     assert strategy.detours and as_sentence(WHY) in made.why
     even = study_of("resnet50", linked(4, link))
     assert simulation.latency_s < 1.1 * even.scorer.score(best_strategy(even.memo.problem, "auto", even))

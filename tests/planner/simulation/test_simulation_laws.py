@@ -14,8 +14,8 @@ from edgepart.planner.devices.cluster import Cluster
 from edgepart.planner.plans.plan import GATEWAY, Send
 from edgepart.planner.plans.timeline import Compute, TimedSchedule, critical_path
 from edgepart.planner.simulation.latency import run_schedule
-from edgepart.planner.simulation.network import local_s
-from edgepart.planner.simulation.throughput import run_requests, stream
+from edgepart.planner.simulation.network import local_transfer_s
+from edgepart.planner.simulation.throughput import run_requests, simulate_stream
 from tests.planner.simulation.plain_simulation import Twin
 from tests.planner.simulation.random_schedules import a_chain, a_cluster, a_schedule, a_star
 
@@ -75,7 +75,7 @@ def test_many_requests_need_the_busiest_part_as_often(
     assert many.answers_s[-1] >= (1 - 1e-9) * requests / one.most_per_s
     assert many.answers_s[0] >= (1 - 1e-9) * longest_way(schedule, partial(alone_s, schedule, cluster))
     assert max(many.most_present.values()) <= min(flying, requests)
-    assert stream(one, cluster, "d0", flying).throughput_per_s <= one.most_per_s
+    assert simulate_stream(one, cluster, "d0", flying).throughput_per_s <= one.most_per_s
 
 
 @given(SEEDS, COUNTS, st.floats(1, 20), st.booleans())
@@ -116,6 +116,6 @@ def alone_s(schedule: TimedSchedule, cluster: Cluster, number: int) -> float:
     message = schedule.messages[number]
     source, target = message.source or "d0", message.target or "d0"
     if source == target:
-        return local_s(message.nbytes)
+        return local_transfer_s(message.nbytes)
     link = cluster.link(source, target)
     return 2 * link.message_s + link.latency_s + message.nbytes / link.bytes_per_s

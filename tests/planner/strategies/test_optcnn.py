@@ -20,7 +20,7 @@ from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole
 from edgepart.planner.layout.strategy import Problem, Strategy
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.planner import choose
+from edgepart.planner.planner import choose_plan
 from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.optcnn import describe_choice, explain_choices, solve
@@ -180,7 +180,7 @@ def test_an_axis_that_is_not_there_is_refused() -> None:
 
 
 def assert_same(source: bytes, graph: Graph, asked: Study, name: str = "optcnn") -> None:
-    made, _, _ = choose(asked.memo.problem, name, "m", study=asked)
+    made, _, _ = choose_plan(asked.memo.problem, name, "m", study=asked)
     inputs = sample_inputs(graph, 3)
     whole, parts = run_alone(source, inputs), LocalRun(made, graph).run(inputs)
     for output, value in whole.items():

@@ -23,7 +23,7 @@ from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.lowering.lower import make_plan
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.planner import choose
+from edgepart.planner.planner import choose_plan
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies import out_of_memory
 from edgepart.planner.strategies.out_of_memory import candidates, weights_of
@@ -95,8 +95,8 @@ def test_auto_fits_where_no_device_does(model: tuple[bytes, Graph]) -> None:
     total = weights_of(Study(Problem(graph, cluster(1e9), "d0")).memo).total
     among = cluster(*[0.7 * total + 1e6] * 3)
     with pytest.raises(Infeasible):
-        choose(Problem(graph, among, "d0", search_budget_s=0.5), "single")
-    plan, simulation, _ = choose(Problem(graph, among, "d0", search_budget_s=0.5), "auto")
+        choose_plan(Problem(graph, among, "d0", search_budget_s=0.5), "single")
+    plan, simulation, _ = choose_plan(Problem(graph, among, "d0", search_budget_s=0.5), "auto")
     assert len(plan.programs) > 1
     for device in among.devices:
         assert simulation.peak_memory_bytes.get(device.name, 0) <= device.memory_bytes
@@ -116,7 +116,7 @@ def test_what_would_do_does(model: tuple[bytes, Graph], sizes: tuple[float, ...]
     among = cluster(*sizes)
     problem = Problem(graph, among, "d0", search_budget_s=0.5)
     with pytest.raises(Infeasible) as caught:
-        choose(problem, "auto")
+        choose_plan(problem, "auto")
     said = {
         name: int(lack.replace(",", ""))
         for name, lack in re.findall(r"(d\d) lacks ([\d,]+)", str(caught.value))
@@ -128,7 +128,7 @@ def test_what_would_do_does(model: tuple[bytes, Graph], sizes: tuple[float, ...]
             replace(device, flops_per_s=factor * device.flops_per_s)
             for device, factor in zip(made.devices, factors, strict=True)
         )
-        plan, _, _ = choose(replace(problem, cluster=replace(made, devices=tuple(devices))), "auto")
+        plan, _, _ = choose_plan(replace(problem, cluster=replace(made, devices=tuple(devices))), "auto")
         for device in made.devices:
             if device.name in plan.programs:
                 assert plan.programs[device.name].peak_memory_bytes <= device.memory_bytes
@@ -138,7 +138,7 @@ def test_the_least_is_near_what_it_must_be() -> None:
     """Ten equal layers on five equal devices: two for each."""
     graph = load_graph(MODELS["chain"].SerializeToString())
     with pytest.raises(Infeasible) as caught:
-        choose(Problem(graph, cluster(*[1.5e6] * 5), "d0", search_budget_s=0.5), "auto")
+        choose_plan(Problem(graph, cluster(*[1.5e6] * 5), "d0", search_budget_s=0.5), "auto")
     each = 2 * (512 * 512 + 512) * 4
     most = max(1.5e6 + lack for lack in caught.value.short_bytes.values())
     assert each < most < each + 1.5e6  # a third layer's place is what making a session takes
@@ -148,7 +148,7 @@ def test_a_limit_for_a_deployment_counts_like_a_device() -> None:
     graph = load_graph(MODELS["chain"].SerializeToString())
     limits = {f"d{n}": 5e6 for n in range(3)}
     problem = Problem(graph, cluster(*[1e9] * 3), "d0", memory_limit_bytes=limits, search_budget_s=0.5)
-    plan, simulation, _ = choose(problem, "auto")
+    plan, simulation, _ = choose_plan(problem, "auto")
     assert len(plan.programs) == 3
     assert max(simulation.peak_memory_bytes.values()) <= 5e6
 

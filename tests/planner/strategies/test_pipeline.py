@@ -10,12 +10,17 @@ from onnx import TensorProto, helper, numpy_helper
 from edgepart.planner.devices.cluster import Cluster, Device, Link
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.planner import choose
+from edgepart.planner.planner import choose_plan
 from edgepart.planner.plans.plan import GATEWAY, Receive, Send
 from edgepart.planner.plans.timeline import Compute, MessageTimes, TimedSchedule
 from edgepart.planner.search.study import Study
-from edgepart.planner.simulation.latency import run_schedule, schedule_of, simulate
-from edgepart.planner.simulation.throughput import default_in_flight, fitting, run_requests, stream
+from edgepart.planner.simulation.latency import run_schedule, simulate, timed_schedule
+from edgepart.planner.simulation.throughput import (
+    default_in_flight,
+    fitting_in_flight,
+    run_requests,
+    simulate_stream,
+)
 from edgepart.planner.strategies.pipeline import place_in_stages
 from tests.planner.simulation.random_schedules import Steps
 
@@ -40,7 +45,7 @@ def two_stages() -> TimedSchedule:
 def test_stages_work_on_different_requests_at_the_same_time() -> None:
     among = cluster(1.0, 1.0)
     one = run_schedule(two_stages(), among, "d0")
-    found = stream(one, among, "d0", 3)
+    found = simulate_stream(one, among, "d0", 3)
     assert one.latency_s == pytest.approx(5.0, abs=1e-3)
     assert found.throughput_per_s == pytest.approx(1 / 3, rel=1e-3) == pytest.approx(one.most_per_s, rel=1e-3)
     assert found.most_present == {"d0": 3, "d1": 3}  # The second is slower: they wait for it.
@@ -58,9 +63,9 @@ def test_squeezenet_in_stages_answers_almost_as_many_as_its_devices_could() -> N
     graph = load_graph(light("squeezenet"))
     for speeds in ((1e9, 1e9), (2e9, 1e9, 0.5e9)):
         problem = Problem(graph, cluster(*speeds), "d0", "throughput", search_budget_s=1.0)
-        made, _, _ = choose(problem, "pipeline")
-        alone, _, _ = choose(problem, "single")
-        best, _, _ = choose(problem, "auto")
+        made, _, _ = choose_plan(problem, "pipeline")
+        alone, _, _ = choose_plan(problem, "single")
+        best, _, _ = choose_plan(problem, "auto")
         times = made.predicted_throughput_per_s / alone.predicted_throughput_per_s
         assert 0.8 * sum(speeds) / speeds[0] < times <= sum(speeds) / speeds[0] * 1.001
         assert best.predicted_throughput_per_s >= made.predicted_throughput_per_s
@@ -80,25 +85,25 @@ def test_stages_follow_the_devices_memory() -> None:
 def test_so_many_requests_are_in_flight_as_fit() -> None:
     graph = load_graph(light("squeezenet"))
     among = cluster(1e9, 1e9)
-    made, _, _ = choose(Problem(graph, among, "d0"), "single")
+    made, _, _ = choose_plan(Problem(graph, among, "d0"), "single")
     found = simulate(made, among, "d0")
     (device,) = made.programs
     each = found.request_bytes[device]
     roomy, tight = {device: 4e9}, {device: found.kept_bytes[device] + 2.5 * each}
-    assert fitting(found, among, roomy) == default_in_flight(among) == 4
-    assert fitting(found, among, tight) == 2
-    assert fitting(found, among, {device: 0.0}) == 1
-    many = stream(found, among, "d0", 2)
+    assert fitting_in_flight(found, among, roomy) == default_in_flight(among) == 4
+    assert fitting_in_flight(found, among, tight) == 2
+    assert fitting_in_flight(found, among, {device: 0.0}) == 1
+    many = simulate_stream(found, among, "d0", 2)
     assert many.peak_memory_bytes[device] <= tight[device]
     most = max(found.peak_memory_bytes[device], found.kept_bytes[device] + 2 * each)
     assert many.peak_memory_bytes[device] == most
-    assert schedule_of(made).steps.keys() == {device}
+    assert timed_schedule(made).steps.keys() == {device}
 
 
 def test_long_plans_are_simulated_with_fewer_requests() -> None:
     steps: Steps = {"d0": [Receive(0), *[Compute(1e-3, "x")] * 30_000, Send(1)]}
     schedule = TimedSchedule(steps, [MessageTimes(GATEWAY, "d0", 0), MessageTimes("d0", GATEWAY, 0)])
-    found = stream(run_schedule(schedule, cluster(1.0), "d0"), cluster(1.0), "d0", 16)
+    found = simulate_stream(run_schedule(schedule, cluster(1.0), "d0"), cluster(1.0), "d0", 16)
     assert len(found.answers_s) <= 4 and found.throughput_per_s == pytest.approx(1 / 30, rel=1e-3)
 
 
@@ -127,7 +132,7 @@ def test_a_model_whose_tensors_have_no_shape_before_the_run_is_weighed_as_any_ot
         [numpy_helper.from_array(np.array([0]), "axis")],
     )
     model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    plan, *_ = choose(
+    plan, *_ = choose_plan(
         Problem(load_graph(model.SerializeToString()), cluster(1e9, 1e9), "d0"), "pipeline", "0" * 64
     )
     assert set(plan.programs) <= {"d0", "d1"}

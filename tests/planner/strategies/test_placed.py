@@ -18,7 +18,7 @@ from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.placing.engine import ortools
 from edgepart.planner.placing.engine.dispatch import dispatch
-from edgepart.planner.planner import best_strategy, choose, compare
+from edgepart.planner.planner import best_strategy, choose_plan, compare
 from edgepart.planner.search import checkpoint
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.model_workload import (
@@ -100,7 +100,7 @@ def test_a_placement_is_a_whole_layer_each_in_the_order_of_its_schedule() -> Non
 @pytest.mark.parametrize("model", [branches(), looped()], ids=["branches", "looped"])
 def test_placed_models_give_the_same_answer(model: bytes, name: str) -> None:
     study = study_of(model)
-    made, _, strategy = choose(study.memo.problem, name, "m", study=study)
+    made, _, strategy = choose_plan(study.memo.problem, name, "m", study=study)
     assert strategy.name == name and "whole on one device" in made.why
     inputs = sample_inputs(study.memo.graph, 3)
     whole, parts = run_alone(model, inputs), LocalRun(made, study.memo.graph).run(inputs)
@@ -126,7 +126,7 @@ def test_auto_places_some_of_a_model_and_splits_the_rest() -> None:
     """Two Loops that nothing can be split of run at the same time, convolutions before and after them on both devices."""
     among = Cluster(tuple(Device(n, "k", 2e7, 5e6, 4e9) for n in "ab"), {}, SLOW.default_link)
     study = study_of(forked(), among, search_budget_s=5.0)
-    made, _, strategy = choose(study.memo.problem, "auto", "m", study=study)
+    made, _, strategy = choose_plan(study.memo.problem, "auto", "m", study=study)
     of = {op.name: layer.number for layer in study.memo.layers for op in layer.operators}
     choices = study.candidates.choices_of(strategy)
     loops = [choices[of[name]] for name in ("loop0", "loop1")]

@@ -17,7 +17,7 @@ from edgepart.planner.layout.strategy import Problem, Sync
 from edgepart.planner.lowering.lower import make_plan
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.planner import best_strategy, choose, compare
+from edgepart.planner.planner import best_strategy, choose_plan, compare
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.auto import budget, teams
 from edgepart.planner.strategies.registry import MODULES, strategies
@@ -46,7 +46,7 @@ def assert_same_answer(
     model: bytes | Path, graph: Graph, name: str, axis: str | None, among: Cluster
 ) -> None:
     problem = Problem(graph, among, "d0", axis=axis, search_budget_s=1.0)
-    made, _, _ = choose(problem, name, "m")
+    made, _, _ = choose_plan(problem, name, "m")
     inputs = sample_inputs(graph, 3)
     whole, parts = run_alone(model, inputs), LocalRun(made, graph).run(inputs)
     assert set(parts) == set(whole)
@@ -84,7 +84,7 @@ def test_auto_is_at_least_as_good_as_everything_else(squeezenet: tuple[Path, Gra
 
 def test_slow_links_leave_the_model_whole(squeezenet: tuple[Path, Graph]) -> None:
     far = cluster(1e9, 1e9, link=Link(1e4, 0.5))
-    made, simulation, _ = choose(Problem(squeezenet[1], far, "d0", search_budget_s=1.0))
+    made, simulation, _ = choose_plan(Problem(squeezenet[1], far, "d0", search_budget_s=1.0))
     assert set(made.programs) == {"d0"} and set(simulation.compute_s) == {"d0"}
     assert "loses more to its links" in made.why
 
@@ -100,7 +100,7 @@ def test_equal_slow_devices_on_fast_links_almost_double() -> None:
 
 def test_no_segment_is_handed_dequantised_values() -> None:
     graph = load_graph(quantised())
-    made, _, _ = choose(Problem(graph, cluster(3e6, 2e6, 1e6), "d0", axis="height"), "bbgrap", "m")
+    made, _, _ = choose_plan(Problem(graph, cluster(3e6, 2e6, 1e6), "d0", axis="height"), "bbgrap", "m")
     ports = {p.piece.tensor for one in made.programs.values() for s in one.segments for p in s.inputs}
     assert len(made.programs) == 3
     assert {graph.tensors[name].dtype for name in ports - set(graph.inputs)} == {"uint8"}
@@ -114,7 +114,7 @@ def choose_sketch(problem: Problem) -> float:
 def test_a_plan_predicts_what_its_sketch_did(squeezenet: tuple[Path, Graph]) -> None:
     problem = Problem(squeezenet[1], UNEQUAL, "d0")
     study = Study(problem)
-    made, simulation, strategy = choose(problem, "bbgrap", study=study)
+    made, simulation, strategy = choose_plan(problem, "bbgrap", study=study)
     assert simulation.latency_s == pytest.approx(study.scorer.forecast(strategy).latency_s)
     assert made.predicted_latency_s == simulation.latency_s
 
@@ -133,19 +133,19 @@ def test_memory_is_a_hard_limit_and_several_devices_can_be_enough() -> None:
     weights = sum(constant.nbytes for constant in graph.constants.values())
     each = cluster(1e9, 1e9, 1e9, memory_bytes=0.75 * weights)
     with pytest.raises(Infeasible, match="lacks") as caught:
-        choose(Problem(graph, each, "d0"), "single")
+        choose_plan(Problem(graph, each, "d0"), "single")
     assert sum(caught.value.short_bytes.values()) > 0
-    made, simulation, _ = choose(Problem(graph, each, "d0"), "auto")
+    made, simulation, _ = choose_plan(Problem(graph, each, "d0"), "auto")
     assert len(made.programs) > 1
     assert max(simulation.peak_memory_bytes.values()) <= 0.75 * weights
     limited = Problem(graph, cluster(1e9, 1e9), "d0", memory_limit_bytes={"d0": 1000.0, "d1": 1000.0})
     with pytest.raises(Infeasible) as caught:
-        choose(limited, "auto")
+        choose_plan(limited, "auto")
     assert set(caught.value.short_bytes) <= {"d0", "d1"}
 
 
 def test_what_cannot_be_split_as_asked_is_said(squeezenet: tuple[Path, Graph]) -> None:
-    made, _, _ = choose(Problem(squeezenet[1], UNEQUAL, "d0", axis="batch"), "bbgrap")
+    made, _, _ = choose_plan(Problem(squeezenet[1], UNEQUAL, "d0", axis="batch"), "bbgrap")
     assert "No layer can be split along batch" in made.why and len(made.programs) == 1
 
 
@@ -164,13 +164,13 @@ def test_wrong_wishes_are_refused(
 ) -> None:
     problem = replace(Problem(squeezenet[1], UNEQUAL, "d0"), **change)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=message):
-        choose(problem, name)
+        choose_plan(problem, name)
 
 
 def test_throughput_is_an_objective_of_its_own(squeezenet: tuple[Path, Graph]) -> None:
     among, graph = cluster(1e9, 1e9, link=Link(2e7, 1e-2)), squeezenet[1]
     found = {
-        objective: choose(Problem(graph, among, "d0", objective, search_budget_s=2.0))[0]
+        objective: choose_plan(Problem(graph, among, "d0", objective, search_budget_s=2.0))[0]
         for objective in ("latency", "throughput")
     }
     assert found["throughput"].predicted_throughput_per_s > found["latency"].predicted_throughput_per_s

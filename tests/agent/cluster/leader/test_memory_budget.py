@@ -36,12 +36,12 @@ from edgepart.agent.wire.control import (
 from edgepart.agent.wire.inference import DeployOptions, Epoch
 from edgepart.planner.devices import cluster
 from edgepart.planner.devices.cluster import Device
-from edgepart.planner.plans.plan import Plan, to_bytes
+from edgepart.planner.plans.plan import Plan, plan_to_bytes
 
 VERSION = Version(1, "a")
 MEMORY = 1000.0
 CARD = Card("a", write_card(MeasuredDevice(Device("pi", "k", 1e9, 1e9, MEMORY))))
-PLAN = to_bytes(Plan("m", "auto", {}, (), (), ()))
+PLAN = plan_to_bytes(Plan("m", "auto", {}, (), (), ()))
 
 
 def deployment(name: str) -> Deployment:

@@ -23,7 +23,7 @@ from edgepart.agent.cluster.state.bindings import (
 )
 from edgepart.agent.wire.control import Version
 from edgepart.planner.errors import FrameError, RequestError, UsageError
-from edgepart.planner.plans.plan import Plan, ValueInfo, from_bytes, to_bytes
+from edgepart.planner.plans.plan import Plan, ValueInfo, plan_from_bytes, plan_to_bytes
 
 VERSION = Version(1, "a")
 TEXT = ValueInfo("text", "int64", (1, 1), ("batch", "length"))
@@ -99,11 +99,11 @@ def test_a_variants_name_is_no_users_and_everywhere_the_same() -> None:
 
 def test_free_dimensions_travel_with_the_plan() -> None:
     plan = Plan("m", "single", {}, (), ALL, (replace(FIXED, free=("",)),))
-    data = to_bytes(plan)
-    assert from_bytes(data) == plan
+    data = plan_to_bytes(plan)
+    assert plan_from_bytes(data) == plan
     assert [info.open_shape for info in plan.inputs] == [(-1, -1), (-1, -1), (-1, 3, -1, -1), (4,)]
     assert plan.outputs[0].open_shape == (-1,)
     free: Any
     for free in (("a",), ("a", 3)):
         with pytest.raises(FrameError):
-            from_bytes(to_bytes(replace(plan, inputs=(replace(TEXT, free=free),))))
+            plan_from_bytes(plan_to_bytes(replace(plan, inputs=(replace(TEXT, free=free),))))

@@ -20,7 +20,7 @@ from edgepart.agent.cluster.state.drift import (
 )
 from edgepart.agent.wire.control import MOST_DRIFT, Drift
 from edgepart.planner.cost.cost import Cost
-from edgepart.planner.devices.cluster import Cluster, Device, from_json, to_json
+from edgepart.planner.devices.cluster import Cluster, Device, cluster_from_json, cluster_to_json
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.plans.plan import Program, Segment
 
@@ -117,9 +117,9 @@ def test_what_a_drifting_box_takes_is_no_profile_of_its_twin_nor_of_itself_befor
 
 
 def test_a_drift_is_in_the_document_of_a_cluster_only_where_there_is_one() -> None:
-    assert "drift" not in to_json(Cluster((DEVICE,)))["devices"][0]
+    assert "drift" not in cluster_to_json(Cluster((DEVICE,)))["devices"][0]
     slow = Cluster((DEVICE.drifted(2.0),))
-    assert from_json(to_json(slow)) == slow
+    assert cluster_from_json(cluster_to_json(slow)) == slow
 
 
 def test_a_deployment_that_nobody_ran_drifts_as_the_others_of_its_device() -> None:
