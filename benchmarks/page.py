@@ -24,7 +24,10 @@ from edgepart.planner.errors import InternalError
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
+README = ROOT / "README.md"
 OLD = timedelta(days=183)
+GAINS = {"vgg19": "VGG-19", "resnet50": "ResNet-50"}
+"""Models in the README's table, as people call them."""
 
 _SECTION = re.compile(r"<!-- table (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
 _SOURCE = re.compile(
@@ -65,6 +68,27 @@ def sources(page: str) -> Iterator[Source]:
         if found is None:
             raise InternalError(f"the table {match[1]!r} does not say its command, commit, day and machine")
         yield Source(match[1], found["command"], found["commit"], date.fromisoformat(found["day"]))
+
+
+def gains(page: str) -> str:
+    """The README's table: what the first tables of that page say of two and four hosts."""
+    found = next(match[2] for match in _SECTION.finditer(page) if match[1] == "latency")
+    cells = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in found.splitlines()
+        if line.startswith("|")
+    ]
+    heads, rows = (
+        cells[0],
+        [dict(zip(cells[0], row, strict=True)) for row in cells[2:] if len(row) == len(cells[0])],
+    )
+    assert {"model", "hosts", "speed-up", "latency", "bare session"} <= set(heads)
+    lines = ["| one request of | on one box | on several | sooner |", "| --- | ---: | ---: | ---: |"]
+    for row in rows:
+        if row["model"] in GAINS:
+            where = f"{row['latency']} on {row['hosts']} boxes"
+            lines.append(f"| {GAINS[row['model']]} | {row['bare session']} | {where} | {row['speed-up']} |")
+    return "\n".join(lines)
 
 
 def unplaced(page: str) -> list[str]:
@@ -118,7 +142,12 @@ def main(given: Sequence[str] | None = None) -> int:
     printed = "\n\n".join(file.read_text().strip() for file in options.printed)
     if "\n|" not in printed:  # Not made for documents: keep its columns.
         printed = f"```\n{printed}\n```"
-    PAGE.write_text(rewritten(page, options.table, options.command, commit(), date.today(), printed))
+    page = rewritten(page, options.table, options.command, commit(), date.today(), printed)
+    PAGE.write_text(page)
+    if options.table == "latency":
+        README.write_text(
+            replaced(README.read_text(), "<!-- gains -->", "<!-- /gains -->", f"\n{gains(page)}\n")
+        )
     return 0
 
 

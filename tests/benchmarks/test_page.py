@@ -5,7 +5,19 @@ from __future__ import annotations
 from datetime import date
 
 import pytest
-from benchmarks.page import PAGE, ROOT, Source, modules, replaced, rewritten, sources, stale, unplaced
+from benchmarks.page import (
+    PAGE,
+    README,
+    ROOT,
+    Source,
+    gains,
+    modules,
+    replaced,
+    rewritten,
+    sources,
+    stale,
+    unplaced,
+)
 
 from edgepart.planner.errors import InternalError
 
@@ -37,3 +49,8 @@ def test_the_page_has_tables_only_where_commands_write_them() -> None:
     makefile = (ROOT / "Makefile").read_text()
     assert not unplaced(page)
     assert all(modules(makefile, source.command) for source in sources(page))
+
+
+def test_the_readme_says_what_the_page_says() -> None:
+    assert gains(PAGE.read_text()) in README.read_text()
+    assert len(README.read_text().splitlines()) <= 170
