@@ -1,6 +1,6 @@
 """Masks: which keys each query may attend to, written out as a mask for a part of an attention operator. Rules only.
 
-An operator that masks by position counts its rows from 0 and its keys from the begin of its past. A part of its rows or
+An operator that masks by position counts its rows from 0 and its keys from the start of its past. A part of its rows or
 keys has other positions, so it gets an explicit mask instead.
 """
 
