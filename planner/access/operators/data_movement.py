@@ -155,8 +155,8 @@ def slice_(bound: BoundOperator) -> Derived:
 
 
 class Pad(DataMovement):
-    """Pad. Along an axis that is padded with its own elements (reflect, edge, wrap), everything is made; along others,
-    which are padded with a constant, only what is wanted."""
+    """Pad. An axis that is padded with its own elements (reflect, edge, wrap) is made whole; other axes, padded with a
+    constant, can be cut."""
 
     def __init__(
         self, bound: BoundOperator, begins: Sequence[int], ends: Sequence[int], constant: bool

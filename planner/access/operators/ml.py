@@ -31,7 +31,7 @@ def linear_regressor(bound: BoundOperator) -> Derived:
     apart = (
         targets == bound.output[-1] and not coefficients.size % targets and intercepts.size in (0, targets)
     )
-    # A softmax needs all targets, and ONNX Runtime applies no other post_transform to a single target.
+    # A softmax needs all targets, and ONNX Runtime applies no post_transform to a single target.
     if not apart or bound.text("post_transform", "NONE") != "NONE":
         return Aligned(bound, [rows(bound)], whole=(1,), family="gemm", work=work, names=ROWS)
     table = coefficients.reshape(targets, -1)
