@@ -1,7 +1,8 @@
-"""Access maps: what an operator reads to write a region of what it makes (Tofu's TDL), declared once for each operator.
+"""Access maps: what an operator reads to write a region of its outputs (Tofu's TDL), declared once for each operator.
 
-`access_of(operator, graph)` gives the declaration bound to one operator: from it come the axes that can be split, the
-halos, the FLOPs, the slices of weights and the local node. An operator with no declaration is opaque: it runs whole.
+`access_of(operator, graph)` returns the declaration bound to one operator. The axes that can be split, the halos, the
+FLOPs, the slices of weights and the local nodes all come from it. An operator without a declaration is opaque: it runs
+whole.
 
 May import: planner/access/attention, planner/access/declare, planner/access/operators, planner/errors, planner/model,
 planner/region.

@@ -1,4 +1,4 @@
-"""The table of declarations, and look-ups in it: `access_of` one operator, `accesses` of a graph. Pure."""
+"""Registry: the table of declarations, and the look-ups `access_of` (one operator) and `accesses` (a graph). Rules only."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ _TABLES = {
     "ai.onnx.preview": "PREVIEW",
     "ai.onnx.preview.training": "TRAINING",
 }
-"""By domain, what a family file calls its declarations of it."""
+"""The name that a family module gives to its declarations of a domain, by domain."""
 
 
 def _table() -> dict[tuple[str, str], Declaration]:
@@ -94,16 +94,18 @@ def _table() -> dict[tuple[str, str], Declaration]:
 
 
 DECLARED: Mapping[tuple[str, str], Declaration] = _table()
-"""By domain ("" is ai.onnx) and operator type."""
+"""The declarations, by domain ("" is ai.onnx) and operator type."""
 
 OPAQUE: Mapping[tuple[str, str], str] = {
     key: reason for family in _FAMILIES for key, reason in getattr(family, "OPAQUE", {}).items()
 }
-"""Operators that cannot be split along anything, on purpose, and why."""
+"""Why an operator runs whole on purpose, by domain and operator type."""
 
 
 def access_of(operator: Operator, graph: Graph) -> Access:
-    """The declaration of `operator`; an opaque one where there is none, or where shapes are not known."""
+    """Returns the declaration of `operator`, or an opaque one if it has none or its shapes are not known.
+
+    ModelError if the attributes and shapes of an operator of ai.onnx do not fit each other."""
     bound = bind(operator, graph)
     if isinstance(bound, str):
         return _opaque(operator, graph, bound)
@@ -114,11 +116,13 @@ def access_of(operator: Operator, graph: Graph) -> Access:
     if declaration is None:
         return WholeOperator(bound, _undeclared(operator))
     try:
-        return _tried(declaration(bound), bound)
+        return _checked(declaration(bound), bound)
     except EdgepartError:
         raise
     except _FAULTS as error:
-        if domain:  # Whose shapes are what the file says: the runtime may know better, and is not asked.
+        if (
+            domain
+        ):  # The file states the shapes of other domains' operators, and they may be wrong: run it whole.
             return WholeOperator(
                 bound, f"its attributes and the shapes that the file states do not fit: {error!r}"
             )
@@ -138,12 +142,12 @@ _FAULTS = (
     TypeError,
     ValueError,
 )
-"""What a declaration raises for an operator that is none: it reads attributes and shapes as the operator's definition
-has them."""
+"""What a declaration may raise for an invalid operator: it trusts that attributes and shapes fit the operator's
+definition."""
 
 
-def _tried(access: Access, bound: BoundOperator) -> Access:
-    """`access`, after it has said what all of its outputs read: ValueError where that is not there."""
+def _checked(access: Access, bound: BoundOperator) -> Access:
+    """Returns `access` after asking it what its whole outputs read; ValueError if that lies outside an input."""
     if access.opaque is not None:
         return access
     whole = {index: Region.full(shape) for index, shape in enumerate(bound.outputs) if shape is not None}
@@ -155,7 +159,7 @@ def _tried(access: Access, bound: BoundOperator) -> Access:
 
 
 def accesses(graph: Graph) -> Mapping[str, Access]:
-    """`access_of` every operator, by its name, each bound when it is first asked for and then kept."""
+    """Returns the declarations of all operators by name; each is bound when it is first asked for, then kept."""
     return _Accesses(graph)
 
 

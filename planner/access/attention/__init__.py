@@ -1,4 +1,4 @@
-"""The attention family: operators that attend, and what transformers have around them.
+"""The attention family: attention operators, and the embeddings of transformers.
 
 May import: planner/access/declare, planner/access/operators, planner/region.
 """

@@ -1,4 +1,4 @@
-"""Attention of ONNX Runtime's own domain: MultiHeadAttention and GroupQueryAttention. Pure."""
+"""Attention of ONNX Runtime's own domain: MultiHeadAttention and GroupQueryAttention. Rules only."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _SCORES = "it gives its scores, of which the runtime infers no type"
 
 
 class Headed(Loops):
-    """What these operators share: the number of heads is an attribute, rows masked by position are written out into
-    what is added to scores."""
+    """The base of these operators: the number of heads is an attribute, and a mask by position can be written into the
+    input that is added to the scores."""
 
     added: int
-    """Input that is added to the scores, [batch or 1, heads or 1, rows, keys]."""
+    """The input that is added to the scores, [batch or 1, heads or 1, rows, keys]."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Headed(Loops):
         return self.heads.work(job.space)
 
     def attributes(self, job: Job) -> dict[str, Any]:
-        """The operator's own, for the job's heads."""
+        """Returns the operator's attributes for the job's heads."""
         return self.bound.with_attributes(num_heads=span_size(job.space.spans[HEAD]) * self.heads.group)
 
     def given(self, job: Job) -> tuple[int | None, ...]:
@@ -66,33 +66,35 @@ class Headed(Loops):
         return (replace(node, attributes=self.attributes(job)),)
 
     def from_first(self, job: Job) -> bool:
-        """Whether the operator itself finds out which rows these are; it takes the last one to be that of the last key."""
+        """Whether the operator itself knows the positions of the job's rows: it takes the last row to belong to the
+        last key."""
         rows, keys = job.space.spans[ROW], job.space.spans[KEY]
         if not self.frontier.causal or span_size(rows) == self.heads.rows:
             return True
         return self.heads.past == 0 and rows == keys and len(rows) == 1 and rows[0].start == 0
 
     def written_out(self, job: Job) -> Local:
-        """Nodes that make "added", what is added to scores, of positions and what was to be added before."""
+        """Returns nodes that make "added", which is added to the scores, from the positions and from the operator's own
+        input."""
         allowed = self.frontier.allowed(job.space.spans[ROW], job.space.spans[KEY], "allowed")
         dtype = self.bound.dtype(0)
         before = self.added if self.bound.has(self.added) else np.zeros((1, 1, 1, 1), numpy_dtype(dtype))
         return (*allowed, LocalNode("Where", ("allowed", before, forbidding(dtype)), ("added",)))
 
     def narrowed(self, job: Job) -> Job:
-        """Causal rows read no keys behind their last one."""
+        """Leaves out the keys behind the last causal row."""
         if not self.narrow or not self.frontier.causal or job.outputs != (0,):
             return job
         last = min(job.space.spans[ROW][-1].stop, self.heads.total)
         return replace(job, space=job.space.replace(KEY, span((0, last))))
 
     narrow = False
-    """Whether keys may be left out at the end."""
+    """Whether the last keys may be left out."""
 
 
 def padding_followed(shape: Shape | None, heads: Heads) -> Followed | str | None:
-    """How a mask of keys follows the loops: ends (and starts) of each batch's keys, or one value for each key, or row
-    and key; or why that is not known."""
+    """Returns how a mask of keys follows the loops, or the reason why that is not known. The mask holds the ends (and
+    starts) of each batch's keys, or one value for each key, or one for each row and key."""
     batch, rows, total = heads.batch, heads.rows, heads.total
     known: dict[Shape, Followed] = {
         (batch, rows, total): [Along(BATCH), Along(ROW), LoopPiece(KEY)],
@@ -108,8 +110,8 @@ def given_shape(bound: BoundOperator, index: int) -> Shape | None:
 
 
 def multi_head(bound: BoundOperator) -> Derived:
-    """MultiHeadAttention: query, key, value, bias, key_padding_mask, attention_bias, past_key, past_value, then the
-    length of the past and the beams' order where buffers are shared."""
+    """Declares MultiHeadAttention with the inputs query, key, value, bias, key_padding_mask, attention_bias, past_key,
+    past_value, and, if buffers are shared, the length of the past and the order of beams."""
     if bound.has(8) or bound.has(9):
         return WholeOperator(bound, SHARED)
     if bound.wants(3):
@@ -134,7 +136,7 @@ def multi_head(bound: BoundOperator) -> Derived:
 
 
 class MultiHead(Headed):
-    """The local node is the operator."""
+    """MultiHeadAttention. The local node is the operator itself."""
 
     added = 5
 
@@ -172,7 +174,8 @@ class MultiHead(Headed):
 
 
 def hidden_outputs(heads: Heads, rows: bool = True) -> dict[int, LoopOutput]:
-    """Outputs of operators with present keys and values of their own; `rows`: whether a part of them can be made."""
+    """Returns how the hidden output, present keys and present values (two tensors) follow the loops. `rows`: whether a
+    part of the rows can be made."""
     row, whole = (Along(ROW), (KEY,)) if rows else (None, (ROW, KEY))
     present = LoopOutput([Along(BATCH), Along(HEAD), None, None], (KEY,) if rows else (ROW, KEY))
     hidden = Along(HEAD, heads.group * heads.value_size)
@@ -180,8 +183,9 @@ def hidden_outputs(heads: Heads, rows: bool = True) -> dict[int, LoopOutput]:
 
 
 def group_query(bound: BoundOperator) -> Derived:
-    """GroupQueryAttention: query, key, value, past_key, past_value, seqlens_k, total_sequence_length, cos_cache,
-    sin_cache, position_ids, attention_bias, head_sink, scales of a quantised past, weights of norms."""
+    """Declares GroupQueryAttention with the inputs query, key, value, past_key, past_value, seqlens_k,
+    total_sequence_length, cos_cache, sin_cache, position_ids, attention_bias, head_sink, two scales of a quantised past,
+    and two weights of norms."""
     if bound.wants(3):
         return WholeOperator(bound, _SCORES)
     if bound.has(12) or bound.has(13):
@@ -198,7 +202,8 @@ def group_query(bound: BoundOperator) -> Derived:
 
 
 def _group_heads(bound: BoundOperator, queries: int, keys: int, size: int) -> Heads:
-    """Keys of the past are in a buffer that may be longer than they are: only the present ones can be counted."""
+    """Returns the extents. The past may lie in a buffer that is longer than its keys, so the total is that of the
+    present keys, if the model wants these."""
     batch, rows, _ = bound.shape(0)
     present = bound.outputs[1] if bound.wants(1) else None
     past = bound.shape(3)[2] if bound.has(3) else 0
@@ -207,8 +212,9 @@ def _group_heads(bound: BoundOperator, queries: int, keys: int, size: int) -> He
 
 
 class GroupQuery(Headed):
-    """By batch and by groups of heads. Rows are not: they are placed by the lengths of the past, at run time. One node
-    makes all outputs: the runtime writes present keys over a past that was cut out for it, and finds no room there."""
+    """GroupQueryAttention, divided by batch and by groups of heads. Rows are not divided: the lengths of the past, known
+    at run time, decide their positions. One node makes all outputs: the runtime writes present keys over the past, and
+    finds no room there if a node got only a cut of it."""
 
     apart = False
 

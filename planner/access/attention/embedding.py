@@ -1,5 +1,5 @@
-"""EmbedLayerNormalization and its quantised form: the sum of a word's, a position's and a segment's embedding, normalised.
-Rows and batches are shared out; the table of words is read whole. Pure."""
+"""EmbedLayerNormalization and its quantised form: the normalised sum of the embeddings of a word, a position and a
+segment. Rows and batches are divided among devices; the table of words is read whole. Rules only."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ _IDS, _SEGMENTS, _POSITIONS, _MASK, _PLACES = 0, 1, 3, 7, 8
 
 
 def embed(bound: BoundOperator) -> Derived:
-    """input_ids, segment_ids, word, position and segment embeddings, gamma, beta, mask, position_ids."""
+    """Declares EmbedLayerNormalization with the inputs input_ids, segment_ids, the embeddings of words, positions and
+    segments, gamma, beta, mask, position_ids."""
     return _embedded(bound, bound.shape(_PLACES) if bound.has(_PLACES) else None)
 
 
 def embed_quantised(bound: BoundOperator) -> Derived:
-    """The same up to the mask, then scales and zero points of the tables."""
+    """Declares QEmbedLayerNormalization: the same inputs up to the mask, then scales and zero points of the tables."""
     return _embedded(bound, None)
 
 
@@ -40,10 +41,11 @@ def _embedded(bound: BoundOperator, places: Shape | None) -> Derived:
 
 
 class Embedded(Loops):
-    """The local node is the operator. Output 1 counts each batch's mask, output 2 is the sum without its norm."""
+    """The local node is the operator itself. Output 1 counts the mask of each batch; output 2 is the sum before the
+    norm."""
 
     def __init__(self, bound: BoundOperator, places: Shape | None) -> None:
-        """`places`: the shape of position_ids; without them, row n has position n."""
+        """`places`: the shape of position_ids; None if row n has position n."""
         inputs: list[Followed | None] = [None if one is None else [None] * len(one) for one in bound.inputs]
         for index in (_IDS, _SEGMENTS, _MASK):
             if bound.has(index):

@@ -1,4 +1,5 @@
-"""Heads: the extents of an attention operator, its loops, and how what all such operators read follows them. Pure."""
+"""Heads: the extents of an attention operator, its loops, and how the inputs that all attention operators have follow
+them. Rules only."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from edgepart.planner.access.declare.loops import Followed, Loop, LoopPiece
 from edgepart.planner.region import Region
 
 BATCH, HEAD, ROW, KEY, FEATURE = range(5)
-"""Loops of attention. HEAD runs over the heads of keys: each goes with a group of query heads."""
+"""The loops of attention. HEAD runs over the heads of keys, each of which serves a group of query heads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,24 +22,25 @@ class Heads:
     """Whether queries, keys and values are [batch, sequence, heads * size], not [batch, heads, sequence, size]."""
     batch: int
     queries: int
-    """Heads of queries; a multiple of `keys`."""
+    """The number of query heads, a multiple of `keys`."""
     keys: int
-    """Heads of keys and of values."""
+    """The number of heads of keys and of values."""
     size: int
-    """Of a head of queries and keys."""
+    """The size of a head of queries and keys."""
     value_size: int
     rows: int
     past: int
-    """Keys of the past, before those that this operator is given."""
+    """The number of keys of the past, before the operator's new keys."""
     total: int
-    """Keys, those of the past included."""
+    """The number of keys, those of the past included."""
 
     @property
     def group(self) -> int:
         return self.queries // self.keys
 
     def work(self, space: Region) -> float:
-        """FLOPs: a product of queries and keys, one with values, and about five operations for each exponential."""
+        """Returns the FLOPs of a part of the loops: the product of queries and keys, the product with values, and about
+        five operations for each exponential."""
         batch, heads, rows, keys, features = space.shape
         inner = 2 * self.size + 2 * (self.value_size if self.flat else features) + 5
         return float(batch * heads * self.group * rows * keys * inner)
@@ -55,13 +57,13 @@ def loops_of(heads: Heads) -> tuple[Loop, ...]:
 
 
 def past_followed(heads: Heads) -> tuple[Followed, Followed]:
-    """How past keys and values, [batch, heads, past, size], follow the loops."""
+    """Returns how past keys and values, [batch, heads, past, size], follow the loops."""
     key: Followed = [Along(BATCH), Along(HEAD), LoopPiece(KEY), None]
     return key, [*key[:-1], None if heads.flat else Along(FEATURE)]
 
 
 def scores_followed(shape: Shape | None, heads: Heads) -> Followed | None:
-    """How what is broadcast to [batch, heads, rows, keys] follows the loops."""
+    """Returns how an input that is broadcast to [batch, heads, rows, keys] follows the loops."""
     if shape is None:
         return None
     full: list[Along | LoopPiece] = [LoopPiece(KEY), Along(ROW), Along(HEAD, heads.group), Along(BATCH)]

@@ -1,7 +1,7 @@
-"""Frontier: which keys each query may attend to, written out as a mask for a part of an attention operator.
+"""Masks: which keys each query may attend to, written out as a mask for a part of an attention operator. Rules only.
 
-An operator that masks by position counts its rows from 0 and its keys from where its past begins; a part of its rows or
-keys has other positions, and gets this mask instead. Pure.
+An operator that masks by position counts its rows from 0 and its keys from the start of its past. A part of its rows or
+keys has other positions, so it gets an explicit mask instead.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from edgepart.planner.region import Array, Span
 
 
 def positions(one: Span) -> Array:
-    """Every index of a span, as int64."""
+    """Returns every index of a span, as int64."""
     return np.concatenate([np.arange(i.start, i.stop, dtype=np.int64) for i in one])
 
 
 def input_dtype(bound: BoundOperator, index: int) -> str:
-    """ONNX element type, in lower case, of an input that is there."""
+    """Returns the ONNX element type, in lower case, of an input that is given."""
     name = bound.operator.inputs[index]
     graph = bound.graph
     return graph.constants[name].dtype if name in graph.constants else graph.tensors[name].dtype
@@ -32,18 +32,20 @@ def input_dtype(bound: BoundOperator, index: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """How an operator masks by position. Row `i` may attend to key `j` where `j <= i + before` if `causal`, and where
-    `j` is less than the number of valid keys, if the operator reads one for each batch."""
+    """How an operator masks by position. If it is `causal`, row `i` may attend to key `j` only if `j <= i + before`. If
+    it reads the number of valid keys of each batch, `j` must also be less than that number; the causal limit then
+    counts from it."""
 
     causal: bool
     before: int
-    """Keys before the first row: of the past; minus all rows where `valid` counts the keys up to the last row."""
+    """The number of keys before the first row, which are those of the past. If `valid` counts the keys up to the last
+    row, it is minus the number of rows, to be added to `valid`."""
     valid: int | None = None
-    """Input with the number of valid keys of each batch, int64."""
+    """The input with the number of valid keys of each batch, int64; None if there is none."""
 
     def allowed(self, rows: Span, keys: Span, target: str) -> Local:
-        """Nodes that make `target`, true where a row may attend to a key: [rows, keys], or [batch, 1, rows, keys] where
-        the numbers of valid keys are read."""
+        """Returns nodes that make `target`, which is true where a row may attend to a key: [rows, keys], or
+        [batch, 1, rows, keys] if the numbers of valid keys are read."""
         return tuple(self._allowed(positions(rows)[:, None], positions(keys)[None, :], target))
 
     def _allowed(self, rows: Array, keys: Array, target: str) -> Iterator[LocalNode]:
@@ -63,8 +65,8 @@ class Frontier:
 
 
 def masked(bound: BoundOperator, mask: int, allowed: str, target: str) -> LocalNode:
-    """A node that makes `target` of what is allowed and of a mask, the input `mask`, if it is given: both must allow a
-    key, and what a floating-point mask adds is kept."""
+    """Returns a node that makes the mask `target` from `allowed` and the input `mask`, if that is given: both must
+    allow a key, and what a floating-point mask adds is kept."""
     if not bound.has(mask):
         return LocalNode("Identity", (allowed,), (target,))
     dtype = input_dtype(bound, mask)
@@ -74,8 +76,8 @@ def masked(bound: BoundOperator, mask: int, allowed: str, target: str) -> LocalN
 
 
 def forbidding(dtype: str) -> Array:
-    """What is added to forbid a key: the lowest finite number, as the runtime's own kernels do, and minus infinity for
-    types that they do not take, as ONNX's definition does."""
+    """Returns what is added to a score to forbid a key: the lowest finite number, as in the runtime's own kernels; for
+    types that these do not take, minus infinity, as in ONNX's definition."""
     if dtype in ("float", "float16"):
         return lowest(dtype)
     return np.asarray(-np.inf, numpy_dtype(dtype))

@@ -1,5 +1,5 @@
-"""Attention and FlexAttention of ONNX: batches, heads, rows (queries) and columns of values are shared out; keys are
-read whole, or, in parts, reduced. Pure."""
+"""Attention and FlexAttention of ONNX. Batches, heads, rows (queries) and columns of values are divided among devices;
+keys are read whole, or reduced in parts. Rules only."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Y, PRESENT_K, PRESENT_V, SCORES = range(4)
 
 
 def heads_of(bound: BoundOperator) -> Heads | str:
-    """Extents; or why they cannot be known."""
+    """Returns the extents of an attention operator, or the reason why they cannot be known."""
     q, k, v = (bound.shape(index) for index in (Q, K, V))
     if len(q) not in (3, 4) or not len(q) == len(k) == len(v) or not of_ranks(bound, {PAST_K: (4,)}):
         return MISFIT
@@ -61,7 +61,7 @@ def heads_of(bound: BoundOperator) -> Heads | str:
 
 
 def attention(bound: BoundOperator) -> Derived:
-    """Attention of opsets 23 and later."""
+    """Declares Attention of opsets 23 and later."""
     heads = heads_of(bound)
     if isinstance(heads, str):
         return WholeOperator(bound, heads)
@@ -73,19 +73,19 @@ def attention(bound: BoundOperator) -> Derived:
 
 
 def _fits(mask: Shape, full: Shape) -> bool:
-    """Whether a mask is broadcast to the scores; it may end before the keys do."""
+    """Whether a mask can be broadcast to the scores; it may end before the keys do."""
     extents = zip(mask[:-1][::-1], full[:-1][::-1], strict=False)
     return 0 < len(mask) <= 4 and all(e in (1, f) for e, f in extents) and mask[-1] <= full[-1]
 
 
 class Attended(Loops):
-    """See the module's docstring. The local node is the operator; where rows do not start at the first one, what
-    position masks is written out."""
+    """Attention: see the module's docstring. The local node is the operator itself. If the rows do not start at the
+    first one, the causal mask is written out."""
 
     def __init__(
         self, bound: BoundOperator, heads: Heads, outputs: Mapping[int, LoopOutput] | None = None
     ) -> None:
-        """`outputs`: other ones than the operator's."""
+        """`outputs`: how the outputs follow the loops, if they are not the operator's own."""
         self.heads = heads
         valid = VALID if bound.has(VALID) else None
         before = heads.past if valid is None else -heads.rows
@@ -106,14 +106,14 @@ class Attended(Loops):
         )
 
     def _keys(self, bound: BoundOperator) -> tuple[Axis, ...]:
-        """Keys are reduced in parts where nothing else than the output is made of them."""
+        """Returns the axis of keys, which can be reduced in parts if the model wants no output but Y."""
         others = any(bound.wants(index) for index in (PRESENT_K, PRESENT_V, SCORES))
         if others or not self.writable or self.heads.total < 2:
             return ()
         return (Axis("key", KEY, self.heads.total, reducer="log-sum-exp"),)
 
     def narrowed(self, job: Job) -> Job:
-        """The last keys that causal rows may attend to are the last that are read."""
+        """Leaves out the keys that lie beyond the last causal row."""
         narrow = (
             self.frontier.causal and self.frontier.valid is None and self.writable and self.heads.rows > 1
         )
@@ -138,8 +138,8 @@ class Attended(Loops):
         return (*nodes, LocalNode("Attention", tuple(inputs), self._named(job), attributes))
 
     def _finds_positions(self, job: Job) -> bool:
-        """Whether the operator itself finds out which rows these are. (The runtime's kernel masks no keys for a single
-        row behind a past, as it takes all other keys to be before it.)"""
+        """Whether the operator itself knows the positions of the job's rows. (For a single row behind a past, the
+        runtime's kernel masks no keys: it takes all other keys to be before that row.)"""
         rows, size = job.space.spans[ROW], span_size(job.space.spans[ROW])
         if size == self.heads.rows:
             return True
@@ -147,12 +147,13 @@ class Attended(Loops):
         return self.frontier.valid is None and len(rows) == 1 and rows[0].start == 0 and not alone
 
     def written_out(self, job: Job) -> Local:
-        """Nodes that make "mask" of positions and the mask that is given."""
+        """Returns nodes that make "mask" from the positions and from the mask that is given."""
         allowed = self.frontier.allowed(job.space.spans[ROW], job.space.spans[KEY], "allowed")
         return (*allowed, masked(self.bound, MASK, "allowed", "mask"))
 
     def _named(self, job: Job) -> tuple[int | str | None, ...]:
-        """The runtime always makes the output, and present keys wherever there is a past."""
+        """Returns the node's outputs. The runtime always makes the output Y, and present keys and values if there is a
+        past."""
         kept = (Y, PRESENT_K, PRESENT_V) if self.bound.has(PAST_K) else (Y,)
         return tuple(
             index if index in job.outputs else f"unwanted_{index}" if index in kept else None
@@ -173,7 +174,7 @@ class Attended(Loops):
 
 
 class AttendedPart(Attended):
-    """Of a part of the keys, the addends of partial.py."""
+    """Attention over a part of the keys, which makes the addends of partial.py."""
 
     def __init__(self, bound: BoundOperator, heads: Heads, made: Sequence[Addend], part: Interval) -> None:
         self.part = part
@@ -190,7 +191,8 @@ class AttendedPart(Attended):
         return replace(job, space=job.space.replace(KEY, (self.part,)))
 
     def job_nodes(self, job: Job) -> Local:
-        """The operator on this part, with its scores; heads are an axis, the past is put before the other keys."""
+        """Returns the operator on this part of the keys, with its scores as an output. Heads become an axis, and the
+        past is put before the new keys."""
         keys = span_size(job.space.spans[HEAD])
         read = self.job_reads(job)
         nodes = [*self._headed(Q, read[Q], keys * self.heads.group, "heads_0")]
@@ -210,7 +212,7 @@ class AttendedPart(Attended):
         return (*nodes, *maximum_and_sum("scores", self.bound.dtype(0), self.bound.opset, (most, total)))
 
     def _joined(self, past: int, new: int, read: Reads, heads: int) -> Iterator[LocalNode]:
-        """This part of the past and of new keys, or values, as heads_1 or heads_2."""
+        """Yields nodes that join this part of the past and of the new keys (or values) into heads_1 (or heads_2)."""
         sources: list[int | str] = []
         if past < len(read) and read[past] is not None:
             sources.append(past)
@@ -220,7 +222,7 @@ class AttendedPart(Attended):
         yield LocalNode("Concat", tuple(sources), (f"heads_{new}",), {"axis": 2})
 
     def _headed(self, index: int, region: Region | None, heads: int, target: str) -> Iterator[LocalNode]:
-        """An input with heads as its second axis."""
+        """Yields nodes that give an input its heads as the second axis."""
         if not self.heads.flat or region is None:
             yield LocalNode("Identity", (index,), (target,))
             return
@@ -231,7 +233,8 @@ class AttendedPart(Attended):
 
 
 def _writable(bound: BoundOperator, heads: Heads) -> bool:
-    """Whether positions can be written into the mask: it must be of a known kind and go on to the last key."""
+    """Whether positions can be written into the mask: it must be boolean or floating-point, and reach to the last key
+    (or be broadcast along the keys)."""
     if not bound.has(MASK):
         return True
     dtype, last = input_dtype(bound, MASK), bound.shape(MASK)[-1]
@@ -239,7 +242,7 @@ def _writable(bound: BoundOperator, heads: Heads) -> bool:
 
 
 def _followed(heads: Heads) -> list[Followed | None]:
-    """How queries, keys and values follow the loops."""
+    """Returns how queries, keys and values follow the loops."""
     past, size, value = heads.past, heads.size, heads.value_size
     if heads.flat:
         query: Followed = [Along(BATCH), Along(ROW), Along(HEAD, heads.group * size)]
@@ -251,7 +254,7 @@ def _followed(heads: Heads) -> list[Followed | None]:
 
 
 def _written(bound: BoundOperator, heads: Heads, rows: bool) -> Mapping[int, LoopOutput]:
-    """How outputs follow the loops; `rows`: whether a part of them can be made."""
+    """Returns how the outputs follow the loops. `rows`: whether a part of the rows can be made."""
     row = Along(ROW) if rows else None
     whole = (KEY,) if rows else (ROW, KEY)
     batch, value = Along(BATCH), None if heads.flat else Along(FEATURE)
@@ -268,7 +271,7 @@ def _written(bound: BoundOperator, heads: Heads, rows: bool) -> Mapping[int, Loo
 
 
 class Flexible(Attended):
-    """FlexAttention without sub-graphs: Attention without masks."""
+    """FlexAttention without sub-graphs, which is Attention without masks."""
 
     def _keys(self, bound: BoundOperator) -> tuple[Axis, ...]:
         return ()

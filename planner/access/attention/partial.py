@@ -1,6 +1,7 @@
-"""Blended: attention over keys in parts. Each part gives, per row, its largest score, the sum of exponentials of its
-scores less that, and its own output; outputs are put together weighted by how much of all exponentials they hold.
-Numerically safe: no exponential is of a positive number (Milakov and Gimelshein 2018, section 3). Pure."""
+"""Partial attention: combines attention over parts of the keys. Each part gives, per row, its largest score, the sum of
+the exponentials of its scores less that, and its own output. The outputs are added, each weighted by its share of all
+exponentials. No exponential is of a positive number, so none overflows (Milakov and Gimelshein 2018, section 3). Rules
+only."""
 
 from __future__ import annotations
 
@@ -19,19 +20,20 @@ from edgepart.planner.access.operators.normalisation import stabilised
 from edgepart.planner.region import Region
 
 MOST, SUM, OUTPUT = range(3)
-"""Addends of each part."""
+"""The addends of each part."""
 
 Target = int | str
 
 
 def addends(batch: int, heads: int, rows: int, size: int, dtype: str) -> tuple[Addend, ...]:
-    """Maximum and sum, [batch, heads, rows, 1], and output, [batch, heads, rows, size], of each part."""
+    """Returns the addends of each part: maximum and sum, [batch, heads, rows, 1], and output, [batch, heads, rows,
+    size]."""
     one = Addend((batch, heads, rows, 1), _precise(dtype))
     return one, one, Addend((batch, heads, rows, size), dtype)
 
 
 def maximum_and_sum(scores: str, dtype: str, opset: int, targets: tuple[Target, Target]) -> Local:
-    """Nodes that make MOST and SUM of scores [batch, heads, rows, keys] of type `dtype`."""
+    """Returns nodes that make MOST and SUM from scores [batch, heads, rows, keys] of type `dtype`."""
     return (
         LocalNode("Cast", (scores,), ("precise",), {"to": _element(_precise(dtype))}),
         *stabilised("precise", 3, _precise(dtype), opset, targets),
@@ -39,10 +41,11 @@ def maximum_and_sum(scores: str, dtype: str, opset: int, targets: tuple[Target, 
 
 
 class Blended(Aligned):
-    """The output, [batch, heads, rows, size] or, `flat`, [batch, rows, heads * size], from every part's addends."""
+    """Makes the output from every part's addends: [batch, heads, rows, size] or, if `flat`, [batch, rows, heads *
+    size]."""
 
     def __init__(self, bound: BoundOperator, flat: bool, one: tuple[Addend, ...], count: int) -> None:
-        """`one`: what each of `count` parts gives."""
+        """`one`: the addends of each of the `count` parts."""
         shapes = tuple(addend.shape for addend in one) * count
         operator = replace(bound.operator, inputs=("",) * len(shapes), captured=())
         given = replace(bound, operator=operator, inputs=shapes, outputs=(bound.output,))
@@ -61,8 +64,8 @@ class Blended(Aligned):
         return (*self._weights(), *self._weighted(), *self._shaped(computed[0]))
 
     def _weights(self) -> Iterator[LocalNode]:
-        """Shares of each part in all exponentials. Where keys are left at all, they sum to 1 at least; where every key
-        is masked, outputs are 0 and no matter what they are divided by."""
+        """Yields nodes that make each part's share in all exponentials, and their total. The total is at least 1 if any
+        key is left. If every key is masked, the outputs are 0, and the divisor does not matter."""
         parts = range(self.count)
         yield from chain("Max", [3 * n + MOST for n in parts], "most", "max")
         for n in parts:
@@ -90,7 +93,7 @@ class Blended(Aligned):
 
 
 def _precise(dtype: str) -> str:
-    """The type in which exponentials are summed."""
+    """Returns the element type in which exponentials are summed."""
     return "double" if dtype == "double" else "float"
 
 

@@ -1,5 +1,5 @@
-"""Attention and QAttention of ONNX Runtime's own domain, which hold the projections to queries, keys and values as three
-blocks of columns of one weight: a head reads its columns of each. Pure."""
+"""Attention and QAttention of ONNX Runtime's own domain. One weight holds the projections to queries, keys and values as
+three blocks of columns, and a head reads its columns of each block. Rules only."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from edgepart.planner.region import Region, span, span_size
 
 
 def projected(bound: BoundOperator) -> Derived:
-    """Attention: input, weights, bias, mask_index, past, attention_bias, then the length of the past where buffers are
-    shared."""
+    """Declares Attention with the inputs input, weights, bias, mask_index, past, attention_bias, and, if buffers are
+    shared, the length of the past."""
     heads = _projected_heads(bound, past=4)
     if bound.has(6) or bound.attribute("past_present_share_buffer", 0):
         return WholeOperator(bound, SHARED)
@@ -62,19 +62,20 @@ def _projected_heads(bound: BoundOperator, past: int) -> Heads | str:
 
 
 def _columns(heads: Heads) -> Packed:
-    """Columns of queries, keys and values, side by side."""
+    """Returns how the columns of queries, keys and values, side by side, follow the heads."""
     size, hidden = heads.size, heads.queries * heads.size
     return Packed(HEAD, ((0, size), (hidden, size), (2 * hidden, heads.value_size)))
 
 
 def _together(rows: bool) -> LoopOutput:
-    """Present keys and values in one tensor, [2, batch, heads, keys, size]."""
+    """Returns how present keys and values in one tensor, [2, batch, heads, keys, size], follow the loops. `rows`:
+    whether a part of the rows can be made."""
     return LoopOutput([None, Along(BATCH), Along(HEAD), None, None], (KEY,) if rows else (ROW, KEY))
 
 
 class Projected(Headed):
-    """The local node is the operator, for all rows. For a part of them the projections are written out, and
-    MultiHeadAttention does the rest: queries are made of these rows, keys and values of all."""
+    """Attention. For all rows, the local node is the operator itself. For a part of the rows, the projections are
+    written out (queries of these rows, keys and values of all rows), and MultiHeadAttention does the rest."""
 
     added = 5
 
@@ -127,7 +128,7 @@ class Projected(Headed):
         )
 
     def _projections(self, job: Job) -> Iterator[LocalNode]:
-        """Makes "query" of the rows, "key" and "value" of all keys."""
+        """Yields nodes that make "query" from the job's rows, and "key" and "value" from all rows that it reads."""
         read = self.job_reads(job)
         x, weights = read[0], read[1]
         assert x is not None and weights is not None
@@ -146,8 +147,8 @@ class Projected(Headed):
 
 
 def quantised(bound: BoundOperator) -> Derived:
-    """QAttention: input, weight, bias, input_scale, weight_scale, mask_index, input_zero_point, weight_zero_point,
-    past."""
+    """Declares QAttention with the inputs input, weight, bias, input_scale, weight_scale, mask_index, input_zero_point,
+    weight_zero_point, past."""
     heads = _projected_heads(bound, past=8)
     if bound.attribute("past_present_share_buffer", 0):
         return WholeOperator(bound, SHARED)
@@ -160,7 +161,8 @@ def quantised(bound: BoundOperator) -> Derived:
 
 
 class Quantised(Headed):
-    """By batch and by head; rows are not taken apart from the projections."""
+    """QAttention, divided by batch and by head. Rows are not divided, as the quantised projections are not written
+    out."""
 
     def __init__(self, bound: BoundOperator, heads: Heads, padding: Followed | None) -> None:
         def each_column(index: int) -> Followed | None:

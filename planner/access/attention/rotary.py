@@ -1,5 +1,5 @@
-"""RotaryEmbedding, of ONNX and of ONNX Runtime's own domain: each head of each row is turned by the row's
-position. Pure."""
+"""RotaryEmbedding of ONNX and of ONNX Runtime's own domain, which turns each head of each row by the row's position.
+Rules only."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ BATCH, HEAD, ROW = range(3)
 
 
 def rotary_embedding(bound: BoundOperator) -> Derived:
-    """X, cos_cache, sin_cache, position_ids: caches are tables that positions choose rows of, or, without positions, have
-    a row for each of X's."""
+    """Declares RotaryEmbedding with the inputs X, cos_cache, sin_cache, position_ids. Positions choose rows of the
+    caches; without positions, the caches have a row for each row of X."""
     return _rotary(bound, positions_at=3, caches=(1, 2))
 
 
 def rotary_embedding_microsoft(bound: BoundOperator) -> Derived:
-    """input, position_ids, cos_cache, sin_cache: positions are one for each row, or that of the first row."""
+    """Declares RotaryEmbedding of com.microsoft with the inputs input, position_ids, cos_cache, sin_cache. There is a
+    position for each row, or only that of the first row."""
     if bound.attribute("is_packed_batching", 0):
         return WholeOperator(bound, "its batches are packed without padding")
     return _rotary(bound, positions_at=1, caches=(2, 3))
@@ -60,7 +61,8 @@ def _rotary(bound: BoundOperator, positions_at: int, caches: tuple[int, int]) ->
 
 
 class Rotary(Loops):
-    """The local node is the operator; rows that are placed by the first one's position get positions of their own."""
+    """RotaryEmbedding. The local node is the operator itself. If the model gives only the first row's position, the
+    rows of a later part get explicit positions."""
 
     def __init__(
         self,

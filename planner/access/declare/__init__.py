@@ -1,4 +1,4 @@
-"""The language in which operators are declared, and the parts that declarations are put together from.
+"""The protocol of access maps, and the building blocks from which operators are declared.
 
 May import: planner/errors, planner/model, planner/region.
 """

@@ -1,8 +1,8 @@
-"""Aligned: the word for operators that do to a crop of their inputs what they do to the whole.
+"""Aligned: the building block for operators that do to a crop of their inputs what they do to the whole. Rules only.
 
-Element-wise work, contractions, reductions, normalisations and transpositions are all of this kind: each
-axis of an input either runs along an axis of the output (perhaps in steps of a block), or is read whole.
-The local node is the operator itself. Works for regions with several intervals on an axis too. Pure.
+Element-wise operators, contractions, reductions, normalisations and transpositions are of this kind: each axis of an
+input either runs along an axis of the output (perhaps in blocks), or is read whole. The local node is the operator
+itself. Regions may have several intervals on an axis.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from edgepart.planner.region import Interval, Region, Span, span
 
 @dataclass(frozen=True, slots=True)
 class Along:
-    """An input axis that runs along an output axis: index `i` of the output reads `i * times // per`."""
+    """An input axis that runs along an output axis: output index `i` reads input indices from `i * times // per` up to
+    `ceil((i + 1) * times / per)`."""
 
     axis: int
     times: int = 1
@@ -39,32 +40,32 @@ class Along:
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """An input axis that is reduced: read whole, or, by a device that makes a part of the reduction, that part."""
+    """An input axis that is reduced. It is read whole, or, by a device that makes a part of the reduction, in that
+    part only."""
 
     name: str = "inner"
-    """Of the reduced Axis."""
+    """The name of the reduced Axis."""
     per: int = 1
-    """Indices of the reduced axis that one index of this input's axis stands for, as a scale does for a block."""
+    """How many indices of the reduced axis share one index of this input's axis, as a block shares a scale."""
 
     def part(self, of: Interval) -> Interval:
-        """What is read for a part of the reduced axis."""
+        """Returns what is read of this input's axis for a part of the reduced axis."""
         return Interval(of.start // self.per, -(-of.stop // self.per))
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """An input axis of which the same is read whatever is written."""
+    """An input axis of which the same part is read for every region of the output."""
 
     part: Interval
 
 
 AxisReads = Sequence[Along | Inner | Fixed | None]
-"""Per axis of one input: along which output axis it runs; Inner where it is reduced; None where it is read
-whole."""
+"""How each axis of one input is read: Along an output axis, Inner if it is reduced, None if it is read whole."""
 
 
 def broadcast(shape: Shape | None, output: Shape) -> AxisReads | None:
-    """How an input that is broadcast to `output` (aligned at the last axis) is read."""
+    """Returns how an input is read that is broadcast to `output`, as numpy does: aligned at the last axis."""
     if shape is None:
         return None
     offset = len(output) - len(shape)
@@ -72,7 +73,8 @@ def broadcast(shape: Shape | None, output: Shape) -> AxisReads | None:
 
 
 def vector(shape: Shape | None, axis: int, extent: int, per: int = 1) -> AxisReads | None:
-    """How a scalar, or one value for each index (or block of `per`) of output axis `axis`, is read."""
+    """Returns how an input is read that holds one value, or one for each index (or block of `per` indices) of output
+    axis `axis`, which has `extent` indices."""
     if shape is None:
         return None
     along = len(shape) == 1 and shape[0] > 1 and shape[0] == -(-extent // per)
@@ -90,7 +92,7 @@ def _read(one: Along | Inner | Fixed | None, region: Region, extent: int) -> Spa
 
 
 class Aligned(Derived):
-    """See the module's docstring. Several outputs must have one shape."""
+    """See the module's docstring. All outputs must have the same shape."""
 
     def __init__(
         self,
@@ -107,10 +109,11 @@ class Aligned(Derived):
         quanta: Mapping[int, int] | None = None,
         once: Iterable[int] = (),
     ) -> None:
-        """`whole`: output axes that cannot be cut. `work`: FLOPs for each element of the region that is made.
-        `attributes`: those that change with the region; `part_attributes`: those that change where only a part of
-        a reduced axis is done. `quanta`: by axis, beside the ones `reads` imply. `reduced`: the axes that
-        `Inner` names. `once`: inputs that only the first part of a reduced axis reads, such as a bias."""
+        """`reads`: how each input is read. `whole`: output axes that cannot be cut. `work`: FLOPs for each element of
+        the computed region. `reduced`: the axes that `Inner` names. `names`: the names of the output's axes.
+        `attributes`: the attributes that change with the region. `part_attributes`: the attributes that change with
+        the part of a reduced axis. `quanta`: quanta by output axis, beside those that `reads` imply. `once`: inputs
+        that only the first part of a reduced axis reads, such as a bias."""
         self.bound = bound
         self.family = family
         self._reads = tuple(reads)
@@ -162,7 +165,8 @@ class Aligned(Derived):
         return tuple(found)
 
     def _is_same(self, shape: Shape | None, read: AxisReads | None) -> bool:
-        """Whether what is read of an input is what is written, so that no region has to be made: nearly always."""
+        """Whether the region that is read of an input equals the region that is written; then `reads` makes no new
+        region. This is the usual case."""
         if read is None or shape != self.bound.output or len(read) != len(shape):
             return False
         return all(
@@ -173,7 +177,8 @@ class Aligned(Derived):
         )
 
     def reduction(self, axis: Axis) -> Reduction:
-        """One addend, of the output's shape, made by the operator itself from a part of what it reduces."""
+        """Returns a reduction with one addend of the output's shape: the operator itself makes it from a part of the
+        reduced axis."""
         addend = Addend(self.bound.output, self.bound.dtype(0))
         return Reduction(
             (addend,), lambda part: self._part(axis, part), lambda parts: combined(self.bound, axis, parts)
@@ -210,7 +215,8 @@ class Aligned(Derived):
 
 
 def combined(bound: BoundOperator, axis: Axis, parts: Sequence[Interval]) -> Derived:
-    """What makes output 0 of `bound` from one addend of its shape for each part, by the axis' reducer."""
+    """Returns the operator that makes output 0 of `bound` from the addends of `parts` (each of the output's shape), by
+    the axis' reducer."""
     shape, dtype = bound.output, bound.dtype(0)
     given = BoundOperator(
         replace(bound.operator, inputs=("",) * len(parts), captured=()),
@@ -224,7 +230,7 @@ def combined(bound: BoundOperator, axis: Axis, parts: Sequence[Interval]) -> Der
 
 
 class Combined(Aligned):
-    """Element-wise, by given local nodes."""
+    """An element-wise operator that runs the local nodes that it is given."""
 
     def __init__(self, bound: BoundOperator, local: Local) -> None:
         super().__init__(

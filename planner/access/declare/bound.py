@@ -1,5 +1,5 @@
-"""Bound: one operator together with what its graph knows of it. Facts and pure look-ups; nothing decides
-here."""
+"""Bound operators: an operator together with what its graph knows about its shapes, types and constants. Facts, with
+pure look-ups."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class BoundOperator:
     operator: Operator
     graph: Graph
     inputs: tuple[Shape | None, ...]
-    """Shapes; None for an input left out."""
+    """The shapes of the inputs; None for an input that is left out."""
     outputs: tuple[Shape | None, ...]
-    """Shapes; None for an output left out."""
+    """The shapes of the outputs; None for an output that is left out."""
 
     @property
     def version(self) -> int:
-        """Of the operator's own domain."""
+        """The opset version of the operator's own domain."""
         return self.operator.version
 
     @cached_property
     def opset(self) -> int:
-        """Version of ai.onnx in the model: the form that added nodes (Slice, Concat ...) must have."""
+        """The model's opset version of ai.onnx, which decides the form of the nodes that are added (Slice, Concat ...)."""
         if self.operator.domain == "":
             return self.operator.version
         imports = self.graph.opset_imports
@@ -43,13 +43,13 @@ class BoundOperator:
 
     @cached_property
     def output(self) -> Shape:
-        """Shape of output 0."""
+        """The shape of output 0."""
         shape = self.outputs[0]
         assert shape is not None
         return shape
 
     def shape(self, index: int) -> Shape:
-        """Shape of an input that must be there; KeyError-free only for inputs that `has` says are there."""
+        """Returns the shape of an input that is given (see `has`)."""
         shape = self.inputs[index]
         assert shape is not None
         return shape
@@ -59,41 +59,41 @@ class BoundOperator:
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def wants(self, index: int) -> bool:
-        """Whether the model names that output."""
+        """Whether the model names the output."""
         return index < len(self.outputs) and self.outputs[index] is not None
 
     def whole(self, index: int) -> Region | None:
-        """All of an input; None for one left out."""
+        """Returns the full region of an input; None if it is left out."""
         shape = self.inputs[index]
         return None if shape is None else Region.full(shape)
 
     @cached_property
     def present(self) -> tuple[int | None, ...]:
-        """Inputs of a local node that takes all of the operator's inputs in their places."""
+        """The inputs of a local node that takes all of the operator's inputs in their places."""
         return tuple(index if shape is not None else None for index, shape in enumerate(self.inputs))
 
     def attribute(self, name: str, default: Any = None) -> Any:
         return self.operator.attributes.get(name, default)
 
     def text(self, name: str, default: str) -> str:
-        """A string attribute, whether it came as str or bytes."""
+        """Returns a string attribute, which may be stored as str or bytes."""
         value = self.operator.attributes.get(name, default)
         return value.decode() if isinstance(value, bytes) else str(value)
 
     def integers(self, name: str) -> tuple[int, ...] | None:
-        """A list attribute; None where the model does not give it."""
+        """Returns a list attribute; None if the model does not give it."""
         value = self.operator.attributes.get(name)
         return None if value is None else tuple(int(v) for v in value)
 
     def constant(self, index: int) -> Array | None:
-        """The value of an input that is a constant of the graph; None where it is not."""
+        """Returns the value of an input that is a constant of the graph; None if it is not."""
         if not self.has(index):
             return None
         found = self.graph.constants.get(self.operator.inputs[index])
         return None if found is None else found.load()
 
     def listed(self, index: int, name: str) -> tuple[int, ...] | None:
-        """Integers that are an attribute in old opsets and a constant input in new ones; None where
+        """Returns integers that are an attribute in old opsets and a constant input in new ones; None if they are
         neither."""
         if (given := self.integers(name)) is not None:
             return given
@@ -104,13 +104,13 @@ class BoundOperator:
         return self.graph.tensors[self.operator.outputs[output]].dtype
 
     def with_attributes(self, **changed: Any) -> dict[str, Any]:
-        """The operator's attributes with some replaced; those given as None are dropped."""
+        """Returns the operator's attributes with some replaced; None drops an attribute."""
         merged = {**self.operator.attributes, **changed}
         return {name: value for name, value in merged.items() if value is not None}
 
 
 def bind(operator: Operator, graph: Graph) -> BoundOperator | str:
-    """The operator with its shapes, or why they do not suffice."""
+    """Returns the operator with its shapes, or the reason why they do not suffice."""
 
     def shapes(names: Sequence[str]) -> list[Shape | None]:
         return [graph.shape_of(name) if name else None for name in names]
@@ -129,12 +129,12 @@ def bind(operator: Operator, graph: Graph) -> BoundOperator | str:
 
 @cache
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """numpy's type for an ONNX element type in lower case ("float", "int64", "bfloat16" ...)."""
+    """Returns numpy's type for an ONNX element type in lower case ("float", "int64", "bfloat16" ...)."""
     return helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(name.upper()))
 
 
 def is_floating(name: str) -> bool:
-    """Whether an ONNX element type in lower case is a floating-point one."""
+    """Whether an ONNX element type, in lower case, is a floating-point type."""
     return name.startswith(("float", "bfloat")) or name == "double"
 
 
@@ -147,17 +147,17 @@ _NAMES = {
 
 
 ATTENTION = ("batch", "head", "sequence", "feature")
-"""Names of four axes where an operator is attention's rather than a picture's: a product of stacks of matrices, a Softmax
-over the last axis."""
+"""The names of four axes of an operator that belongs to attention rather than to an image: a product of stacks of
+matrices, or a Softmax over the last axis."""
 
 
 def matrix_names(rank: int) -> tuple[str, ...]:
-    """Names of the axes of a product of matrices."""
+    """Returns the names of the axes of a matrix product with `rank` axes."""
     return ATTENTION if rank == 4 else axis_names(rank)
 
 
 def axis_names(rank: int, spatial: bool = False) -> tuple[str, ...]:
-    """Names of a tensor's axes by its rank; `spatial` where the operator itself says that axes 2... are
+    """Returns the names of a tensor's axes by its rank. `spatial`: the operator itself says that axes 2 and up are
     space."""
     if spatial and rank == 3:
         return ("batch", "channel", "width")

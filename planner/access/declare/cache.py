@@ -1,5 +1,5 @@
-"""Access maps that remember their answers: a search asks the same of an operator for hundreds of
-candidates, and of every operator that is like it."""
+"""Cache: access maps that remember their answers. A search asks an operator, and every operator of its kind, the same
+questions for hundreds of candidates. Rules only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from edgepart.planner.region import Region
 
 
 class _Memory:
-    """What one declaration has said about regions; the same for all operators that are alike."""
+    """What one declaration has answered about regions. All operators of a kind share it."""
 
     def __init__(self, access: Access) -> None:
         self.access = access
@@ -20,10 +20,10 @@ class _Memory:
 
 
 class Remembered:
-    """An Access that computes nothing twice; for as long as one search, as it forgets nothing."""
+    """An Access that computes nothing twice. It forgets nothing, so it should live for one search only."""
 
     def __init__(self, name: str, memory: _Memory, accesses: Mapping[str, Access]) -> None:
-        """`name`: of the operator, whose own declaration among `accesses` is asked for nothing but nodes."""
+        """`name`: the operator's name. Its own declaration among `accesses` is asked only for nodes and reductions."""
         self.opaque = memory.access.opaque
         self.family = memory.access.family
         self._axes = memory.axes
@@ -58,7 +58,7 @@ class Remembered:
         return found
 
 
-class _All(Mapping[str, Access]):
+class _RememberedAccesses(Mapping[str, Access]):
     def __init__(self, accesses: Mapping[str, Access], kinds: Mapping[str, int]) -> None:
         self._accesses = accesses
         self._kinds = kinds
@@ -76,7 +76,7 @@ class _All(Mapping[str, Access]):
         found = self._memories.get(kind)
         if found is None:
             found = self._memories[kind] = _Memory(self._accesses[name])
-        # Why it is opaque may name its tensors.
+        # Opaque operators do not share: the reason may name an operator's own tensors.
         return found if found.access.opaque is None else _Memory(self._accesses[name])
 
     def __iter__(self) -> Iterator[str]:
@@ -87,5 +87,6 @@ class _All(Mapping[str, Access]):
 
 
 def remembered(accesses: Mapping[str, Access], kinds: Mapping[str, int]) -> Mapping[str, Access]:
-    """By operator name, the same declarations with a memory, which operators of one of `kinds` share."""
-    return _All(accesses, kinds)
+    """Returns the same declarations, by operator name, with a memory that operators of one kind share. `kinds`: the
+    kind of each operator, by name."""
+    return _RememberedAccesses(accesses, kinds)

@@ -1,5 +1,5 @@
-"""ChannelsLast: the word for windows over [batch, space..., channel], declared by those over [batch, channel, space...].
-Pure."""
+"""Channels last: operators with windows over [batch, space..., channel], derived from the declarations of the same
+operators over [batch, channel, space...]. Rules only."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from edgepart.planner.region import Region
 
 
 class ChannelsLast(Derived):
-    """The twin that has its channels at axis 1 says what is read; its one node works on either order, as only the
-    operator or an attribute tells them apart."""
+    """An operator with its channels last. A twin with the channels at axis 1 says what is read. The twin has one node,
+    which works on either order: only its operator type or an attribute tells the orders apart."""
 
     def __init__(self, bound: BoundOperator, twin: Derived, turned: Iterable[int], quantum: int) -> None:
-        """`turned`: inputs that have their channels last. `quantum`: of channels that one node makes."""
+        """`turned`: inputs that have their channels last. `quantum`: one node makes a multiple of so many channels."""
         self.bound = bound
         self.twin = twin
         self.family = twin.family
@@ -55,7 +55,8 @@ def channels_last(
     turned: Iterable[int] = (0,),
     quantum: int = 1,
 ) -> Derived:
-    """What `declare` says of channels at axis 1, for an operator that has them last."""
+    """Returns the declaration of an operator that has its channels last, from `declare` for channels at axis 1.
+    `turned`: inputs that have their channels last. `quantum`: see ChannelsLast."""
     inputs = list(bound.inputs)
     for index in turned:
         shape = inputs[index]
@@ -67,11 +68,12 @@ def channels_last(
 
 
 def forwards(outputs: Outputs) -> Outputs:
-    """Regions with channels last as regions with channels at axis 1."""
+    """Turns regions with channels last into regions with channels at axis 1."""
     return {n: Region((r.spans[0], r.spans[-1], *r.spans[1:-1])) for n, r in outputs.items()}
 
 
 def backwards(region: Region) -> Region:
+    """Turns a region with channels at axis 1 into a region with channels last."""
     batch, channel, *space = region.spans
     return Region((batch, *space, channel))
 

@@ -1,4 +1,4 @@
-"""Local nodes that cut pieces out of packed arrays, in the form that an opset wants. Pure."""
+"""Cut nodes: local nodes that cut pieces out of packed arrays, in the form that the opset requires. Rules only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edgepart.planner.region import Array, Region
 
 
 def integers(values: Sequence[int]) -> Array:
-    """A constant input of an ONNX node: one axis of int64."""
+    """Returns a constant input of an ONNX node: an int64 array with one axis."""
     return np.asarray(values, dtype=np.int64)
 
 
@@ -24,7 +24,7 @@ def slice_node(
     opset: int,
     steps: Sequence[int] | None = None,
 ) -> LocalNode:
-    """Slice: attributes up to opset 9 (no steps there), inputs from opset 10."""
+    """Returns a Slice. Its bounds are attributes up to opset 9 (without steps), and inputs from opset 10 on."""
     if opset < 10:
         bounds = {"axes": list(axes), "starts": list(starts), "ends": list(stops)}
         return LocalNode("Slice", (source,), (target,), bounds)
@@ -35,8 +35,8 @@ def slice_node(
 def cut(
     source: int | str, target: int | str, inner: Region, shape: Sequence[int], opset: int
 ) -> tuple[LocalNode, ...]:
-    """Nodes that take `inner` out of a packed array of `shape`: one Slice, and for each axis with several
-    intervals a Slice for each and a Concat. Identity where `inner` is everything."""
+    """Returns nodes that cut `inner` out of a packed array of `shape`: one Slice, then, for each axis with several
+    intervals, a Slice for each interval and a Concat. It is an Identity if `inner` is everything."""
     return tuple(_cut(source, target, inner, shape, opset))
 
 

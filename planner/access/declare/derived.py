@@ -1,8 +1,8 @@
-"""Derived: what every declaration gets for free; Whole: the access of an operator that is not declared.
+"""Derived: the base class of declarations, and WholeOperator, the access of an operator without one. Rules only.
 
-A declaration says how far a wanted region must be widened before the operator can make it (an axis that
-must be whole, a group of channels), what is read to make the widened region, and the nodes that make it.
-From these three come `needs` and `localize` for any region whatever: what was made too much is cut off. Pure.
+A declaration says how far a wanted region must be widened before the operator can make it (an axis that must be whole,
+a group of channels), what is read to make the widened region, and which nodes make it. `needs` and `localize` follow
+from these three for every region: what is computed beyond the wanted region is cut off.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from edgepart.planner.errors import InternalError
 from edgepart.planner.region import Array, Region, Span, span
 
 Reads = tuple[Region | None, ...]
-"""Per input what is read; None where nothing is."""
+"""The region that is read of each input; None where nothing is read."""
 
 
 class Derived(ABC):
-    """Base of all declarations; implements `language.Access`."""
+    """The base class of all declarations; implements `protocol.Access`."""
 
     opaque: str | None = None
     family: str = "other"
@@ -34,35 +34,36 @@ class Derived(ABC):
     def axes(self) -> tuple[Axis, ...]: ...
 
     def reduction(self, axis: Axis) -> Reduction:
-        """InternalError where nothing is reduced along it: `axes()` of such a declaration say so."""
+        """InternalError: this declaration reduces no axis. Declarations with a reduced axis in `axes()` override it."""
         op = self.bound.operator
         raise InternalError(f"{op.op_type} {op.name!r} is not reduced along {axis.name!r}")
 
     @abstractmethod
     def widen(self, outputs: Outputs) -> Outputs:
-        """The smallest regions around `outputs` (none empty) that `nodes` can make; of the same outputs."""
+        """Returns the smallest regions around `outputs` (none of them empty) that `nodes` can make, for the same
+        outputs."""
 
     @abstractmethod
     def reads(self, computed: Outputs) -> Reads:
-        """What is read to make widened regions."""
+        """Returns what is read to make the widened regions `computed`."""
 
     @abstractmethod
     def nodes(self, computed: Outputs) -> Local:
-        """Nodes that make widened regions from what `reads` says."""
+        """Returns nodes that make the widened regions `computed` from what `reads` returns."""
 
     @abstractmethod
     def work(self, computed: Outputs) -> float:
-        """FLOPs of `nodes(computed)`."""
+        """Returns the FLOPs of `nodes(computed)`."""
 
     def needs(self, outputs: Outputs) -> Reads:
-        wanted = _there(outputs)
+        wanted = _nonempty(outputs)
         if not wanted:
             return (None,) * len(self.bound.inputs)
         return self.reads(self.widen(wanted))
 
     def localize(self, outputs: Outputs) -> Local:
         wanted = {index: region for index, region in outputs.items() if not region.is_empty}
-        nodes = [self._nothing(index, region) for index, region in outputs.items() if region.is_empty]
+        nodes = [self._empty_node(index, region) for index, region in outputs.items() if region.is_empty]
         if not wanted:
             return tuple(nodes)
         computed = self.widen(wanted)
@@ -76,17 +77,17 @@ class Derived(ABC):
         return tuple(nodes)
 
     def flops(self, outputs: Outputs) -> float:
-        wanted = _there(outputs)
+        wanted = _nonempty(outputs)
         return float(self.work(self.widen(wanted))) if wanted else 0.0
 
-    def _nothing(self, index: int, region: Region) -> LocalNode:
+    def _empty_node(self, index: int, region: Region) -> LocalNode:
         name = self.bound.dtype(index)
         empty: Array = np.zeros(region.shape, object if name == "string" else numpy_dtype(name))
         return LocalNode("Identity", (empty,), (index,))
 
 
-def _there(outputs: Outputs) -> Outputs:
-    """Those that are not empty: nearly always all."""
+def _nonempty(outputs: Outputs) -> Outputs:
+    """Returns the outputs whose regions are not empty: usually all of them, and then the mapping itself."""
     for region in outputs.values():
         if region.is_empty:
             return {index: region for index, region in outputs.items() if not region.is_empty}
@@ -94,7 +95,7 @@ def _there(outputs: Outputs) -> Outputs:
 
 
 class WholeOperator(Derived):
-    """Runs as it is, on one device. Whoever wants a part of its outputs gets it cut out of the whole."""
+    """An operator that runs unchanged on one device. A part of its outputs is cut out of the whole."""
 
     def __init__(self, bound: BoundOperator, reason: str) -> None:
         self.bound = bound
@@ -116,7 +117,8 @@ class WholeOperator(Derived):
         return (self._node(computed),)
 
     def localize(self, outputs: Outputs) -> Local:
-        """A value without a known shape, or without elements, is never cut."""
+        """Runs the operator alone if its outputs are wanted whole. A value without a known shape, or without elements,
+        is never cut."""
         if all(region == Region.full(self.bound.outputs[index]) for index, region in outputs.items()):
             return (self._node(outputs),)
         return super().localize(outputs)
@@ -138,8 +140,8 @@ def local_node(
     wanted: Iterable[int] = (0,),
     inputs: Sequence[int | str | Array | None] | None = None,
 ) -> LocalNode:
-    """The operator itself, with its own attributes, making the outputs `wanted`; others that the model names are
-    made for nobody, as few operators may leave outputs out."""
+    """Returns the operator itself, with its own attributes, making the outputs `wanted`. The node also makes the other
+    outputs that the model names, which nothing reads: few operators may leave outputs out."""
     op = bound.operator
     given = bound.present if inputs is None else tuple(inputs)
     return LocalNode(op.op_type, given, _outputs(bound, wanted), op.attributes, op.domain)
@@ -156,7 +158,7 @@ def _outputs(bound: BoundOperator, wanted: Iterable[int]) -> tuple[int | str | N
 def split_axes(
     shape: Shape, kept: Iterable[int], names: Sequence[str] | None = None, quanta: Sequence[int] | None = None
 ) -> tuple[Axis, ...]:
-    """The axes in `kept` that can be cut in two at their quantum at least."""
+    """Returns the axes of `kept` that are longer than their quantum, so that they can be cut."""
     called = names or axis_names(len(shape))
     found = []
     for index in kept:
@@ -167,7 +169,7 @@ def split_axes(
 
 
 def rounded(one: Span, quantum: int, extent: int) -> Span:
-    """`one` widened to multiples of `quantum` (and to the end of the axis at most)."""
+    """Returns `one` widened to multiples of `quantum`, and at most to `extent`, the end of the axis."""
     if quantum == 1:
         return one
     return span(*((i.start // quantum * quantum, min(-(-i.stop // quantum) * quantum, extent)) for i in one))

@@ -1,9 +1,9 @@
-"""Loops: the word for operators whose work runs over loops that each tensor follows in its own way.
+"""Loops: the building block for operators whose work runs over loops that each tensor follows in its own way. Rules only.
 
-Attention is of this kind: heads are an axis of their own in one tensor, blocks of the hidden axis in another, three
-blocks side by side in packed weights, and every second one counts where keys are shared. A declaration says per axis
-of each input and output which loop it follows; what a wanted region means for the loops, and what is read for that,
-follows. Outputs that want different parts of the loops are made by nodes of their own. Pure.
+Attention is of this kind: heads are an axis of their own in one tensor, blocks of the hidden axis in another, and three
+blocks side by side in packed weights; several query heads may share one head of keys. A declaration says which loop
+each axis of each input and output follows. From this follow the parts of the loops that a wanted region needs, and what
+they read. Outputs that need different parts of the loops are made by separate nodes.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class Loop:
     """One loop of an operator's work."""
 
     name: str
-    """Of the axis that shares it out."""
+    """The name of the Axis that divides the loop among devices."""
     extent: int
     shared: bool = True
-    """Whether devices can each do a part of it."""
+    """Whether each device can run a part of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoopPiece:
-    """An input axis that is the piece from `start` on of a loop: new keys behind those of the past."""
+    """An input axis that is a piece of a loop, from index `start` on, such as the new keys behind those of the past."""
 
     axis: int
     start: int = 0
@@ -46,11 +46,11 @@ class LoopPiece:
 @dataclass(frozen=True, slots=True)
 class Packed:
     """An input axis with several blocks side by side, such as the columns of queries, keys and values in one weight:
-    index `i` of the loop reads `times` columns of each block, from its start."""
+    index `i` of the loop reads `times` indices of each block, from `i * times` on."""
 
     axis: int
     blocks: tuple[tuple[int, int], ...]
-    """Per block where it starts and `times`."""
+    """(start, `times`) of each block."""
 
     def read(self, space: Region, extent: int) -> Span:
         return span(
@@ -63,7 +63,7 @@ class Packed:
 
 
 Followed = Sequence[Along | LoopPiece | Packed | None]
-"""Per axis of an input: how it follows the loops; None where it is read whole."""
+"""How each axis of an input follows the loops; None where it is read whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,10 @@ class LoopOutput:
     """How an output follows the loops."""
 
     axes: Sequence[Along | None]
-    """Per axis; None where it is always made whole."""
+    """How each axis follows a loop; None where it is always made whole."""
     whole: tuple[int, ...] = ()
-    """Loops that must run in full to make any of it. Loops that are neither here nor in `axes` do not matter to it:
-    where it is made alone, they run once."""
+    """Loops that must run in full to make any part of the output. Loops that are neither here nor in `axes` do not
+    matter to it: if the output is made alone, they run once."""
 
 
 MISFIT = "the shapes of its inputs do not fit each other"
@@ -84,18 +84,18 @@ Spans = list[Span | None]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Outputs that the same part of the loops makes."""
+    """The outputs that one part of the loops makes."""
 
     space: Region
-    """Per loop the indices that run."""
+    """The indices that run, by loop."""
     outputs: tuple[int, ...]
 
 
 class Loops(Derived):
-    """See the module's docstring. `job_nodes` are the operator on a part of its loops."""
+    """See the module's docstring. `job_nodes` returns the operator on a part of its loops."""
 
     apart = True
-    """Whether outputs that want different parts of the loops are made by nodes of their own, not by one for all."""
+    """Whether outputs that need different parts of the loops are made by separate nodes instead of one for all."""
 
     def __init__(
         self,
@@ -107,7 +107,8 @@ class Loops(Derived):
         reduced: tuple[Axis, ...] = (),
         family: str = "gemm",
     ) -> None:
-        """`outputs`: all that the model names."""
+        """`loops`: the operator's loops; all else refers to them by index. `inputs`: how each input follows them.
+        `outputs`: how each output that the model names follows them. `reduced`: further axes, which are reduced."""
         self.bound = bound
         self.family = family
         self.loops = tuple(loops)
@@ -117,14 +118,15 @@ class Loops(Derived):
 
     @abstractmethod
     def job_nodes(self, job: Job) -> Local:
-        """Nodes that make the job's outputs from what `job_reads` says, both cropped."""
+        """Returns nodes that make the job's outputs from what `job_reads` returns, both cropped."""
 
     @abstractmethod
     def job_work(self, job: Job) -> float:
-        """FLOPs of the job."""
+        """Returns the FLOPs of the job."""
 
     def narrowed(self, job: Job) -> Job:
-        """The job with loops that matter less than all for these indices of the others (keys that are masked)."""
+        """Returns the job without indices that do not matter to it, such as keys that a causal mask hides from all of
+        its rows."""
         return job
 
     @property
@@ -171,14 +173,14 @@ class Loops(Derived):
             return self.job_nodes(jobs[0])
         nodes: list[LocalNode] = []
         for n, job in enumerate(jobs):
-            nodes += self._apart(job, f"job{n}", read)
+            nodes += self._separate_nodes(job, f"job{n}", read)
         return tuple(nodes)
 
     def work(self, computed: Outputs) -> float:
         return sum(self.job_work(job) for job in self._jobs(computed))
 
     def job_reads(self, job: Job) -> Reads:
-        """Per input what the job reads; None where that is nothing."""
+        """Returns the region that the job reads of each input; None where it reads nothing."""
         found: list[Region | None] = []
         for shape, axes in zip(self.bound.inputs, self._inputs, strict=True):
             region = None if shape is None or axes is None else _region(axes, job.space, shape)
@@ -186,7 +188,7 @@ class Loops(Derived):
         return tuple(found)
 
     def _shared_axes(self) -> Iterable[Axis]:
-        """An axis for each loop that output 0 follows."""
+        """Yields an axis for each loop that output 0 follows and that can be divided."""
         first = self._outputs[0]
         for n, loop in enumerate(self.loops):
             at = _place(first, n)
@@ -207,7 +209,8 @@ class Loops(Derived):
         return at[0] if at is not None and at[1] == times else None
 
     def _jobs(self, outputs: Outputs) -> list[Job]:
-        """Outputs that need the same of the loops they have in common are made together."""
+        """Groups `outputs` into jobs: outputs that need the same part of the loops they have in common are made
+        together."""
         groups: list[tuple[Spans, list[int]]] = []
         for index, region in outputs.items():
             wanted = self._spans(index, region)
@@ -226,7 +229,7 @@ class Loops(Derived):
         ]
 
     def _spans(self, index: int, region: Region) -> Spans:
-        """Per loop what must run to make `region` of an output; None where the loop does not matter."""
+        """Returns what must run of each loop to make `region` of an output; None where the loop does not matter."""
         written = self._outputs[index]
         found: Spans = [None] * len(self.loops)
         for along, one in zip(written.axes, region.spans, strict=True):
@@ -238,13 +241,14 @@ class Loops(Derived):
         return found
 
     def made(self, job: Job, index: int) -> Region:
-        """The region of an output that a job makes."""
+        """Returns the region of an output that a job makes."""
         shape = self.bound.outputs[index]
         assert shape is not None
         return _region(self._outputs[index].axes, job.space, shape)
 
-    def _apart(self, job: Job, name: str, read: Reads) -> Iterable[LocalNode]:
-        """The job's nodes where other jobs read more of the inputs: names of its own, and inputs cut to its part."""
+    def _separate_nodes(self, job: Job, name: str, read: Reads) -> Iterable[LocalNode]:
+        """Yields the job's nodes for use beside other jobs: they have names of their own, and inputs that other jobs
+        read more of are cut to this job's part."""
         cropped: dict[int, str] = {}
         for index, (mine, everything) in enumerate(zip(self.job_reads(job), read, strict=True)):
             if mine is not None and everything is not None and mine != everything:
@@ -264,12 +268,12 @@ class Loops(Derived):
 
 
 def fitting(access: Loops) -> Derived:
-    """`access`; Whole where the model is wrong about its shapes."""
+    """Returns `access`, or a WholeOperator if the shapes of its inputs and outputs do not fit its loops."""
     return access if access.fits else WholeOperator(access.bound, MISFIT)
 
 
 def of_ranks(bound: BoundOperator, ranks: Mapping[int, tuple[int, ...]]) -> bool:
-    """Whether inputs, those that are given, have one of these numbers of axes."""
+    """Whether every input that is given has one of the ranks allowed for it. `ranks`: the allowed ranks, by input."""
     return all(len(bound.shape(index)) in found for index, found in ranks.items() if bound.has(index))
 
 
@@ -284,7 +288,8 @@ def _joined(one: Span | None, two: Span | None) -> Span | None:
 
 
 def _place(written: LoopOutput, loop: int) -> tuple[int, int] | None:
-    """The axis of an output that follows a loop, and how many of its indices each of the loop's are."""
+    """Returns the axis of an output that follows a loop, and how many of its indices belong to each index of the loop;
+    None if no axis follows it."""
     return next(
         (
             (axis, along.times)

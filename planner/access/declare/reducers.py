@@ -1,4 +1,4 @@
-"""Reducers: how parts of a reduced axis are put together, as local nodes. Pure."""
+"""Reducers: local nodes that combine the parts of a reduced axis. Rules only."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from edgepart.planner.access.declare.protocol import Local, LocalNode
 from edgepart.planner.region import Array
 
 Value = int | str | Array
-"""An addend by its place, an earlier local node's output, or a constant."""
+"""An addend (by its index), the output of an earlier local node, or a constant."""
 
 
 def chain(op_type: str, values: Sequence[Value], target: int | str, name: str) -> Iterator[LocalNode]:
-    """`values` put together by a binary operator, from left to right, into `target`. `name` keeps the values between
-    apart from those of other chains."""
+    """Yields nodes that combine `values` by a binary operator, from left to right, into `target`. `name` is the prefix
+    of the intermediate values, different for each chain."""
     source, *others = values
     if not others:
         yield LocalNode("Identity", (source,), (target,))
@@ -31,7 +31,8 @@ def chain(op_type: str, values: Sequence[Value], target: int | str, name: str) -
 def reduce_node(
     op_type: str, source: int | str, target: int | str, axis: int | Sequence[int], opset: int
 ) -> LocalNode:
-    """A reduction along axes that are kept with extent 1: `axes` became an input in opset 13 (ReduceSum) or 18."""
+    """Returns a reduction whose axes are kept with extent 1. `axes` became an input in opset 13 (ReduceSum) or 18
+    (others)."""
     axes = [axis] if isinstance(axis, int) else list(axis)
     if opset >= (13 if op_type == "ReduceSum" else 18):
         return LocalNode(op_type, (source, integers(axes)), (target,), {"keepdims": 1})
@@ -39,7 +40,7 @@ def reduce_node(
 
 
 def lowest(dtype: str) -> Array:
-    """The lowest finite number of a floating-point type, as a scalar."""
+    """Returns the lowest finite number of a floating-point type, as a scalar array."""
     kind = numpy_dtype(dtype)
     finest = ml_dtypes.finfo(kind)  # type: ignore[no-untyped-call]  # Knows numpy's own types as well.
     return np.asarray(float(finest.min), kind)
@@ -53,14 +54,14 @@ def _folded(op_type: str) -> Callable[[Sequence[float], str], Iterator[LocalNode
 
 
 def _mean(weights: Sequence[float], dtype: str) -> Iterator[LocalNode]:
-    """Each part's mean, weighted by how much of the axis it is the mean of."""
+    """The sum of the parts' means, each weighted by its part's share of the axis."""
     for n, weight in enumerate(weights):
         yield LocalNode("Mul", (n, np.asarray(weight, numpy_dtype(dtype))), (f"weighted_{n}",))
     yield from chain("Add", [f"weighted_{n}" for n in range(len(weights))], 0, "sum")
 
 
 def _norm(weights: Sequence[float], dtype: str) -> Iterator[LocalNode]:
-    """The root of the sum of squares of parts' norms."""
+    """The root of the sum of the squares of the parts' norms."""
     for n in range(len(weights)):
         yield LocalNode("Mul", (n, n), (f"square_{n}",))
     yield from chain("Add", [f"square_{n}" for n in range(len(weights))], "squares", "sum")
@@ -68,7 +69,8 @@ def _norm(weights: Sequence[float], dtype: str) -> Iterator[LocalNode]:
 
 
 def _log_sum_exp(weights: Sequence[float], dtype: str) -> Iterator[LocalNode]:
-    """By the largest, which is kept finite: parts may be minus infinity."""
+    """The logarithm of the sum of the parts' exponentials, scaled by the largest part so that none overflows. The
+    largest is kept finite, as all parts may be minus infinity."""
     yield from chain("Max", [*range(len(weights)), lowest(dtype)], "most", "max")
     for n in range(len(weights)):
         yield LocalNode("Sub", (n, "most"), (f"less_{n}",))
@@ -87,10 +89,11 @@ REDUCERS: Mapping[str, Callable[[Sequence[float], str], Iterator[LocalNode]]] = 
     "norm": _norm,
     "log-sum-exp": _log_sum_exp,
 }
-"""By `Axis.reducer`, for one addend of the output's shape for each part. Given are the parts' weights (sizes over the
-extent) and the element type. Softmax and attention combine two or three addends themselves."""
+"""By `Axis.reducer`, the function that yields the combining nodes for one addend, of the output's shape, from each part.
+It takes the parts' weights (their sizes over the extent) and the element type. Softmax and attention combine two or three
+addends themselves."""
 
 
 def combining(reducer: str, weights: Sequence[float], dtype: str) -> Local:
-    """Nodes that make output 0 of inputs 0, 1 ..., the parts' addends."""
+    """Returns nodes that make output 0 from inputs 0, 1 ..., which are the parts' addends."""
     return tuple(REDUCERS[reducer](weights, dtype))

@@ -1,6 +1,6 @@
-"""Together: the word for operators whose outputs of different shapes share axes, as a recurrent network's outputs
-share the batch. Each shared axis runs through inputs and outputs, some elements for each of its indices; every
-other axis is read and made whole. The local node is the operator itself. Pure."""
+"""Shared axes: the building block for operators whose outputs have different shapes but share axes, as a recurrent
+network's outputs share the batch. Each shared axis runs through inputs and outputs, with some number of elements for each
+of its indices. Every other axis is read and made whole. The local node is the operator itself. Rules only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from edgepart.planner.region import Region, Span, span, span_size
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """An axis of an input or output that runs along a shared axis, `each` elements for each of its indices."""
+    """An axis of an input or output that runs along a shared axis, with `each` elements for each of its indices."""
 
     name: str
     each: int = 1
@@ -27,15 +27,15 @@ class Runs:
         return span(*((i.start * self.each, i.stop * self.each) for i in part))
 
     def indices(self, elements: Span) -> Span:
-        """The smallest part of the shared axis with those elements."""
+        """Returns the smallest part of the shared axis that has these elements."""
         return span(*((i.start // self.each, -(-i.stop // self.each)) for i in elements))
 
 
 Tracks = Sequence[Runs | None]
-"""Per axis of one input or output: the shared axis that it runs along; None where it is whole."""
+"""The shared axis that each axis of one input or output runs along; None where it is whole."""
 
 Parts = Mapping[str, Span]
-"""Per shared axis, the part of it that is made."""
+"""The part of each shared axis that is made, by its name."""
 
 
 class SharedAxes(Derived):
@@ -53,9 +53,9 @@ class SharedAxes(Derived):
         attributes: Callable[[Parts], Mapping[str, Any]] | None = None,
         optional: bool = False,
     ) -> None:
-        """`shared`: the extent of each shared axis, by its name. `inputs`, `outputs`: how each runs along them.
-        `work`: FLOPs of all of the operator. `attributes`: those that change with the part that is made.
-        `optional`: whether any output may be left out of the node."""
+        """`shared`: the extent of each shared axis, by its name. `inputs`, `outputs`: how each of them runs along the
+        shared axes. `work`: FLOPs of the whole operator. `attributes`: the attributes that change with the part that
+        is made. `optional`: whether the node may leave out any output."""
         self.bound = bound
         self.family = family
         self.shared = dict(shared)
@@ -69,7 +69,8 @@ class SharedAxes(Derived):
         return tuple(self._axes())
 
     def _axes(self) -> Iterator[Axis]:
-        """Outputs that hold another number of elements for each index cannot be cut where output 0 is."""
+        """Yields the shared axes that output 0 runs along. An output with another number of elements for each index
+        cannot be cut where output 0 is cut, so one device makes it whole."""
         for name, extent in self.shared.items():
             index, each = self._place(0, name)
             if index is None or extent < 2:
@@ -79,7 +80,8 @@ class SharedAxes(Derived):
             yield Axis(name, index, extent * each, each, places=places if len(places) > 1 else ())
 
     def _place(self, output: int, name: str) -> tuple[int | None, int]:
-        """Which of the output's axes runs along a shared one, and how many elements it has for each index."""
+        """Returns the output's axis that runs along a shared one, and its elements for each index; (None, 0) if none
+        does."""
         tracks = self.outputs[output] if self.bound.wants(output) else ()
         for place, track in enumerate(tracks):
             if track is not None and track.name == name:
@@ -87,7 +89,8 @@ class SharedAxes(Derived):
         return None, 0
 
     def parts(self, outputs: Outputs) -> Parts:
-        """What is made of each shared axis to make `outputs`: all of it for one that does not run along it."""
+        """Returns the part of each shared axis that must run to make `outputs`; an output that does not run along a
+        shared axis needs all of it."""
         found = (self._parts_of(index, region) for index, region in outputs.items())
         return reduce(_both, found)
 

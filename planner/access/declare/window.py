@@ -1,6 +1,6 @@
-"""Window and Stretch: the arithmetic of sliding windows along one axis, forwards (convolution, pooling) and
-backwards (transposed convolution). Every formula about kernels, strides, dilations and pads is written
-here, once. Pure."""
+"""Windows: the arithmetic of sliding windows along one axis, forwards (Window: convolution, pooling) and backwards
+(TransposedWindow: transposed convolution). All formulas about kernels, strides, dilations and pads are here. Rules
+only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgepart.planner.region import Interval, Span, span, span_hull
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One axis of a convolution or pooling; `extent` is the input's."""
+    """The windows along one axis of a convolution or pooling; `extent` is the input's."""
 
     extent: int
     kernel: int
@@ -24,11 +24,12 @@ class Window:
 
     @property
     def reach(self) -> int:
-        """Input elements from a window's first to its last."""
+        """The number of input elements from a window's first to its last."""
         return (self.kernel - 1) * self.dilation + 1
 
     def touched(self, out: Interval) -> tuple[int, int]:
-        """What the windows of `out` cover, padding included (so perhaps negative, or beyond the extent).
+        """Returns the bounds of what the windows of `out` cover, padding included (so perhaps negative, or beyond the
+        extent).
 
         >>> Window(extent=8, kernel=3, pad_begin=1, pad_end=1).touched(Interval(4, 8))
         (3, 9)
@@ -37,12 +38,13 @@ class Window:
         return start, (out.stop - 1) * self.stride - self.pad_begin + self.reach
 
     def read(self, out: Interval) -> Span:
-        """The input under the windows of `out`; () where they lie in the padding altogether."""
+        """Returns the input under the windows of `out`; () if they lie entirely in the padding."""
         start, stop = self.touched(out)
         return span((max(start, 0), min(stop, self.extent)))
 
     def pads(self, out: Interval) -> tuple[int, int]:
-        """Padding that is left to add to `read(out)` (what hangs over the padded input does not count)."""
+        """Returns the padding to add at the begin and the end of `read(out)`. What hangs over the padded input does not
+        count."""
         start, stop = self.touched(out)
         return max(-start, 0), min(max(stop - self.extent, 0), self.pad_end)
 
@@ -51,13 +53,13 @@ class Window:
         return self.touched(out)[1] > self.extent + self.pad_end
 
     def widen(self, wanted: Span, output_extent: int) -> Span:
-        """The box that is made for `wanted`: its hull, or the whole axis where only padding would be read."""
+        """Returns the interval that is made for `wanted`: its hull, or the whole axis if only padding would be read."""
         hull = span_hull(wanted)
         return hull if self.read(hull[0]) else span((0, output_extent))
 
 
 def windows(bound: BoundOperator, kernel: Sequence[int], extents: Sequence[int]) -> tuple[Window, ...]:
-    """A Window for each spatial axis, from the attributes strides, dilations, pads and auto_pad."""
+    """Returns a Window for each spatial axis, from the attributes strides, dilations, pads and auto_pad."""
     rank = len(kernel)
     strides = bound.integers("strides") or (1,) * rank
     dilations = bound.integers("dilations") or (1,) * rank
@@ -78,7 +80,8 @@ def windows(bound: BoundOperator, kernel: Sequence[int], extents: Sequence[int])
 
 
 def _same(window: Window, how: str) -> tuple[int, int]:
-    """Pads with which the output has ceil(extent / stride) elements; the odd one goes to the named side."""
+    """Returns the pads with which the output has ceil(extent / stride) elements; an odd one goes to the side that `how`
+    names."""
     count = -(-window.extent // window.stride)
     total = max((count - 1) * window.stride + window.reach - window.extent, 0)
     less, more = total // 2, total - total // 2
@@ -87,8 +90,7 @@ def _same(window: Window, how: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class TransposedWindow:
-    """One axis of a transposed convolution: input `i` is spread over outputs from `i * stride - pad_begin`
-    on."""
+    """One axis of a transposed convolution: input `i` is spread over the outputs from `i * stride - pad_begin` on."""
 
     extent: int
     kernel: int
@@ -97,7 +99,7 @@ class TransposedWindow:
     pad_begin: int = 0
 
     def read(self, out: Interval) -> Interval:
-        """Inputs that reach `out`, and at least one that begins at or before it."""
+        """Returns the inputs that reach `out`, with at least one that begins at or before it."""
         reach = (self.kernel - 1) * self.dilation
         first = -(-(out.start + self.pad_begin - reach) // self.stride)
         first = min(first, (out.start + self.pad_begin) // self.stride)
@@ -106,7 +108,7 @@ class TransposedWindow:
         return Interval(first, max(min(last, self.extent - 1), first) + 1)
 
     def pads(self, out: Interval) -> tuple[int, int, int]:
-        """What to cut off at the begin and at the end of the spread of `read(out)`, and what to add to its
+        """Returns how many outputs of `read(out)` to cut off at the begin and at the end, and how many to add at the
         end."""
         read = self.read(out)
         begin = read.start * self.stride - self.pad_begin
@@ -117,8 +119,8 @@ class TransposedWindow:
 def stretches(
     bound: BoundOperator, kernel: Sequence[int], extents: Sequence[int], outputs: Sequence[int]
 ) -> tuple[TransposedWindow, ...]:
-    """A Stretch for each spatial axis, from strides, dilations, pads, output_padding, output_shape and
-    auto_pad."""
+    """Returns a TransposedWindow for each spatial axis, from the attributes strides, dilations, pads, output_padding,
+    output_shape and auto_pad."""
     rank = len(kernel)
     strides = bound.integers("strides") or (1,) * rank
     dilations = bound.integers("dilations") or (1,) * rank

@@ -1,4 +1,4 @@
-"""One file for each family of operators: what they read to write a region, and how they are made smaller.
+"""Declarations of operators, one module for each family: what they read to write a region, and their local nodes.
 
 May import: planner/access/declare, planner/region.
 """

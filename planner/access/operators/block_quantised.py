@@ -1,5 +1,5 @@
-"""Weights in blocks of few bits (com.microsoft): a row of packed weights and its scales for each column of the product,
-a block of the sum for each scale. Pure."""
+"""Operators of com.microsoft whose weights are blocks of few bits. Each column of a product has a row of packed weights
+and its scales; each scale belongs to a block of the sum. Rules only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def _columns(region: Region) -> dict[str, int]:
 
 
 def matmul_n_bits(bound: BoundOperator) -> Derived:
-    """A [..., K], B [N, blocks, bytes], scales, zero points (one each, or packed), group indices, bias [N]."""
+    """Declares MatMulNBits with the inputs A [..., K], B [N, blocks, bytes], scales, zero points (one for each block, or
+    packed), group indices, bias [N]."""
     inner, block = int(bound.attribute("K")), int(bound.attribute("block_size"))
     bits = int(bound.attribute("bits", 4))
     if bound.attribute("weight_prepacked") or len(bound.shape(1)) != 3:
@@ -48,17 +49,18 @@ def matmul_n_bits(bound: BoundOperator) -> Derived:
 
 
 def _each(shape: Shape, columns: int) -> int:
-    """Values for each column."""
+    """Returns the number of values for each column."""
     return shape[1] if len(shape) == 2 else shape[0] // columns
 
 
 def _blocks(shape: Shape, axis: int, columns: int, per: int) -> AxisReads:
-    """Values for each column and block: [N, blocks], or flat, where blocks cannot be told apart."""
+    """Returns how values for each column and block are read: [N, blocks], or flat, where blocks cannot be told apart."""
     return [Along(axis), Inner(per=per)] if len(shape) == 2 else [Along(axis, times=_each(shape, columns))]
 
 
 def matmul_bnb4(bound: BoundOperator) -> Derived:
-    """A [..., K]; weights, two in a byte, and a scale for each block, both flat, column after column."""
+    """Declares MatMulBnb4 with the inputs A [..., K], weights (two in a byte), and a scale for each block; the last two
+    are flat, column after column."""
     inner, block = int(bound.attribute("K")), int(bound.attribute("block_size"))
     if inner % block or inner % 2 or not bound.attribute("transB", 1) or bound.attribute("training_mode"):
         return WholeOperator(bound, "a block of its weights holds parts of several columns")
@@ -73,7 +75,8 @@ def matmul_bnb4(bound: BoundOperator) -> Derived:
 
 
 def gather_blocks(bound: BoundOperator) -> Derived:
-    """Rows of a table that is packed in blocks: those that are wanted are known at run time only."""
+    """Declares GatherBlockQuantized: rows of a table that is packed in blocks. Which rows are wanted is known only at
+    run time, so the table is read whole."""
     axis = int(bound.attribute("gather_axis", 0)) % len(bound.shape(0))
     rank, indices = len(bound.output), len(bound.shape(1))
     reads: list[AxisReads | None] = [None if s is None else [None] * len(s) for s in bound.inputs]

@@ -1,5 +1,5 @@
-"""Contractions: MatMul, Gemm and their quantised forms. Rows of the result read rows of the left, columns
-read columns of the right; the inner axis is summed. Pure."""
+"""Contractions: MatMul, Gemm and their quantised forms. Rows of the result read rows of the left matrix, columns read
+columns of the right one, and the inner axis is summed. Rules only."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from edgepart.planner.access.declare.protocol import Axis
 
 
 def inner_axis(extent: int) -> tuple[Axis, ...]:
-    """What products are summed over; none where there is nothing to cut."""
+    """Returns the axis that products are summed over; none if it has one index only."""
     return (Axis("inner", 0, extent, reducer="sum"),) if extent > 1 else ()
 
 
 def product_reads(a: Shape, b: Shape, output: Shape) -> tuple[AxisReads, AxisReads]:
-    """numpy.matmul: the last two axes are matrices, those before are broadcast; one axis is a vector."""
+    """Returns how both operands are read, as in numpy.matmul: the last two axes are matrices, those before are
+    broadcast; an operand with one axis is a vector."""
     rank = len(output)
     rows = None if len(a) == 1 else rank - 1 - (len(b) > 1)
     columns = None if len(b) == 1 else rank - 1
@@ -39,7 +40,8 @@ def matmul(bound: BoundOperator) -> Derived:
 
 
 def matmul_integer(bound: BoundOperator) -> Derived:
-    """A, B, A's zero points (one for each row or one), B's (one for each column or one)."""
+    """Declares MatMulInteger with the inputs A, B, A's zero points (one, or one for each row), B's (one, or one for each
+    column)."""
     a, b, output = bound.shape(0), bound.shape(1), bound.output
     left, right = product_reads(a, b, output)
     zeros = [
@@ -52,7 +54,7 @@ def matmul_integer(bound: BoundOperator) -> Derived:
 
 
 def qlinear_matmul(bound: BoundOperator) -> Derived:
-    """a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero."""
+    """Declares QLinearMatMul with the inputs a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero."""
     a, b, output = bound.shape(0), bound.shape(3), bound.output
     left, right = product_reads(a, b, output)
     rows = [per_row(bound.inputs[index], a, output) for index in (1, 2)]
@@ -65,27 +67,27 @@ def qlinear_matmul(bound: BoundOperator) -> Derived:
 
 
 def per_row(shape: Shape | None, a: Shape, output: Shape) -> AxisReads | None:
-    """How a value for each row of the left matrix, or one for all, is read."""
+    """Returns how an input is read that has a value for each row of the left matrix, or one for all."""
     return vector(shape, len(output) - 2, a[-2]) if len(a) > 1 else vector(shape, 0, 0)
 
 
 def per_column(shape: Shape | None, b: Shape, output: Shape) -> AxisReads | None:
-    """How a value for each column of the right matrix, or one for all, is read."""
+    """Returns how an input is read that has a value for each column of the right matrix, or one for all."""
     return vector(shape, len(output) - 1, b[-1]) if len(b) > 1 else vector(shape, 0, 0)
 
 
 def understood(read: AxisReads | None, shape: Shape | None) -> bool:
-    """Whether a scale is one value, or runs along the result: anything else would be guessed at."""
+    """Whether a scale is one value or runs along the result; anything else would be a guess."""
     return read is None or shape is None or len(shape) > 1 or any(read) or all(e == 1 for e in shape)
 
 
 def gemm(bound: BoundOperator) -> Derived:
-    """alpha * A' B' + beta * C."""
+    """Declares Gemm: alpha * A' B' + beta * C."""
     return _gemm(bound, summed=True)
 
 
 def fused_gemm(bound: BoundOperator) -> Derived:
-    """com.microsoft: Gemm and an activation, before which the sum must be whole."""
+    """Declares FusedGemm of com.microsoft: Gemm, then an activation, before which the sum must be complete."""
     return _gemm(bound, summed=False)
 
 
@@ -106,7 +108,8 @@ def _gemm(bound: BoundOperator, summed: bool) -> Derived:
 
 
 def fused_matmul(bound: BoundOperator) -> Derived:
-    """com.microsoft: MatMul of perhaps transposed matrices; TransposeMatMul is its former name."""
+    """Declares FusedMatMul of com.microsoft: MatMul of matrices that may be transposed. TransposeMatMul is its former
+    name."""
     if any(bound.attribute(name) for name in ("transBatchA", "transBatchB")):
         return WholeOperator(bound, "it transposes batches")
     a, b = bound.shape(0), bound.shape(1)

@@ -1,4 +1,5 @@
-"""Quantised operators of ONNX Runtime's own domain. A sum that is rounded to eight bits is not cut. Pure."""
+"""Quantised operators of ONNX Runtime's own domain. A sum that is rounded to eight bits is never cut into parts. Rules
+only."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from edgepart.planner.region import Region, span, span_intersect
 
 
 def dynamic_matmul(bound: BoundOperator) -> Derived:
-    """A, B, B's scale, B's zero point, bias. A's scale comes from all of A, so only columns can be made apart."""
+    """Declares DynamicQuantizeMatMul with the inputs A, B, B's scale, B's zero point, bias. A's scale comes from all of
+    A, so only columns can be cut."""
     b, last = bound.shape(1), len(bound.output) - 1
     columns = [per_column(shape, b, bound.output) for shape in bound.inputs[2:]]
     if not all(understood(*one) for one in zip(columns, bound.inputs[2:], strict=True)):
@@ -29,7 +31,8 @@ def dynamic_matmul(bound: BoundOperator) -> Derived:
 
 
 def matmul_to_float(bound: BoundOperator) -> Derived:
-    """A, B, their scales, their zero points, bias: a MatMulInteger times both scales."""
+    """Declares MatMulIntegerToFloat with the inputs A, B, their scales, their zero points, bias: a MatMulInteger times
+    both scales."""
     a, b = bound.shape(0), bound.shape(1)
     if len(b) > 2 and any(bound.has(index) and bound.shape(index) for index in (3, 5)):
         return WholeOperator(
@@ -37,7 +40,7 @@ def matmul_to_float(bound: BoundOperator) -> Derived:
         )  # ORT adds the bias wrongly.
     left, right = product_reads(a, b, bound.output)
     rest = [per_column(shape, b, bound.output) for shape in bound.inputs[2:]]
-    for index in (2, 4):  # of A: one for all
+    for index in (2, 4):  # A has one scale and one zero point.
         if bound.has(index):
             rest[index - 2] = [None] * len(bound.shape(index))
     if not all(understood(*one) for one in zip(rest, bound.inputs[2:], strict=True)):
@@ -48,7 +51,8 @@ def matmul_to_float(bound: BoundOperator) -> Derived:
 
 
 def quantised_gemm(bound: BoundOperator) -> Derived:
-    """A, its scale and zero point, B, its scale and zero point, C, Y's scale and zero point; Y is float without."""
+    """Declares QGemm with the inputs A, its scale and zero point, B, its scale and zero point, C, and Y's scale and zero
+    point. Without these last two, Y is float."""
     across_a, across_b = bool(bound.attribute("transA", 0)), bool(bound.attribute("transB", 0))
     inner, columns = bound.shape(0)[0 if across_a else 1], bound.output[1]
     left: AxisReads = [Inner(), Along(0)] if across_a else [Along(0), Inner()]
@@ -64,7 +68,7 @@ def quantised_gemm(bound: BoundOperator) -> Derived:
 
 
 def convolution(bound: BoundOperator) -> Derived:
-    """As QLinearConv of ai.onnx, with channels last if it is told so."""
+    """Declares QLinearConv: as in ai.onnx, but with channels last if an attribute says so."""
     if not bound.attribute("channels_last"):
         return qlinear_conv(bound)
     groups = int(bound.attribute("group", 1))
@@ -72,7 +76,7 @@ def convolution(bound: BoundOperator) -> Derived:
 
 
 class ScaledPool(Pool):
-    """QLinearAveragePool: beside the tensor, the scales and zero points of both sides."""
+    """QLinearAveragePool, which also reads the scales and zero points of its input and output."""
 
     def reads(self, computed: Outputs) -> Reads:
         (x, *_) = super().reads(computed)
@@ -101,7 +105,7 @@ def global_average_pool(bound: BoundOperator) -> Derived:
 
 
 def softmax(bound: BoundOperator) -> Derived:
-    """Along an axis, or, as before opset 13, over everything from it on."""
+    """Declares QLinearSoftmax over an axis or, as before opset 13, over everything from it on."""
     rank = len(bound.output)
     axis = int(bound.attribute("axis", -1)) % rank
     whole = range(axis, rank) if int(bound.attribute("opset")) < 13 else (axis,)
@@ -111,8 +115,8 @@ def softmax(bound: BoundOperator) -> Derived:
 
 
 class ScaledConcat(DataMovement):
-    """Y's scale and zero point, then three inputs for each part: itself, its scale and its zero point. Those of a part
-    that is not wanted are not read."""
+    """QLinearConcat, with the inputs Y's scale, Y's zero point, then each part with its scale and its zero point. The
+    inputs of a part that is not wanted are not read."""
 
     def __init__(self, bound: BoundOperator) -> None:
         super().__init__(bound)

@@ -1,5 +1,5 @@
-"""Convolutions: Conv, its quantised forms, and ConvTranspose. An output channel reads its group's input
-channels and its own row of the weights, so weight slices fall out of `needs`. Pure."""
+"""Convolutions: Conv, its quantised forms, and ConvTranspose. An output channel reads its group's input channels and its
+own row of the weights, so `needs` also returns the slices of the weights. Rules only."""
 
 from __future__ import annotations
 
@@ -20,46 +20,46 @@ from edgepart.planner.region import Array, Interval, Region, Span, span, span_in
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionInputs:
-    """Where a convolution's inputs are."""
+    """The indices of a convolution's inputs."""
 
     x: int = 0
     w: int = 1
     channels: tuple[int, ...] = (2,)
-    """Inputs with one value for each output channel (or one for all)."""
+    """The inputs with one value for each output channel (or one for all)."""
     outputs: tuple[int, ...] = ()
-    """Inputs of the output's shape."""
+    """The inputs with the output's shape."""
     once: tuple[int, ...] = ()
-    """Inputs that only the first part of a sum over input channels reads."""
+    """The inputs that only the first part of a sum over input channels reads."""
 
 
 SUMMING = frozenset({"Conv", "ConvInteger"})
-"""What may be summed over parts of its input channels: no rounding and no activation comes after the sum."""
+"""The operator types that may be summed over parts of their input channels: neither rounding nor an activation comes
+after the sum."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRun:
-    """Consecutive groups of which equally many output channels are wanted: one grouped convolution makes
-    them."""
+    """Consecutive groups with equally many wanted output channels: one grouped convolution makes them."""
 
     groups: int
     count: int
-    """Wanted output channels of each group."""
+    """The number of wanted output channels of each group."""
 
 
 class Summing(Derived):
-    """What a convolution and a transposed one share: a sum over input channels, which can be parted."""
+    """The base of convolutions and transposed convolutions: a sum over input channels, which can be divided."""
 
     part: Interval | None = None
-    """The input channels that are summed over, where not all are."""
+    """The input channels that are summed over; None for all."""
     read_each: int
-    """Input channels of a group, or of the part."""
+    """The number of input channels of a group, or of the part."""
     _axes: tuple[Axis, ...]
 
     def axes(self) -> tuple[Axis, ...]:
         return self._axes
 
     def reduction(self, axis: Axis) -> Reduction:
-        """Over input channels; the first part adds the bias."""
+        """Returns the reduction over input channels; the first part adds the bias."""
         addend = Addend(self.bound.output, self.bound.dtype(0))
         return Reduction((addend,), self._part, lambda parts: combined(self.bound, axis, parts))
 
@@ -72,7 +72,7 @@ class Summing(Derived):
 
 
 class Convolution(Summing):
-    """Conv and kin: X [batch, channel, space...], W [output channel, channel of the group, kernel...]."""
+    """Conv and its relatives: X [batch, channel, space...], W [output channel, channel of the group, kernel...]."""
 
     def __init__(self, bound: BoundOperator, places: ConvolutionInputs) -> None:
         self.bound = bound
@@ -100,7 +100,8 @@ class Convolution(Summing):
         return outputs if made == wanted else {0: Region(made)}
 
     def _box(self, axis: int, wanted: Span) -> tuple[Span, Span]:
-        """Along one axis of space, what is made for `wanted`, and what that reads. Regions are products of few spans."""
+        """Returns what is made for `wanted` along one axis of space, and what that reads. The answers are kept: many
+        regions share few spans."""
         found = self._boxes.get((axis, wanted))
         if found is None:
             window = self.windows[axis]
@@ -168,7 +169,7 @@ class Convolution(Summing):
         )
 
     def _channels(self, made: Span) -> Span:
-        """Input channels of the groups that `made` touches."""
+        """Returns the input channels of the groups that `made` touches."""
         groups = rounded(made, self.made_each, self.bound.output[1])
         return span(
             *(
@@ -180,7 +181,7 @@ class Convolution(Summing):
     def _parts(
         self, made: tuple[int, int], used: tuple[int, int]
     ) -> Iterator[tuple[int, int, tuple[int, int]]]:
-        """(input, axis, bounds) of what one run takes of the operator's cropped inputs."""
+        """Yields (input, axis, bounds) for what one run takes of the operator's cropped inputs."""
         yield self.places.x, 1, used
         yield self.places.w, 0, made
         for index in self._per_channel:
@@ -254,7 +255,7 @@ class TransposedConvolution(Summing):
 
 
 def _runs(wanted: Span, groups: int, each: int) -> Iterator[GroupRun]:
-    """The wanted output channels as runs of groups; groups of which nothing is wanted are left out."""
+    """Yields the wanted output channels as runs of groups; groups of which nothing is wanted are left out."""
     if groups == 1:
         yield GroupRun(1, span_size(wanted))
         return
@@ -274,7 +275,7 @@ def _runs(wanted: Span, groups: int, each: int) -> Iterator[GroupRun]:
 
 
 def _given(bound: BoundOperator, part: Interval | None, once: Sequence[int]) -> tuple[int | None, ...]:
-    """Inputs of the local node, in their places; of a sum's parts, only the first reads those in `once`."""
+    """Returns the inputs of the local node, in their places. Only the first part of a sum reads those in `once`."""
     later = part is not None and part.start > 0
     return tuple(None if later and n in once else index for n, index in enumerate(bound.present))
 
@@ -296,19 +297,19 @@ def conv(bound: BoundOperator) -> Derived:
 
 
 def fused_conv(bound: BoundOperator) -> Derived:
-    """com.microsoft: Conv, an addend of the output's shape, and an activation."""
+    """Declares FusedConv of com.microsoft: Conv, an addend of the output's shape, and an activation."""
     if bound.has(3) and bound.shape(3) != bound.output:
         return WholeOperator(bound, "its addend is broadcast")
     return _declared(bound, ConvolutionInputs(outputs=(3,)))
 
 
 def qlinear_conv(bound: BoundOperator) -> Derived:
-    """x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias."""
+    """Declares QLinearConv with the inputs x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias."""
     return _declared(bound, ConvolutionInputs(x=0, w=3, channels=(8, 4, 5)))
 
 
 def conv_integer(bound: BoundOperator) -> Derived:
-    """x, w, x_zero, w_zero."""
+    """Declares ConvInteger with the inputs x, w, x_zero, w_zero."""
     return _declared(bound, ConvolutionInputs(channels=(3,)))
 
 

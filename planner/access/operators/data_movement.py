@@ -1,5 +1,5 @@
-"""Operators that move elements: Concat, Split, Slice, Pad, Transpose, Expand, Tile, Gather and the
-depth-space pair. What they move nothing of is not read. Pure."""
+"""Data movement: Concat, Split, Slice, Pad, Transpose, Expand, Tile, Gather, DepthToSpace, SpaceToDepth and others.
+Inputs of which nothing is moved are not read. Rules only."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def shifted(one: Span, by: int) -> Span:
 
 
 class DataMovement(Derived):
-    """What the declarations here share: any axis can be cut, and nothing is computed."""
+    """The base of the declarations in this module: any axis can be cut, and nothing is computed."""
 
     family = "move"
     kept: tuple[int, ...] | None = None
-    """Output axes that can be cut; None for all."""
+    """The output axes that can be cut; None for all."""
 
     def __init__(self, bound: BoundOperator) -> None:
         self.bound = bound
@@ -44,7 +44,7 @@ class DataMovement(Derived):
 
 
 class Concat(DataMovement):
-    """Each input is read where its part is wanted, and not at all where it is not."""
+    """Concat. An input is read only if a part of it is wanted, and only that part."""
 
     def __init__(self, bound: BoundOperator) -> None:
         super().__init__(bound)
@@ -69,7 +69,7 @@ class Concat(DataMovement):
 
 
 class Split(DataMovement):
-    """The wanted parts, each cut out of what is read of the input."""
+    """Split. Each wanted output is cut out of what is read of the input."""
 
     def __init__(self, bound: BoundOperator) -> None:
         super().__init__(bound)
@@ -110,7 +110,7 @@ class Walk:
 
 
 class Slice(DataMovement):
-    """With step 1 nothing is left to do locally: what is wanted is what is read."""
+    """Slice. With step 1, what is read is what is wanted, and nothing is left to do locally."""
 
     def __init__(self, bound: BoundOperator, walks: Sequence[Walk]) -> None:
         super().__init__(bound)
@@ -155,8 +155,8 @@ def slice_(bound: BoundOperator) -> Derived:
 
 
 class Pad(DataMovement):
-    """Pads with a constant; along an axis that is padded with what it holds (reflect, edge, wrap), all is
-    made."""
+    """Pad. An axis that is padded with its own elements (reflect, edge, wrap) is made whole; other axes, padded with a
+    constant, can be cut."""
 
     def __init__(
         self, bound: BoundOperator, begins: Sequence[int], ends: Sequence[int], constant: bool
@@ -177,7 +177,7 @@ class Pad(DataMovement):
         if begin == 0 and extent == self.bound.output[axis]:
             return one
         hull = span_hull(one)[0]
-        # Where nothing but padding is wanted, the nearest element is made too: a node has to read something.
+        # If only padding is wanted, the nearest element is made too, as a node has to read something.
         nearest = max(begin, 0), min(begin + extent, self.bound.output[axis])
         return span((min(hull.start, nearest[1] - 1), max(hull.stop, nearest[0] + 1)))
 
@@ -245,7 +245,7 @@ def transpose(bound: BoundOperator) -> Derived:
 
 
 class Expand(Aligned):
-    """Broadcasts to the wanted shape; the shape that the model gives is not read."""
+    """Expand, to the wanted shape; the shape that the model gives is not read."""
 
     def nodes(self, computed: Outputs) -> Local:
         return (LocalNode("Expand", (0, integers(computed[0].shape)), (0,)),)
@@ -257,7 +257,7 @@ def expand(bound: BoundOperator) -> Derived:
 
 
 class Tile(DataMovement):
-    """Output `i` reads `i % extent`: a piece inside one copy is read as it is, else whole copies are made."""
+    """Tile: output `i` reads `i % extent`. A piece inside one copy is read as it is; otherwise whole copies are made."""
 
     def widen(self, outputs: Outputs) -> Outputs:
         spans = zip(outputs[0].spans, self.bound.shape(0), self.bound.output, strict=True)
@@ -290,7 +290,7 @@ def _one_copy(one: Span, extent: int) -> Span:
 
 
 class ConstantGather(DataMovement):
-    """Gather by indices that are known: only the rows that they name are read."""
+    """Gather with known indices: only the rows that they name are read."""
 
     def __init__(self, bound: BoundOperator, axis: int, indices: Array) -> None:
         super().__init__(bound)
@@ -315,8 +315,7 @@ class ConstantGather(DataMovement):
 
 
 _FEW = 64
-"""Known indices up to this count are read row by row; more (a table's) would make regions of many small
-pieces."""
+"""So many known indices, at most, are read row by row. More (as into a table) would make regions of many small pieces."""
 
 
 def gather(bound: BoundOperator) -> Derived:
@@ -365,7 +364,7 @@ def split(bound: BoundOperator) -> Derived:
 
 
 def compress(bound: BoundOperator) -> Derived:
-    """Along one axis, what a condition keeps; the other axes are free."""
+    """Declares Compress, which keeps what a condition says along one axis; the other axes can be cut."""
     given = bound.attribute("axis")
     if given is None:
         return WholeOperator(bound, "it keeps what a condition says of a flat input")
@@ -375,7 +374,7 @@ def compress(bound: BoundOperator) -> Derived:
 
 
 def one_hot(bound: BoundOperator) -> Derived:
-    """indices, depth, values: an axis is put in, along which one element is marked."""
+    """Declares OneHot with the inputs indices, depth, values. It adds an axis, along which one element is marked."""
     rank = len(bound.output)
     axis = int(bound.attribute("axis", -1)) % rank
     indices: AxisReads = [Along(n) for n in range(rank) if n != axis]

@@ -1,4 +1,5 @@
-"""Einsum: each letter of the equation that the result keeps is an axis of it, each other letter is summed. Pure."""
+"""Einsum: each letter of the equation that the result keeps is an axis that can be cut; each other letter is summed.
+Rules only."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from edgepart.planner.access.declare.derived import Derived, WholeOperator
 from edgepart.planner.access.declare.protocol import Axis
 
 Labels = tuple[str, ...]
-"""One label for each axis: a letter, or "...2" for the axis of an ellipsis that has two more after it, so that
-ellipses of several ranks broadcast as numpy does."""
+"""One label for each axis: a letter, or "...2" for the axis of an ellipsis that has two more after it. So ellipses of
+different ranks broadcast as in numpy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +28,12 @@ class Equation:
 
     @property
     def summed(self) -> Labels:
-        """Labels that the result lacks, in the order of the equation."""
+        """The labels that the result lacks, in the order of the equation."""
         return tuple(dict.fromkeys(label for label in chain(*self.terms) if label not in self.result))
 
 
 def equation(text: str, ranks: Sequence[int]) -> Equation | None:
-    """`text` for operands of `ranks`; None where they do not fit, or where no result can be told.
+    """Parses `text` for operands of `ranks`; None if they do not fit, or if the result cannot be told.
 
     >>> equation("...ij, ...jk", (3, 2)).result
     ('...0', 'i', 'k')
@@ -87,7 +88,7 @@ def einsum(bound: BoundOperator) -> Derived:
 
 
 def _name(label: str, found: Equation) -> str:
-    """Of a summed axis: "inner" as in MatMul, unless there are several."""
+    """Returns the name of a summed axis: "inner" as in MatMul, unless there are several."""
     return "inner" if len(found.summed) == 1 else f"inner_{label}"
 
 
@@ -99,7 +100,8 @@ def _extents(found: Equation, shapes: Sequence[Shape]) -> dict[str, int]:
 
 
 def _multiplications(found: Equation, extents: dict[str, int]) -> float:
-    """FLOPs of all: the operands are multiplied from left to right, and what no later one has is summed at once."""
+    """Returns the FLOPs of the whole operator, if operands are multiplied from left to right and each label is summed as
+    soon as no later operand has it."""
     total, held = 0.0, frozenset(found.terms[0])
     if len(found.terms) == 1:
         return float(prod(extents[label] for label in held)) if found.summed else 0.0

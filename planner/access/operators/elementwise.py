@@ -1,5 +1,4 @@
-"""Element-wise operators, broadcasting ones included: output element i reads element i of each input.
-Pure."""
+"""Element-wise operators, with broadcasting: output element i reads element i of each input. Rules only."""
 
 from __future__ import annotations
 
@@ -12,14 +11,14 @@ from edgepart.planner.access.declare.protocol import Local, LocalNode, Outputs
 
 
 def elementwise(bound: BoundOperator) -> Derived:
-    """Any number of inputs, each broadcast to the output as numpy does."""
+    """Declares an operator with any number of inputs, each broadcast to the output as numpy does."""
     if bound.attribute("broadcast") or (bound.version < 7 and bound.attribute("axis") is not None):
         return WholeOperator(bound, "it broadcasts the way opsets before 7 did")
     return Aligned(bound, [broadcast(shape, bound.output) for shape in bound.inputs])
 
 
 def same_type(bound: BoundOperator) -> Derived:
-    """CastLike: of the second input only the type is read, so the local node is a Cast."""
+    """Declares CastLike. Only the type of the second input matters, so the local node is a Cast."""
     return _CastLike(bound, [broadcast(bound.inputs[0], bound.output), None])
 
 
@@ -41,7 +40,7 @@ def dropout(bound: BoundOperator) -> Derived:
 
 
 def moved(bound: BoundOperator) -> Derived:
-    """Identity."""
+    """Declares Identity."""
     return Aligned(bound, [broadcast(bound.inputs[0], bound.output)], family="move", work=0.0)
 
 

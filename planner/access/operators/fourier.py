@@ -1,5 +1,5 @@
-"""Spectra: DFT and STFT, and the tables that go with them. What is transformed is whole; frames of a signal each read
-their own part of it. Pure."""
+"""Fourier transforms: DFT, STFT, and the tables that go with them. The axis that is transformed is whole; each frame of a
+signal reads its own part of the signal. Rules only."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from edgepart.planner.region import Region, span_hull
 
 
 def dft(bound: BoundOperator) -> Derived:
-    """Along one axis; the last one holds real and imaginary parts. The axis is an attribute in opset 17, an input since
-    20."""
+    """Declares DFT along one axis; the last axis holds real and imaginary parts. The axis is an attribute in opset 17,
+    and an input since opset 20."""
     rank = len(bound.output)
     axis = int(bound.attribute("axis", 1)) if bound.version < 20 else -2
     if bound.has(2):
@@ -30,12 +30,12 @@ def dft(bound: BoundOperator) -> Derived:
 
 
 def _all(bound: BoundOperator) -> list[AxisReads | None]:
-    """Inputs after the first, read whole."""
+    """Returns how the inputs after the first are read: whole."""
     return [None if shape is None else [None] * len(shape) for shape in bound.inputs[1:]]
 
 
 def stft(bound: BoundOperator) -> Derived:
-    """signal [batch, length, 1 or 2], frame_step, window, frame_length give [batch, frames, bins, 2]."""
+    """Declares STFT: signal [batch, length, 1 or 2], frame_step, window, frame_length give [batch, frames, bins, 2]."""
     step, length = bound.constant(1), _frame_length(bound)
     work = 5 * log2(max(bound.output[2], 2))
     reads: list[AxisReads | None] = [[Along(0), None, None], *_all(bound)]
@@ -45,7 +45,7 @@ def stft(bound: BoundOperator) -> Derived:
 
 
 def _frame_length(bound: BoundOperator) -> int | None:
-    """None where it is known only at run time."""
+    """Returns the length of a frame; None if it is known only at run time."""
     if bound.has(2):
         return bound.shape(2)[0]
     if bound.has(3):
@@ -55,7 +55,7 @@ def _frame_length(bound: BoundOperator) -> int | None:
 
 
 class Frames(Aligned):
-    """STFT with frames at known places: a frame reads what is under it."""
+    """STFT with frames at known positions: a frame reads the part of the signal under it."""
 
     def __init__(
         self, bound: BoundOperator, reads: list[AxisReads | None], frame: Window, work: float

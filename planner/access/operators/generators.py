@@ -1,5 +1,5 @@
-"""Generators: operators that make a tensor out of a few numbers, and those that tell what is known at loading. A part
-is made where it is wanted, and no other tensor is read. Pure."""
+"""Generators: operators that make a tensor from a few numbers, and those whose result is known when the model is loaded.
+Each device makes the part that it wants, and reads no other tensor. Rules only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgepart.planner.region import Array
 
 
 class Generated(Derived):
-    """What the declarations here share: any axis can be cut, into boxes."""
+    """The base of generators: any axis can be cut, and each part is one box."""
 
     family = "move"
 
@@ -44,7 +44,7 @@ class Filled(Generated):
 
 
 class Range(Generated):
-    """Element i is start + i * delta, in whole numbers: a part counts from its own first to its own last."""
+    """Range of integers: element i is start + i * delta, and a part counts its own i from first to last."""
 
     def reads(self, computed: Outputs) -> Reads:
         count = len(self.bound.inputs)

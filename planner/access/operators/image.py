@@ -1,4 +1,4 @@
-"""Images put together, framed and aimed at: Col2Im, CenterCropPad, AffineGrid. Pure."""
+"""Image operators: Col2Im, CenterCropPad and AffineGrid. Rules only."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from edgepart.planner.access.operators.data_movement import Pad
 
 
 def col2im(bound: BoundOperator) -> Derived:
-    """[batch, channels x block, blocks] give [batch, channels, *image], where blocks that lie over each other are
-    added."""
+    """Declares Col2Im: it turns [batch, channels x block, blocks] into [batch, channels, *image], and adds blocks where
+    they overlap."""
     rows, channels = bound.shape(0)[1], bound.output[1]
     if rows % channels:
         return WholeOperator(bound, "its rows are not so many for each channel")
@@ -25,7 +25,7 @@ def col2im(bound: BoundOperator) -> Derived:
 
 
 class Centred(Pad):
-    """CenterCropPad: a Pad with zeros, or with less than nothing, by half of what is lacking at each side."""
+    """CenterCropPad: a Pad that adds half of the missing elements at each side, as zeros; negative pads crop."""
 
     def __init__(self, bound: BoundOperator) -> None:
         lacking = [after - before for before, after in zip(bound.shape(0), bound.output, strict=True)]
@@ -41,8 +41,8 @@ class Centred(Pad):
 
 
 class Grid(Aligned):
-    """AffineGrid: [batch, 2, 3] or [batch, 3, 4] give the places [batch, *space, 2 or 3]. The space is whole: steps
-    counted from its middle of a part would round otherwise. The size that the model gives is not read."""
+    """AffineGrid: it turns [batch, 2, 3] or [batch, 3, 4] into the coordinates [batch, *space, 2 or 3]. Space is whole:
+    steps counted from the middle of a part would round differently. The size that the model gives is not read."""
 
     def __init__(self, bound: BoundOperator) -> None:
         whole = range(1, len(bound.output))

@@ -1,5 +1,5 @@
-"""Losses: NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss. The classes of a sample are whole; samples and the
-places of each are free, and where the losses are put together they are a sum, or a mean, of parts. Pure."""
+"""Losses: NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss. The classes of a sample are whole; samples and their
+positions can be cut. If the losses are combined into one, it is a sum, or a mean, of parts. Rules only."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from edgepart.planner.region import Interval
 
 
 def loss(bound: BoundOperator) -> Derived:
-    """Scores (samples, classes, places ...), labels (samples, places ...) and perhaps a weight for each class; the
-    second output of SoftmaxCrossEntropyLoss is of the scores' shape."""
+    """Declares either loss, with the inputs scores (samples, classes, positions ...), labels (samples, positions ...)
+    and perhaps a weight for each class. The second output of SoftmaxCrossEntropyLoss has the scores' shape."""
     shape = bound.shape(0)
     if len(shape) < 2 or len(bound.shape(1)) != len(shape) - 1:
         return WholeOperator(bound, "its labels do not fit its scores")
@@ -47,13 +47,14 @@ def loss(bound: BoundOperator) -> Derived:
 
 
 def _work(bound: BoundOperator) -> float:
-    """An exponential, a sum and a logarithm for each score; without them, one score of each sample is read."""
+    """Returns the FLOPs: a softmax takes an exponential, a sum and a logarithm for each score; without it, one score for
+    each label is read."""
     softmax = bound.operator.op_type == "SoftmaxCrossEntropyLoss"
     return 5.0 * prod(bound.shape(0)) if softmax else 2.0 * prod(bound.shape(1))
 
 
 def _each(bound: BoundOperator, names: Sequence[str], extents: dict[str, int]) -> Derived:
-    """The loss of each sample, or each place of it."""
+    """Declares a loss that is given for each sample, or for each position of it."""
     scores: Tracks = [None if axis == 1 else Runs(name) for axis, name in enumerate(names)]
     labels: Tracks = [Runs(name) for name in extents]
     inputs: list[Tracks | None] = [scores, labels, *([None] for _ in bound.inputs[2:])]
@@ -61,7 +62,7 @@ def _each(bound: BoundOperator, names: Sequence[str], extents: dict[str, int]) -
 
 
 class WeightedMean(Aligned):
-    """The sum of weighted losses over the sum of weights, of the labels that are not ignored."""
+    """A mean: the sum of the weighted losses over the sum of the weights, of the labels that are not ignored."""
 
     def __init__(self, bound: BoundOperator, reads: Sequence[AxisReads | None], ways: Sequence[Axis]) -> None:
         super().__init__(bound, reads, family="reduce", work=_work(bound), reduced=tuple(ways))
@@ -76,7 +77,8 @@ class WeightedMean(Aligned):
 
 
 class WeightedSums(Aligned):
-    """Of a part of the samples: the sum of weighted losses (output 0) and the sum of weights (output 1)."""
+    """Makes the addends of a part of the samples: the sum of the weighted losses (output 0) and of the weights (output
+    1)."""
 
     def __init__(
         self, bound: BoundOperator, reads: Sequence[AxisReads | None], axis: Axis, part: Interval
@@ -92,7 +94,7 @@ class WeightedSums(Aligned):
         )
 
     def nodes(self, computed: Outputs) -> Local:
-        """A loss of which every log-probability is -1 is the sum of weights."""
+        """Returns the operator as a sum, and the same with log-probabilities of -1, which is the sum of the weights."""
         op, (_, *rest) = self.bound.operator, self.bound.present
         attributes = self.bound.with_attributes(reduction="sum")
         nodes = []
@@ -107,7 +109,7 @@ class WeightedSums(Aligned):
 
 
 class Quotient(Aligned):
-    """A mean, from every part's sum of losses and sum of weights."""
+    """Makes the mean from every part's sum of losses and sum of weights."""
 
     def __init__(self, bound: BoundOperator, count: int) -> None:
         operator = replace(bound.operator, inputs=("",) * (2 * count))

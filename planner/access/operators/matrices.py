@@ -1,5 +1,5 @@
-"""Matrices in the last two axes: triangles and diagonals, whose place moves with the part that is made; determinants
-and inverses, which read a matrix whole; distances. Pure."""
+"""Matrices in the last two axes: triangles and diagonals, whose diagonal's number depends on the part that is made;
+determinants and inverses, which read a matrix whole; distances. Rules only."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from edgepart.planner.region import Array, Region, span_hull
 
 
 def _offset(region: Region) -> int:
-    """How far the diagonals of a part lie above those of the whole: its first row less its first column."""
+    """Returns how far the diagonals of a part lie above those of the whole: its first row less its first column."""
     return region.origin[-2] - region.origin[-1]
 
 
 def _diagonal(number: int, bound: BoundOperator) -> int:
-    """A diagonal's number, brought near to the matrix where it lies far beyond it."""
+    """Returns a diagonal's number, limited to the size of the matrix if it lies far outside."""
     rows, columns = bound.output[-2:]
     return min(max(number, -rows - columns), rows + columns)
 
 
 class Triangle(Aligned):
-    """Trilu: what is on one side of diagonal k, which may be known only at run time."""
+    """Trilu: the elements on one side of diagonal k, which may be known only at run time."""
 
     def __init__(self, bound: BoundOperator) -> None:
         known = bound.constant(1)
@@ -54,7 +54,7 @@ class Triangle(Aligned):
 
 
 class Diagonal(Generated):
-    """EyeLike: ones on diagonal k. Of its input only the shape matters."""
+    """EyeLike: ones on diagonal k. Only the shape of its input matters."""
 
     def nodes(self, computed: Outputs) -> Local:
         k = _diagonal(int(self.bound.attribute("k", 0)), self.bound) + _offset(computed[0])
@@ -72,14 +72,14 @@ def determinant(bound: BoundOperator) -> Derived:
 
 
 def inverse(bound: BoundOperator) -> Derived:
-    """com.microsoft."""
+    """Declares Inverse of com.microsoft."""
     rank = len(bound.output)
     reads: AxisReads = [*(Along(axis) for axis in range(rank - 2)), None, None]
     return Aligned(bound, [reads], whole=(rank - 2, rank - 1), family="other", work=2.0 * bound.output[-1])
 
 
 def distances(bound: BoundOperator) -> Derived:
-    """com.microsoft, CDist: of every row of A to every row of B."""
+    """Declares CDist of com.microsoft: the distance of every row of A to every row of B."""
     reads: list[AxisReads] = [[Along(0), None], [Along(1), None]]
     return Aligned(bound, reads, family="gemm", work=3.0 * bound.shape(0)[1])
 

@@ -1,7 +1,8 @@
-"""The operators of ai.onnx.ml on tables: linear models and support vector machines, what prepares their columns, and trees.
+"""Machine learning: the operators of ai.onnx.ml on tables, which are linear models, support vector machines, trees, and
+operators that prepare columns. Rules only.
 
-Rows are free. An attribute with a value for each column is cut as columns are. Every tree adds a score of its own, so trees
-are an axis that is reduced: a single row can be divided along it. Pure."""
+Rows can always be cut. An attribute with a value for each column is cut together with the columns. Every tree adds a score
+of its own, so trees are a reduced axis, along which even a single row can be divided."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from edgepart.planner.region import Array, Interval, Region
 
 
 def linear_regressor(bound: BoundOperator) -> Derived:
-    """Each target has coefficients and an intercept of its own."""
+    """Declares LinearRegressor: each target has coefficients and an intercept of its own."""
     if len(bound.output) != 2:
         return WholeOperator(bound, NO_TABLE)
     targets = int(bound.attribute("targets", 1))
@@ -30,7 +31,7 @@ def linear_regressor(bound: BoundOperator) -> Derived:
     apart = (
         targets == bound.output[-1] and not coefficients.size % targets and intercepts.size in (0, targets)
     )
-    # A softmax is over all targets; and of one target alone, ONNX Runtime changes nothing afterwards.
+    # A softmax needs all targets, and ONNX Runtime applies no post_transform to a single target.
     if not apart or bound.text("post_transform", "NONE") != "NONE":
         return Aligned(bound, [rows(bound)], whole=(1,), family="gemm", work=work, names=ROWS)
     table = coefficients.reshape(targets, -1)
@@ -51,7 +52,8 @@ def svm_regressor(bound: BoundOperator) -> Derived:
 
 
 def classifier(bound: BoundOperator) -> Derived:
-    """LinearClassifier, SVMClassifier, TreeEnsembleClassifier: the label of each row, and its scores."""
+    """Declares LinearClassifier, SVMClassifier and TreeEnsembleClassifier, which give the label and the scores of each
+    row."""
     if len(bound.shape(0)) != 2 or [shape and len(shape) for shape in bound.outputs] not in (
         [1],
         [1, 2],
@@ -66,7 +68,7 @@ def classifier(bound: BoundOperator) -> Derived:
 
 
 def elementwise(bound: BoundOperator) -> Derived:
-    """Binarizer, CategoryMapper, LabelEncoder."""
+    """Declares Binarizer, CategoryMapper and LabelEncoder."""
     return Aligned(bound, [broadcast(bound.inputs[0], bound.output)], names=_names(bound))
 
 
@@ -75,14 +77,15 @@ def _names(bound: BoundOperator) -> Sequence[str] | None:
 
 
 def by_column(*listed: str) -> Callable[[BoundOperator], Derived]:
-    """An element-wise operator with attributes `listed` that hold one value, or one for each column."""
+    """Returns the declaration of an element-wise operator whose attributes `listed` hold one value, or one for each
+    column."""
 
     def declared(bound: BoundOperator) -> Derived:
         rank = len(bound.output)
         each = {name: values for name in listed if len(values := tuple(bound.attribute(name, ()))) > 1}
         reads = [broadcast(bound.inputs[0], bound.output)]
         if not each or rank not in (1, 2) or any(len(one) != bound.output[-1] for one in each.values()):
-            # Of more axes than two, ONNX Runtime counts columns through all but the first.
+            # With more than two axes, ONNX Runtime counts columns through all axes but the first.
             return Aligned(bound, reads, whole=range(1, rank) if each else (), work=2.0, names=_names(bound))
         return Aligned(bound, reads, work=2.0, names=_names(bound), attributes=_columns(each))
 
@@ -90,7 +93,7 @@ def by_column(*listed: str) -> Callable[[BoundOperator], Derived]:
 
 
 def _columns(each: Mapping[str, Sequence[Any]]) -> Callable[[Region], Mapping[str, Any]]:
-    """Of attributes with one value for each index of the last axis, the values in a region."""
+    """Returns a function that crops attributes, which have one value for each index of the last axis, to a region."""
 
     def cropped(region: Region) -> dict[str, Any]:
         last = Region(region.spans[-1:])
@@ -100,7 +103,8 @@ def _columns(each: Mapping[str, Sequence[Any]]) -> Callable[[Region], Mapping[st
 
 
 def one_hot(bound: BoundOperator) -> Derived:
-    """A new last axis of categories. What is none of them is all zeros, unless that is to be an error."""
+    """Declares OneHotEncoder: it adds a last axis of categories. A value of no category becomes all zeros, unless the
+    model wants an error for it; then each device needs all categories."""
     last = len(bound.output) - 1
     name = "cats_strings" if bound.attribute("cats_strings") else "cats_int64s"
     reads = [[Along(axis) for axis in range(last)]]
@@ -110,7 +114,7 @@ def one_hot(bound: BoundOperator) -> Derived:
 
 
 def feature_vectorizer(bound: BoundOperator) -> Derived:
-    """The columns of every input, one after the other."""
+    """Declares FeatureVectorizer, which joins the columns of all inputs."""
     reads: list[AxisReads | None] = []
     for shape in bound.inputs:
         rows = shape is not None and len(shape) > 1
@@ -119,14 +123,14 @@ def feature_vectorizer(bound: BoundOperator) -> Derived:
 
 
 def normalizer(bound: BoundOperator) -> Derived:
-    """Each row is divided by its own norm."""
+    """Declares Normalizer, which divides each row by its own norm."""
     reads = [broadcast(bound.inputs[0], bound.output)]
     last = len(bound.output) - 1
     return Aligned(bound, reads, whole=(last,), family="reduce", work=3.0, names=_names(bound))
 
 
 def array_feature_extractor(bound: BoundOperator) -> Derived:
-    """Elements of the last axis of X, by their places Y."""
+    """Declares ArrayFeatureExtractor, which takes the elements of X's last axis at the indices Y."""
     last = len(bound.output) - 1
     x, y = bound.shape(0), bound.shape(1)
     data: AxisReads = [*map(Along, range(len(x) - 1)), None]
@@ -143,25 +147,25 @@ OPAQUE = {
 
 
 ROWS = ("batch", "feature")
-"""Names of the axes of a table."""
+"""The names of the axes of a table."""
 
 NO_TABLE = "its results are not a table with a row for each of its input"
 
 
 def rows(bound: BoundOperator) -> AxisReads:
-    """A table's rows run along the output's; one axis alone is a single row."""
+    """Returns how the table is read: its rows run along the output's. A tensor with one axis is a single row."""
     rank = len(bound.shape(0))
     return [Along(0), *[None] * (rank - 1)] if rank > 1 else [None] * rank
 
 
 def path_work(bound: BoundOperator, trees: int) -> float:
-    """FLOPs of a row: in each tree a path from the root to a leaf."""
+    """Returns the FLOPs of one row, which follows a path from the root to a leaf in each tree."""
     nodes = len(bound.attribute("nodes_featureids", ()))
     return 2.0 * trees * log2(2 + nodes / max(trees, 1))
 
 
 def regressor(bound: BoundOperator) -> Derived:
-    """TreeEnsembleRegressor: nodes and the scores of leaves are listed with the tree that they are of."""
+    """Declares TreeEnsembleRegressor, whose attributes list nodes and scores of leaves with the tree they belong to."""
     nodes = np.asarray(bound.attribute("nodes_treeids", ()))
     leaves = np.asarray(bound.attribute("target_treeids", ()))
     trees = np.unique(nodes)
@@ -172,7 +176,7 @@ def regressor(bound: BoundOperator) -> Derived:
 
     def some(part: Interval) -> dict[str, Any]:
         chosen = trees[part.start : part.stop]
-        # A sum adds the base values once; a mean of parts that all add them has them once as well.
+        # A sum must add the base values once, in the first part; in a mean, every part adds them.
         base = 0 if how == "sum" and part.start else 1
         return {
             **_listed(bound, "nodes_", lambda of: of[np.isin(nodes, chosen)]),
@@ -184,7 +188,7 @@ def regressor(bound: BoundOperator) -> Derived:
 
 
 def _listed_alike(bound: BoundOperator) -> bool:
-    """Whether all that is said of nodes, and of leaves, is said of each."""
+    """Whether all non-empty attributes about nodes have the same length, and likewise those about leaves."""
     given = [
         (name, len(value)) for name, value in bound.operator.attributes.items() if name.startswith(_LISTS)
     ]
@@ -195,7 +199,8 @@ _LISTS = ("nodes_", "target_")
 
 
 def _scored(bound: BoundOperator, with_scores: Array) -> bool:
-    """Whether parts add base values as all trees do: ONNX Runtime gives a target that no leaf scores in a row none."""
+    """Whether parts add base values as the whole does. ONNX Runtime adds no base value to a target that no leaf scores
+    in a row."""
     based = any(np.any(bound.attribute(name, 0)) for name in ("base_values", "base_values_as_tensor"))
     leaves = sum(mode in ("LEAF", b"LEAF") for mode in bound.attribute("nodes_modes", ()))
     every = bound.attribute("n_targets", 1) == 1 and leaves == len(bound.attribute("target_treeids", ()))
@@ -203,11 +208,11 @@ def _scored(bound: BoundOperator, with_scores: Array) -> bool:
 
 
 _REDUCERS = {"SUM": "sum", "AVERAGE": "mean"}
-"""By how scores are put together. The least and the greatest are not: a target without a score counts as zero there."""
+"""The reducer, by aggregate_function. MIN and MAX have none: a target without a score counts as zero there."""
 
 
 def _listed(bound: BoundOperator, start: str, change: Callable[[Array], Array]) -> dict[str, Any]:
-    """The attributes that `start` so, changed; those that are a tensor stay one."""
+    """Returns the attributes whose names begin with `start`, changed by `change`; a tensor stays a tensor."""
     found: dict[str, Any] = {}
     for name, value in bound.operator.attributes.items():
         if name.startswith(start) and len(value):
@@ -217,7 +222,8 @@ def _listed(bound: BoundOperator, start: str, change: Callable[[Array], Array]) 
 
 
 def ensemble(bound: BoundOperator) -> Derived:
-    """TreeEnsemble: a tree is known by its root, and nodes that no root leads to are not visited."""
+    """Declares TreeEnsemble. A part of the trees is chosen by their roots: nodes that no root leads to are not
+    visited."""
     roots = bound.integers("tree_roots") or ()
     how = {0: "mean", 1: "sum"}.get(int(bound.attribute("aggregate_function", 1)))
     if bound.attribute("post_transform", 0):

@@ -1,4 +1,5 @@
-"""Strings: element by element where a string becomes a value, row by row where n-grams are counted. Pure."""
+"""String operators: element-wise where each string becomes one value, row by row where n-grams are counted. Rules
+only."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ def normalizer(bound: BoundOperator) -> Derived:
 
 
 def n_grams(bound: BoundOperator) -> Derived:
-    """TfIdfVectorizer: [rows, words] or [words]."""
+    """Declares TfIdfVectorizer, whose input is [rows, words] or [words]."""
     if len(bound.output) < 2:
         return WholeOperator(bound, "it counts in one row of words, from its begin to its end")
     work = float(bound.shape(0)[1] * int(bound.attribute("max_gram_length", 1)))

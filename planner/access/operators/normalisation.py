@@ -1,5 +1,5 @@
-"""Normalisations: softmax and the norms. The axes that are normalised over must be whole; the rest is free.
-Pure."""
+"""Normalisations: softmax and the norms. The axes that are normalised over are whole, or reduced in parts; the other axes
+can be cut. Rules only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgepart.planner.region import Interval, Region, span, span_hull, span_size
 
 
 def softmax(bound: BoundOperator) -> Derived:
-    """Softmax, LogSoftmax, Hardmax; before opset 13 everything from `axis` on is one flat axis."""
+    """Declares Softmax, LogSoftmax and Hardmax. Before opset 13, everything from `axis` on is one flat axis."""
     rank = len(bound.output)
     flat = bound.version < 13 and bound.operator.domain == ""
     axis = int(bound.attribute("axis", 1 if flat else -1))
@@ -27,8 +27,8 @@ def softmax(bound: BoundOperator) -> Derived:
 
 
 class Exponentials(Aligned):
-    """Softmax and LogSoftmax: whole along one axis, or in parts that know their maximum and, scaled by it, their sum
-    of exponentials (Milakov and Gimelshein 2018, section 3)."""
+    """Softmax and LogSoftmax. The axis is whole, or reduced in parts; each part gives its maximum and the sum of its
+    exponentials less that maximum (Milakov and Gimelshein 2018, section 3)."""
 
     def __init__(self, bound: BoundOperator, axis: int) -> None:
         rank = len(bound.output)
@@ -53,7 +53,8 @@ class Exponentials(Aligned):
 
 
 class Stabilised(Aligned):
-    """Of a part of a Softmax's axis: its maximum (output 0) and its sum of exponentials less that (output 1)."""
+    """Makes the addends of a part of a Softmax's axis: its maximum (output 0), and the sum of its exponentials less that
+    maximum (output 1)."""
 
     def __init__(self, bound: BoundOperator, axis: Axis, part: Interval) -> None:
         shape = bound.output
@@ -69,7 +70,7 @@ class Stabilised(Aligned):
 
 
 class Normalised(Aligned):
-    """The output for any part of the axis, from every part's maximum and sum, and the input there."""
+    """Makes any part of the output from the maximum and the sum of every part, and from the input there."""
 
     def __init__(self, bound: BoundOperator, axis: Axis, count: int) -> None:
         shape = bound.output
@@ -97,8 +98,8 @@ class Normalised(Aligned):
 def stabilised(
     source: int | str, axis: int, dtype: str, opset: int, targets: tuple[int | str, int | str]
 ) -> Local:
-    """Nodes that give the maximum of `source` along `axis`, kept finite where everything is masked by minus infinity,
-    and the sum of exponentials of what is less than it."""
+    """Returns nodes that make `targets`: the maximum of `source` along `axis`, kept finite where everything is masked by
+    minus infinity, and the sum of the exponentials of `source` less that maximum."""
     most, total = targets
     return (
         reduce_node("ReduceMax", source, "raw_most", axis, opset),
@@ -115,7 +116,7 @@ def _same(bound: BoundOperator) -> AxisReads | None:
 
 
 def layer_norm(bound: BoundOperator) -> Derived:
-    """LayerNormalization, RMSNormalization: everything from `axis` on."""
+    """Declares LayerNormalization and RMSNormalization, which normalise over everything from `axis` on."""
     rank = len(bound.output)
     axis = int(bound.attribute("axis", -1)) % rank
     reads = [broadcast(shape, bound.output) for shape in bound.inputs]
@@ -132,7 +133,8 @@ def _epsilon(bound: BoundOperator) -> float:
 
 
 def skip_layer_norm(bound: BoundOperator) -> Derived:
-    """com.microsoft: a sum, then LayerNormalization (or RMSNormalization) over the last axis; the sum may be output 3."""
+    """Declares SkipLayerNormalization and SkipSimplifiedLayerNormalization of com.microsoft: a sum, then
+    LayerNormalization (or RMSNormalization) over the last axis. The sum may be output 3."""
     if bound.wants(1) or bound.wants(2):
         return WholeOperator(bound, "it gives the mean or the deviation, as training does")
     reads = [broadcast(shape, bound.output) for shape in bound.inputs]
@@ -140,7 +142,7 @@ def skip_layer_norm(bound: BoundOperator) -> Derived:
 
 
 def batch_norm(bound: BoundOperator) -> Derived:
-    """At inference: scale, bias, mean and variance of its own for each channel."""
+    """Declares BatchNormalization at inference, with scale, bias, mean and variance for each channel."""
     if any(bound.wants(index) for index in range(1, len(bound.outputs))) or bound.attribute("training_mode"):
         return WholeOperator(bound, "it is in training mode")
     if bound.version < 7 or not bound.attribute("spatial", 1) or len(bound.output) < 2:
@@ -156,7 +158,8 @@ def instance_norm(bound: BoundOperator) -> Derived:
 
 
 def group_norm(bound: BoundOperator) -> Derived:
-    """Scale and bias are one for each group in opset 18, one for each channel since 21."""
+    """Declares GroupNormalization. Scale and bias have one value for each group in opset 18, and for each channel since
+    opset 21."""
     channels = bound.output[1]
     each = channels // int(bound.attribute("num_groups"))
     per = each if bound.version < 21 else 1
@@ -184,8 +187,8 @@ def mean_variance_norm(bound: BoundOperator) -> Derived:
 
 
 class ChannelWindow(Derived):
-    """LRN: a channel reads its neighbours. They are made too and cut off, as their own neighbours are not
-    there."""
+    """LRN: a channel reads its neighbours. The neighbours are computed too, and cut off because their own neighbours are
+    missing."""
 
     family = "elementwise"
 

@@ -1,5 +1,5 @@
-"""Operators that run whole on purpose: control flow, chance, steps of training, results whose size depends on values, and
-values that are not tensors. Facts only."""
+"""Operators that run whole on purpose: control flow, random numbers, training steps, results whose size depends on
+values, and values that are not tensors. Facts only."""
 
 from __future__ import annotations
 

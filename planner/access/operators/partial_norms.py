@@ -1,5 +1,5 @@
-"""Norms whose axes may be cut: a part of an axis is known by its mean and its squared deviations from that, parts are
-put together as variances are, and with what comes out any part of the input is normalised. Pure."""
+"""Partial norms: norms whose axes may be cut. Each part of an axis gives its mean and the sum of its squared deviations
+from it. The parts are combined as variances are, and the result normalises any part of the input. Rules only."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from edgepart.planner.access.declare.reducers import chain, reduce_node
 from edgepart.planner.region import Array, Interval, Region, span
 
 _BROADCASTING = 8
-"""Opset since which all of the operators that moments are put together with broadcast."""
+"""The first opset in which all operators that combine moments broadcast."""
 
 
 @dataclass(frozen=True, slots=True)
 class NormDivisor:
-    """What a norm divides by: of the powers of the elements their sum or mean, and of that the root."""
+    """What a norm divides by: the sum or mean of the elements' powers, or the root of it."""
 
     centred: bool = True
-    """Whether the mean is taken off first."""
+    """Whether the mean is subtracted first."""
     power: int = 2
-    """1: absolute values; 2: squares, and their root in the end. A centred one has squares."""
+    """1: absolute values; 2: squares, with a root at the end. A centred norm has squares."""
     averaged: bool = True
-    """Whether the mean of the powers is taken, not their sum."""
+    """Whether the mean of the powers is taken instead of their sum."""
     inside: float = 0.0
-    """Added under the root."""
+    """What is added under the root."""
     outside: float = 0.0
-    """Added to the root."""
+    """What is added to the root."""
 
     @property
     def addends(self) -> int:
-        """Of each part: the mean where it is centred, and the sum of powers."""
+        """The number of addends of each part: the mean if the norm is centred, and the sum of powers."""
         return 1 + self.centred
 
 
 class Moments(Aligned):
-    """A norm over `axes`, and over the channels of a group where a group has several (`each`).
+    """A norm over `axes`, and over the channels of a group if a group has several (`each`).
 
-    It is whole along `axes`, or reduced along one of them: then combining makes any part of the output from every
-    part's moments and the input there. Where the model wants the statistics too (outputs 1 and 2, with extent 1 along
-    `axes`), nothing is reduced."""
+    The norm is whole along `axes`, or reduced along one of them; then combining makes any part of the output from the
+    moments of every part and from the input there. If the model also wants the statistics (outputs 1 and 2, with extent
+    1 along `axes`), nothing is reduced."""
 
     def __init__(
         self,
@@ -63,8 +63,8 @@ class Moments(Aligned):
         spatial: bool = False,
         **how: Any,
     ) -> None:
-        """`reads` and `how` as of Aligned; `axes` not negative; `spatial` as of axis_names, and that scale and bias
-        have one value for each channel or group."""
+        """`reads`, `work` and `how`: as in Aligned. `axes`: the axes that are normalised over, not negative. `spatial`:
+        as in axis_names; scale and bias then have one value for each channel or group."""
         names = axis_names(len(bound.output), spatial)
         extents = [(axis, bound.output[axis]) for axis in axes]
         alone = len(bound.outputs) == bound.outputs.count(None) + 1
@@ -96,7 +96,7 @@ class Moments(Aligned):
         return {0: self._normalised(next(iter(computed.values())))}
 
     def _normalised(self, region: Region) -> Region:
-        """The region of the tensor that is made for a region of any output."""
+        """Returns the region of the tensor that is made for a region of any output."""
         for axis in self.view.axes:
             region = region.replace(axis, span((0, self.view.shape[axis])))
         return region
@@ -119,39 +119,39 @@ class Moments(Aligned):
 
 @dataclass(frozen=True, slots=True)
 class NormalisedView:
-    """The tensor as it is normalised: with several channels in a group, these have an axis of their own, 2."""
+    """The tensor as it is normalised. If groups have several channels, these have an axis of their own, axis 2."""
 
     shape: Shape
-    """Of the tensor."""
+    """The shape of the tensor."""
     axes: frozenset[int]
-    """Of the tensor: normalised over, beside the channels of a group."""
+    """The tensor's axes that are normalised over, beside the channels of a group."""
     each: int
-    """Channels in a group; 1 where the channels are no groups."""
+    """The number of channels in a group; 1 if there are no groups."""
 
     @property
     def statistics(self) -> Shape:
-        """Shape of one statistic: that of the view, with extent 1 where it is normalised over."""
+        """The shape of one statistic: that of the view, with extent 1 along the axes that are normalised over."""
         kept = [1 if axis in self.axes else extent for axis, extent in enumerate(self.shape)]
         return tuple(kept) if self.each == 1 else (kept[0], kept[1] // self.each, 1, *kept[2:])
 
     @property
     def over(self) -> list[int]:
-        """Axes of the view that are normalised over."""
+        """The axes of the view that are normalised over."""
         if self.each == 1:
             return sorted(self.axes)
         return [2, *(axis + 1 for axis in sorted(self.axes))]
 
     @property
     def count(self) -> int:
-        """Elements that one statistic is of."""
+        """The number of elements that one statistic summarises."""
         return self.each * prod(self.shape[axis] for axis in self.axes)
 
     def of(self, shape: Shape) -> Shape:
-        """The view of a piece of the tensor that has whole groups."""
+        """Returns the shape of the view of a piece of the tensor, which has whole groups."""
         return shape if self.each == 1 else (shape[0], shape[1] // self.each, self.each, *shape[2:])
 
     def read(self, axis: int, part: Interval) -> AxisReads:
-        """What a region of a statistic reads of the tensor, for a part of one of `axes`."""
+        """Returns how a region of a statistic reads the tensor, for a part of one of `axes`."""
         kept = [Along(0), Along(1, times=self.each)] if self.each > 1 else map(Along, range(len(self.shape)))
         reads: list[Along | Fixed | None] = [*kept, *([None] * len(self.shape))][: len(self.shape)]
         for other in self.axes:
@@ -160,14 +160,14 @@ class NormalisedView:
         return reads
 
     def read_statistic(self) -> AxisReads:
-        """What a region of the tensor reads of a statistic."""
+        """Returns how a region of the tensor reads a statistic."""
         if self.each > 1:
             return [Along(0), Along(1, per=self.each), *[None] * (len(self.shape) - 1)]
         return [None if axis in self.axes else Along(axis) for axis in range(len(self.shape))]
 
 
 class PartialMoments(Aligned):
-    """The moments of a part of one axis: its mean (where centred), and its sum of powers."""
+    """Makes the moments of a part of one axis: its mean (if the norm is centred) and its sum of powers."""
 
     def __init__(self, norm: Moments, axis: Axis, part: Interval) -> None:
         view, count = norm.view, norm.spread.addends
@@ -203,7 +203,7 @@ class PartialMoments(Aligned):
 
 
 class Settled(Aligned):
-    """The output for any part of the axis, from every part's moments and the inputs there."""
+    """Makes any part of the output from the moments of every part and from the inputs there."""
 
     def __init__(self, norm: Moments, axis: Axis, parts: Sequence[Interval], again: Sequence[int]) -> None:
         moments = norm.spread.addends * len(parts)
@@ -241,7 +241,7 @@ class Settled(Aligned):
         yield _cast("whole", 0, self.bound.dtype(0))
 
     def _divisor(self) -> Iterator[LocalNode]:
-        """The mean and the divisor, out of the parts' moments."""
+        """Yields nodes that make the mean and the divisor from the parts' moments."""
         spread, step = self.norm.spread, self.norm.spread.addends
         sums: list[int | str] = list(range(step - 1, step * len(self.counts), step))
         if spread.centred:
@@ -263,7 +263,7 @@ class Settled(Aligned):
             yield LocalNode("Sqrt", (made,), ("root",))
             made = "root"
         yield LocalNode("Add", (made, self._number(spread.outside)), ("raised",))
-        # Where all that is divided is 0, so is what comes out.
+        # Never divide by 0: if the divisor is 0, all elements are 0, and so is the output.
         least = np.finfo(numpy_dtype(working_type(self.bound))).tiny
         yield LocalNode("Max", ("raised", self._number(float(least))), ("divisor",))
 
@@ -274,7 +274,7 @@ class Settled(Aligned):
         yield from chain("Add", [f"weighted_{n}" for n in range(len(self.counts))], "mean", "means")
 
     def _channels(self, index: int, target: str) -> Iterator[LocalNode]:
-        """Scale or bias in a shape that the view is multiplied with."""
+        """Yields nodes that give scale or bias a shape that broadcasts to the view."""
         yield _cast(self.places[index], f"{target}.working", working_type(self.bound))
         if not self.norm.spatial:
             yield LocalNode("Identity", (f"{target}.working",), (target,))
@@ -289,7 +289,7 @@ class Settled(Aligned):
 
 
 def working_type(bound: BoundOperator) -> str:
-    """Element type of the moments: half precision would lose them."""
+    """Returns the element type of the moments. Half precision would lose them."""
     return "double" if bound.dtype(0) == "double" else "float"
 
 

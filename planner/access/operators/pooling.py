@@ -1,5 +1,5 @@
-"""Pooling: windows over space, channel by channel, and the global pools. What a window at the edge of a
-piece counts is what it counts in the whole: only padding of the whole is ever padding of a piece. Pure."""
+"""Pooling: windows over space, channel by channel, and the global pools. A window at the edge of a piece counts what it
+counts in the whole: a piece is padded only where the whole is. Rules only."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ class Pool(Derived):
 
 
 def relocated(source: str, target: int, read: Region, shape: Shape, columns: bool) -> Local:
-    """Nodes that turn positions in the packed array of `read` into positions in the whole tensor of `shape`. Positions
-    count through samples and channels, then space by rows or, with `columns`, the first axis of space fastest."""
+    """Returns nodes that turn positions in the packed array of `read` into positions in the whole tensor of `shape`.
+    Space counts fastest, its last axis first or, with `columns`, its first axis first; then channels, then samples."""
     axes = [np.arange(extent) for extent in shape[2:]]
-    # The places that `read` holds and how many there are in the whole, from the fastest axis to the slowest.
+    # By axis, from the fastest to the slowest: the indices that `read` holds, and the whole extent.
     digits = [(Region((one,)).crop(axis), len(axis)) for one, axis in zip(read.spans[2:], axes, strict=True)]
     digits = digits if columns else digits[::-1]
     planes = np.arange(prod(shape[:2])).reshape(shape[:2])
@@ -101,7 +101,7 @@ def pool(bound: BoundOperator) -> Derived:
 
 
 def global_pool(bound: BoundOperator) -> Derived:
-    """Each spatial axis is reduced: a part of the rows gives its own mean, maximum or norm."""
+    """Declares the global pools. Each spatial axis is reduced: a part of it gives its own mean, maximum or norm."""
     shape = bound.shape(0)
     names = axis_names(len(shape), spatial=True)
     reads: AxisReads = [Along(0), Along(1), *map(Inner, names[2:])]

@@ -1,5 +1,5 @@
-"""QuantizeLinear and DequantizeLinear: a scale for the tensor, for each index of an axis, or for each
-block. Pure."""
+"""QuantizeLinear and DequantizeLinear, with a scale for the tensor, for each index of an axis, or for each block. Rules
+only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from edgepart.planner.access.declare.derived import Derived, WholeOperator
 
 
 def quantise(bound: BoundOperator) -> Derived:
-    """x, scale, zero point (shaped as the scale)."""
+    """Declares either operator, with the inputs x, scale and zero point (shaped as the scale)."""
     output = bound.output
     axis = int(bound.attribute("axis", 1))
     axis = axis % len(output) if output and -len(output) <= axis < len(output) else 0

@@ -1,5 +1,5 @@
-"""Recurrent operators: each step along time reads the one before, so that time is whole; sequences of a batch, the
-two directions, heads and channels know nothing of each other. Pure."""
+"""Recurrent operators. Each step along time reads the one before, so time is whole; the sequences of a batch, the two
+directions, heads and channels are independent of each other. Rules only."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ _BATCH, _DIRECTION, _HEAD, _CHANNEL = Runs("batch"), Runs("direction"), Runs("he
 
 
 def recurrent(bound: BoundOperator) -> Derived:
-    """RNN, GRU, LSTM: X, W, R, B, sequence_lens, initial_h, initial_c, P give Y, Y_h, Y_c."""
+    """Declares RNN, GRU and LSTM with the inputs X, W, R, B, sequence_lens, initial_h, initial_c, P and the outputs Y,
+    Y_h, Y_c."""
     return _layers(bound, _BATCH)
 
 
 def quantised_lstm(bound: BoundOperator) -> Derived:
-    """com.microsoft, DynamicQuantizeLSTM: an LSTM and then W's scales and zero points, and R's. Its activations have
-    one scale for the whole batch."""
+    """Declares DynamicQuantizeLSTM of com.microsoft: the inputs of an LSTM, then the scales and zero points of W and of
+    R. Its activations have one scale for the whole batch, so the batch cannot be cut."""
     if not _two_ways(bound):
         return WholeOperator(bound, "it scales what it reads by the largest of the whole batch")
     return _layers(bound, None)
@@ -55,13 +56,14 @@ def _layers(bound: BoundOperator, batch: Runs | None) -> Derived:
 
 
 def _two_ways(bound: BoundOperator) -> bool:
-    """Whether its two directions can be told apart: which values activations take is not read off their lists."""
+    """Whether there are two directions that can be separated. They cannot if activations take values (alpha, beta):
+    which value belongs to which activation is not worked out."""
     valued = bound.attribute("activation_alpha") or bound.attribute("activation_beta")
     return bound.text("direction", "forward") == "bidirectional" and not valued
 
 
 def _direction(bound: BoundOperator, parts: Parts) -> Mapping[str, Any]:
-    """Of one of two directions: its own name, and its own half of the activations."""
+    """Returns the attributes of one of two directions: its name, and its half of the activations."""
     way = parts.get("direction", ())
     if span_size(way) != 1:
         return {}
@@ -74,7 +76,8 @@ def _direction(bound: BoundOperator, parts: Parts) -> Mapping[str, Any]:
 
 
 def reverse_sequence(bound: BoundOperator) -> Derived:
-    """The first elements along time, as many as `sequence_lens` says of each of the batch, turned round."""
+    """Declares ReverseSequence, which reverses the first elements along time, as many as `sequence_lens` says for each
+    sequence of the batch."""
     time, batch = int(bound.attribute("time_axis", 0)), int(bound.attribute("batch_axis", 1))
     if {time, batch} != {0, 1}:
         return WholeOperator(bound, "its time and its batch are not its first two axes")
@@ -83,9 +86,9 @@ def reverse_sequence(bound: BoundOperator) -> Derived:
 
 
 def linear_attention(bound: BoundOperator) -> Derived:
-    """query, key, value, past_state, decay, beta give the output and present_state. A head of keys and values serves a
-    group of query heads; the present state has another extent than the output, so that whoever wants it as well
-    makes all heads."""
+    """Declares LinearAttention with the inputs query, key, value, past_state, decay, beta and the outputs output and
+    present_state. A head of keys and values serves a group of query heads. The present state has another extent per head
+    than the output, so a device that makes it too makes all heads."""
     if bound.attribute("state_window"):
         return WholeOperator(bound, "it keeps the states of several positions")
     heads, queries = int(bound.attribute("kv_num_heads", 0)), int(bound.attribute("q_num_heads", 0))
@@ -97,7 +100,7 @@ def linear_attention(bound: BoundOperator) -> Derived:
     state: Tracks = [_BATCH, _HEAD, None, None]
 
     def packed(index: int) -> Tracks | None:
-        """[batch, time, heads x something]; a beta of extent 1 is for all heads."""
+        """Returns how an input [batch, time, heads x something] is read; a beta of extent 1 is for all heads."""
         shape = bound.inputs[index] if index < len(bound.inputs) else None
         if shape is None:
             return None
@@ -127,8 +130,8 @@ def causal_convolution(bound: BoundOperator) -> Derived:
 
 
 class CausalConvolution(SharedAxes):
-    """CausalConvWithState: input, weight, bias, past_state give the output and present_state. A position reads those
-    before it: what a part of the length lacks to its left is given to it as the past."""
+    """CausalConvWithState, with the inputs input, weight, bias, past_state and the outputs output and present_state. A
+    position reads those before it: what a part of the length needs to its left is passed to it as the past."""
 
     def __init__(self, bound: BoundOperator) -> None:
         batch, channels, self.length = bound.shape(0)
@@ -159,8 +162,8 @@ class CausalConvolution(SharedAxes):
         return computed
 
     def _made(self, outputs: Outputs) -> Interval:
-        """What is made of the length. The present state is that after the last position; the first positions need
-        the past that the model gives, which all that is made must follow."""
+        """Returns the part of the length that is made. The present state belongs to the last position. The first
+        positions need the past that the model gives, so a part that needs it starts at position 0."""
         wanted = [*outputs[0].spans[2]] if 0 in outputs else []
         if 1 in outputs:
             wanted.append(Interval(self.length - 1, self.length))

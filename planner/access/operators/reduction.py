@@ -1,4 +1,5 @@
-"""Reductions along axes: Reduce*, ArgMax, ArgMin, TopK, CumSum, CumProd. The reduced axes are read whole. Pure."""
+"""Reductions along axes: Reduce*, ArgMax, ArgMin, TopK, CumSum, CumProd. The reduced axes are read whole, or, for most
+of Reduce*, in parts whose results are combined. Rules only."""
 
 from __future__ import annotations
 
@@ -21,14 +22,16 @@ _REDUCERS = {
     "ReduceSum": "sum",
     "ReduceSumSquare": "sum",
 }
-"""Two parts of a ReduceLogSum may each be negative, and have no logarithm."""
+"""The reducer that combines parts, by operator type. ReduceLogSum has none: the sum of a part may be negative, and then
+has no logarithm."""
 
 _FLOATING = frozenset({"norm", "log-sum-exp", "mean"})
 """Reducers that would round integers."""
 
 
 def _along(names: Sequence[str], reduced: Sequence[int], keeps: bool) -> AxisReads:
-    """Per axis of the input, by its name: a reduced one is Inner."""
+    """Returns how each axis of the input is read. `names`: the names of its axes. `keeps`: whether reduced axes stay,
+    with extent 1."""
     kept = [axis for axis in range(len(names)) if axis not in reduced]
     place = {axis: axis if keeps else n for n, axis in enumerate(kept)}
     return [Along(place[axis]) if axis in place else Inner(name) for axis, name in enumerate(names)]
@@ -56,7 +59,7 @@ def _reduction(bound: BoundOperator, axes: Sequence[int], ways: bool) -> Derived
 
 
 def reduced_names(shape: Shape, output: Shape, reduced: Sequence[int]) -> list[str]:
-    """Names of the input's axes; a reduced one never has the name of another axis of the output."""
+    """Returns the names of the input's axes. A reduced axis never has the name of another axis of the output."""
     names, taken = list(axis_names(len(shape))), set(axis_names(len(output)))
     for axis in reduced:
         own = len(shape) == len(output)
@@ -65,8 +68,8 @@ def reduced_names(shape: Shape, output: Shape, reduced: Sequence[int]) -> list[s
 
 
 def reduce_axes(bound: BoundOperator) -> Derived:
-    """Reduce*: axes as an attribute or a constant input; none given means all (or none, if the model says
-    so)."""
+    """Declares Reduce*. The axes are an attribute or a constant input. If none are given, all axes are reduced (or none,
+    if the model says so)."""
     axes = bound.listed(1, "axes")
     if axes is None and bound.has(1):
         return WholeOperator(bound, "the axes it reduces are known only at run time")

@@ -1,5 +1,5 @@
-"""Views: Reshape, Flatten, Squeeze, Unsqueeze. Both shapes are cut into the smallest blocks of axes that
-hold the same elements; inside a block, contiguous runs of elements map to contiguous runs. Pure."""
+"""Reshape, Flatten, Squeeze and Unsqueeze. Both shapes are divided into the smallest blocks of axes that hold the same
+elements. Inside a block, contiguous runs of elements map to contiguous runs. Rules only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from edgepart.planner.region import Region, Span, span, span_hull, span_size
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Axes of the input and axes of the output, in order, none of extent 1, that hold the same elements."""
+    """Axes of the input and axes of the output that hold the same elements, in order, none of extent 1."""
 
     ins: tuple[int, ...]
     outs: tuple[int, ...]
@@ -25,13 +25,13 @@ class Block:
 
     @property
     def quantum(self) -> int:
-        """Cuts of the first output axis at its multiples are cuts of the first input axis."""
+        """A cut of the first output axis at a multiple of this is also a cut of the first input axis."""
         inner_in, inner_out = prod(self.in_extents[1:]), prod(self.out_extents[1:])
         return inner_in // gcd(inner_in, inner_out)
 
     def widen(self, spans: Sequence[Span]) -> tuple[Span, ...]:
-        """The smallest spans of the output axes around `spans` whose elements are contiguous (or, on the
-        first axis, several intervals that whole indices of the first input axis make)."""
+        """Returns the smallest spans of the output axes around `spans` whose elements are contiguous. The first axis may
+        keep several intervals, if whole indices of the first input axis make them."""
         made = list(spans)
         first = next((n for n, one in enumerate(made) if span_size(one) > 1), len(made) - 1)
         if len(made[first]) > 1 and not (first == 0 and self._exact(made[0])):
@@ -41,7 +41,7 @@ class Block:
         return tuple(made)
 
     def flat(self, made: Sequence[Span]) -> Span:
-        """Positions in the block's elements of widened spans."""
+        """Returns the positions of widened spans among the block's elements."""
         if len(made[0]) > 1:
             inner = prod(self.out_extents[1:])
             return span(*((i.start * inner, i.stop * inner) for i in made[0]))
@@ -51,7 +51,8 @@ class Block:
         return span((first, last + 1))
 
     def read(self, flat: Span) -> tuple[tuple[Span, ...], Span]:
-        """The smallest spans of the input axes that hold `flat`, and the positions they hold."""
+        """Returns the smallest spans of the input axes that hold the positions `flat`, and all positions that these
+        spans hold."""
         inner = prod(self.in_extents[1:])
         if len(flat) > 1:
             lead = span(*((i.start // inner, i.stop // inner) for i in flat))
@@ -77,7 +78,7 @@ class Block:
 
 
 def blocks(ins: Shape, outs: Shape) -> tuple[Block, ...]:
-    """The smallest blocks, in order. Both shapes have the same number of elements, not 0.
+    """Returns the smallest blocks, in order. Both shapes have the same number of elements, not 0.
 
     >>> [(b.ins, b.outs) for b in blocks((2, 12, 1, 5), (2, 3, 4, 5))]
     [((0,), (0,)), ((1,), (1, 2)), ((3,), (3,))]
@@ -98,7 +99,7 @@ def blocks(ins: Shape, outs: Shape) -> tuple[Block, ...]:
 
 
 class ReshapeView(Derived):
-    """See the module's docstring. The local node is a Reshape; the shape that the model gives is not read."""
+    """See the module's docstring. The local nodes are Reshapes; the shape that the model gives is not read."""
 
     family = "move"
 

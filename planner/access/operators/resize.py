@@ -1,6 +1,6 @@
-"""Resize and Upsample: interpolation along axes. A piece begins where an output coordinate falls on an
-input element in the same way as the first one does, so the piece's own coordinates are those of the whole,
-shifted; it is made a little bigger than wanted, so that no interpolation reaches beyond it, and cut. Pure."""
+"""Resize and Upsample: interpolation along axes. A piece starts where output coordinates fall on input elements as they
+do at the start of the whole, so the piece's coordinates are those of the whole, shifted. A piece is made a little bigger
+than wanted, so that no interpolation reaches beyond it, and then cut. Rules only."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from edgepart.planner.access.declare.protocol import Axis, Local, Outputs
 from edgepart.planner.region import Array, Region, Span, span, span_hull
 
 _REACH = {"nearest": (0, 1), "linear": (0, 2), "cubic": (1, 3)}
-"""Elements that are read before, and up to (not with), the rounded-down coordinate; nearest may round up."""
+"""How many elements are read before the rounded-down coordinate, and from it on; nearest may round up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """One axis. `ratio` is output elements for each input element; None where the axis cannot be cut."""
+    """One axis of a Resize. `ratio`: output elements for each input element; None if the axis cannot be cut."""
 
     extent: int
     output: int
@@ -32,7 +32,7 @@ class Scale:
     reach: tuple[int, int]
 
     def widen(self, one: Span) -> Span:
-        """What is made for `one`: whole steps of the ratio, with all that the interpolation reads."""
+        """Returns what is made for `one`: whole steps of the ratio, with everything that the interpolation reads."""
         if self.ratio == 1:
             return one
         if self.ratio is None:
@@ -47,7 +47,7 @@ class Scale:
         return span((first * self.ratio.numerator, last * self.ratio.numerator))
 
     def read(self, made: Span) -> Span:
-        """The input that belongs to widened spans."""
+        """Returns the input that belongs to the widened span `made`."""
         if self.ratio == 1:
             return made
         if self.ratio is None or made[0].size == self.output:
@@ -57,15 +57,14 @@ class Scale:
         return span((int(start), int(stop)))
 
     def _source(self, out: int) -> Fraction:
-        """The input coordinate of an output element."""
+        """Returns the input coordinate of an output element."""
         assert self.ratio is not None
         half = Fraction(1, 2) if self.centred else Fraction(0)
         return (out + half) / self.ratio - half
 
 
 class Resize(Derived):
-    """See the module's docstring. Local nodes are told scales where the model gives scales, sizes where
-    sizes."""
+    """See the module's docstring. Local nodes get scales if the model gives scales, and sizes if it gives sizes."""
 
     family = "elementwise"
 
@@ -110,7 +109,7 @@ class Resize(Derived):
             return (0,) if self.bound.version < 9 else (0, self._factors())
         if self.bound.version < 11:
             return (0, self._factors())
-        # Opset 11 has no way to leave roi and scales out: they are empty.
+        # Opset 11 cannot leave out roi and scales, so they are empty.
         none = None if self.bound.version > 12 else np.zeros(0, np.float32)
         if self.factors is None:
             return (0, none, none, integers(made.shape))
@@ -142,7 +141,7 @@ def resize(bound: BoundOperator) -> Derived:
 
 
 def _scales(bound: BoundOperator, axes: Sequence[int]) -> list[float] | None:
-    """A factor for each axis of the tensor; None where the model gives sizes, or nothing that is known."""
+    """Returns a factor for each axis of the tensor; None if the model gives sizes, or gives scales only at run time."""
     place = 2 if bound.operator.op_type == "Resize" and bound.version > 10 else 1
     found = bound.constant(place)
     given = bound.attribute("scales") if found is None else found.reshape(-1)
@@ -167,7 +166,7 @@ def _ratio(bound: BoundOperator, extent: int, output: int, factor: float | None)
     if factor is None:
         return Fraction(output, extent)
     ratio = Fraction(factor).limit_denominator(64)
-    # A factor that is no short binary fraction has other lengths and coordinates in a piece than in the whole.
+    # With a factor that is not a short binary fraction, a piece would have other lengths and coordinates than the whole.
     exact = ratio.denominator & (ratio.denominator - 1) == 0 and float(ratio) == factor
     return ratio if exact else None
 
@@ -183,7 +182,8 @@ def _mode(bound: BoundOperator) -> str:
 
 
 def _is_plain_half_pixel(bound: BoundOperator) -> bool:
-    """pytorch_half_pixel reads element 0 along an axis of one output element, and is half_pixel elsewhere."""
+    """Whether pytorch_half_pixel equals half_pixel on all axes: it differs only along an axis with one output element,
+    where it reads element 0."""
     axes = zip(bound.shape(0), bound.output, strict=True)
     return all(output > 1 or extent == output for extent, output in axes)
 

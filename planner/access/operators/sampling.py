@@ -1,5 +1,5 @@
-"""Sampling: operators that read an image at places that other inputs tell. The image is read whole where it lies;
-what is sampled runs along the places. Pure."""
+"""Sampling: operators that read an image at coordinates that other inputs give. The spatial axes of the image are read
+whole; the output runs along the coordinates. Rules only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _MISFIT = "its inputs do not fit each other"
 
 
 def grid_sample(bound: BoundOperator) -> Derived:
-    """X (N, C, places of the image ...) at grid (N, places of the output ..., coordinates)."""
+    """Declares GridSample: X (N, C, space of the image ...) is sampled at grid (N, space of the output ...,
+    coordinates)."""
     rank = len(bound.output)
     if not len(bound.shape(0)) == len(bound.shape(1)) == rank > 2:
         return WholeOperator(bound, _MISFIT)
@@ -33,7 +34,7 @@ def grid_sample(bound: BoundOperator) -> Derived:
 
 
 def roi_pool(bound: BoundOperator) -> Derived:
-    """RoiAlign, MaxRoiPool: of every region of interest (axis 0) and channel, a small image."""
+    """Declares RoiAlign and MaxRoiPool, which make a small image for every region of interest (axis 0) and channel."""
     if len(bound.shape(0)) != 4 or len(bound.output) != 4 or not bound.shape(1):
         return WholeOperator(bound, _MISFIT)
     image: AxisReads = [None, Along(1), None, None]
@@ -46,8 +47,8 @@ def roi_pool(bound: BoundOperator) -> Derived:
 
 
 class DeformConv(Aligned):
-    """A convolution whose taps are moved by offsets, and so may lie anywhere in the image. Some places of the output
-    are a convolution with another stride, and offsets that make up for the difference."""
+    """A convolution whose taps are moved by offsets, so that they may lie anywhere in the image. A part of the output
+    is computed as a convolution with another stride, with offsets that correct the difference."""
 
     def __init__(
         self, bound: BoundOperator, reads: Sequence[AxisReads | None], channels: Channels, moves: bool
@@ -85,7 +86,8 @@ class DeformConv(Aligned):
         return (*corrected, replace(local_node(self.bound, inputs=inputs), attributes=attributes))
 
     def _corrected(self, moved: Sequence[SampledAxis]) -> tuple[Local, int | str]:
-        """Offsets are channels (group, tap, axis), each of the output's places."""
+        """Returns nodes that correct the offsets, and the value that holds them. The offsets' channels are (group, tap,
+        axis), each with the output's space."""
         found: list[LocalNode] = []
         offsets: int | str = 2
         taps = self.bound.shape(2)[1] // len(moved)
@@ -102,20 +104,20 @@ class DeformConv(Aligned):
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """Of a deformable convolution."""
+    """The channels of a deformable convolution."""
 
     groups: int
     quantum: int
-    """Output channels are cut at multiples of it."""
+    """Output channels are cut at multiples of this."""
     read_each: int
-    """Input channels that one output channel reads."""
+    """The number of input channels that one output channel reads."""
     kernel: Shape
 
 
 @dataclass(frozen=True, slots=True)
 class SampledAxis:
-    """One axis of a convolution that makes given places of another's output, as many and no more, from all of its
-    input: place `i` of it lies `corrections[i]` before where it should."""
+    """One axis of a convolution that makes exactly some of the positions of another convolution's output, from all of
+    its input. Its position `i` lies `corrections[i]` input elements before the wanted one."""
 
     stride: int
     pad_end: int
@@ -135,7 +137,8 @@ class SampledAxis:
 
 
 def deform_conv(bound: BoundOperator) -> Derived:
-    """X, W, offset, B, mask: places of offset and mask run along the output's."""
+    """Declares DeformConv with the inputs X, W, offset, B, mask. The space of offset and mask runs along the
+    output's."""
     x, w, rank = bound.shape(0), bound.shape(1), len(bound.output)
     if not len(x) == len(w) == len(bound.shape(2)) == rank > 2:
         return WholeOperator(bound, _MISFIT)
@@ -146,7 +149,7 @@ def deform_conv(bound: BoundOperator) -> Derived:
         return WholeOperator(bound, _MISFIT)
     each = w[0] // groups
     channels = Channels(groups, each if groups > 1 else 1, w[1], bound.integers("kernel_shape") or w[2:])
-    if groups > 1 and parts > 1:  # Which channels an offset is of would change with the part.
+    if groups > 1 and parts > 1:  # In a part, offsets would apply to other channels than in the whole.
         channels = replace(channels, quantum=w[0])
     image = Along(1, times=x[1] // groups, per=each) if groups > 1 else None
     places = [Along(axis) for axis in range(2, rank)]
@@ -157,13 +160,13 @@ def deform_conv(bound: BoundOperator) -> Derived:
         [Along(1)],
         [Along(0), None, *places],
     ]
-    # Half floats would round offsets that reach across the image.
+    # Half precision would round offsets that reach across the image.
     moves = bound.dtype(0) in ("float", "double")
     return DeformConv(bound, reads[: len(bound.inputs)], channels, moves)
 
 
 def max_unpool(bound: BoundOperator) -> Derived:
-    """Each value goes to the place that its index, as MaxPool gives it, names in the whole output."""
+    """Declares MaxUnpool: each value goes to the position in the whole output that its index (from MaxPool) names."""
     fits = bound.shape(0) == bound.shape(1) and bound.shape(0)[:2] == bound.output[:2]
     if not fits or len(bound.output) < 3 or not _own_planes(bound):
         return WholeOperator(bound, "its indices may point anywhere in the whole output")
@@ -183,7 +186,7 @@ def _own_planes(bound: BoundOperator) -> bool:
 
 
 class Unpool(Aligned):
-    """MaxUnpool by indices that stay in their own sample and channel, where space is whole."""
+    """MaxUnpool with indices that stay in their own sample and channel. Space is whole."""
 
     def __init__(self, bound: BoundOperator) -> None:
         rank = len(bound.output)
@@ -205,7 +208,7 @@ class Unpool(Aligned):
         return (LocalNode("Sub", (1, shift), ("inside",)), local_node(self.bound, inputs=inputs))
 
     def _shift(self, region: Region) -> Array:
-        """By how much an index is less in the part than in the whole, for each sample and channel."""
+        """Returns how much smaller an index is in the part than in the whole, for each sample and channel."""
         samples, channels, *space = self.bound.output
         planes = np.arange(samples * channels, dtype=np.int64).reshape(samples, channels)
         wanted = Region(region.spans[:2]).crop(planes)

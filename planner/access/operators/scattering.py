@@ -1,5 +1,5 @@
-"""Scattering and its inverse: ScatterElements, ScatterND, TensorScatter, GatherND. An axis that indices point
-into is whole, as they may point anywhere; where they are known, only the updates that land in a region are read. Pure.
+"""Scattering and its inverse: ScatterElements, ScatterND, TensorScatter, GatherND. An axis that indices point into is
+whole, as they may point anywhere. If the indices are known, only the updates that land in a region are read. Rules only.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from edgepart.planner.region import Array, Interval, Region, Span, span, span_hu
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """Of the indices and of the updates, those that land in a region."""
+    """The parts of the indices and of the updates that land in a region."""
 
     indices: Region
     updates: Region
 
 
 class Scatter(Derived):
-    """Operators that change some elements of input 0 by `indices` (input 1) and updates (input 2). Where no update
-    lands in a region, it is what it was."""
+    """Operators that change some elements of input 0, by indices (input 1) and updates (input 2). A region in which no
+    update lands stays as it is."""
 
     family = "move"
     whole: frozenset[int]
-    """Axes that cannot be cut."""
+    """The axes that cannot be cut."""
 
     def __init__(self, bound: BoundOperator) -> None:
         self.bound = bound
@@ -49,7 +49,7 @@ class Scatter(Derived):
 
     @abstractmethod
     def landing(self, region: Region) -> Landing | None:
-        """What lands in `region`; None where nothing does."""
+        """Returns what lands in `region`; None if nothing does."""
 
     def reads(self, computed: Outputs) -> Reads:
         found = self.landing(computed[0])
@@ -61,7 +61,7 @@ class Scatter(Derived):
         return self.scattered(computed[0])
 
     def scattered(self, region: Region) -> Local:
-        """Nodes that put what lands in `region` there."""
+        """Returns nodes that write into `region` what lands there."""
         return (local_node(self.bound),)
 
     def work(self, computed: Outputs) -> float:
@@ -70,8 +70,8 @@ class Scatter(Derived):
 
 
 class ScatterElements(Scatter):
-    """output[..., indices[p], ...] = updates[p], at p's own place on each other axis. Indices may have fewer places
-    there than the data, always the first ones."""
+    """ScatterElements: output[..., indices[p], ...] = updates[p], at p's own position on each other axis. Along these,
+    the indices may be shorter than the data; they then cover its first positions."""
 
     def __init__(self, bound: BoundOperator) -> None:
         super().__init__(bound)
@@ -85,8 +85,8 @@ class ScatterElements(Scatter):
 
 
 class ScatterSlices(Scatter):
-    """ScatterND: output[indices[p]] = updates[p], where an index names the first axes of the data; the axes after
-    them run along. `tuples` are the indices where they are known."""
+    """ScatterND: output[indices[p]] = updates[p]. An index names positions on the first axes of the data; the axes after
+    them run along. `tuples`: the indices, if they are known."""
 
     def __init__(self, bound: BoundOperator, tuples: Array | None) -> None:
         super().__init__(bound)
@@ -98,7 +98,7 @@ class ScatterSlices(Scatter):
         self.whole = frozenset(axis for axis, way in enumerate(self.ways) if way is None)
 
     def widen(self, outputs: Outputs) -> Outputs:
-        """An axis that is named is made as one interval, so that its indices are less by where it begins."""
+        """Makes each axis that indices name as one interval, so that one number shifts its indices."""
         region = super().widen(outputs)[0]
         for axis in range(self.named):
             region = region.replace(axis, span_hull(region.spans[axis]))
@@ -127,28 +127,29 @@ class ScatterSlices(Scatter):
 
 @dataclass(frozen=True)
 class IndexPath:
-    """Where known indices go on one axis of the data: the same everywhere but along one axis of theirs, at most."""
+    """Where known indices point on one axis of the data, if that varies along at most one axis of the indices."""
 
     axis: int | None
-    """Of the places of indices; None where all name the same."""
+    """The axis of the indices along which the target varies; None if all indices have the same target."""
     targets: Array
-    """By place on that axis."""
+    """The targets, by position on that axis."""
 
     def landing(self, wanted: Span) -> Span:
-        """The places on `axis` whose index is in `wanted`; where there is no axis, something if all are."""
+        """Returns the positions on `axis` whose target is in `wanted`. If `axis` is None, the result is not empty if the
+        target is in `wanted`."""
         return span(*(run for one in wanted for run in _runs(self.targets, one)))
 
 
 def _runs(targets: Array, wanted: Interval) -> Iterator[tuple[int, int]]:
-    """The longest runs of positions whose values are in `wanted`."""
+    """Returns the longest runs of positions whose values are in `wanted`."""
     inside = np.concatenate([[False], (targets >= wanted.start) & (targets < wanted.stop), [False]])
     edges = np.flatnonzero(inside[1:] != inside[:-1]).tolist()
     return zip(edges[::2], edges[1::2], strict=True)
 
 
 def _way(targets: Array) -> IndexPath | None:
-    """Of the index on one axis of the data, by place; None where it changes along several axes, or counts from the
-    end."""
+    """Returns where indices point on one axis of the data; None if that varies along several axes, or if an index counts
+    from the end. `targets`: the index on that axis, by position in the indices."""
     if targets.size == 0 or (targets < 0).any():
         return None
     varying = [axis for axis in range(targets.ndim) if (targets != targets.take([0], axis)).any()]
@@ -176,7 +177,8 @@ def scatter_nd(bound: BoundOperator) -> Derived:
 
 
 def gather_nd(bound: BoundOperator) -> Derived:
-    """Some first axes are batches of both inputs; then come those of the indices alone, and what they point at."""
+    """Declares GatherND. The first axes are batches of both inputs; then come the axes of the indices alone, then those
+    of what they point at."""
     data, indices = bound.shape(0), bound.shape(1)
     batches, named = int(bound.attribute("batch_dims", 0)), indices[-1] if indices else 0
     if not 0 <= batches < min(len(data), len(indices)) or batches + named > len(data):
@@ -195,7 +197,7 @@ def gather_nd(bound: BoundOperator) -> Derived:
 
 
 def tensor_scatter(bound: BoundOperator) -> Derived:
-    """Rows of a cache are replaced from an index on that each batch has of its own."""
+    """Declares TensorScatter: rows of a cache are replaced, from an index on that each batch has."""
     if len(bound.output) < 2:
         return WholeOperator(bound, "it has no batches")
     axis = int(bound.attribute("axis", -2)) % len(bound.output)
