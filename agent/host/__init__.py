@@ -1,4 +1,4 @@
-"""The machine that the agent runs on, as its operating system tells of it; and the work that runs beside the rest.
+"""The machine that the agent runs on, as its operating system describes it; child processes, jobs and rate limits.
 
 May import: planner/devices, planner/errors.
 """

@@ -1,4 +1,4 @@
-"""Child: a process of the agent's own, that works on what comes through a pipe and ends with it. Door."""
+"""Child processes: starts a process that serves the agent through a pipe and ends with the agent. Door: processes."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from typing import Any
 
 
 def started(work: Callable[..., None], *args: object, name: str) -> tuple[BaseProcess, Connection[Any, Any]]:
-    """The process that runs `work(its end of the pipe, *args)`, and our end of it. OSError where there can be none.
+    """Start a process that runs `work(its end of the pipe, *args)`; returns it and our end. OSError if that fails.
 
-    A fresh interpreter: the agent has threads, and a fork of those may hang.
+    The process is a fresh interpreter: the agent has threads, and a fork of a process with threads may hang.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(work, theirs, *args), name=name, daemon=True)
-    resource_tracker.ensure_running()  # when it is started, it unblocks signals
+    resource_tracker.ensure_running()  # before signals are blocked, because starting it unblocks them
     with deaf():
         process.start()
-    theirs.close()  # Only the process holds its end now, so that its death ends our reading.
+    theirs.close()  # Now only the child holds its end, so our reading ends when the child dies.
     return process, ours
 
 
 @contextmanager
 def deaf() -> Iterator[None]:
-    """What is started meanwhile hears neither Ctrl-C nor SIGTERM. Terminals and service managers send them to all processes
-    of an agent at once; the agent first ends what is under way, for which it needs the others, and then these."""
+    """Processes that are started meanwhile ignore Ctrl-C and SIGTERM. Terminals and service managers send these to all
+    processes of an agent at once, but the agent needs its children to finish its work, and ends them itself after that."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
@@ -41,7 +41,7 @@ def deaf() -> Iterator[None]:
 
 
 def _work(work: Callable[..., None], *args: object) -> None:
-    """In the process: work that is under way when the agent is killed is for nobody, and may take seconds yet."""
+    """Runs in the child. The child ends with the agent even in the middle of its work, which nobody needs then."""
     Thread(target=_end_with_parent, name="parent", daemon=True).start()
     work(*args)
 

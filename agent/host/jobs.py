@@ -1,6 +1,6 @@
-"""Jobs: what an agent does for as long as it runs. A job that fails is begun again, after a pause that grows.
+"""Jobs: runs work that lasts as long as the agent. A job that fails is started again, after a pause that grows.
 
-The clock and the sleep are arguments.
+Rules: the clock and the sleep are arguments.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ Begin = Callable[[], Coroutine[Any, Any, None]]
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
-"""A job that ran for longer than this before it failed counts as sound: its next pause is the first one again."""
+"""The longest pause. A job that ran for longer than this before it failed counts as sound, and its next pause is
+FIRST_PAUSE_S again."""
 
 
 async def repeat(
@@ -26,7 +27,7 @@ async def repeat(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
 ) -> None:
-    """Do the job until it ends by itself or is cancelled. The log has each failure that differs from the one before."""
+    """Run the job until it returns or is cancelled. Each failure that differs from the one before is logged."""
     pause_s, last = FIRST_PAUSE_S, ""
     while True:
         began = clock()
@@ -36,7 +37,7 @@ async def repeat(
             if clock() - began > LONGEST_PAUSE_S:
                 pause_s, last = FIRST_PAUSE_S, ""
             if (text := f"{type(error).__name__}: {error}") != last:
-                log.error("%s has failed; it is begun again in %g s", what, pause_s, exc_info=error)
+                log.error("%s has failed; it is started again in %g s", what, pause_s, exc_info=error)
                 last = text
         await sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

@@ -1,7 +1,7 @@
-"""Log rate: how many lines one kind of event may write to the log. Rules: no door; the clock is an argument.
+"""Log rate: limits how many lines of one kind are written to the log. Rules: no door; the clock is an argument.
 
-What outsiders send may be logged by any module and by libraries in use. The filter stands on the log's handlers, so all of
-their lines pass it: a line of a kind that comes too often is left out, and the next one that passes says how many were.
+Any module or library may log what outsiders send. The filter is on the log's handlers, so it sees all of these lines. It
+leaves out lines of a kind that comes too often, and the next line that passes says how many were left out.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections.abc import Callable
 from edgepart.agent.host.token_bucket import MOST_CLIENTS, Buckets
 
 LINES_S = 1.0
-"""Lines a second of one kind in the long run. More shows more of a flood; fewer keeps the log smaller."""
+"""Lines of one kind that are written in a second in the long run. More show more of a flood; fewer keep the log smaller."""
 BURST = 50
-"""Lines of one kind that may come at once; what an agent does itself on a busy day stays below."""
+"""Lines of one kind that are written at once; an agent's own work stays below this even on a busy day."""
 _KIND_CHARACTERS = 200
 _OTHERS = ""
 
 
 class LogRate(logging.Filter):
-    """Lets through so many lines a second of each kind; a kind is a logger, a level and a message before its arguments."""
+    """Passes `rate` lines a second of each kind; a kind is a logger, a level and a message before its arguments."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class LogRate(logging.Filter):
         burst: float = BURST,
         most: int = MOST_CLIENTS,
     ) -> None:
-        """`clock` gives seconds and never goes back. Beyond `most` kinds at once newcomers are one kind."""
+        """`clock` gives seconds and never goes back. Once there are `most` kinds, all further ones count as one kind."""
         super().__init__()
         self._clock = clock
         self._most = most

@@ -1,17 +1,17 @@
-"""Open files: how many this process may have, and how many of them strangers and clients get. Door: the system's limit."""
+"""Open files: how many this process may have, and how many of them clients and strangers get. Door: the system's limit."""
 
 from __future__ import annotations
 
 import resource
 
 SPARE_FILES = 256
-"""That the process may open besides clients' connections: links, models, weights."""
+"""Files that are kept for other uses than clients' connections: links, models and weights."""
 MOST_FILES = 16384
-"""More than that this process does not ask the system for."""
+"""The most open files that this process asks the system for."""
 
 
 def open_files() -> int:
-    """How many files this process may have open; it asks the system for more where it may."""
+    """How many files this process may have open, after raising its limit as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -21,7 +21,7 @@ def open_files() -> int:
 
 
 def for_clients(files: int) -> int:
-    """Connections over HTTP at once: all that are not spared, and a quarter where there are few.
+    """How many HTTP connections there may be at once: all but the SPARE_FILES, or a quarter of the files if that is more.
 
     >>> for_clients(1024), for_clients(64)
     (768, 16)
@@ -30,7 +30,7 @@ def for_clients(files: int) -> int:
 
 
 def for_strangers(files: int) -> int:
-    """Connections at once that are not known to be a member's.
+    """How many connections there may be at once from peers that have not proved to be members.
 
     >>> for_strangers(1024), for_strangers(64)
     (128, 8)

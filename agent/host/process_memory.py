@@ -1,7 +1,7 @@
-"""Memory: what this process takes of the machine's, and how it gives back what it does not need. Door: /proc and the C
-library.
+"""Process memory: what this process takes of the machine's memory, and how it gives back what it does not need. Door: /proc
+and the C library.
 
-Where the C library is not glibc, it has its own ways, and these calls do nothing.
+The calls that tune the heap do nothing if the C library is not glibc.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from edgepart.planner.devices.cluster import Device
 from edgepart.planner.errors import UsageError
 
 SERVING_BYTES = 6 << 20
-"""What an agent comes to take while it serves, besides its plans: frames, connections, what it knows of others."""
+"""Memory that a serving agent takes besides its plans: frames, connections, and what it knows of members."""
 
 WORKER_BYTES = 40 << 20
-"""Of its own that a worker takes before it has a program: one is taken off a limit, as without one nothing is computed."""
+"""Memory that a worker takes before it has a program. One worker is taken off the limit, as nothing is computed without
+one."""
 CHECK_S = 1.0
-"""How often an agent with a limit looks whether it keeps to it."""
+"""How often an agent with a memory limit checks that it keeps to it."""
 MOST_CHECK_S = 60.0
-"""Where giving back does not help, the wait doubles up to this."""
+"""The longest time between checks: it doubles up to this while giving memory back does not help."""
 
 PROGRAMS = Path("/")
-"""Where programs and their libraries lie: anywhere."""
+"""The folder of programs and their libraries, which may lie anywhere."""
 
 _LIBC = ctypes.CDLL(None)
 _ARENA_MAX = -8
@@ -42,22 +43,22 @@ log = logging.getLogger(__name__)
 
 
 def give_back() -> None:
-    """What was freed, and is kept for the next time, becomes the machine's again. Some milliseconds: for the moments
-    after something large, not for every request."""
+    """Return memory to the system that this process has freed but still holds. It takes some milliseconds, so call it after
+    large work and not after every request."""
     if hasattr(_LIBC, "malloc_trim"):
         _LIBC.malloc_trim(0)
 
 
 def share_heaps(count: int = 2) -> None:
-    """Threads share so many heaps, where each has its own otherwise: dozens that live for a frame now and then would
-    keep a little in each. Before they are started."""
+    """Let all threads share `count` heaps. Otherwise each thread has a heap, and dozens of threads that seldom work would
+    each keep a little memory. Call this before threads are started."""
     if hasattr(_LIBC, "mallopt"):
         _LIBC.mallopt(_ARENA_MAX, count)
 
 
 def within(device: Device, limit_bytes: int | None, resident: int) -> Device:
-    """The device with what a limit on the whole agent, which takes `resident` now, leaves for plans. UsageError where
-    that is nothing."""
+    """The device with the memory that is left for plans under a limit for the whole agent, which takes `resident` bytes
+    now. UsageError if nothing is left."""
     if limit_bytes is None:
         return device
     needed = resident + SERVING_BYTES + WORKER_BYTES
@@ -71,15 +72,17 @@ def within(device: Device, limit_bytes: int | None, resident: int) -> Device:
 
 
 def give_back_files(folder: Path, smaps: Path = Path("/proc/self/smaps")) -> None:
-    """What was read of files below `folder` that are mapped: it is read again when it is needed, mostly from the system's
-    memory. Where something was written, which goes to no file, all stays. The root stands for programs too: much of
-    them is only needed to start. Nothing where the system does not tell what is mapped."""
+    """Give back the pages of mapped files below `folder`; they are read again when needed, mostly from the system's cache.
+
+    Mappings with pages that were written stay whole, because those pages are in no file. The root folder includes
+    programs, much of which is needed only to start. Nothing happens if the system does not tell what is mapped."""
     for start, stop in _clean_mappings(text_of(smaps), str(folder.resolve()).rstrip("/")):
         _LIBC.madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), _DONTNEED)
 
 
 def _clean_mappings(smaps: str, folder: str) -> Iterator[tuple[int, int]]:
-    """
+    """The start and end addresses of mapped files below `folder` of which no page was written.
+
     >>> lines = "7f00-7f10 r--p 0 fe:01 9 /s/table", "Anonymous:  0 kB", "7f20-7f30 rw-p 0 fe:01 9 /s/x"
     >>> list(_clean_mappings("\\n".join([*lines, "Anonymous: 4 kB"]), "/s"))
     [(32512, 32528)]
@@ -94,7 +97,7 @@ def _clean_mappings(smaps: str, folder: str) -> Iterator[tuple[int, int]]:
 
 
 class Others(Protocol):
-    """Processes that count with this one: supervisor.py."""
+    """The processes that count towards the limit with this one: the workers (supervisor.py)."""
 
     def own_bytes(self) -> int: ...
 
@@ -102,8 +105,9 @@ class Others(Protocol):
 
 
 async def keep_within(limit_bytes: int, files: Path, others: Others) -> None:
-    """Gives back what can be, whenever more than the limit is resident, in this process and others; until cancelled. What
-    starting left of programs at once, so that there is room for what making sessions takes for a moment."""
+    """Until cancelled, give memory back whenever this process and `others` together have more than the limit resident.
+
+    The pages of programs are given back at once: starting has left many of them, and making sessions needs room."""
     await asyncio.to_thread(give_back_files, PROGRAMS)
     wait_s = CHECK_S
     while True:

@@ -1,7 +1,7 @@
-"""System: what the machine says of itself, where it says it. Door: psutil, /proc, /sys and the C library.
+"""System: reads what the operating system tells about the machine. Door: psutil, /proc and the C library.
 
-Containers, emulators and seccomp hide any of it. What cannot be read is unknown: the next best source answers, or nothing
-does, and no agent ends for that.
+Containers, emulators and seccomp may hide any of it. A value that cannot be read is taken from the next best source or is
+unknown; that never ends an agent.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 UNREADABLE = (OSError, ValueError, RuntimeError, LookupError, AttributeError, NotImplementedError)
-"""What reads of the system raise where it is not as they expect: psutil's parsers any of these."""
+"""The errors of reading a system that is not as expected: psutil's parsers raise any of these."""
 _OUTSIDE = (("192.0.2.1", socket.AF_INET), ("2001:db8::1", socket.AF_INET6))
-"""Addresses that nobody has: what is sent there would leave by the way out, and nothing is sent."""
+"""Addresses that no machine has (they are reserved for documentation). The route to them is the default route; nothing is
+sent there."""
 _told: set[str] = set()
 
 
 def known(what: str, read: Callable[[], T]) -> T | None:
-    """What `read` gives; None where it cannot be read, which the log says once."""
+    """The result of `read`; None if it cannot be read, which is logged once for each `what`."""
     try:
         return read()
     except UNREADABLE as error:
@@ -39,7 +40,7 @@ def known(what: str, read: Callable[[], T]) -> T | None:
 
 
 def text_of(path: Path) -> str:
-    """What is in a file of the system; "" where there is none, or none for us."""
+    """The text of a system file; "" if there is none or this process may not read it."""
     try:
         return path.read_text(errors="replace")
     except OSError:
@@ -47,8 +48,8 @@ def text_of(path: Path) -> str:
 
 
 def have_temporary_folder(own: Path) -> None:
-    """Where nothing else can be written to (a read-only root), temporary files of this process and of those that it
-    starts go into `own`."""
+    """Put temporary files of this process and of the processes that it starts into `own`, if no other folder can be written
+    to (the root is read-only)."""
     try:
         tempfile.gettempdir()
     except FileNotFoundError:
@@ -56,13 +57,13 @@ def have_temporary_folder(own: Path) -> None:
 
 
 def cores() -> int:
-    """That this process may run on."""
+    """How many cores this process may run on."""
     allowed = known("which cores may be used", lambda: len(os.sched_getaffinity(0)))
     return allowed or os.cpu_count() or 1
 
 
 def memory() -> tuple[int, int]:
-    """Bytes of the machine's memory that can still be had, and all of them; 0 for what is unknown."""
+    """The available and the total bytes of the machine's memory; 0 if unknown."""
     found = known("its memory", psutil.virtual_memory)
     if found is not None:
         return int(found.available), int(found.total)
@@ -73,13 +74,13 @@ def memory() -> tuple[int, int]:
 
 
 def swap() -> tuple[int, int]:
-    """Bytes that are in use, and all of them; 0 for what is unknown."""
+    """The used and the total bytes of swap; 0 if unknown."""
     found = known("its swap", psutil.swap_memory)
     return (int(found.used), int(found.total)) if found is not None else (0, 0)
 
 
 def resident_bytes(statm: Path = Path("/proc/self/statm")) -> int:
-    """Of this process now: its own, and files that are mapped into it; the most that it ever took where that is unknown."""
+    """The resident memory of this process, mapped files included; if unknown, the most that it ever had."""
     fields = text_of(statm).split()
     if len(fields) > 1 and fields[1].isdigit():
         return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -87,8 +88,8 @@ def resident_bytes(statm: Path = Path("/proc/self/statm")) -> int:
 
 
 def own_bytes(process: int) -> int:
-    """Of another process, without files and memory that it shares: those are counted where they come from. 0 where that
-    is unknown, or it has ended."""
+    """The resident memory of another process, without mapped files and shared memory, which are counted elsewhere. 0 if it
+    is unknown or the process has ended."""
     fields = text_of(Path(f"/proc/{process}/statm")).split()
     if len(fields) < 3 or not (fields[1].isdigit() and fields[2].isdigit()):
         return 0
@@ -96,17 +97,17 @@ def own_bytes(process: int) -> int:
 
 
 def interface_states() -> dict[str, Any]:
-    """By name, psutil's statistics; {} where they are unknown."""
+    """psutil's statistics of the network interfaces, by name; {} if unknown."""
     return known("which of its interfaces are up", psutil.net_if_stats) or {}
 
 
 def interface_addresses() -> dict[str, list[Any]]:
-    """By name, psutil's addresses; {} where they are unknown."""
+    """psutil's addresses of the network interfaces, by name; {} if unknown."""
     return known("its addresses", psutil.net_if_addrs) or {}
 
 
 def outgoing_addresses() -> list[str]:
-    """Of this machine, by which it would reach others."""
+    """The addresses of this machine from which it would reach the internet, one per family."""
     found = []
     for there, family in _OUTSIDE:
         try:
@@ -114,13 +115,13 @@ def outgoing_addresses() -> list[str]:
                 probe.connect((there, 9))
                 found.append(str(probe.getsockname()[0]))
         except OSError:
-            continue  # no way out by this family
+            continue  # no route in this family
     return found
 
 
 def thread_times(processes: Iterable[int], proc: Path = Path("/proc")) -> dict[int, tuple[int, int]]:
-    """By thread of these processes, nanoseconds on a CPU and waiting for one; {} where the kernel does not tell. A process
-    that has ended has none."""
+    """The nanoseconds that each thread of these processes was on a CPU and waited for one, by thread id; {} if the kernel
+    does not tell. A process that has ended has no threads."""
     found = {}
     for process in processes:
         tasks = f"{proc}/{process}/task"
@@ -136,7 +137,8 @@ def thread_times(processes: Iterable[int], proc: Path = Path("/proc")) -> dict[i
 
 
 def _short(path: str) -> bytes:
-    """As text_of, with a quarter of its cost: an idle agent reads dozens of these every two seconds."""
+    """The first 256 bytes of a system file. This costs a quarter of text_of: an idle agent reads dozens of such files every
+    two seconds."""
     try:
         file = os.open(path, os.O_RDONLY)
     except OSError:
@@ -144,6 +146,6 @@ def _short(path: str) -> bytes:
     try:
         return os.read(file, 256)
     except OSError:
-        return b""  # its thread has just ended
+        return b""  # the thread has just ended
     finally:
         os.close(file)

@@ -1,7 +1,7 @@
-"""Notifier: tells systemd how the agent is (sd_notify), and feeds its watchdog while there is real progress.
+"""Notifier: tells systemd the agent's state (sd_notify), and feeds its watchdog while the agent makes real progress.
 
-Door: one datagram to the socket that NOTIFY_SOCKET names; nothing is sent where it names none. The protocol
-is sd_notify(3)'s; the datagrams are small texts of NAME=value lines.
+Door: datagrams to the socket that NOTIFY_SOCKET names; nothing is sent if it is not set. The protocol is that of
+sd_notify(3); the datagrams are small texts of NAME=value lines.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Watchdog:
-    """When to tell systemd that the agent is alive: a rule.
+    """A rule: when to tell systemd that the agent is alive.
 
-    A process whose event loop turns while a thread that computes is gone serves nobody, so both count. A run that takes
-    long is not a fault of the agent's: it computes in a process of its own, and ends with its request."""
+    An agent whose event loop turns but whose computing thread is gone serves nobody, so both count. A long run is no fault
+    of the agent: it computes in a worker and ends with its request."""
 
     interval_s: float
-    """What systemd waits between two signs of life before it restarts the agent."""
+    """How long systemd waits for a sign of life before it restarts the agent."""
 
     @property
     def period_s(self) -> float:
@@ -32,22 +32,22 @@ class Watchdog:
         return self.interval_s / 2
 
     def should_ping(self, now: float, loop_ticked_at: float, computes: bool) -> bool:
-        """Whether the agent gets on: its loop turned within the interval, and the threads that compute are there. Times
-        are of one clock."""
+        """Whether the agent makes progress: its loop turned within the interval, and the threads that compute are alive
+        (`computes`). Both times are of one clock."""
         return computes and now - loop_ticked_at < self.interval_s
 
 
 class Notifier:
-    """Talks to systemd, where there is one. Never raises: a lost datagram must not stop an agent."""
+    """Talks to systemd, if there is one. It never raises: a lost datagram must not stop an agent."""
 
     def __init__(self, address: str | None, watchdog_s: float | None = None) -> None:
         self._address = address
         self.watchdog_s = watchdog_s
-        """The watchdog's interval; None where systemd asks for no signs of life."""
+        """The watchdog's interval; None if systemd asks for no signs of life."""
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ, pid: int | None = None) -> Notifier:
-        """From NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID."""
+        """A notifier as NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID ask for."""
         text = environ.get("WATCHDOG_USEC", "")
         mine = environ.get("WATCHDOG_PID") in (None, str(os.getpid() if pid is None else pid))
         watchdog_s = int(text) / 1e6 if text.isascii() and text.isdigit() and int(text) and mine else None
@@ -60,15 +60,15 @@ class Notifier:
         self._send("STOPPING=1")
 
     def status(self, text: str) -> None:
-        """One line for `systemctl status`."""
+        """Set the line that `systemctl status` shows."""
         self._send("STATUS=" + " ".join(text.split()))
 
     def ping(self) -> None:
         self._send("WATCHDOG=1")
 
     async def feed(self, progressing: Callable[[], bool]) -> None:
-        """Until cancelled: a sign of life twice in each interval, while `progressing` says so. Returns at
-        once where no watchdog is set."""
+        """Until cancelled, give a sign of life twice in each interval, as long as `progressing` returns true. Returns at
+        once if no watchdog is set."""
         if self.watchdog_s is None:
             return
         period_s = Watchdog(self.watchdog_s).period_s
@@ -82,7 +82,7 @@ class Notifier:
     def _send(self, text: str) -> None:
         if self._address is None:
             return
-        # "@name" is an abstract socket, whose real name begins with a zero byte.
+        # "@name" stands for an abstract socket, whose real name begins with a zero byte.
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as datagrams:

@@ -1,16 +1,16 @@
-"""Token buckets: how often each client may come. Rules: no door; time is an argument."""
+"""Token buckets: limit how often each client may do something. Rules: no door; time is an argument."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
 MOST_CLIENTS = 4096
-"""Buckets at once; beyond it newcomers share one, so that somebody with many addresses takes no more memory."""
+"""The most buckets at once; further clients share one bucket, so that a client with many addresses takes no more memory."""
 _OTHERS = ""
 
 
 class Buckets:
-    """Each client has `burst` tokens at first and gets `rate` of them a second, up to `burst`."""
+    """A bucket for each client: it starts with `burst` tokens and gets `rate` tokens a second, up to `burst`."""
 
     def __init__(self, rate: float, burst: float, most: int = MOST_CLIENTS) -> None:
         if rate <= 0 or burst < 1:
@@ -19,10 +19,10 @@ class Buckets:
         self._burst = burst
         self._most = most
         self._held: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """By client: tokens, and when that was so; who came last stands last."""
+        """The tokens of each client and the time of that count; the client that came last is the last entry."""
 
     def take(self, client: str, now: float) -> float:
-        """0.0 where there was a token for it; else the seconds until there is one."""
+        """Take a token of this client. Returns 0.0 if there was one, else the seconds until there is."""
         if client not in self._held:
             self._forget(now)
             if len(self._held) >= self._most:
@@ -38,7 +38,7 @@ class Buckets:
         return len(self._held)
 
     def _forget(self, now: float) -> None:
-        """Those whose buckets are full again: they are as new."""
+        """Forget clients whose buckets are full again: they are like new ones."""
         while self._held:
             client, (tokens, at) = next(iter(self._held.items()))
             if tokens + (now - at) * self._rate < self._burst:

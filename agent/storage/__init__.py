@@ -1,4 +1,4 @@
-"""Files that are whole or not there, the store of models and weights by digest, and the queue of state files.
+"""The disk: atomic files, the store of models and weights by digest, and the queue that writes state files.
 
 May import: planner/errors, planner/json_text, planner/model, planner/plans, planner/region.
 """

@@ -1,8 +1,8 @@
-"""Durable: files that are whole or not there, whatever happens while they are written. Door: files.
+"""Atomic files: writes files so that a crash leaves the old bytes or the new ones, and nothing in between. Door: files.
 
-A file is written under another name, its bytes are flushed to disk, it gets its name, and the folder is flushed. Power may
-fail, the process may be killed, and the disk may be full between any two of these steps, or within one: the name then
-leads to all of the old bytes or to all of the new ones. Folders that are made on the way are flushed, too.
+A file is written under another name, its bytes are flushed to disk, it gets its name, and the folder is flushed. If power
+fails, the process is killed or the disk is full between any two of these steps, or within one, the name leads to all of
+the old bytes or to all of the new ones. Folders that are made on the way are flushed, too.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from edgepart.planner.json_text import parse_json
 log = logging.getLogger(__name__)
 
 NEW = ".new-"
-"""How the names of files begin that are not whole yet."""
+"""The names of unfinished files begin with this."""
 DAMAGED = ".damaged"
-"""How the names of files end that could not be read and were kept for whoever wants to look at them."""
+"""The names of files that could not be read end with this; they are kept so that people can look at them."""
 LEFT_S = 60.0
-"""What is not whole and was not written to for so long was left by a crash."""
+"""An unfinished file that was not written to for this long was left by a crash."""
 _CHUNK_BYTES = 1 << 20
 
 
 def write_atomic(path: Path, data: bytes | memoryview, *, synced: bool = True) -> None:
-    """Replaces a file: a reader, or a crash, sees the old bytes or the new ones; on disk when this returns. Mode 0600.
+    """Replace a file. A reader sees the old bytes or the new ones, also after a crash; the new ones are on disk when this
+    returns. The mode is 0600.
 
-    OSError: nothing has changed, but where only the last flush failed: then a crash may bring the old bytes back. Not
-    `synced`: for what is checked when it is read; a crash may leave anything under the name.
+    After an OSError nothing has changed, unless only the last flush failed: then a crash may bring the old bytes back.
+    Without `synced` a crash may leave any bytes under the name, so use that only for files that are checked when read.
     """
     make_folder(path.parent)
     temporary = path.with_name(f"{NEW}{secrets.token_hex(8)}")
@@ -61,7 +62,7 @@ def _write(path: Path, data: bytes | memoryview, synced: bool) -> None:
 
 
 def _forget(path: Path) -> None:
-    """What is left of a file that could not be written, and the reason is being told already."""
+    """Delete the remains of a file that could not be written. A failure is only logged, as the first error is raised."""
     try:
         os.unlink(path)
     except FileNotFoundError:
@@ -71,14 +72,14 @@ def _forget(path: Path) -> None:
 
 
 def move(source: Path, target: Path) -> None:
-    """Gives a file or a folder that is on disk another name, in place of what was there; on disk when this returns."""
+    """Rename a file or folder, in place of any that has the new name; the new name is on disk when this returns."""
     make_folder(target.parent)
     os.replace(source, target)
     flush_folder(target.parent)
 
 
 def make_folder(folder: Path) -> None:
-    """Makes a folder and those above it, where they are missing; on disk when this returns. Mode 0700."""
+    """Make a folder and its missing parents, with mode 0700; they are on disk when this returns."""
     try:
         os.mkdir(folder, 0o700)
     except FileExistsError:
@@ -91,7 +92,7 @@ def make_folder(folder: Path) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Waits until the names in a folder are on disk."""
+    """Wait until the names in a folder are on disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -100,11 +101,11 @@ def flush_folder(folder: Path) -> None:
 
 
 def flush_file_system(folder: Path) -> None:
-    """Waits until all that was written to the file system of a folder is on disk: one wait in place of one for each of many
-    files. OSError."""
+    """Wait until everything that was written to the file system of a folder is on disk. This is one wait instead of one for
+    each of many files. OSError if the flush fails."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        # os.sync waits for all file systems: for ever, where one of them is a network's that is gone.
+        # os.sync waits for all file systems, and for ever if one of them is on a network that is gone.
         if ctypes.CDLL(None, use_errno=True).syncfs(descriptor):
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code), str(folder))
@@ -113,13 +114,13 @@ def flush_file_system(folder: Path) -> None:
 
 
 def flush_tree(folder: Path) -> None:
-    """The names in a folder, and in all folders in it."""
+    """Wait until the names in a folder, and in all folders below it, are on disk."""
     for inside, _, _ in os.walk(folder, topdown=False):
         flush_folder(Path(inside))
 
 
 def copy(source: Path, target: Path) -> str:
-    """Copies a file, flushed to disk; the SHA-256 (hex) of what was copied. Mode 0600."""
+    """Copy a file and flush the copy to disk, with mode 0600; returns the SHA-256 (hex) of the bytes."""
     hasher = hashlib.sha256()
     with source.open("rb") as reader, open(target, "wb", opener=private) as writer:
         while chunk := reader.read(_CHUNK_BYTES):
@@ -131,12 +132,12 @@ def copy(source: Path, target: Path) -> str:
 
 
 def private(path: str, flags: int) -> int:
-    """An `opener`: what is made is its owner's only."""
+    """An `opener` for `open`: only the owner can use the files that it makes."""
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def read_json(path: Path) -> Any:
-    """What is in a state file; None where there is none. UsageError: it is damaged, and stays as it is."""
+    """The document in a state file; None if there is no file. UsageError if it is damaged; it then stays as it is."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -148,9 +149,9 @@ def read_json(path: Path) -> Any:
 
 
 def set_aside(path: Path) -> Path:
-    """Gives a damaged file another name, in place of one that was set aside before; where it is now.
+    """Rename a damaged file, in place of one that was set aside before; returns its new path.
 
-    UsageError where that cannot be: it would be overwritten."""
+    UsageError if it cannot be renamed, because it would be overwritten otherwise."""
     kept = path.with_name(path.name + DAMAGED)
     try:
         move(path, kept)
@@ -160,7 +161,7 @@ def set_aside(path: Path) -> Path:
 
 
 def set_aside_copy(path: Path) -> Path:
-    """The same with a copy: the file itself stays, as part of it can be used."""
+    """The same with a copy: the file itself stays, because part of it can be used."""
     kept = path.with_name(path.name + DAMAGED)
     try:
         write_atomic(kept, path.read_bytes())
@@ -170,7 +171,7 @@ def set_aside_copy(path: Path) -> Path:
 
 
 def sweep(folder: Path) -> None:
-    """Deletes what a crash left half-written in a folder."""
+    """Delete the unfinished files that a crash left in a folder."""
     for path in folder.glob(f"{NEW}*"):
         try:
             if path.is_file() and path.stat().st_mtime < time.time() - LEFT_S:

@@ -1,7 +1,7 @@
-"""Soundness: whether what the store holds is still what it was. Door: the store, and reading files.
+"""Integrity: checks that the files of the store still have the right bytes. Door: the store, and reading files.
 
-What this process wrote, or has read and found right, is trusted; what an earlier life left is read once before it is used.
-What is damaged is named, set aside, and does not count as here any more: it is then cut or fetched again.
+A blob that this process wrote, or has read and found right, is trusted; one that an earlier process left is read once
+before it is used. A damaged blob or model is logged and set aside, and counts as missing: it is then cut or fetched again.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ _CHUNK_BYTES = 1 << 20
 
 
 class Soundness:
-    """Of one store. `here` and `scrub` may be called from any thread; they read files."""
+    """Checks one store. `here` and `scrub` may be called from any thread; they read files."""
 
     def __init__(self, store: Store, damaged: Callable[[str], None] = lambda text: None) -> None:
-        """`damaged` is told in a sentence of what was set aside."""
+        """`damaged` is called with a sentence about each blob or model that is set aside."""
         self._store = store
         self._damaged = damaged
         self._sound: set[str] = set()
 
     def trust(self, digest: str) -> None:
-        """This process has just written that blob, or seen it written."""
+        """Trust a blob that this process has just written or seen written."""
         self._sound.add(digest)
 
     def here(self, digest: str, rest: Callable[[int], None] = lambda nbytes: None) -> bool:
-        """Whether the blob is here and whole. `rest` is called with the bytes of each piece before it is read."""
+        """Whether the blob is here and whole. `rest` is called with the size of each piece after it was read, and may
+        sleep."""
         if not self._store.has(digest):
             return False
         if digest not in self._sound and _digest(self._store.path(digest), rest) != digest:
@@ -43,14 +44,14 @@ class Soundness:
         return True
 
     def look(self) -> None:
-        """A quick look at all models: files that are missing or have another size."""
+        """Check all models quickly: set those aside of which a file is missing or has another size."""
         for model in self._store.models():
             if fault := self._fault(model):
                 self._give_up(model, fault)
         self._store.link_models()
 
     def scrub(self, rest: Callable[[int], None] = lambda nbytes: None) -> None:
-        """Reads the files of all models; `rest` as for `here`."""
+        """Read and check the files of all models; `rest` as for `here`."""
         for model in self._store.models():
             for file in self._store.manifest(model).files if self._store.has_model(model) else ():
                 self.here(file.digest, rest)
@@ -83,5 +84,5 @@ def _digest(path: Path, rest: Callable[[int], None]) -> str:
 
 
 def _size(path: Path) -> int:
-    """-1 where there is no such file."""
+    """The size of a file in bytes; -1 if there is no such file."""
     return path.stat().st_size if path.is_file() else -1

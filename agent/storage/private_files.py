@@ -1,4 +1,4 @@
-"""Private files: how what is under STATE/identity is written by the agent and by commands. Door: files.
+"""Private files: writes the files under STATE/identity, for the agent and for commands. Door: files.
 
 A command that root runs for an agent of another user (`sudo edgepart token create`) leaves files that this user can read.
 """
@@ -15,20 +15,22 @@ from edgepart.agent.storage.atomic_files import move, write_atomic
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Replaces a file, whole, 0600 and on disk when this returns; it belongs to whom its folder belongs."""
+    """Replace a file atomically, with mode 0600 and the owner of its folder; it is on disk when this returns."""
     owner = path.parent.stat()
     if os.geteuid() != 0 or owner.st_uid == 0:
         write_atomic(path, data)
         return
     draft = path.with_name(f"{path.name}.draft")
     write_atomic(draft, data)
-    os.chown(draft, owner.st_uid, owner.st_gid)  # before it has its name: the agent may read it at any time
+    os.chown(
+        draft, owner.st_uid, owner.st_gid
+    )  # before the rename, because the agent may read the file at any time
     move(draft, path)
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """One process at a time, agent or command, changes what is in the folder."""
+    """Hold the lock of a folder, so that only one process at a time, agent or command, changes its files."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

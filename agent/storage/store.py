@@ -1,14 +1,14 @@
-"""What an agent keeps on disk: blobs named by their content, models, what is still arriving, and state files.
+"""The store: keeps blobs (by their digest), models, and blobs that are still arriving, on disk.
 
-A door: the only place that writes under the state directory's `store`. Files are 0600, folders 0700; a file
-has its name only once it is whole, so that a crash at any moment leaves nothing that looks good and is not.
+A door: the only module that writes under the state directory's `store`. Files have mode 0600, folders 0700. A file gets its
+name only when it is whole, so a crash never leaves a file that looks good but is not.
 
-    store/sha256/ab/abcd...   a blob; of a model's files a link into its folder
-    store/models/DIGEST/      `files/`: a model and its external data, as they were laid out; `manifest.json`
-    store/partial/DIGEST      what has arrived so far
-    store/partial/upload-X/   what a user is sending
-    store/trash/              what was set aside and is being deleted
-    store/damaged/DIGEST      a blob or a model that is not what it should be, until it is here again
+    store/sha256/ab/abcd...   a blob; for a file of a model, a link into the model's folder
+    store/models/DIGEST/      `files/`: a model and its external data, laid out as the user had them; `manifest.json`
+    store/partial/DIGEST      the bytes of a blob that have arrived so far
+    store/partial/upload-X/   the files that a user is sending
+    store/trash/              blobs and models that are being deleted
+    store/damaged/DIGEST      a blob or a model with wrong bytes, until the right ones are here again
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 UPLOAD = "upload-"
-"""How the names of folders in `partial` begin that users' files come in by (agent/http)."""
+"""The names of folders in `partial` that receive users' files (agent/http) begin with this."""
 PARTIAL_S = 24 * 3600.0
-"""What has arrived of a blob is kept for so long after its last byte, for the next try."""
+"""How long the arrived part of a blob is kept after its last byte, for the next try."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a blob can be cut from."""
+    """The region of a model's constant that a blob can be cut from."""
 
     model: str
-    """Its digest."""
+    """The model's digest."""
     constant: str
     region: Region
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """That the model's inputs are bound to: some constants are folded from them. Weights are not."""
+    """The shapes of the model's inputs: some constants, but no weights, are folded from them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +69,22 @@ class ModelFile:
     """One file of a model."""
 
     path: str
-    """Relative to the model's folder, with "/"."""
+    """The path relative to the model's folder, with "/"."""
     digest: str
-    """SHA-256 (hex) of its bytes."""
+    """SHA-256 (hex) of the file's bytes."""
     nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The files of a model: what a device needs to fetch it from another."""
+    """The list of a model's files, by which another device can fetch them."""
 
     files: tuple[ModelFile, ...]
-    """The graph first."""
+    """The files; the graph comes first."""
 
     @property
     def digest(self) -> str:
-        """The model's."""
+        """The digest of the model."""
         return joint_digest([file.digest for file in self.files])
 
 
@@ -93,7 +93,7 @@ def manifest_to_json(manifest: Manifest) -> list[dict[str, Any]]:
 
 
 def manifest_from_json(document: Any) -> Manifest:
-    """PeerError where it is none, or names a file outside the model's folder."""
+    """The manifest in a document. PeerError if it is no manifest or names a file outside the model's folder."""
     try:
         files = tuple(ModelFile(str(e["path"]), str(e["digest"]), int(e["nbytes"])) for e in document)
     except (TypeError, KeyError, ValueError, OverflowError) as error:
@@ -117,7 +117,7 @@ def manifest_from_json(document: Any) -> Manifest:
 
 
 def _can_be_called(path: str) -> bool:
-    """Whether file systems take it, as far as that is known."""
+    """Whether file systems accept this path, by the usual limits on lengths."""
     try:
         return len(path.encode()) <= 1024 and all(len(part.encode()) <= 255 for part in path.split("/"))
     except UnicodeEncodeError:  # half a surrogate pair
@@ -125,7 +125,7 @@ def _can_be_called(path: str) -> bool:
 
 
 def manifest_from_text(text: str) -> Manifest:
-    """As a member sends it. PeerError where it is none."""
+    """The manifest in a text that a member sent. PeerError if it is none."""
     try:
         return manifest_from_json(parse_json(text))
     except ValueError as error:
@@ -136,7 +136,7 @@ class Store:
     """Blobs and models under `root`. Methods may be called from several threads."""
 
     def __init__(self, root: Path, *, alone: bool = True) -> None:
-        """`alone`: no other process writes here now, so what is half-made was left by a crash and is deleted."""
+        """`alone`: no other process writes here now, so unfinished files were left by a crash and are deleted."""
         self.root = root
         for folder in (root, *(root / name for name in ("sha256", "models", "partial", "trash", "damaged"))):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -148,54 +148,54 @@ class Store:
         self._graphs: OrderedDict[tuple[str, str], Graph] = OrderedDict()
         """Models that blobs are cut from, by digest and shapes; their weights are not in memory."""
         self._weights: OrderedDict[str, Mapping[str, Constant]] = OrderedDict()
-        """Their constants that the files have as they are."""
+        """The constants that are in the files of these models as such, by digest."""
         self._constants: OrderedDict[str, Mapping[str, Constant]] = OrderedDict()
-        """Their constants that depend on no shape."""
+        """The constants of these models that depend on no shape, by digest."""
 
     # blobs
 
     def path(self, digest: str) -> Path:
-        """Where the blob is, or would be."""
+        """The path that the blob has, or would have."""
         return self.root / "sha256" / _checked(digest)[:2] / digest
 
     def has(self, digest: str) -> bool:
         return self.path(digest).exists()
 
     def size(self, digest: str) -> int:
-        """Bytes of a blob. Unavailable: it is not here."""
+        """The size of a blob in bytes. Unavailable if it is not here."""
         try:
             return self.path(digest).stat().st_size
         except FileNotFoundError as error:
             raise _absent(digest) from error
 
     def get(self, digest: str) -> Array:
-        """The blob's bytes (uint8, read-only, mapped into memory). Unavailable: it is not here."""
+        """The blob's bytes (uint8, read-only, mapped into memory). Unavailable if it is not here."""
         if self.size(digest) == 0:
             return np.frombuffer(b"", np.uint8)
         return np.memmap(self.path(digest), np.uint8, mode="r")
 
     def file(self, digest: str) -> Path:
-        """Where the blob's bytes are. Unavailable: it is not here."""
+        """The path of a blob's bytes. Unavailable if it is not here."""
         self.size(digest)
         return self.path(digest)
 
     def put_bytes(self, data: bytes | memoryview, *, synced: bool = True) -> str:
-        """Keeps the bytes; their digest. Not `synced`: a crash may leave anything under the name."""
+        """Keep these bytes; returns their digest. Without `synced` a crash may leave any bytes under the name."""
         digest = hashlib.sha256(data).hexdigest()
         if not self.has(digest):
             write_atomic(self.path(digest), data, synced=synced)
         return digest
 
     def delete(self, digest: str) -> None:
-        """Forgets a blob; nothing happens where it is not there, or is a model's file."""
+        """Delete a blob; nothing happens if it is not here or is a file of a model."""
         if not self.path(digest).is_symlink():
             self.path(digest).unlink(missing_ok=True)
 
     def cut(self, wanted: Sequence[tuple[str, Source]]) -> None:
-        """Has these blobs, by digest, cut from models that are here; on disk when this returns. Errors are those of `blob`.
+        """Cut these blobs from models that are here; they are on disk when this returns. Errors are those of `blob`.
 
-        They are written first and waited for together: a plan may need ten thousand, and a flush of each takes minutes on
-        an SD card. What a crash leaves in between is found before it is used (integrity.py)."""
+        All are written before they are flushed together: a plan may need ten thousand, and flushing each one takes minutes
+        on an SD card. A blob that a crash leaves damaged is found before it is used (integrity.py)."""
         for digest, source in wanted:
             self.blob(digest, source, synced=False)
         atomic_files.flush_file_system(self.root)
@@ -203,9 +203,9 @@ class Store:
     def blob(
         self, digest: str, source: Source | tuple[str, str, Region] | None = None, *, synced: bool = True
     ) -> Array:
-        """The blob; cut from its model where it is not there itself. Unavailable: neither is here.
+        """The bytes of a blob, which is cut from its model if it is not here itself. Unavailable if neither is here.
 
-        PeerError: the model's bytes have another digest than the plan says."""
+        PeerError if the bytes in the model have another digest than the plan says."""
         source = Source(*source) if isinstance(source, tuple) else source
         if self.has(digest) or source is None or not self.has_model(source.model):
             return self.get(digest)
@@ -222,7 +222,7 @@ class Store:
         return self.get(digest)
 
     def weight(self, plan: Plan, ref: WeightRef) -> Array:
-        """A weight of a plan's segment, typed and shaped. Unavailable: neither it nor its model is here."""
+        """A weight of a plan's segment, with its type and shape. Unavailable if neither it nor its model is here."""
         shapes = {value.name: value.shape for value in plan.inputs if value.shape is not None}
         data = self.blob(ref.digest, Source(plan.model_digest, ref.source, ref.region, shapes))
         dtype = tensor_dtype_to_np_dtype(TensorProto.DataType.Value(ref.dtype.upper()))
@@ -232,13 +232,13 @@ class Store:
         return weight
 
     def partial(self, digest: str, nbytes: int) -> Partial:
-        """A blob that is arriving, with what an earlier try has left of it."""
+        """A blob that is arriving, with the bytes that an earlier try has left."""
         return Partial(self.root / "partial" / _checked(digest), self.path(digest), digest, nbytes)
 
     # models
 
     def put_model(self, files: Sequence[Path]) -> str:
-        """Keeps a model, given its files as `model_files` names them; its digest."""
+        """Keep a model, given its files as `model_files` names them; returns its digest."""
         folder = files[0].absolute().parent
         with tempfile.TemporaryDirectory(dir=self.root / "models", prefix=NEW) as making:
             kept = []
@@ -251,7 +251,7 @@ class Store:
             return self._finish(Manifest(tuple(kept)), Path(making))
 
     def adopt_model(self, manifest: Manifest) -> str:
-        """Makes a model of files that have arrived as blobs; its digest. Unavailable: one is not here."""
+        """Make a model of files that have arrived as blobs; returns its digest. Unavailable if a file is not here."""
         with tempfile.TemporaryDirectory(dir=self.root / "models", prefix=NEW) as making:
             for file in manifest.files:
                 if not self.has(file.digest):
@@ -262,7 +262,7 @@ class Store:
             return self._finish(manifest, Path(making))
 
     def _finish(self, manifest: Manifest, making: Path) -> str:
-        """Gives a folder with all its files its name, and links the blobs to it."""
+        """Give a folder that has all files of a model its name, and link the blobs to it."""
         digest = manifest.digest
         home = self.root / "models" / digest
         if not (home / "manifest.json").exists():
@@ -276,7 +276,7 @@ class Store:
         return digest
 
     def _link_files(self, model: str) -> None:
-        """Makes the files of a model blobs, too."""
+        """Make blobs of the files of a model, by links."""
         for file in self.manifest(model).files:
             blob = self.path(file.digest)
             if not blob.is_symlink() or not blob.exists():
@@ -291,14 +291,14 @@ class Store:
         return tuple(sorted(name for name in found if not name.startswith(NEW)))
 
     def manifest(self, digest: str) -> Manifest:
-        """Unavailable: the model is not here."""
+        """The manifest of a model. Unavailable if the model is not here."""
         document = read_json(self.root / "models" / _checked(digest) / "manifest.json")
         if document is None:
             raise Unavailable(f"model {digest} is not on this device")
         return manifest_from_json(document)
 
     def model_path(self, digest: str) -> Path:
-        """The model's .onnx file, its external data beside it. Unavailable: it is not here."""
+        """The path of the model's .onnx file, which has its external data beside it. Unavailable if it is not here."""
         return self.root / "models" / digest / "files" / self.manifest(digest).files[0].path
 
     def _set_model_aside(self, digest: str, kept: Path | None = None) -> None:
@@ -311,16 +311,16 @@ class Store:
         else:
             shutil.rmtree(kept, ignore_errors=True)
             home.rename(kept)
-        self.link_models()  # that may have had a file in common
+        self.link_models()  # other models may share a file with this one
 
     def link_models(self) -> None:
-        """Makes the files of all models blobs; some may not be, after a crash."""
+        """Make blobs of the files of all models; a crash may have left some that are not."""
         for model in self.models():
             self._link_files(model)
 
     def keep_damaged(self, digest: str) -> Path:
-        """Sets a damaged blob or model aside, in place of one of that name that was before; where it is. It does not count
-        as here any more."""
+        """Set a damaged blob or model aside, in place of one with this digest that was set aside before; returns its path.
+        It does not count as here any more."""
         kept = self.root / "damaged" / _checked(digest)
         if (self.root / "models" / digest).exists():
             self._set_model_aside(digest, kept)
@@ -329,7 +329,7 @@ class Store:
         return kept
 
     def owner(self, digest: str) -> str:
-        """The model whose file a blob is; "" where it is none."""
+        """The digest of the model that a blob is a file of; "" if it is none."""
         path = self.path(digest)
         home = path.resolve().relative_to((self.root / "models").resolve()) if path.is_symlink() else None
         return home.parts[0] if home else ""
@@ -338,11 +338,11 @@ class Store:
         path.rename(self.root / "trash" / secrets.token_hex(8))
 
     def prune(self, keep: Collection[str], *, partial_s: float = PARTIAL_S) -> int:
-        """Sets aside blobs and models whose digest is not in `keep`, and what has arrived of a blob when nothing
-        more came for `partial_s`; how many. A model that is kept keeps its files.
+        """Set aside blobs and models whose digest is not in `keep`, and blobs that stopped arriving `partial_s` ago;
+        returns how many. The files of a model that is kept are kept, too.
 
-        Fast whatever the sizes are, so that whoever decides what is kept can do nothing else meanwhile;
-        `empty_trash` frees the bytes."""
+        This is fast whatever the sizes are, so that the thread that decides what is kept can wait for it; `empty_trash`
+        frees the bytes."""
         doomed = [model for model in self.models() if model not in keep]
         for model in doomed:
             self._set_model_aside(model)
@@ -357,7 +357,7 @@ class Store:
         return len(doomed) + len(old)
 
     def empty_trash(self) -> int:
-        """Deletes what was set aside; its bytes."""
+        """Delete what was set aside; returns the bytes that this freed."""
         freed = 0
         for path in (self.root / "trash").iterdir():
             if path.is_dir():
@@ -369,12 +369,12 @@ class Store:
         return freed
 
     def nbytes(self) -> int:
-        """Bytes of everything here, while nobody writes."""
+        """The bytes of all files in the store, if nothing is written meanwhile."""
         return _bytes_below(self.root)
 
     def _constant(self, source: Source) -> Constant | None:
-        """The constant of a model that is here; None where it has none of that name."""
-        # All that loads models: not where none is cut.
+        """The constant of a model that is here; None if the model has none of that name."""
+        # Imported here because it takes much memory, which an agent that cuts no blobs need not spend.
         from edgepart.planner.model.load import load_constants, load_graph, load_weights
 
         path = self.model_path(source.model)
@@ -390,7 +390,7 @@ class Store:
 
 
 def _remembered(cache: OrderedDict[K, V], key: K, make: Callable[[], V]) -> V:
-    """`cache[key]`, made where it is not there; the oldest of more than four is forgotten."""
+    """`cache[key]`, which is made if it is missing; at most four entries are kept, and the oldest goes first."""
     found = cache.get(key)
     if found is None:
         found = cache[key] = make()
@@ -400,28 +400,28 @@ def _remembered(cache: OrderedDict[K, V], key: K, make: Callable[[], V]) -> V:
 
 
 class Partial:
-    """A blob that arrives piece by piece, in order; what is on disk survives a restart."""
+    """A blob that arrives piece by piece, in order; the bytes on disk survive a restart."""
 
     def __init__(self, path: Path, final: Path, digest: str, nbytes: int) -> None:
         self._path, self._final, self.digest, self.nbytes = path, final, digest, nbytes
         self._hasher, self._hashed = hashlib.sha256(), 0
-        """Of what is here; bytes of an earlier life are read when the next ones come."""
+        """The hash of the first `_hashed` bytes; those from before a restart are read when the next ones come."""
         if self.arrived > nbytes:
             path.unlink()
 
     @property
     def arrived(self) -> int:
-        """Bytes that are here: where to go on."""
+        """How many bytes have arrived, which is the offset to go on from."""
         try:
             return self._path.stat().st_size
         except FileNotFoundError:
             return 0
 
     def append(self, offset: int, data: bytes | memoryview) -> bool:
-        """Adds what comes next; whether the blob is whole now, and in the store.
+        """Add the next bytes; returns whether the blob is whole now, and in the store.
 
-        PeerError: it does not go on from what is here, is too much, or has another digest (all gone then). OSError: what
-        was here before still is."""
+        PeerError if the bytes do not go on from those that are here, are too many, or give another digest (then all are
+        deleted). After an OSError the earlier bytes are still here."""
         if offset != self.arrived or offset + len(data) > self.nbytes:
             raise PeerError(
                 f"blob {self.digest}: {len(data)} bytes for offset {offset} do not go on from {self.arrived} "
@@ -462,7 +462,7 @@ class Partial:
                 os.fsync(file.fileno())
 
     def discard(self) -> None:
-        """Throws away what has arrived."""
+        """Delete the bytes that have arrived."""
         self._path.unlink(missing_ok=True)
 
 
@@ -472,7 +472,7 @@ def _bytes_below(folder: Path) -> int:
 
 
 def _checked(digest: str) -> str:
-    """PeerError for what is no SHA-256 in hex: digests become file names, and they come from others."""
+    """The digest; PeerError if it is no SHA-256 in hex: members send digests, and they become file names here."""
     if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
         raise PeerError(f"{digest[:80]!r} is no SHA-256 digest")
     return digest
@@ -490,7 +490,7 @@ def _inside(file: Path, folder: Path) -> str:
 
 
 def _second_name(file: Path, place: Path) -> None:
-    """The same bytes under another name; a copy where the file system knows no second names."""
+    """Make a hard link to a file, or a copy if the file system has no hard links."""
     try:
         os.link(file, place)
     except OSError as error:
@@ -500,7 +500,7 @@ def _second_name(file: Path, place: Path) -> None:
 
 
 def _link(link: Path, target: Path) -> None:
-    """Makes `link` lead to `target`, in place of a copy that was there."""
+    """Make `link` a symbolic link to `target`, in place of any file of that name."""
     link.parent.mkdir(exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(dir=link.parent, prefix=NEW) as making:
         fresh = Path(making) / "link"

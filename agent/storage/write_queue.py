@@ -1,7 +1,7 @@
-"""Disk queue: the state files are written in a thread of their own, one after the other, so that a slow disk delays nobody
-but those who wait for it. Door: a thread, and what it is given to do.
+"""Disk queue: writes the state files in a thread of its own, one after the other, so that a slow disk delays only those who
+wait for a write. Door: a thread, and the writes that it is given.
 
-Of each file only the newest version waits: however slow the disk is, no more is waiting than there are files.
+Only the newest version of each file waits, so however slow the disk is, no more writes wait than there are files.
 """
 
 from __future__ import annotations
@@ -18,33 +18,34 @@ from statistics import median
 log = logging.getLogger(__name__)
 
 RECENT = 5
-"""Writes whose median says how slow the disk is."""
+"""How many of the last writes the median time of a write is taken over."""
 
 Write = Callable[[], bool]
-"""Writes something, and says whether it is on disk now. OSError counts as no."""
+"""Writes a file and returns whether it is on disk now. An OSError counts as no."""
 Told = Callable[[bool], None]
-"""Is told what `Write` said."""
+"""Is called with the result of the `Write`."""
 
 
 class DiskQueue:
-    """`put` and what `put` is given as `told` are for the event loop's thread. After `stop` nothing is taken any more."""
+    """Writes files in its thread. `put` is called, and calls `told` back, in the event loop's thread. Writes that are put
+    after `stop` may be lost."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: dict[str, tuple[Write, list[Told]]] = {}
-        """By file, in the order in which they are to be written."""
+        """The writes that wait, by file, in the order in which they are done."""
         self._changed = threading.Condition()
         self._stopped = False
         self._recent_s: deque[float] = deque(maxlen=RECENT)
         self._began_at = 0.0
-        """When the write that is under way began; 0: none is."""
+        """When the write that is under way began; 0 if none is."""
         self._barriers = itertools.count()
         self._thread = threading.Thread(target=self._work, name="disk", daemon=True)
         self._thread.start()
 
     def put(self, file: str, write: Write, told: Told | None = None, *, first: bool = False) -> None:
-        """Have it written. A version of this file that still waits is not written, and whoever waits for that one waits for
-        this one. `first`: before all others."""
+        """Have a file written. A version of this file that still waits is not written, and its `told` are called after this
+        one. `first`: write it before all other files."""
         with self._changed:
             _, before = self._waiting.get(file, (write, []))
             waiting = write, [*before, told] if told else before
@@ -56,23 +57,23 @@ class DiskQueue:
             self._changed.notify()
 
     async def written(self, file: str, write: Write) -> bool:
-        """The same, and wait until it was tried."""
+        """Have a file written and wait until it was tried; returns whether it is on disk."""
         done: asyncio.Future[bool] = self._loop.create_future()
         self.put(file, write, lambda ok: None if done.done() else done.set_result(ok))
         return await done
 
     async def caught_up(self) -> None:
-        """Waits until all that waits now was tried."""
+        """Wait until every write that waits now was tried."""
         await self.written(f"all before {next(self._barriers)}", lambda: True)
 
     @property
     def write_s(self) -> float:
-        """What writing a file took of late, or has taken so far."""
+        """The seconds that writing a file took lately, or that the write under way has taken if that is longer."""
         under_way_s = time.monotonic() - self._began_at if self._began_at else 0.0
         return max(under_way_s, median(self._recent_s or (0.0,)))
 
     def stop(self) -> None:
-        """Returns when all that waits was tried. Not for the event loop's thread."""
+        """Stop the thread; returns when every waiting write was tried. Do not call this in the event loop's thread."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
@@ -99,12 +100,12 @@ class DiskQueue:
         except OSError as error:
             log.error("%s cannot be written: %s", file, error)
         except Exception:
-            log.exception("%s was not written: a fault of this program; others are", file)
+            log.exception("%s was not written because of a fault in this program; other files are", file)
         return False
 
     def _tell(self, told: list[Told], ok: bool) -> None:
         for each in told:
             try:
                 self._loop.call_soon_threadsafe(each, ok)
-            except RuntimeError:  # the loop has ended: nobody waits any more
+            except RuntimeError:  # the loop has ended, so nobody waits any more
                 return

@@ -1,4 +1,4 @@
-"""Every message between agents, and its bytes: frames, the codec, tensors, control messages, questions and versions.
+"""The messages between agents and their bytes: frames, the codec, tensors, control messages, questions and versions.
 
 May import: planner/errors, planner/plans, planner/region, planner/vocabulary.
 """

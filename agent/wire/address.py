@@ -1,4 +1,4 @@
-"""Addresses of agents, and the words for them. Rules: no door."""
+"""Addresses of agents, and their text form. Rules: no door."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 from edgepart.planner.errors import UsageError
 
 Address = tuple[str, int]
-"""(host, port): the host is a name or a bare IPv4 or IPv6 address; port 0 picks a free one where we
-listen. An agent that is reached through a broker has the host "mqtt:NODE" and port 0 (`mqtt_address`)."""
+"""(host, port): the host is a name or a bare IPv4 or IPv6 address; an agent that listens on port 0 gets a free port.
+An agent that is reached through a broker has the host "mqtt:NODE" and port 0 (`mqtt_address`)."""
 
 
 def parse_address(text: str, *, option: str = "address", default_port: int | None = None) -> Address:
-    """UsageError that names `option`.
+    """The address that `text` stands for; UsageError, which names `option`, if it stands for none.
 
     >>> parse_address("pi-a.local:7433")
     ('pi-a.local', 7433)
@@ -35,7 +35,8 @@ def parse_address(text: str, *, option: str = "address", default_port: int | Non
 
 
 def format_address(address: Address) -> str:
-    """
+    """The address as text, with brackets around an IPv6 address.
+
     >>> format_address(("fe80::1", 7433))
     '[fe80::1]:7433'
     """
@@ -46,7 +47,7 @@ def format_address(address: Address) -> str:
 
 
 def mqtt_address(node: str) -> Address:
-    """Of the agent of that id, through the broker.
+    """The address, through the broker, of the agent with this node id.
 
     >>> format_address(mqtt_address("0123456789abcdef"))
     'mqtt:0123456789abcdef'
@@ -55,6 +56,6 @@ def mqtt_address(node: str) -> Address:
 
 
 def mqtt_node(address: Address) -> str | None:
-    """Whom an address through the broker leads to; None for one of TCP."""
+    """The node id in an address through the broker; None for a TCP address."""
     scheme, colon, node = address[0].partition(":")
     return node if scheme == "mqtt" and colon else None

@@ -1,10 +1,11 @@
-"""Bounds: what a field of a record may hold, written once beside its type. Facts and rules: no door.
+"""Bounds: the values that a field of a record may have, written once beside the field's type. Facts and rules: no door.
 
-A record that comes in over HTTP, from a member or from the disk is read by codec.py, which checks these. So whatever one
-of the three accepts can be told, written and read again by the other two, and nothing else is ever kept.
+codec.py checks the bounds of every record that comes over HTTP, from a member or from the disk. So a record that one of
+the three accepts can be sent, stored and read again by the other two, and no other record is ever kept.
 
-A message that does not fit ends the link that it came over. So what an honest device says must always fit: bounds leave
-room, and what models and clients choose freely (names of tensors, lengths of axes) has none but those of its type.
+A message that breaks a bound ends the link that it came over, so the messages of an honest device must always fit. Bounds
+therefore leave room, and names and numbers that models and clients choose freely (names of tensors, lengths of axes) have
+only the bounds of their type.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from reprlib import repr as shortly
 from typing import Annotated, Any
 
 LARGEST = 2**53 - 1
-"""What every reader of JSON takes as an exact whole number; MessagePack holds more."""
+"""The largest whole number that every reader of JSON takes exactly; MessagePack holds larger ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class WholeNumber:
     most: int = LARGEST
 
     def fault(self, value: Any) -> str:
-        """What is wrong with a value of the right type; "" where nothing is."""
+        """What is wrong with a value of the right type; "" if nothing is."""
         if self.least <= value <= self.most:
             return ""
         return f"{shortly(value)} is no whole number from {self.least} to {self.most}"
@@ -36,7 +37,7 @@ class WholeNumber:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number above `above`, or from `least` on, up to `most`; NaN is none."""
+    """A number from `least` to `most` that is larger than `above`; NaN is refused."""
 
     least: float = 0.0
     most: float = inf
@@ -51,7 +52,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """So many characters at most, and at least; all of it fits `pattern`, where there is one."""
+    """A text of `least` to `most` characters that matches all of `pattern`, if a pattern is given."""
 
     most: int
     least: int = 0
@@ -67,7 +68,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """One of these."""
+    """One of a few words."""
 
     choices: tuple[str, ...]
 
@@ -77,7 +78,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Many:
-    """A sequence or map of so many entries at most."""
+    """A sequence or map of at most `most` entries."""
 
     most: int
 
@@ -89,32 +90,32 @@ Bound = WholeNumber | Number | Text | OneOf | Many
 
 MOST_MEMBERS = 10_000
 MOST_ENTRIES = 10_000
-"""Of a map that every member keeps."""
+"""The most entries of a map that every member keeps."""
 MOST_NAMES = 1_024
-"""Devices that a user names."""
+"""The most devices that a user can name in one request."""
 MOST_RANK = 64
-"""Axes of an array: what numpy has at most."""
+"""The most axes of an array: numpy has no more."""
 
 NodeId = Annotated[str, Text(64)]
-"""16 hex digits, in honest ones."""
+"""A node id; an honest device's has 16 hex digits."""
 Name = Annotated[str, Text(128)]
-"""What a user calls something."""
+"""A name that a user chose."""
 Word = Annotated[str, Text(256)]
 Digest = Annotated[str, Text(128)]
 Address = Annotated[str, Text(512)]
 Addresses = Annotated[tuple[Address, ...], Many(4096)]
 Sentence = Annotated[str, Text(1 << 20)]
-"""For people."""
+"""A text for people."""
 DeploymentName = Annotated[str, Text(128, 1, r"[A-Za-z0-9][A-Za-z0-9._-]*")]
-"""Part of URLs and metric labels."""
+"""The name of a deployment, which is part of URLs and metric labels."""
 PlanName = Annotated[str, Text(1024)]
-"""Of a deployment, or of a variant of one (agent/cluster/state/bindings.py)."""
+"""The name of a deployment or of one of its variants (agent/cluster/state/bindings.py)."""
 Count = Annotated[int, WholeNumber()]
 Bytes = Annotated[int, WholeNumber()]
 Seconds = Annotated[float, Number()]
 Large = Annotated[int, WholeNumber(0, 2**63 - 1)]
-"""What is reckoned or asked for, and need not be there: an empty array may have an axis of any length."""
+"""An amount that was predicted or asked for but need not exist: an empty array may have an axis of any length."""
 Shapes = dict[str, Annotated[tuple[Large, ...], Many(MOST_RANK)]]
-"""By input, whose name the model gives."""
+"""The shape of each input, by the model's name for it."""
 Nodes = Annotated[tuple[NodeId, ...], Many(MOST_MEMBERS)]
 Ticket = Annotated[int, WholeNumber()]

@@ -1,12 +1,12 @@
-"""Messages as frames: a frozen dataclass becomes a header and, strictly, a dataclass again. Rules: no door.
+"""The codec: turns a frozen dataclass into the header of a frame, and a header back into the dataclass. Rules: no door.
 
 Fields may be str, int, float, bool, bytes, None, Enum, `tuple[T, ...]`, `tuple[A, B]`, `dict[K, V]`, nested
-dataclasses, unions of these, and Any; `Annotated` gives a field its bounds (bounds.py). What comes in must fit the
+dataclasses, unions of these, and Any; `Annotated` gives a field its bounds (bounds.py). A header must fit the
 annotations exactly: an unknown kind, a missing or additional field, a wrong type and a value out of bounds are FrameErrors,
-which name the field. (An int is taken for a float; a bool is no int.) Without bounds of its own an int has 64 bits, and
-a float is a number.
+which name the field. (An int is accepted as a float, but a bool is not accepted as an int.) Without bounds of its own an
+int has at most 64 bits, and a float is not NaN.
 
-Messages, files and what HTTP brings are read by the same code, so what is taken at one door is taken at all.
+The same code reads messages, files and the bodies of HTTP requests, so all three accept the same records.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
-from reprlib import repr as shortly  # what others sent may be of any size and depth
+from reprlib import repr as shortly  # a value from outside may be of any size and depth
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from edgepart.agent.wire.bounds import Bound
@@ -25,13 +25,13 @@ from edgepart.agent.wire.frames import Buffer, Frame
 from edgepart.planner.errors import FrameError, InternalError
 
 Kinds = Mapping[str, type[Any]]
-"""The dataclasses that may come in, by kind."""
+"""The dataclasses that may be received, by kind."""
 _Reader = Callable[[Any], Any]
 T = TypeVar("T")
 
 
 def kinds(*classes: type[Any]) -> Kinds:
-    """A registry: each class under its name. InternalError where one cannot travel or two share a name."""
+    """Each class by its name. InternalError if a class cannot be sent or two classes share a name."""
     registry = {cls.__name__: cls for cls in classes}
     if len(registry) != len(classes):
         raise InternalError("two classes of messages share a name")
@@ -48,7 +48,7 @@ def message_to_frame(message: Any, payload: Sequence[Buffer] = ()) -> Frame:
 
 
 def frame_to_message(frame: Frame, registry: Kinds) -> Any:
-    """An instance of the class that `frame.kind` names. FrameError where the frame does not fit it."""
+    """An instance of the class that `frame.kind` names. FrameError if the frame does not fit the class."""
     cls = registry.get(frame.kind)
     if cls is None:
         raise FrameError(f"unknown kind of message {frame.kind[:80]!r}")
@@ -56,13 +56,13 @@ def frame_to_message(frame: Frame, registry: Kinds) -> Any:
 
 
 def read_record(cls: type[T], document: Any) -> T:
-    """An instance of a dataclass of plain fields, from what MessagePack gave. FrameError where it does not fit."""
+    """An instance of a dataclass, read from unpacked MessagePack. FrameError if the document does not fit the class."""
     found: T = _record(cls)(document)
     return found
 
 
 def read_json_record(cls: type[T], document: Any, given: T | None = None) -> T:
-    """The same from what JSON gave. `given`: whose fields count where the document has none."""
+    """The same, read from parsed JSON. Fields that the document lacks are taken from `given`."""
     if given is not None and type(document) is dict:
         document = _plain(given) | document
     try:
@@ -77,7 +77,7 @@ def json_record(record: Any) -> Any:
 
 
 def _tuples(document: Any) -> Any:
-    """With tuples for JSON's lists."""
+    """The document with its lists replaced by tuples."""
     if type(document) in (list, tuple):
         return tuple(map(_tuples, document))
     if type(document) is dict:
@@ -87,7 +87,7 @@ def _tuples(document: Any) -> Any:
 
 @cache
 def _names(cls: type[Any]) -> tuple[str, ...] | None:
-    """A dataclass's fields; None for another class."""
+    """The names of a dataclass's fields; None for any other class."""
     return tuple(f.name for f in fields(cls)) if is_dataclass(cls) else None
 
 
@@ -111,7 +111,7 @@ def _plain(value: Any) -> Any:
 
 @cache
 def _reader(annotation: Any) -> _Reader:
-    """A function that takes what MessagePack gave and returns the annotated value, or raises FrameError."""
+    """A function that turns an unpacked MessagePack value into one that fits the annotation, or raises FrameError."""
     if annotation is Any:
         return lambda value: value
     if annotation is None or annotation is type(None):
@@ -170,7 +170,7 @@ _MOST_INT = 1 << 63
 def _int(value: Any) -> int:
     if type(value) is not int:
         raise FrameError(f"expected int, got {type(value).__name__}")
-    if not -_MOST_INT <= value < _MOST_INT:  # an int of JSON may have any number of digits
+    if not -_MOST_INT <= value < _MOST_INT:  # an int in JSON may have any number of digits
         raise FrameError(f"{shortly(value)} has more than 64 bits")
     return value
 
@@ -249,13 +249,13 @@ def _union(members: tuple[Any, ...]) -> _Reader:
 
 
 def _within(place: str, error: FrameError) -> str:
-    """The same error, seen from further outside."""
+    """The same error with the enclosing field or key before its text."""
     text = str(error)
     return f"{place}{text}" if text.startswith("[") else f"{place}: {text}"
 
 
 class _Record:
-    """Reads one dataclass. Prepared after it is made, so that a class may hold itself."""
+    """Reads one dataclass. Its readers are made after it, so that a dataclass may have fields of its own type."""
 
     def __init__(self, cls: type[Any]) -> None:
         self._cls = cls

@@ -1,8 +1,7 @@
-"""What agents say to each other about the cluster: facts, one frozen dataclass per control message.
+"""Messages between agents about the cluster: facts, one frozen dataclass per control message.
 
-Fields are what agent/wire/codec.py carries: str, int, float, bool, bytes, None, tuples, dicts, nested frozen
-dataclasses. Nothing here decides; membership.py, election.py, controller.py and follower.py do. Node ids are
-16 hex digits, addresses are "host:port", digests are SHA-256 in hex.
+Fields have the types that agent/wire/codec.py carries. The rules that act on these messages are in agent/cluster/. Node ids
+are 16 hex digits, addresses are "host:port", digests are SHA-256 in hex.
 """
 
 from __future__ import annotations
@@ -39,33 +38,33 @@ from edgepart.agent.wire.inference import DeployOptions, Epoch
 
 ALIVE = "alive"
 LEAVING = "leaving"
-"""Alive, and about to go: it serves until others have taken over. Only of members; a sighting says ALIVE."""
+"""Alive and about to stop: it serves until others have taken over. Sightings say ALIVE instead."""
 FLAPPING = "flapping"
-"""Alive, and was lost again and again lately: plans do without it for a while. Only of members; a sighting says ALIVE."""
+"""Alive, but lost several times lately: plans do without it for a while. Sightings say ALIVE instead."""
 SUSPECT = "suspect"
 DEAD = "dead"
 LEFT = "left"
 STATUSES = (ALIVE, SUSPECT, DEAD, LEFT)
-"""From the best to the worst news: of two sightings of one incarnation the worse one wins."""
+"""The statuses of a sighting, from the best to the worst: of two sightings of one incarnation the worse one wins."""
 Status = Annotated[str, OneOf(STATUSES)]
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First message on a link, and the answer to one (`reply`): who speaks here."""
+    """The first message on a link, and the answer to it (`reply`): it introduces the sender."""
 
     node: NodeId
     name: Name
-    """What the user calls the device; need not be unique (membership.unique_names)."""
+    """The user's name for the device; it need not be unique (membership.unique_names)."""
     boot: Word
-    """Random per process start: another boot is another process, and all that was prepared in the old one is
-    gone."""
+    """A random id of the agent's process: another boot id means another process, which has lost everything that the old
+    one had prepared."""
     incarnation: Count
-    """Grows with each start and each refutation; persisted."""
+    """Grows with each start and each refutation; it is kept on disk."""
     listen: Addresses
-    """Where this agent takes links."""
+    """The addresses where this agent accepts links."""
     http: Address
-    """Where it takes HTTP, as a URL; empty when it does not."""
+    """The URL of the agent's HTTP API; empty if it serves none."""
     version: Word
     reply: bool = False
 
@@ -77,29 +76,28 @@ class Sighting:
     node: NodeId
     incarnation: Count
     status: Status
-    """One of STATUSES."""
     name: Name
     listen: Addresses
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """To every linked device each `Profile.heartbeat_s`, and at once when the leader changes."""
+    """To every linked device at a fixed interval (0.5 s by default), and at once when the leader changes."""
 
     boot: Word
     incarnation: Count
     seen_term: Count
     """The largest term that the sender knows of."""
     leader: NodeId
-    """Whom the sender follows, itself if it leads, or empty."""
+    """The leader that the sender follows, which may be the sender itself; empty if there is none."""
     term: Count
-    """That leader's term, or 0."""
+    """The term of that leader, or 0."""
 
 
 @dataclass(frozen=True)
 class View:
-    """All that the sender sees: when a link comes up, when its view changes, and now and then. Of what follows from it each
-    is worked out once, as members of a large cluster look at it often."""
+    """How the sender sees every device: sent when a link comes up, when the view changes, and now and then. What follows
+    from the sightings is computed only once, because members of a large cluster look at it often."""
 
     sightings: Annotated[tuple[Sighting, ...], Many(MOST_MEMBERS)]
 
@@ -109,12 +107,12 @@ class View:
 
     @cached_property
     def reached(self) -> frozenset[str]:
-        """Whom it shows as alive."""
+        """The devices that the view shows as alive."""
         return frozenset(sighting.node for sighting in self.sightings if sighting.status == ALIVE)
 
     @cached_property
     def away(self) -> frozenset[str]:
-        """Whom it shows otherwise."""
+        """The devices that the view does not show as alive."""
         return frozenset(sighting.node for sighting in self.sightings if sighting.status != ALIVE)
 
 
@@ -127,18 +125,19 @@ class AskAbout:
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """The answer to AskAbout: one of STATUSES; ALIVE only when the device was heard just now."""
+    """The answer to AskAbout; it is ALIVE only if the sender heard the device just now."""
 
     node: NodeId
     status: Status
 
 
 LEAVES = "leaves"
-"""In a member's `Hello.version`, after the plus: it understands `Leaving`. One that does not would end the link."""
+"""Stands after the plus in the `Hello.version` of members that understand `Leaving`; other members would end the link."""
 
 
 def understands_leaving(version: str) -> bool:
-    """
+    """Whether an agent of this version understands `Leaving`.
+
     >>> understands_leaving("1.2+traces.leaves"), understands_leaving("1.2+traces")
     (True, False)
     """
@@ -147,29 +146,29 @@ def understands_leaving(version: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """The sender is about to go, and serves until others do without it; `Goodbye` follows."""
+    """The sender is about to stop and serves until others do without it; `Goodbye` follows."""
 
     boot: Word
 
 
 STARVES = "starves"
-"""In a member's `Hello.version`, after the plus: it understands `Starved`. One that does not would end the link."""
+"""Stands after the plus in the `Hello.version` of members that understand `Starved`; other members would end the link."""
 
 
 @dataclass(frozen=True, slots=True)
 class Starved:
-    """Whether the sender gets the CPU when it needs it: to all when that is news, and now and then, and when a link comes
-    up, while it does not."""
+    """Whether the sender's threads get the CPU when they need it: sent to all members when that changes and, while the
+    sender is starved, now and then and when a link comes up."""
 
     share: Annotated[float, Number(0.0, 1.0)] = 0.0
-    """Of the time that its threads could have run, what they waited for a CPU; 0 where that is as it should be."""
+    """The share of the time in which its threads could have run that they waited for a CPU; 0 if it is not starved."""
     lasting: bool = False
-    """Whether it has been so for so long that what it measures counts."""
+    """Whether the sender has been starved for so long that its measurements count again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goodbye:
-    """The sender leaves on purpose, at once."""
+    """The sender stops now, on purpose."""
 
     incarnation: Count
 
@@ -179,25 +178,25 @@ MOST_CARD_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What a device and its links can do, as its probe found; broadcast when it changes (by more than
-    noise)."""
+    """What a device and its links can do, as its probe measured it; sent to all members when it changes by more than
+    noise."""
 
     node: NodeId
     document: Annotated[bytes, Many(MOST_CARD_BYTES)]
-    """For whoever computes plans; the cluster logic only asks whether it is there and whether it changed."""
+    """The measurements, for the planner; the cluster logic only checks whether a document is there and has changed."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Version:
-    """Of a deployment's entry: the larger one wins everywhere."""
+    """The version of an entry in a map that members merge: the entry with the larger version wins everywhere."""
 
     counter: Count
     node: NodeId
-    """Who wrote it; breaks ties."""
+    """The device that wrote the entry; it breaks ties."""
 
 
 MOST_FAULT = 500
-"""Characters of why a model is set aside."""
+"""The longest reason, in characters, why a model is set aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,30 +205,31 @@ class Deployment:
 
     name: DeploymentName
     model: Digest
-    """Digest under which the store knows the model, external data included."""
+    """The digest under which the store keeps the model with its external data."""
     model_bytes: Bytes
     options: DeployOptions
     version: Version
     deleted: bool = False
-    """A tombstone: the name was undeployed."""
+    """Whether this entry is a tombstone: the deployment was removed."""
     fault: Annotated[str, Text(MOST_FAULT)] = ""
-    """Why it is set aside: its model ends the processes that compute it. No device loads it until a user deploys it
-    again."""
+    """Why the deployment is set aside: its model ends the workers that compute it. No device loads it until a user deploys
+    it again. Empty if it is not set aside."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deployments:
-    """Entries of the sender's map: all when a link comes up, the changed ones when they change."""
+    """Entries of the sender's map of deployments: all when a link comes up, then those that change."""
 
     entries: Annotated[tuple[Deployment, ...], Many(MOST_ENTRIES)]
 
 
 DRAINS = "signed-drains"
-"""In a member's `Hello.version`, after the plus: it understands what follows. One that does not would end the link."""
+"""Stands after the plus in the `Hello.version` of members that understand the messages about drains below; other members
+would end the link."""
 IN, DRAINED, REMOVING, REMOVED = "in", "drained", "removing", "removed"
 DRAIN_STATES = (IN, DRAINED, REMOVING, REMOVED)
-"""It may serve; plans are made without it; the same, and it is removed as soon as others have taken over; it is no member
-any more. `DRAINED` is also the status of a member in the eyes of whoever plans."""
+"""IN: the device may serve. DRAINED: plans are made without it. REMOVING: the same, and it is removed as soon as others
+have taken over. REMOVED: it is no member any more. `DRAINED` is also a status of a member in the planner's view."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,33 +238,33 @@ class Drain:
 
     node: NodeId
     name: Name
-    """What it was called then."""
+    """The name of the device at that time."""
     state: Annotated[str, OneOf(DRAIN_STATES)]
-    """One of DRAIN_STATES."""
     version: Version
-    """`node` in it is where a user asked for it."""
+    """Its `node` is the device that the user asked."""
     signature: Annotated[bytes, Many(80)] = b""
-    """By the CA's key (drains.py). REMOVED has that of REMOVING: the user's word, which the leader carries out. Empty in
-    what an earlier version has left on this device's disk: that is kept, and told to nobody."""
+    """The signature by the CA's key (drains.py). A REMOVED entry has the one of REMOVING, as the leader only carries out
+    what the user ordered. It is empty in an entry that an earlier release left on this device's disk; such an entry is kept
+    but sent to nobody."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drains:
-    """Entries of the sender's map: all when a link comes up, the changed ones when they change."""
+    """Entries of the sender's map of drains: all when a link comes up, then those that change."""
 
     entries: Annotated[tuple[Drain, ...], Many(MOST_ENTRIES)]
 
 
 @dataclass(frozen=True, slots=True)
 class DrainStanding:
-    """How far a drain is, from the leader to all, for people and for whoever waits for it."""
+    """From the leader to all: how far a drain is, for people and for commands that wait for it."""
 
     term: Count
     node: NodeId
     version: Version
-    """Of the entry."""
+    """The version of the drain's entry."""
     done: bool
-    """Nothing that serves needs it, and what it stores is stored elsewhere."""
+    """Whether no serving plan needs the device, and everything that it stores is stored elsewhere."""
     text: Sentence
 
 
@@ -275,47 +275,46 @@ FAILED = "failed"
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """One plan that a member has, or tries to have."""
+    """A plan that a member has loaded, is loading or could not load."""
 
     deployment: PlanName
     epoch: Epoch
     state: Annotated[str, OneOf((LOADING, READY, FAILED))]
-    """LOADING, READY or FAILED."""
     active: bool
     error: Sentence = ""
-    """Why it FAILED, for people."""
+    """Why the plan FAILED to load, for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A member's state, to its leader: at once when it changes, and each `Profile.report_s`."""
+    """A member's state, to its leader: sent at once when it changes, and at a fixed interval (1 s by default)."""
 
     boot: Word
     holdings: Annotated[tuple[Holding, ...], Many(10 * MOST_ENTRIES)]
     models: Annotated[tuple[Digest, ...], Many(10 * MOST_ENTRIES)]
-    """Digests of the models that it stores whole."""
+    """Digests of the models that the member stores whole."""
     versions: Annotated[tuple[tuple[DeploymentName, Version], ...], Many(MOST_ENTRIES)]
-    """Its map of deployments, in short."""
+    """The name and version of each entry in the member's map of deployments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """From a gateway to the leader, each second while it holds requests of these shapes: have a plan for them."""
+    """From a gateway to the leader, each second while it holds requests of these shapes: make a plan for them."""
 
     deployment: PlanName
     version: Version
-    """Of the plan that serves there."""
+    """The version of the deployment whose plan serves on the gateway."""
     shapes: Shapes
-    """By input with free dimensions, its whole shape."""
+    """The whole shape of each input that has free dimensions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """From the leader to every member: have this plan ready. Devices load their programs, the others keep the
-    plan to be a gateway. The same message again is no harm."""
+    """From the leader to every member: get this plan ready. Devices of the plan load their programs; other members keep
+    the plan because they may be a gateway. The message may be repeated."""
 
     term: Count
-    """Of the leader that sends it; the epoch may be of an earlier one whose plan it keeps."""
+    """The term of the leader that sends this; the epoch may have an earlier term, if the leader keeps an earlier plan."""
     deployment: PlanName
     version: Version
     epoch: Epoch
@@ -324,20 +323,20 @@ class Prepare:
     """(device name in the plan, node id) for every device with a program."""
     model: Digest
     sources: Nodes
-    """Nodes that store the model whole: weights come from them."""
+    """Nodes that store the model whole; weights are fetched from them."""
     latency_s: Seconds
-    """Predicted."""
+    """The predicted time of one request."""
     shapes: Shapes
-    """That the user, or for a variant a request, gave the inputs."""
+    """The shapes of the inputs that the user gave or, for a variant, that a request brought."""
     weighed: bool = False
-    """Whether another plan serves meanwhile, which this one has to beat: its segments are timed before it is READY."""
+    """Whether this plan has to beat one that serves now: then its segments are timed before it is READY."""
     memory_bytes: Annotated[tuple[tuple[Name, Large], ...], Many(MOST_MEMBERS)] = ()
-    """By device name, the most that its program takes, predicted."""
+    """The predicted peak memory of each device's program, by device name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Activate:
-    """From the leader to every member that is ready: new requests start on this epoch."""
+    """From the leader to every member that is ready: start new requests on this epoch."""
 
     term: Count
     deployment: PlanName
@@ -346,8 +345,8 @@ class Activate:
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """From the leader: drop this plan, which will not be (or is no longer) used. A plan that serves is dropped only where
-    it is a variant's, and is kept a while for the requests that run on it."""
+    """From the leader: drop this plan, which is not used, or not any more. A plan that serves is dropped only if it belongs
+    to a variant, and is kept for a while for the requests that run on it."""
 
     term: Count
     deployment: PlanName
@@ -366,20 +365,19 @@ class FetchModel:
 
 MOST_THREADS = 1 << 20
 MOST_SECONDS = 1e6
-"""Of one run of a segment: eleven days."""
+"""The longest time of one run of a segment that is believed, in seconds: eleven days."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a segment took on a device of some kind."""
+    """The measured time of a segment on devices of one kind."""
 
     segment: Digest
-    """Its digest."""
     kind: Word
-    """As planner/devices/cluster.py's Device.pace gives it."""
+    """The kind of device, as Device.pace of planner/devices/cluster.py gives it."""
     threads: Annotated[int, WholeNumber(1, MOST_THREADS)]
     seconds: Annotated[float, Number(above=0, most=MOST_SECONDS)]
-    """Median of several runs, or the best of those before the plan served."""
+    """The median of several runs or, if the plan did not serve yet, the shortest of its trial runs."""
 
     def __post_init__(self) -> None:
         if not 0 < self.seconds < float("inf"):
@@ -388,19 +386,19 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """What the sender knows that segments take: when a link comes up, and when it is news."""
+    """The profiles that the sender knows: sent when a link comes up, and when there are new ones."""
 
     timings: Annotated[tuple[Profile, ...], Many(MOST_ENTRIES)]
 
 
 MOST_DRIFT = 16.0
-"""And its inverse: what is further off is not a slow device any more, but one that is stuck, or a wrong prediction."""
+"""The largest drift; its inverse is the smallest. A device that is further off is stuck, or its prediction is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How many times as long as it was calibrated to take the sender computes, as it found with this deployment: to all
-    when it is news, and when a link comes up."""
+    """How many times as long as calibrated the sender takes to compute this deployment: sent to all members when it
+    changes, and when a link comes up."""
 
     deployment: PlanName
     factor: Annotated[float, Number(1 / MOST_DRIFT, MOST_DRIFT)]
@@ -412,45 +410,45 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """From a gateway to the leader: what requests took that ran alone."""
+    """From a gateway to the leader: how long requests took that ran alone."""
 
     deployment: PlanName
     epoch: Epoch
     seconds: Seconds
-    """Median."""
+    """The median over these requests."""
     requests: Count
 
 
 REFUSED = "refused"
 UNLOADABLE = "ClusterError"
-"""Kind of a standing's error where no device that a deployment may use can load its part of it."""
+"""The `error_kind` of a standing if no device that a deployment may use can load its part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a deployment does, from the leader to all, for people and for whoever waits for a deployment."""
+    """From the leader to all: the state of a deployment, for people and for commands that wait for it."""
 
     term: Count
     deployment: PlanName
     version: Version
     state: Word
-    """waiting | storing | planning | preparing | serving | failed; a variant's also refused: who waits for it, waits in
-    vain"""
+    """waiting | storing | planning | preparing | serving | failed; a variant may also be refused, and then requests wait
+    for it in vain."""
     text: Sentence
-    """The same in a sentence, with numbers."""
+    """The state as a sentence, with numbers."""
     acknowledged: bool
-    """True when a plan of this version serves, and model and entry would survive the loss of any one device
-    (or there is only one)."""
+    """Whether a plan of this version serves, and the model and the entry would survive the loss of any one device
+    (or there is only one device)."""
     epoch: Epoch
     devices: Annotated[tuple[Name, ...], Many(MOST_MEMBERS)]
-    """Names of the devices that compute, of the active plan."""
+    """Names of the devices that compute in the active plan."""
     error: Sentence = ""
     error_kind: Word = ""
-    """Class name in planner/errors.py, so that the user's agent can raise it again."""
+    """The name of the error's class in planner/errors.py, so that the user's agent can raise it again."""
     note: Sentence = ""
-    """Why the plan that serves is another than was predicted to be the best."""
+    """Why another plan serves than the one that was predicted to be the best."""
     rounding: Sentence = ""
-    """How far its answers are off because of what is rounded on its way; "" where nothing is, or it is not known yet."""
+    """How far rounding makes the answers differ; empty if nothing is rounded or the difference is not known yet."""
 
 
 ControlMessage = (

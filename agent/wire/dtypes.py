@@ -1,7 +1,7 @@
-"""Element types: ONNX's names for them and numpy's. Rules; no ONNX Runtime.
+"""Element types: converts between ONNX's names and numpy's types. Rules; no ONNX Runtime.
 
-Types that numpy lacks (bfloat16, the float8 kinds, the sub-byte ones) are ml_dtypes' types, as the onnx
-package gives them.
+For types that numpy lacks (bfloat16, the float8 kinds, types of less than a byte) the onnx package gives types of
+ml_dtypes.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from onnx import TensorProto, helper
 
 
 def element_dtype(name: str) -> np.dtype[Any] | None:
-    """The numpy type of ONNX's element type `name` ("float", "bfloat16", "string": object); None for what is
-    no tensor ("sequence", "map", "unknown" ...).
+    """The numpy type of ONNX's element type `name` ("float", "bfloat16", ...; object for "string"); None if `name` is no
+    element type ("sequence", "map", "unknown", ...).
 
     >>> element_dtype("float"), element_dtype("string"), element_dtype("sequence")
     (dtype('float32'), dtype('O'), None)
@@ -27,7 +27,7 @@ def element_dtype(name: str) -> np.dtype[Any] | None:
 
 
 def element_name(dtype: np.dtype[Any]) -> str:
-    """ONNX's name of a numpy type, for people; numpy's own name where ONNX has none.
+    """ONNX's name of a numpy type, for people; numpy's own name if ONNX has none.
 
     >>> element_name(np.dtype("float32")), element_name(np.dtype("<U3"))
     ('float', 'string')
@@ -41,17 +41,17 @@ def element_name(dtype: np.dtype[Any]) -> str:
 
 
 def onnx_number(dtype: np.dtype[Any]) -> int:
-    """TensorProto.DataType of a numpy type."""
+    """The number of a numpy type in ONNX's TensorProto.DataType."""
     return int(helper.np_dtype_to_tensor_dtype(dtype))
 
 
 def is_native(dtype: np.dtype[Any]) -> bool:
-    """Whether numpy itself knows the type; ONNX Runtime's Python front takes only those as arrays."""
+    """Whether the type is numpy's own; ONNX Runtime's Python API takes only arrays of such types."""
     return dtype.type.__module__ == np.__name__
 
 
 def is_sub_byte(dtype: np.dtype[Any]) -> bool:
-    """Whether ONNX packs several elements into a byte, which numpy's arrays do not."""
+    """Whether ONNX packs several elements of this type into a byte, which numpy's arrays do not."""
     return dtype in _SUB_BYTE
 
 

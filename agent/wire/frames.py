@@ -1,9 +1,9 @@
-"""Frame: what one message is on the wire, its limits and its codec. Rules: no socket, no clock, no thread.
+"""Frames: the bytes of one message, their limits, and how they are encoded and decoded. Rules: no socket, clock or thread.
 
     magic "EPRT" | version u8 | flags u8 (0) | header length u32 | payload length u64 | header | payload
 
 All numbers are big-endian. The header is MessagePack of [kind, fields]; the payload is raw bytes. Lengths are
-checked against Limits before any memory is taken for them.
+checked against FrameLimits before any memory is allocated for them.
 """
 
 from __future__ import annotations
@@ -26,30 +26,31 @@ Buffer = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class FrameLimits:
-    """Larger lets bigger messages through; smaller bounds what one peer can make us allocate."""
+    """How large the parts of a frame may be. Larger limits admit larger messages; smaller ones bound what one peer can make
+    this agent allocate."""
 
     header_bytes: int
     payload_bytes: int
 
 
 UNAUTHENTICATED = FrameLimits(header_bytes=64 << 10, payload_bytes=0)
-"""For a peer that has shown no certificate: it may only speak join frames, which have no payload."""
+"""The limits for a peer that has shown no certificate: it may only send the frames of joining, which have no payload."""
 MEMBER = FrameLimits(header_bytes=16 << 20, payload_bytes=1 << 30)
-"""For a member of the cluster."""
+"""The limits for a member of the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One message; `header` maps the kind's field names to what MessagePack holds (sequences: tuples)."""
+    """One message; `header` maps the kind's field names to values that MessagePack can hold (sequences are tuples)."""
 
     kind: str
     header: dict[str, Any] = field(default_factory=dict)
     payload: tuple[Buffer, ...] = ()
-    """Travels as one run of bytes; a frame that was received has one memoryview, or none."""
+    """The buffers of the payload, which are sent as one run of bytes; a received frame has one memoryview, or none."""
 
     @property
     def body(self) -> memoryview:
-        """The payload in one piece; without a copy where it is one already."""
+        """The payload in one piece; it is copied only if it has several buffers."""
         views = list(byte_views(self.payload))
         if len(views) == 1:
             return views[0]
@@ -62,14 +63,14 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a prefix announces."""
+    """The lengths that a prefix announces."""
 
     header_bytes: int
     payload_bytes: int
 
 
 def byte_views(payload: Sequence[Buffer]) -> Iterator[memoryview]:
-    """Each non-empty buffer as a flat view of bytes. InternalError for one that is not C-contiguous."""
+    """Each non-empty buffer as a flat view of bytes. InternalError if a buffer is not C-contiguous."""
     for buffer in payload:
         view = memoryview(buffer)
         if not view.c_contiguous:
@@ -79,9 +80,9 @@ def byte_views(payload: Sequence[Buffer]) -> Iterator[memoryview]:
 
 
 def encode(frame: Frame) -> list[Buffer]:
-    """The frame's bytes, in order: prefix and header first, then the payload's buffers, not copied.
+    """The frame's bytes, in order: prefix and header first, then the payload's buffers, which are not copied.
 
-    InternalError where a field is nothing that MessagePack can hold.
+    InternalError if MessagePack cannot hold a field.
     """
     payload = list(byte_views(frame.payload))
     try:
@@ -97,7 +98,8 @@ def encode(frame: Frame) -> list[Buffer]:
 
 
 def parse_prefix(prefix: Buffer, limits: FrameLimits) -> Sizes:
-    """What follows these `PREFIX.size` bytes. FrameError for no prefix or one over `limits`."""
+    """The lengths of the header and payload that follow these `PREFIX.size` bytes. FrameError if the bytes are no prefix or
+    a length is over `limits`."""
     if len(prefix) != PREFIX.size:
         raise FrameError(f"a frame starts with {PREFIX.size} bytes, these are {len(prefix)}")
     magic, version, flags, header_bytes, payload_bytes = PREFIX.unpack(prefix)
@@ -116,14 +118,14 @@ def parse_prefix(prefix: Buffer, limits: FrameLimits) -> Sizes:
 
 
 def parse_frame(header: Buffer, payload: memoryview | None) -> Frame:
-    """The frame of these bytes. FrameError where the header is not MessagePack of [kind, fields]."""
+    """The frame of these bytes. FrameError if the header is not MessagePack of [kind, fields]."""
     try:
         document = msgpack.unpackb(
             header, raw=False, use_list=False, strict_map_key=False, unicode_errors="surrogatepass"
         )
-    # A key that cannot be hashed is a TypeError; the rest are subclasses of ValueError.
+    # A key that cannot be hashed raises TypeError; the other errors are subclasses of ValueError.
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
-        # Not its repr, which may hold all that was unpacked.
+        # The text and not the repr, which may hold everything that was unpacked.
         raise FrameError(f"a frame's header is not MessagePack: {type(error).__name__}: {error}") from error
     match document:
         case (str() as kind, dict() as fields) if all(isinstance(name, str) for name in fields):

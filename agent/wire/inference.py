@@ -1,7 +1,7 @@
-"""What agents say to each other: facts, one dataclass per message, and how each becomes a frame's header.
+"""Messages about requests on the data channel, and the options of a deployment: facts.
 
-A message travels as one frame (agent/wire/frames.py): its kind, its fields as msgpack, and for some a raw payload.
-docs/protocol.md tells who sends which, when.
+A message travels as one frame (agent/wire/frames.py): its kind, its fields as MessagePack and, for Tensors, a raw payload.
+docs/protocol.md says who sends which message, and when.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from edgepart.planner.plans.reduced_precision import EXACT, KINDS
 from edgepart.planner.vocabulary import AXES, OBJECTIVES
 
 MOST_BINDINGS = 64
-"""That a user can ask for."""
+"""The most bindings that a user can ask for."""
 MOST_SEARCH_BUDGET_S = 600.0
-"""That a user can ask for: meanwhile the leader plans nothing else but what is urgent."""
+"""The longest search, in seconds, that a user can ask for: during it the leader makes no other plans but urgent ones."""
 
 NODE_BITS = 24
-"""Low bits of a term that come from who makes it: two sides of a split cannot make the same term, nor can two starts of a
-device of which the second knows less than the first (its state was restored from a copy)."""
+"""How many low bits of a term come from the leader that makes it. They keep two sides of a split from making the same term,
+and also two starts of a device whose state was restored from an older copy in between."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Epoch:
-    """Which plan of a deployment: it only grows, and frames of a left epoch are dropped."""
+    """Names one plan of a deployment. Epochs only grow, and frames of an epoch that a device has left are dropped."""
 
     term: Count
-    """Of the leader that made the plan; persisted before its first message, never reused."""
+    """The term of the leader that made the plan; it is on disk before the leader's first message and never used again."""
     number: Count
     """Counts the plans of one term."""
 
     def __str__(self) -> str:
-        """As people read it: which term, without who made it, and which plan of that."""
+        """A form for people: the term without its node bits, and the number of the plan."""
         return f"{self.term >> NODE_BITS}.{self.number}"
 
 
@@ -59,33 +59,34 @@ class Tensors:
     deployment: PlanName
     epoch: Epoch
     request: Word
-    """`<gateway's node id>/<random boot id>/<count>`: names the gateway that the outputs go to."""
+    """`<gateway's node id>/<random boot id>/<count>`: it names the gateway that the outputs go to."""
     transfer: int
     """`Transfer.number` of the plan."""
     arrays: tuple[Any, ...]
-    """Per piece of the transfer, in its order: what agent/wire/tensors.py needs to read the array from the payload."""
+    """The meta of each piece of the transfer, in order, by which agent/wire/tensors.py reads the piece from the payload."""
     exact: bool = False
-    """Whether nothing of this request is to be rounded, whatever the plan says: what a rounded one is compared with."""
+    """Whether no piece of this request may be rounded, whatever the plan says: such a request is compared with a rounded
+    one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Sent to a request's gateway: this device cannot finish it."""
+    """To the gateway of a request: this device cannot finish the request."""
 
     deployment: PlanName
     epoch: Epoch
     request: Word
     stale: bool
-    """True: the device has left that epoch (or does not know it yet); run the request again on the current one."""
+    """Whether the device has left that epoch or does not know it yet; then the request is run again on the current one."""
     error: str
-    """For people."""
+    """The reason, for people."""
     crashed: bool = False
-    """Whether the process that computed it ended over it: it may be tried once more, and no further."""
+    """Whether the request ended the worker that computed it; then it may be tried once more, but not again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """From a gateway to every device of the plan: forget the request (its deadline passed, it is replayed)."""
+    """From a gateway to every device of the plan: forget the request, which passed its deadline or is being run again."""
 
     deployment: PlanName
     epoch: Epoch
@@ -94,22 +95,22 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class DeployOptions:
-    """What the user asked for."""
+    """What the user asked for with a deployment."""
 
     shapes: Shapes = field(default_factory=dict)
     objective: Annotated[str, OneOf(OBJECTIVES)] = "latency"
     strategy: Annotated[str, Text(128, 1)] = "auto"
     axis: Annotated[str, OneOf(AXES)] | None = None
     devices: Annotated[tuple[Annotated[str, Text(128, 1)], ...], Many(MOST_NAMES)] = ()
-    """Names; empty means all."""
+    """Names of the devices that may be used; empty allows all."""
     memory_limit_bytes: Annotated[int, WholeNumber(1, LARGEST)] | None = None
-    """Per device."""
+    """The memory limit of each device; None sets no limit."""
     bindings: Annotated[int, WholeNumber(0, MOST_BINDINGS)] = 8
-    """How many other shapes than the first the cluster keeps plans for (agent/cluster/leader/variants.py). More: fewer
-    requests wait for a plan; fewer: less memory for sessions, and less to plan again after a loss. 0: the first shapes
-    only."""
+    """How many other bindings than the first the cluster keeps plans for (agent/cluster/leader/variants.py). With more of
+    them fewer requests wait for a plan; fewer take less memory for sessions and less planning after a loss. With 0 only
+    the first binding has a plan."""
     search_budget_s: Annotated[float, Number(0, MOST_SEARCH_BUDGET_S, above=0)] | None = None
-    """For how long the leader may search for a plan, about; None leaves it to the leader (agent/planwork/plan_job.py).
-    More finds better plans and has them later."""
+    """About how long the leader may search for a plan; None leaves it to the leader (agent/planwork/plan_job.py).
+    A longer search finds better plans, but later."""
     transfer_dtype: Annotated[str, OneOf(KINDS)] = EXACT
-    """What float32 numbers may be rounded to on their way from device to device (planner/plans/reduced_precision.py)."""
+    """The type that float32 numbers may be rounded to between devices (planner/plans/reduced_precision.py)."""

@@ -1,6 +1,7 @@
-"""Questions that agents ask each other on the data channel, and the answers: facts. `ticket` pairs them.
+"""Questions that agents ask each other, and the answers: facts. `ticket` pairs a question with its answer.
 
-Weights and models travel as parts, so that a broken transfer goes on where it stopped and nothing large is held twice.
+They use the data channel, except WantClock and Clock. Weights and models travel in parts, so that a broken transfer goes on
+where it stopped and nothing large is held twice.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ class WantFiles:
 
     ticket: Ticket
     model: Digest
-    """Digest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,29 +37,29 @@ class Files:
     manifest: str
     """JSON of a Manifest (agent/storage/store.py)."""
     error: Sentence = ""
-    """Why there is no answer; empty when there is one."""
+    """Why there is no answer; empty if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class WantPart:
-    """Bytes `offset` to `offset + length` of a blob."""
+    """Send the bytes of a blob from `offset` to `offset + length`."""
 
     ticket: Ticket
     digest: Digest
     offset: Bytes
     length: Bytes
     model: Digest = ""
-    """The model that the blob can be cut from (`region` of `constant`), where it is not stored itself."""
+    """The model that the blob can be cut from, as `region` of `constant`, if the blob itself is not stored."""
     constant: str = ""
     region: tuple[tuple[int, ...], ...] = ()
-    """As planner/plans/plan.py packs it: per axis start, stop, start, stop ..."""
+    """The region as planner/plans/plan.py packs it: start, stop, start, stop, ... of each axis."""
     shapes: Shapes = field(default_factory=dict)
-    """Of the model's inputs: some constants are folded from them."""
+    """The shapes of the model's inputs: some constants are folded from them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The payload holds the bytes; fewer than asked for at the end."""
+    """The answer to WantPart: the payload holds the bytes, at the end of the blob fewer than were asked for."""
 
     ticket: Ticket
     total_bytes: Bytes
@@ -68,33 +68,34 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class EchoTogether:
-    """Measure how long echoes to `node` take while other members do the same; the answer says it."""
+    """Measure how long echoes to `node` take while other members do the same."""
 
     ticket: Ticket
     node: NodeId
     nbytes: int
-    """Of each echo's payload."""
+    """The size of each echo's payload."""
     count: int
-    """Echoes under way at once."""
+    """How many echoes are under way at once."""
     times: int
-    """So often, one after the other."""
+    """How often this is repeated, one time after the other."""
 
 
 @dataclass(frozen=True, slots=True)
 class EchoedTogether:
     ticket: Ticket
     seconds: Seconds
-    """Until all were back; of all times."""
+    """How long it took until all echoes of all repetitions were back."""
     error: Sentence = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """Send the payload back at once: measures the link. Packed and unpacked as tensors are, as they are what is sent."""
+    """Send the payload back at once, which measures the link. The payload is packed and unpacked as tensors are, because
+    tensors are what the link is to carry."""
 
     ticket: Ticket
     arrays: tuple[Any, ...] = ()
-    """As in Tensors."""
+    """Metas, as in Tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ class Echoed:
 
 @dataclass(frozen=True, slots=True)
 class WantClock:
-    """On the control channel: what time is it?"""
+    """On the control channel: what time does your clock show?"""
 
     ticket: Ticket
 
@@ -114,7 +115,7 @@ class WantClock:
 class Clock:
     ticket: Ticket
     now_s: float
-    """By a clock that nobody sets."""
+    """The time of the monotonic clock, in seconds."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.now_s < float("inf"):
@@ -122,13 +123,13 @@ class Clock:
 
 
 TRACES = "traces"
-"""In a member's `Hello.version`, after the plus: it understands the messages below, and WantClock. One that does not would
-end the link."""
+"""Stands after the plus in the `Hello.version` of members that understand the tracing messages below and WantClock; other
+members would end the link."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Record what you do, until `WantSpans` comes or the time is up."""
+    """Record your spans until `WantSpans` comes or the time is up."""
 
     ticket: Ticket
     seconds: Seconds
@@ -138,49 +139,49 @@ class Record:
 class Recording:
     ticket: Ticket
     error: Sentence = ""
-    """Why it does not record; empty when it does."""
+    """Why the member does not record; empty if it does."""
 
 
 @dataclass(frozen=True, slots=True)
 class WantSpans:
-    """What was recorded for the sender? It is forgotten with the answer."""
+    """Send the spans that were recorded for the sender, and forget them."""
 
     ticket: Ticket
 
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """The payload holds them, as agent/trace/spans.py packs them."""
+    """The payload holds the spans as agent/trace/spans.py packs them."""
 
     ticket: Ticket
     forgotten: Count
-    """Earlier ones, which there was no room for."""
+    """How many earlier spans were dropped because there was no room for them."""
     error: Sentence = ""
 
 
 @dataclass(frozen=True, slots=True)
 class WantCertificate:
-    """From a member to who holds the CA's key: renew mine. Only to members that understand charters
-    (agent/security/charter.py)."""
+    """From a member to one that holds the CA's key: renew my certificate. It is sent only to members that understand
+    charters (agent/security/charter.py)."""
 
     ticket: Ticket
     request: bytes
-    """A CSR in DER; the node id is that of the link."""
+    """A CSR in DER; the certificate is for the node id of the link."""
 
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
     ticket: Ticket
     certificate: bytes
-    """DER."""
+    """The new certificate in DER."""
     error: Sentence = ""
-    """Why there is none; empty when there is one."""
+    """Why there is no certificate; empty if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class WantSigned:
-    """From a member to who holds the CA's key: a user wants this here; sign it. Only to members that understand signed
-    drains."""
+    """From a member to one that holds the CA's key: a user asked this member for this drain; sign it. It is sent only to
+    members that understand signed drains."""
 
     ticket: Ticket
     entry: Drain
@@ -191,7 +192,7 @@ class Signed:
     ticket: Ticket
     signature: Annotated[bytes, Many(80)]
     error: Sentence = ""
-    """Why there is none; empty when there is one."""
+    """Why there is no signature; empty if there is one."""
 
 
 Question = WantFiles | WantPart | EchoTogether | Record | WantSpans | WantCertificate | WantSigned

@@ -1,13 +1,13 @@
-"""Rounding of pieces that travel: float32 numbers to float16 or to one byte each, and back. Rules: arrays only.
+"""Reduced precision: rounds the float32 numbers of a piece to float16 or to one byte each, and back. Rules: arrays only.
 
-What is rounded is the plan's (planner/plans/reduced_precision.py); the frame names it, and the receiver checks that. A
-sender may always send a piece as it is, and does where rounding would lose more than the last digits: where there is a
-NaN or an infinity, a number over float16's range, or nothing but numbers that are too small for float16's, or for a
-step of their own.
+The plan decides which pieces are rounded (planner/plans/reduced_precision.py); the frame names the type, and the receiver
+checks it. A sender may always send a piece exactly, and does so if rounding would lose more than the last digits: if the
+piece holds a NaN, an infinity or a number beyond float16's range, or only numbers that are too small for float16 or for a
+step of int8.
 
-Off by how much: float16 by 2**-11 of the piece's largest magnitude at most; int8 by half a step of the row, which is a
-255th of the row's range. A row of equal numbers comes back as it was, and so do a row's least and, in float16, every
-number of few digits.
+The error is at most 2**-11 of the piece's largest magnitude in float16, and half a step in int8, where a step is a 255th
+of the row's range. These come back exactly: a row of equal numbers, the least number of a row and, in float16, every
+number with few digits.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from edgepart.planner.region import Array
 
 STEPS = 255
 SMALLEST = {FLOAT16: float(np.finfo(np.float16).tiny), INT8: float(np.finfo(np.float32).tiny)}
-"""What the largest magnitude in float16, and a step in int8, must not be below: digits are lost from there on."""
+"""The smallest largest magnitude (float16) and the smallest step (int8) that are accepted: below them digits are lost."""
 
 
 @dataclass(frozen=True)
 class Rounded:
-    """A piece as it travels."""
+    """A rounded piece as it is sent."""
 
     kind: str
     """FLOAT16 or INT8."""
     shape: tuple[int, ...]
     data: Array
-    """Bytes: float16 numbers; or the rows' least values, their steps (float32), and a byte for each number."""
+    """Bytes: the float16 numbers, or for int8 the least values of all rows and the steps of all rows (both float32), then a
+    byte for each number."""
 
     def __post_init__(self) -> None:
         if self.kind not in (FLOAT16, INT8):
@@ -50,19 +51,19 @@ class Rounded:
 
     @cached_property
     def array(self) -> Array:
-        """The float32 numbers; the same array each time."""
+        """The float32 numbers; it is the same array each time."""
         if self.kind == FLOAT16:
             return self.data.view(np.float16).reshape(self.shape).astype(np.float32)
         rows = count_rows(self.shape)
         least, step = self._ranges()
-        with np.errstate(all="ignore"):  # What a peer sends may be anything.
+        with np.errstate(all="ignore"):  # A peer may send any numbers.
             found = np.multiply(self.data[8 * rows :].reshape(rows, -1), step, dtype=np.float32)
             found += least
         return found.reshape(self.shape)
 
     @property
     def error(self) -> float:
-        """The most that a number may be off by rounding, relative to the largest magnitude of the piece."""
+        """The largest error of a number that rounding can make, relative to the largest magnitude of the piece."""
         if self.kind == FLOAT16:
             return 2.0**-11
         least, step = self._ranges()
@@ -81,8 +82,8 @@ Travelling = Any
 
 
 def rounded(array: Any, kind: str) -> Travelling:
-    """The array as it is to travel: a Rounded; the array itself where `kind` is EXACT, or rounding would lose more than
-    last digits. InternalError where it is no array of float32."""
+    """The array as it is to be sent: a Rounded, or the array itself if `kind` is EXACT or rounding would lose more than the
+    last digits. InternalError if a value that is to be rounded is no float32 array."""
     if kind == EXACT:
         return array
     if not isinstance(array, np.ndarray) or array.dtype != np.float32:
@@ -92,16 +93,16 @@ def rounded(array: Any, kind: str) -> Travelling:
 
 
 def restored(value: Travelling) -> Any:
-    """What a value that came is."""
+    """The value that a received value stands for: the numbers of a Rounded, any other value itself."""
     return value.array if isinstance(value, Rounded) else value
 
 
 def _to_float16(array: Array) -> Array | None:
-    """None where an infinity or a NaN comes out, or all is too small."""
+    """The bytes in float16; None if an infinity or a NaN comes out, or all numbers are too small."""
     with np.errstate(over="ignore", under="ignore"):
         found = array.astype(np.float16, order="C").reshape(-1)
     if found.size:
-        # Of numbers that are not negative, the bits are in the numbers' order.
+        # The bits of numbers without a sign are in the order of the numbers.
         largest = int((found.view(np.uint16) & 0x7FFF).max())
         if largest >= 0x7C00 or (largest < 0x0400 and array.any()):
             return None
@@ -120,7 +121,7 @@ def _to_int8(array: Array) -> Array | None:
         numbers.min(1, keepdims=True, out=least)
         extent = numbers.max(1, keepdims=True) - least
         np.divide(extent, np.float32(STEPS), out=step)
-        # A NaN or an infinity among the numbers is one in the range, too.
+        # A NaN or an infinity among the numbers makes the range NaN or infinite, too.
         if not np.isfinite(extent).all() or (step[extent > 0] < SMALLEST[INT8]).any():
             return None
         places = np.subtract(numbers, least)
@@ -133,16 +134,16 @@ def _to_int8(array: Array) -> Array | None:
 
 @dataclass(slots=True)
 class RoundingTally:
-    """What became of the pieces of one deployment that were to be rounded here."""
+    """Counts the pieces of one deployment that this device was to round."""
 
     rounded: int = 0
     as_they_are: int = 0
-    """Sent with all their digits, because rounding would have lost more than the last ones."""
+    """The pieces that were sent exactly, because rounding would have lost more than the last digits."""
     error: float = 0.0
-    """The most that a number was off, relative to the largest magnitude of its piece."""
+    """The largest error of a number, relative to the largest magnitude of its piece."""
 
     def count(self, kinds: Sequence[str], values: Sequence[Travelling]) -> None:
-        """Pieces that were to be rounded so, as they travel."""
+        """Count these pieces, as they are sent; `kinds` is what each was to be rounded to."""
         for kind, value in zip(kinds, values, strict=True):
             if isinstance(value, Rounded):
                 self.rounded += 1
@@ -152,5 +153,5 @@ class RoundingTally:
 
 
 def round_all(kinds: Sequence[str], values: Sequence[Any]) -> list[Travelling]:
-    """The pieces of a transfer as they are to travel."""
+    """The pieces of a transfer as they are to be sent."""
     return [rounded(value, kind) for kind, value in zip(kinds, values, strict=True)]

@@ -1,16 +1,16 @@
-"""The array codec: values of ONNX Runtime as bytes and back, arrays without a copy. Rules: no door.
+"""The array codec: turns values of ONNX Runtime into bytes and back, numeric arrays without a copy. Rules: no door.
 
 A value is None, a numpy array of any ONNX element type (string arrays hold str or bytes), a sequence (list)
 or a map (dict of int or str keys) of values, or a plain number or string inside one of those. Its **meta**
-says how to read it from the payload and is itself MessagePack-able:
+says how to read it from the payload, and MessagePack can hold it:
 
     None | ("array", element type, shape) | ("strings", shape, bytes) | ("plain", value)
          | ("list", metas) | ("map", keys, metas) | ("rounded", kind, shape)
 
-What is rounded (a Rounded, of reduced_precision.py) stands by itself, in no sequence or map.
+A rounded array (Rounded in reduced_precision.py) cannot be inside a sequence or map.
 
-Bytes are little-endian (big-endian hosts are refused); each array starts at a multiple of ALIGNMENT in the
-payload. Element types under a byte (int4, float4, ...) take one byte an element, as numpy holds them.
+Bytes are little-endian (big-endian hosts are refused); each array starts at a multiple of ALIGNMENT bytes in the
+payload. Elements of less than a byte (int4, float4, ...) take one byte each, as in numpy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from math import prod
-from reprlib import repr as shortly  # what others sent may be of any size and depth
+from reprlib import repr as shortly  # a value from outside may be of any size and depth
 from typing import Any
 
 import msgpack
@@ -32,19 +32,19 @@ from edgepart.planner.region import Array
 
 ALIGNMENT = 64
 MAX_RANK = 64
-"""What numpy can hold; the product of more extents would take long to work out."""
+"""The most axes of an array: numpy holds no more, and the product of many extents would take long to compute."""
 MAX_DEPTH = 8
-"""Of sequences and maps inside each other; ONNX knows sequences of maps."""
+"""How deep sequences and maps may be nested; ONNX has sequences of maps, which is a depth of 2."""
 
 Meta = Any
 Value = Any
-"""A numpy array, or for what is no tensor a list, a dict or None."""
+"""A numpy array or, for a value that is no tensor, a list, a dict or None."""
 
 
 def pack_arrays(values: Sequence[Any]) -> tuple[tuple[Meta, ...], list[memoryview]]:
-    """Metas and payload buffers of `values`; contiguous arrays are not copied.
+    """The metas and the payload buffers of `values`; contiguous arrays are not copied.
 
-    InternalError for a value that is none of those above.
+    InternalError for a value of any other type than the docstring of this module lists.
     """
     if sys.byteorder != "little":
         raise InternalError("edgepart sends arrays little-endian and does not run on big-endian hosts")
@@ -53,9 +53,9 @@ def pack_arrays(values: Sequence[Any]) -> tuple[tuple[Meta, ...], list[memoryvie
 
 
 def unpack_arrays(metas: Sequence[Meta], payload: memoryview | None) -> list[Any]:
-    """The values; numeric arrays are views on `payload`.
+    """The values that the metas describe; numeric arrays are views of `payload`.
 
-    FrameError where the metas are malformed or do not use up the payload exactly.
+    FrameError if a meta is malformed or the metas do not describe exactly the whole payload.
     """
     reader = _Reader(memoryview(b"") if payload is None else payload)
     values = [reader.read(meta, 0) for meta in metas]
@@ -65,14 +65,14 @@ def unpack_arrays(metas: Sequence[Meta], payload: memoryview | None) -> list[Any
 
 
 def value_bytes(value: Value) -> int:
-    """Bytes of an array, or of one that is rounded; 0 for strings and what is no tensor."""
+    """The bytes of an array, rounded or not; 0 for strings and for values that are no tensors."""
     if isinstance(value, Rounded):
         return value.nbytes
     return value.nbytes if isinstance(value, np.ndarray) and value.dtype != object else 0
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """numpy's type for an ONNX element type of numbers ("float", "bfloat16", ...), else FrameError."""
+    """numpy's type for a numeric ONNX element type ("float", "bfloat16", ...); FrameError for any other name."""
     dtype = element_dtype(name)
     if dtype is None or dtype.hasobject:
         raise FrameError(f"unknown element type {name[:80]!r}")
@@ -80,7 +80,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """The ONNX element type (lower case) of a numpy type of numbers. InternalError where there is none."""
+    """The ONNX element type (lower case) of a numeric numpy type. InternalError if there is none."""
     name = element_name(dtype)
     if element_dtype(name) != dtype:
         raise InternalError(f"numpy type {dtype} has no ONNX element type")

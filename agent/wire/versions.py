@@ -1,7 +1,7 @@
-"""Versions: which agents understand each other. Rules: no door.
+"""Versions: decides which agents understand each other. Rules: no door.
 
-An agent calls itself by its release and, after a plus, what it understands besides: `0.3.1+traces.leaves.drains`. Members
-whose releases are one minor release apart work together; what only one of them understands is not sent to the other.
+An agent's version is its release and, after a plus, the features that it understands: `0.3.1+traces.leaves.drains`. Members
+whose releases are one minor release apart work together; messages of a feature are sent only to members that understand it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _RELEASE = re.compile(r"(\d{1,6})(?:\.(\d{1,6}))?(?!\d)")
 
 
 def release(version: str) -> tuple[int, int] | None:
-    """Major and minor release; None where it names none.
+    """The major and minor release of a version; None if it names no release.
 
     >>> release("0.3.1+traces"), release("2"), release("soon")
     ((0, 3), (2, 0), None)
@@ -22,7 +22,7 @@ def release(version: str) -> tuple[int, int] | None:
 
 
 def understands(version: str, feature: str) -> bool:
-    """Whether an agent that calls itself that has said that it understands something.
+    """Whether an agent of this version understands the feature.
 
     >>> understands("1.2+traces.drains", "drains"), understands("1.2+traces", "drains"), understands("1.2", "drains")
     (True, False, False)
@@ -31,7 +31,7 @@ def understands(version: str, feature: str) -> bool:
 
 
 def refusal(mine: str, theirs: str) -> str:
-    """Why two agents of these versions cannot be in one cluster; "" where they can. Of both it is the same answer.
+    """Why two agents of these versions cannot be in one cluster; "" if they can. Both agents come to the same verdict.
 
     >>> refusal("0.3.1", "0.4.0"), refusal("0.3.1", "0.3.9+new"), refusal("0.3.1", "")
     ('', '', '')
@@ -41,7 +41,7 @@ def refusal(mine: str, theirs: str) -> str:
     ours, other = release(mine), release(theirs)
     if (
         ours is None or other is None
-    ):  # It says nothing that could be compared: what it sends is checked all the same.
+    ):  # A version without a release cannot be compared; what the agent sends is checked anyway.
         return ""
     if ours[0] == other[0] and abs(ours[1] - other[1]) <= 1:
         return ""
@@ -51,7 +51,7 @@ def refusal(mine: str, theirs: str) -> str:
 
 
 def bare(version: str) -> str:
-    """Without what it understands.
+    """The release of a version, without its features.
 
     >>> bare("0.3.1+traces")
     '0.3.1'

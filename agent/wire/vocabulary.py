@@ -1,9 +1,10 @@
-"""The words that an agent's options take. Facts only."""
+"""The values that an agent's options can have. Facts only."""
 
 from __future__ import annotations
 
 OPEN, LOCAL, CLOSED = "open", "local", "closed"
 OPENNESS = (OPEN, LOCAL, CLOSED)
-"""Who may infer, and read what models look like, without the credential: everybody, this machine's programs, nobody."""
+"""Who may infer, and see the models' inputs and outputs, without the credential: everybody, programs of this machine, or
+nobody."""
 TRANSPORTS = ("tcp", "mqtt")
-"""How members reach each other."""
+"""The ways in which members can reach each other."""
