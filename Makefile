@@ -40,7 +40,7 @@ lint: .venv/.dev
 types: .venv/.dev
 	$(BIN)/mypy
 
-TESTS = $(BIN)/pytest --cov --cov-report=term:skip-covered --durations=20 -n 2 --dist loadfile
+TESTS = $(BIN)/pytest --cov --cov-report=term:skip-covered --durations=20 -n 2 --dist loadfile --no-loadscope-reorder
 
 tests: .venv/.dev
 	$(TESTS) --examples 50

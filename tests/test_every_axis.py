@@ -86,7 +86,7 @@ def one_operator(path: Path, op_type: str) -> Model:
 
 def test_a_wrong_answer_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        every_axis, "alone", lambda path, inputs: {"y": -inputs["x"] * 1.001}
+        every_axis, "run_alone", lambda path, inputs: {"y": -inputs["x"] * 1.001}
     )  # of another model
     found = list(trials(one_operator(tmp_path, "Neg"), [2]))
     assert {one.axis for one in found} == {AUTO, "batch", "channel"}

@@ -39,7 +39,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> None:
     def probe(name: str, threads: int) -> Device:
         return Device(name, "box", 1e10, 1e10, 1e9, threads)
 
-    monkeypatch.setattr(service, "probe_apart", probe)
+    monkeypatch.setattr(service, "probe_in_process", probe)
 
 
 @pytest.fixture

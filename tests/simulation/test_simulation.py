@@ -184,7 +184,7 @@ def test_a_box_whose_disk_is_slow_is_suspected_by_nobody_and_leads_when_its_term
 
 
 def test_a_device_that_never_goes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(membership, "verdict", lambda told, *, out_of_patience: SUSPECT)
+    monkeypatch.setattr(membership, "judge_suspect", lambda told, *, out_of_patience: SUSPECT)
     noticed("not calm", seeds=5)
     net = SimNet(3)
     net.start()

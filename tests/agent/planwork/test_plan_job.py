@@ -134,7 +134,7 @@ def test_what_fails_inside_the_planner_is_an_answer_that_stays(
     def fail(*_: object, **__: object) -> None:
         raise IndexError("pop from empty list")
 
-    monkeypatch.setattr("edgepart.agent.planwork.plan_job.choose", fail)
+    monkeypatch.setattr("edgepart.agent.planwork.plan_job.choose_plan", fail)
     answer = PlanComputer(lambda _: light("squeezenet"), NODES[0]).compute(order(1, "auto"))
     assert isinstance(answer, PlanFailed)
     assert (answer.kind, answer.final) == ("InternalError", True)
