@@ -27,9 +27,9 @@ LAB ?= --hosts 4 --slow 8 --rate 1gbit
 demo: .venv/.demo  ## three agents on this machine: find each other, deploy, kill one, join one
 	$(BIN)/edgepart demo
 
-test: lint types tests  ## everything .ci/run checks; about ten minutes on two cores
+test: lint types tests  ## everything .ci/run checks; about twenty minutes on two cores
 
-test-all: .venv/.dev lint types  ## the same with the tests that take long; about half an hour
+test-all: .venv/.dev lint types  ## the same with the tests that take long; about forty minutes
 	$(TESTS) --nightly
 
 lint: .venv/.dev
