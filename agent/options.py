@@ -56,6 +56,9 @@ class AgentOptions:
     profile_budget_s: float = 10.0
     """For how long the segments of a plan that may replace one are timed here before it does. More: slow segments are
     noticed before they serve; less: the device computes less that nobody asked for. 0 times none."""
+    measured: Path | None = None
+    """A file that keeps the measurement of this device, for agents that start again or share a machine; None measures
+    at each start."""
     compiled_bytes: int = 2 << 30
     """Of the disk, for segments as ONNX Runtime has optimised them for this processor. More: plans that come back, also
     after a restart, are loaded quicker; less: they are optimised again. 0 keeps none, and values are not kept in the

@@ -27,7 +27,7 @@ from edgepart.agent.host.process_memory import keep_within, share_heaps, within
 from edgepart.agent.host.system import cores, have_temporary_folder, resident_bytes
 from edgepart.agent.host.systemd import Notifier, Watchdog
 from edgepart.agent.measure.card import CardMeasurement
-from edgepart.agent.measure.probe_process import probe_in_process
+from edgepart.agent.measure.probe_process import measure_device
 from edgepart.agent.net.endpoints import bind, parsed, reachable_text
 from edgepart.agent.options import AgentOptions
 from edgepart.agent.replication.throttle import UNKNOWN_BYTES_S
@@ -102,7 +102,7 @@ class Agent:
         base, options = self._base, self._options
         self._notify.status("measuring this device")
         threads = options.threads or cores()
-        device = await asyncio.to_thread(probe_in_process, base.name, threads)
+        device = await asyncio.to_thread(measure_device, base.name, threads, options.measured)
         self._links = make_links(base, self)
         base.ending.callback(self._wired.set)  # also if the start fails before the parts are connected
         self._compute = make_compute(base, self._links, self, threads, device)

@@ -70,6 +70,7 @@ def options_of(text: str) -> AgentOptions:
         fields["mqtt"] = Broker(**broker | {"ca": ca}, password=password if broker["user"] else None)
     fields |= {
         "state": Path(fields["state"]),
+        "measured": None if fields["measured"] is None else Path(fields["measured"]),
         "listen": tuple(fields["listen"]),
         "http": tuple(fields["http"]),
     }

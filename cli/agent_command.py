@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -83,6 +84,15 @@ ProfileBudget = Annotated[
         help="The time for measuring a new plan on this device before it replaces the old one.",
     ),
 ]
+Measured = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="EDGEPART_MEASURED",
+        help="A file that keeps the measurement of this device. It is written if it does not fit this device, and read "
+        "instead of measuring if it does.",
+        show_default="measure at each start",
+    ),
+]
 Compiled = Annotated[
     str,
     typer.Option(metavar="BYTES", help="Disk space for compiled models; 0 turns the cache off."),
@@ -115,6 +125,7 @@ def agent(
     threads: Threads = None,
     memory_limit: MemoryLimit = None,
     profile_budget: ProfileBudget = 10.0,
+    measured: Measured = None,
     compiled: Compiled = "2G",
     spares: Spares = None,
     log_level: LogLevel = "info",
@@ -137,6 +148,7 @@ def agent(
         if memory_limit is None
         else parse_bytes(memory_limit, option="--memory-limit"),
         profile_budget_s=profile_budget,
+        measured=None if measured is None else measured.absolute(),
         compiled_bytes=0 if compiled == "0" else parse_bytes(compiled, option="--compiled"),
         spares=spares,
     )

@@ -1,7 +1,7 @@
 """Measurements of this device, its links, its segments and other agents' clocks, and the collection of traces.
 
-May import: agent/cluster/state, agent/execution, agent/host, agent/net, agent/trace, agent/wire, agent/workers,
-planner/devices, planner/errors, planner/plans, planner/region.
+May import: agent/cluster/state, agent/execution, agent/host, agent/net, agent/storage, agent/trace, agent/wire,
+agent/workers, planner/devices, planner/errors, planner/plans, planner/region.
 """
 
 __all__ = [

@@ -228,6 +228,11 @@ def device_kind(device_tree: Path = Path("/proc/device-tree"), cpuinfo: Path = P
     return "-".join([*words, platform.machine().lower()])
 
 
+def plannable_memory_bytes() -> float:
+    """Bytes that plans may take of this device now."""
+    return available_memory_bytes() * _SHARE_OF_MEMORY
+
+
 def available_memory_bytes(
     cgroup: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
 ) -> int:

@@ -1,7 +1,8 @@
-"""Probe process: runs the probe in a process of its own, so that it takes no memory of the agent's. Door: a process.
+"""Probe process: runs the probe in a process of its own, so that it takes no memory of the agent's. Door: a process and a
+file.
 
 Its trials hold tens of megabytes, and ONNX Runtime as much again while they run. An agent that has a memory limit would
-start with that much less.
+start with that much less. A measurement can be kept in a file, so that a restart or a second agent does not repeat it.
 """
 
 from __future__ import annotations
@@ -11,9 +12,15 @@ import logging
 import signal
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from edgepart.planner.devices.cluster import Device, cluster_from_json
-from edgepart.planner.errors import Unavailable
+from edgepart import __version__
+from edgepart.agent.measure.probe import device_kind, plannable_memory_bytes
+from edgepart.agent.storage.atomic_files import read_json, write_atomic
+from edgepart.planner.devices.cluster import Cluster, Device, cluster_from_json, cluster_to_json
+from edgepart.planner.errors import EdgepartError, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -37,3 +44,41 @@ def probe_in_process(name: str, threads: int) -> Device:
     if done.returncode:
         raise Unavailable(f"this device could not be measured: {done.stderr[-2000:]}")
     return cluster_from_json(json.loads(done.stdout)).devices[0]
+
+
+def measure_device(name: str, threads: int, kept: Path | None = None) -> Device:
+    """The device as `kept` has it, or else as `probe_in_process` measures it, which is then written to `kept`.
+
+    A file counts only if it was made by this version, on a device of this kind, for as many threads; a warning says why one
+    does not, or could not be written. Free memory is always read anew. Raises Unavailable if the probe fails."""
+    if kept is None:
+        return probe_in_process(name, threads)
+    made_for = {"version": __version__, "kind": device_kind(), "threads": threads}
+    if kept.exists():
+        try:
+            device = _read_measurement(kept, made_for)
+        except EdgepartError as error:
+            log.warning("%s: this device is measured again", error)
+        else:
+            return replace(device, name=name, memory_bytes=plannable_memory_bytes())
+    device = probe_in_process(name, threads)
+    if device.memory_bytes > LITTLE_BYTES:  # a probe that ran out of memory left out trials
+        document = {**made_for, "measured": cluster_to_json(Cluster((device,)))}
+        try:
+            write_atomic(kept, json.dumps(document).encode())
+        except OSError as error:
+            log.warning("%s cannot be written (%s): the next start measures this device again", kept, error)
+    return device
+
+
+def _read_measurement(kept: Path, made_for: dict[str, Any]) -> Device:
+    """The device in `kept`. Raises EdgepartError if the file is damaged, or was made for something else."""
+    document = read_json(kept)
+    if not isinstance(document, dict):
+        raise Unavailable(f"{kept} has no measurement")
+    for key, value in made_for.items():
+        if document.get(key) != value:
+            raise Unavailable(
+                f"{kept} has a measurement for {key} {document.get(key)!r}, and here it is {value!r}"
+            )
+    return cluster_from_json(document.get("measured")).devices[0]

@@ -36,10 +36,10 @@ X = np.arange(12, dtype=np.float32).reshape(3, 4)
 def measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a small box, at once."""
 
-    def probe(name: str, threads: int) -> Device:
+    def measure(name: str, threads: int, kept: Path | None) -> Device:
         return Device(name, "box", 1e10, 1e10, 1e9, threads)
 
-    monkeypatch.setattr(service, "probe_in_process", probe)
+    monkeypatch.setattr(service, "measure_device", measure)
 
 
 @pytest.fixture

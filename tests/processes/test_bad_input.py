@@ -110,10 +110,11 @@ def root_model(path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def scene(tmp_path_factory: pytest.TempPathFactory, counting: dict[str, str]) -> Iterator[Scene]:
     folder = tmp_path_factory.mktemp("scene")
     options = ("--threads", "1", "--no-mdns")
-    with LocalCluster(["a", "b"], options=options, folder=folder, listen="127.0.0.1:0") as cluster:
+    env = {"a": counting}
+    with LocalCluster(["a", "b"], options=options, env=env, folder=folder, listen="127.0.0.1:0") as cluster:
         target = cluster.first
         deploy(cluster, root_model(folder / "root.onnx"), "root", "--strategy", "single")
         token = edgepart("token", "create", "--state", str(target.state))["token"]

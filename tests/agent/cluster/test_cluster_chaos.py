@@ -10,6 +10,7 @@ import pytest
 from edgepart.agent.cluster.state.events import UndeployRequested
 from tests.simulation.cluster import SimNet
 
+pytestmark = pytest.mark.uncounted
 SEEDS_EACH = 6
 
 

@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -275,3 +276,68 @@ def test_a_probe_that_the_system_ends_is_tried_again_with_little(
         assert probe_process.probe_in_process("box", 1) == PLAIN
     assert len(commands) == tries
     assert commands[1:] == [[*commands[0], str(probe_process.LITTLE_BYTES)]][: tries - 1]
+
+
+def test_a_kept_measurement_is_read_until_it_is_of_something_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    probed: list[tuple[str, int]] = []
+
+    def probe_in_process(name: str, threads: int) -> Device:
+        probed.append((name, threads))
+        return replace(PLAIN, name=name, threads=threads)
+
+    monkeypatch.setattr(probe_process, "probe_in_process", probe_in_process)
+    kept = tmp_path / "new" / "measured.json"
+    first = probe_process.measure_device("a", 1, kept)
+    second = probe_process.measure_device("b", 1, kept)
+    assert probed == [("a", 1)]
+    assert second == replace(first, name="b", memory_bytes=second.memory_bytes)
+    assert 0 < second.memory_bytes == pytest.approx(available_memory_bytes() * 0.8, rel=0.5)
+    assert not caplog.records
+    probe_process.measure_device("b", 2, kept)
+    assert "for threads 1, and here it is 2: this device is measured again" in caplog.text
+    probe_process.measure_device("b", 2)
+    assert probed[1:] == [("b", 2), ("b", 2)]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", "NaN"])
+def test_a_damaged_measurement_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
+) -> None:
+    monkeypatch.setattr(probe_process, "probe_in_process", lambda *_: PLAIN)
+    kept = tmp_path / "measured.json"
+    kept.write_text(text)
+    assert probe_process.measure_device("box", 1, kept) == PLAIN
+    assert json.loads(kept.read_text())["measured"]
+
+
+@pytest.mark.parametrize("measured", [None, 1, [], {"devices": []}, {"devices": [{"name": "a"}]}])
+def test_a_kept_measurement_without_a_device_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, measured: Any
+) -> None:
+    monkeypatch.setattr(probe_process, "probe_in_process", lambda *_: PLAIN)
+    kept = tmp_path / "measured.json"
+    probe_process.measure_device("box", 1, kept)
+    document = json.loads(kept.read_text())
+    kept.write_text(json.dumps({**document, "measured": measured}))
+    assert probe_process.measure_device("box", 1, kept) == PLAIN
+    assert json.loads(kept.read_text()) == document
+
+
+def test_what_was_measured_with_little_memory_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    little = replace(PLAIN, memory_bytes=float(probe_process.LITTLE_BYTES))
+    monkeypatch.setattr(probe_process, "probe_in_process", lambda *_: little)
+    assert probe_process.measure_device("box", 1, tmp_path / "measured.json") == little
+    assert not [*tmp_path.iterdir()]
+
+
+def test_where_nothing_can_be_written_it_is_measured_and_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(probe_process, "probe_in_process", lambda *_: PLAIN)
+    (tmp_path / "file").write_text("")
+    assert probe_process.measure_device("box", 1, tmp_path / "file" / "measured.json") == PLAIN
+    assert "cannot be written" in caplog.text

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from edgepart.planner.region import Array, Region, span
@@ -79,23 +79,16 @@ def test_any_attention(case: Case, data: st.DataObject) -> None:
     check_any_region(declared(case), data, tries=2)
 
 
-CASES = {
-    name: case
-    for name, case in node_cases("Attention").items()
-    if case.version < 25 and "padded_kv" not in name and "bf16" not in name
-}
-"""The onnx project's own that the runtime can run."""
-
-
-def test_the_cases_are_there() -> None:
-    assert len(CASES) > 60
-
-
-@pytest.mark.parametrize("name", sorted(CASES))
 @settings(max_examples=1)
 @given(data=st.data())
-def test_a_case_of_onnx(name: str, data: st.DataObject) -> None:
-    check_any_region(declared(CASES[name]), data, tries=2)
+def test_the_cases_of_onnx_that_the_runtime_can_run(data: st.DataObject) -> None:
+    tried = 0
+    for name, case in node_cases("Attention").items():
+        if case.version < 25 and "padded_kv" not in name and "bf16" not in name:
+            note(name)
+            check_any_region(declared(case), data, tries=2)
+            tried += 1
+    assert tried > 60
 
 
 BY_DEFINITION = [

@@ -22,12 +22,19 @@ from edgepart.planner.model.load import load_graph
 from edgepart.planner.plans.check import check_plan
 from edgepart.planner.plans.plan import Plan, Program, Receive, Run, Send
 from edgepart.planner.region import Array, span
+from tests.nightly import nightly
 from tests.planner.cost.test_chain_cost import drawn, studied
 from tests.planner.random_plans import inputs_of, models, problem_of, rows, strategies_for
 
+pytestmark = pytest.mark.uncounted
 QUICK = settings(max_examples=40, suppress_health_check=list(HealthCheck))
 
-NETWORKS = [("squeezenet", 2), ("resnet50", 4), ("vgg19", 3), ("inception_v1", 4)]
+NETWORKS = [
+    ("squeezenet", 2),
+    ("inception_v1", 4),
+    pytest.param("resnet50", 4, marks=pytest.mark.nightly),
+    pytest.param("vgg19", 3, marks=pytest.mark.nightly),
+]
 
 
 def among(graph: Graph, count: int) -> Problem:
@@ -187,7 +194,7 @@ def test_what_is_sent_for_the_most_part_is_not_cut() -> None:
     assert told(cut, "d1") == ["x from gateway", "a(6, 12)", "a to d0"]
 
 
-@pytest.mark.parametrize("model", ["squeezenet", "inception_v2"])
+@pytest.mark.parametrize("model", ["squeezenet", *nightly("inception_v2")])
 @settings(max_examples=8, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_an_outline_with_borders_first_is_a_forecast(model: str, data: st.DataObject) -> None:

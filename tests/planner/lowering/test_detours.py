@@ -28,6 +28,7 @@ from edgepart.planner.simulation.latency import simulate
 from tests.planner.random_plans import inputs_of, models, problem_of, strategies_for
 from tests.planner.small_models import model, random
 
+pytestmark = pytest.mark.uncounted
 QUICK = settings(max_examples=60, suppress_health_check=list(HealthCheck))
 
 

@@ -37,6 +37,7 @@ from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import timed_schedule
 from tests.planner.cost.test_chain_cost import drawn, studied
 
+pytestmark = pytest.mark.uncounted
 FLOATS = Tensor("x", (1, 64, 8, 56), "float", 4)
 ENDS = ("a", "b")
 

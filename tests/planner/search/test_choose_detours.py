@@ -20,9 +20,12 @@ from edgepart.planner.search import checkpoint, choose_detours
 from edgepart.planner.search.choose_detours import WHY, add_detours, as_wide_as_around
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.registry import MODULES
+from tests.nightly import nightly
 from tests.planner.cost.test_chain_cost import drawn, studied
 from tests.planner.lowering.test_detours import fan
 from tests.planner.search.test_choose_borders import graph
+
+pytestmark = pytest.mark.uncounted
 
 
 def study_of(name: str, among: Cluster, objective: str = "latency", relays: bool = False) -> Study:
@@ -51,7 +54,7 @@ def slowed(model: str) -> Study:
     return Study(replace(problem, cluster=replace(problem.cluster, links=links)))
 
 
-@pytest.mark.parametrize("model", ["squeezenet", "inception_v2"])
+@pytest.mark.parametrize("model", ["squeezenet", *nightly("inception_v2")])
 @settings(max_examples=5, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_it_is_never_slower(model: str, data: st.DataObject) -> None:

@@ -22,6 +22,7 @@ from tests.planner.simulation.plain_network import PlainNetwork
 from tests.planner.simulation.plain_simulation import Twin
 from tests.planner.simulation.random_schedules import Steps, a_cluster, a_schedule, names
 
+pytestmark = pytest.mark.uncounted
 SEEDS = st.integers(0, 2**32)
 CROWDS = st.sampled_from([2, 3, 5, 16])
 

@@ -15,6 +15,7 @@ from edgepart.planner.errors import UsageError
 from tests.agent.cluster.drainnet import VERSION, DrainNet
 from tests.agent.cluster.simnet import MODEL, node_id
 
+pytestmark = pytest.mark.uncounted
 A, B, C, D = map(node_id, range(1, 5))
 
 ENTRIES = lists(
