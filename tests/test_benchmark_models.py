@@ -73,6 +73,7 @@ def assert_equal(found: list[Array], expected: list[Array], tolerance: float) ->
         assert float(np.abs(mine - theirs).max()) <= tolerance * float(np.abs(theirs).max())
 
 
+@pytest.mark.uncounted
 @pytest.mark.parametrize("name", REAL)
 def test_real_models_load_with_every_shape_right_and_the_same_answer(name: str) -> None:
     model = REAL[name]
@@ -130,6 +131,7 @@ OPERATORS = {
 """What each is there for."""
 
 
+@pytest.mark.uncounted
 @pytest.mark.parametrize("name", SMALL)
 def test_small_models_are_of_their_kind_and_depend_on_their_input(name: str) -> None:
     model = zoo_model(name)
@@ -161,6 +163,7 @@ def test_what_torch_exports_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) 
             zoo_model(name)
 
 
+@pytest.mark.uncounted
 @pytest.mark.parametrize("name", ["squeezenet", "shufflenet", "inception_v2"])
 def test_seeded_models_depend_on_their_input_and_only_on_their_seed(name: str, tmp_path: Path) -> None:
     path = light(name)

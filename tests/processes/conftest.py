@@ -30,9 +30,16 @@ def counting(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     config = tmp_path_factory.mktemp("counting") / "coverage.ini"
     data_file = Path(str(counter.get_option("run:data_file"))).absolute()
     config.write_text(
-        f"[run]\nsource_pkgs = edgepart\nbranch = true\nparallel = true\ndata_file = {data_file}\n"
+        f"[run]\nsource_pkgs = edgepart\nbranch = true\nsigterm = true\nparallel = true\ndata_file = {data_file}\n"
     )
     return {"COVERAGE_PROCESS_START": str(config)}
+
+
+@pytest.fixture
+def counted(counting: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All processes that the test starts count their lines."""
+    for name, value in counting.items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture(scope="session")

@@ -44,7 +44,9 @@ def give_key(cluster: LocalCluster, agent: LocalAgent) -> None:
         agent.type("ca", "import", sealed, env=secret)
 
 
-def test_a_box_is_drained_taken_back_and_removed_and_nothing_is_lost(victims: LocalCluster) -> None:
+def test_a_box_is_drained_taken_back_and_removed_and_nothing_is_lost(
+    counted: None, victims: LocalCluster
+) -> None:
     expected = run_alone(PATH, INPUTS)
     deploy(victims, PATH, "squeezenet", "--strategy", "bbgrap")
     leader = victims.agents[victims.status()["leader"]]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from benchmarks.comparing import Values
 from benchmarks.models import light, sample_inputs
 
 from edgepart.cli.local import LocalAgent, LocalCluster
 from edgepart.planner.model.load import load_graph
-from tests.nightly import nightly
 from tests.processes.asking import deploy, requests_during, run_alone
 
 pytestmark = pytest.mark.processes
@@ -32,13 +32,8 @@ def ready(agents: Sequence[LocalAgent]) -> bool:
     return all(len(said(agent, LOADED)) >= 3 for agent in agents)
 
 
-@pytest.mark.parametrize("role", ["the leader", *nightly("a follower")])
-def test_whoever_stops_goes_when_others_have_taken_over(victims: LocalCluster, role: str) -> None:
-    expected = run_alone(PATH, INPUTS)
-    deploy(victims, PATH, "net", "--strategy", "bbgrap")
-    leader = victims.agents[victims.status()["leader"]]
-    followers = [agent for agent in victims.living if agent is not leader]
-    leaver, asked = (leader, followers[0]) if role == "the leader" else (followers[0], leader)
+def check_stopping(leaver: LocalAgent, asked: LocalAgent, expected: Values) -> None:
+    """`leaver` stops while `asked` gets requests: all are answered, and it goes when another plan serves."""
 
     def stop() -> None:
         assert leaver.stop() == 0
@@ -52,7 +47,19 @@ def test_whoever_stops_goes_when_others_have_taken_over(victims: LocalCluster, r
     assert SERVED in story[story.index(leaving) : story.index(gone)]
 
 
-def test_a_loss_finds_a_plan_ready(victims: LocalCluster) -> None:
+@pytest.mark.nightly
+@pytest.mark.parametrize("role", ["the leader", "a follower"])
+def test_whoever_stops_goes_when_others_have_taken_over(victims: LocalCluster, role: str) -> None:
+    deploy(victims, PATH, "net", "--strategy", "bbgrap")
+    leader = victims.agents[victims.status()["leader"]]
+    followers = [agent for agent in victims.living if agent is not leader]
+    leaver, asked = (leader, followers[0]) if role == "the leader" else (followers[0], leader)
+    check_stopping(leaver, asked, run_alone(PATH, INPUTS))
+
+
+def test_a_loss_finds_a_plan_ready_and_a_leader_that_stops_goes_when_others_have_taken_over(
+    victims: LocalCluster,
+) -> None:
     expected = run_alone(PATH, INPUTS)
     deploy(victims, PATH, "net", "--strategy", "bbgrap")
     leader = victims.agents[victims.status()["leader"]]
@@ -66,3 +73,4 @@ def test_a_loss_finds_a_plan_ready(victims: LocalCluster) -> None:
     for agent in (leader, asked):
         after = said(agent, SERVED, LOADED)[before[agent.name] :]
         assert after[0] == SERVED, "it had to be loaded first"
+    check_stopping(leader, asked, expected)

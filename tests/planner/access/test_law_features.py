@@ -89,6 +89,7 @@ CASES: list[tuple[Case, list[str]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.uncounted
 @pytest.mark.parametrize("number", range(len(CASES)), ids=lambda n: f"{CASES[n][0].op_type}-{n}")
 @settings(max_examples=6)
 @given(data=st.data())

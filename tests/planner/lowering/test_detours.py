@@ -28,7 +28,6 @@ from edgepart.planner.simulation.latency import simulate
 from tests.planner.random_plans import inputs_of, models, problem_of, strategies_for
 from tests.planner.small_models import model, random
 
-pytestmark = pytest.mark.uncounted
 QUICK = settings(max_examples=60, suppress_health_check=list(HealthCheck))
 
 
@@ -63,6 +62,7 @@ def assert_same_answer(plain: Plan, passed: Plan, graph: Graph) -> None:
         np.testing.assert_array_equal(found[name], value)
 
 
+@pytest.mark.uncounted
 @QUICK
 @given(st.data())
 def test_any_plan_answers_the_same_with_detours(data: st.DataObject) -> None:

@@ -25,8 +25,6 @@ from tests.planner.cost.test_chain_cost import drawn, studied
 from tests.planner.lowering.test_detours import fan
 from tests.planner.search.test_choose_borders import graph
 
-pytestmark = pytest.mark.uncounted
-
 
 def study_of(name: str, among: Cluster, objective: str = "latency", relays: bool = False) -> Study:
     problem = Problem(graph(name), among, "d0", objective, search_budget_s=1.0, relays=relays)
@@ -54,6 +52,7 @@ def slowed(model: str) -> Study:
     return Study(replace(problem, cluster=replace(problem.cluster, links=links)))
 
 
+@pytest.mark.uncounted
 @pytest.mark.parametrize("model", ["squeezenet", *nightly("inception_v2")])
 @settings(max_examples=5, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
@@ -93,6 +92,7 @@ def test_one_slow_link_is_gone_around() -> None:
     assert study.scorer.score(found) < 0.85 * study.scorer.score(strategy)
 
 
+@pytest.mark.uncounted
 def test_auto_goes_around_and_says_so() -> None:
     """With one link a fiftieth of the others, it is about as quick as without."""
     link = Link(1.25e7, 2e-4)

@@ -22,7 +22,6 @@ from tests.planner.simulation.plain_network import PlainNetwork
 from tests.planner.simulation.plain_simulation import Twin
 from tests.planner.simulation.random_schedules import Steps, a_cluster, a_schedule, names
 
-pytestmark = pytest.mark.uncounted
 SEEDS = st.integers(0, 2**32)
 CROWDS = st.sampled_from([2, 3, 5, 16])
 
@@ -97,6 +96,7 @@ def test_a_crowd_takes_what_each_alone_would(seed: int, count: int, crowd: int) 
     )
 
 
+@pytest.mark.uncounted
 @given(SEEDS, st.integers(8, 24), CROWDS)
 @settings(max_examples=60)
 def test_hubs_with_many_around_them(seed: int, count: int, crowd: int) -> None:

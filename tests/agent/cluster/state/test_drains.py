@@ -15,7 +15,6 @@ from edgepart.planner.errors import UsageError
 from tests.agent.cluster.drainnet import VERSION, DrainNet
 from tests.agent.cluster.simnet import MODEL, node_id
 
-pytestmark = pytest.mark.uncounted
 A, B, C, D = map(node_id, range(1, 5))
 
 ENTRIES = lists(
@@ -214,6 +213,7 @@ def test_a_leader_that_dies_in_the_middle_of_a_removal_is_followed_by_one_that_g
         assert net.boxes[B].members == {B, C}
 
 
+@pytest.mark.uncounted
 def test_chaos_while_boxes_are_drained_and_taken_back() -> None:
     for seed in range(8):
         chance = random.Random(seed)
