@@ -89,11 +89,13 @@ def sends_are_received(events: list[dict[str, Any]], error_us: float) -> None:
         ours = args.get("peer") == devices[event["pid"]]
         if event.get("cat") in ("write", "receive") and "transfer" in args and not ours:
             found[args["request"], args["transfer"]][event["cat"]].append(event)
-    assert found
-    for one in found.values():
+    # A write that ends after its request does may end after the recording, too: at most the last one of the sender.
+    both = [one for one in found.values() if one["write"] and one["receive"]]
+    assert both and len(found) - len(both) <= 1
+    for one in both:
         (write,), (receive,) = one["write"], one["receive"]
         # The last byte is there after the first one was written, by as much as the clocks are sure of.
         assert write["ts"] <= receive["ts"] + receive["dur"] + error_us
         assert receive["ts"] - write["ts"] < 60e6
     arrows = [sum(event["ph"] == phase for event in events) for phase in "sf"]
-    assert arrows == [len(found), len(found)]
+    assert arrows == [len(both), len(both)]

@@ -39,7 +39,7 @@ def stored(store: Store, folder: Path, *nodes: onnx.NodeProto, kind: int = Tenso
 
 
 def referees() -> list[psutil.Process]:
-    found = [one for one in psutil.Process().children(recursive=True) if one.status() != psutil.STATUS_ZOMBIE]
+    found = [one for one in psutil.Process().children() if one.status() != psutil.STATUS_ZOMBIE]
     return [one for one in found if any("spawn_main" in text for text in one.cmdline())]
 
 

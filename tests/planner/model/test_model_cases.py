@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import ModelProto
 from onnx.backend.test.case.node import collect_testcases
 
 from edgepart.planner.model.load import load_graph
@@ -23,11 +24,13 @@ def cases() -> list[Any]:
 def known(cases: list[Any]) -> Iterator[tuple[str, tuple[int, ...] | None, tuple[int, ...]]]:
     """Name, the shape that loading found, and the true one, of every output that is an array."""
     for case in cases:
-        for output in case.model.graph.output:
+        model = ModelProto()
+        model.CopyFrom(case.model)  # the cases are shared with every other test of this process
+        for output in model.graph.output:
             output.ClearField("type")  # nothing to copy from
-        graph = load_graph(case.model.SerializeToString())
+        graph = load_graph(model.SerializeToString())
         results = case.data_sets[0][1] if case.data_sets and not graph.notes else []
-        for output, result in zip(case.model.graph.output, results, strict=False):
+        for output, result in zip(model.graph.output, results, strict=False):
             if isinstance(result, np.ndarray):
                 yield case.name, graph.shape_of(output.name), result.shape
 
