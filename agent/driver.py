@@ -46,7 +46,7 @@ class DriverLinks(Protocol):
     def linked(self) -> frozenset[str]: ...
 
 
-async def untried(order: events.TryPlan) -> events.PlanTried:
+async def refuse_trial(order: events.TryPlan) -> events.PlanTried:
     """For agents that try no plans."""
     return events.PlanTried(order.deployment, order.epoch, events.UNTRIED, "this agent tries no plans")
 
@@ -70,7 +70,7 @@ class DriverParts:
     """Told of news of a deployment."""
     discharged: Callable[[str], None] = lambda why: None
     """Told that this device was removed from the cluster, and why."""
-    tries: Callable[[events.TryPlan], Awaitable[events.PlanTried]] = untried
+    tries: Callable[[events.TryPlan], Awaitable[events.PlanTried]] = refuse_trial
     """Runs a plan on made-up inputs; never raises."""
 
 

@@ -28,7 +28,7 @@ from edgepart.agent.host.system import cores, have_temporary_folder, resident_by
 from edgepart.agent.host.systemd import Notifier, Watchdog
 from edgepart.agent.measure.card import CardMeasurement
 from edgepart.agent.measure.probe_process import measure_device
-from edgepart.agent.net.endpoints import bind, parsed, reachable_text
+from edgepart.agent.net.endpoints import bind, parse_addresses, reachable_text
 from edgepart.agent.options import AgentOptions
 from edgepart.agent.replication.throttle import UNKNOWN_BYTES_S
 from edgepart.agent.rpc_server import Answering
@@ -128,7 +128,7 @@ class Agent:
         links, compute, post = self._links, self._compute, self.post
         node = self._base.identity.node_id
         self._measuring = CardMeasurement(
-            node, device, links.echoes, links.asks, post, self._measured_by, self._starved
+            node, device, links.echoes, links.asks, post, self._measurement_of, self._starved_members
         )
         answering = Answering(
             links.post, compute.serving, self._measuring, self._logic.tracing, links.warden, links.seals
@@ -154,14 +154,14 @@ class Agent:
         self._keep_doing("measuring", self._measuring.run)
         self._keep_doing("timing", self._time_segments)
         comparison = RoundingComparison(compute.requester.run, self.post)
-        self._keep_doing("comparing rounded answers", lambda: comparison.watch(self._led))
+        self._keep_doing("comparing rounded answers", lambda: comparison.watch(self._led_plans))
         self._keep_doing("deleting what nothing uses", upkeep.collect_garbage)
         self._keep_doing("watching the disk", upkeep.watch_disk)
         self._keep_doing("looking for damage", upkeep.scrub)
         if (limit := self._options.memory_limit_bytes) is not None:
             state, workers = self._options.state, compute.workers
             self._keep_doing("keeping to the memory limit", lambda: keep_within(limit, state, workers))
-        self._keep_doing("feeding the watchdog", lambda: self._notify.feed(self._progressing))
+        self._keep_doing("feeding the watchdog", lambda: self._notify.feed(self._is_progressing))
 
     def _time_segments(self) -> Coroutine[Any, Any, None]:
         compute = self._compute
@@ -169,7 +169,7 @@ class Agent:
             compute.plans.programs,
             lambda: compute.executor.counters().segments,
             compute.requester.alone,
-            self._starved,
+            self._starved_members,
         )
 
     def _keep_doing(self, what: str, begin: Begin) -> None:
@@ -239,12 +239,12 @@ class Agent:
 
     def addresses(self) -> list[Address]:
         """Where other members listen; any thread."""
-        return [each for member in self._members for each in parsed(member.listen)]
+        return [each for member in self._members for each in parse_addresses(member.listen)]
 
     def link_bytes_s(self, node: str) -> float:
         """What the link to a member carries, as either end measured it; any thread."""
         me = self._base.identity.node_id
-        mine, theirs = self._measured_by(me), self._measured_by(node)
+        mine, theirs = self._measurement_of(me), self._measurement_of(node)
         links = [mine and mine.links.get(node), theirs and theirs.links.get(me)]
         return min((link.bytes_per_s for link in links if link), default=UNKNOWN_BYTES_S)
 
@@ -261,7 +261,7 @@ class Agent:
         seen = core.membership.peers.get(node)
         return core.draining.is_removed(node) or (seen is not None and seen.status == LEFT)
 
-    def _measured_by(self, node: str) -> MeasuredDevice | None:
+    def _measurement_of(self, node: str) -> MeasuredDevice | None:
         card = self.core().cards.get(node)
         try:
             return parse_card(card.document) if card else None
@@ -269,20 +269,20 @@ class Agent:
             log.warning("what %s measured is not used: %s", node, error)
             return None
 
-    def _starved(self) -> set[str]:
+    def _starved_members(self) -> set[str]:
         """Members, this device among them, on which nothing that is measured counts now, as far as they have said."""
         core, now = self.core(), self._loop.time()
         said = {node: core.membership.starved(node, now) for node in (core.node, *core.membership.alive())}
         return {node for node, starved in said.items() if starved.share and not starved.lasting}
 
-    def _led(self) -> list[ServingPlan]:
+    def _led_plans(self) -> list[ServingPlan]:
         """Deployments and the plans that serve, where this device leads."""
         core = self.core()
         names = [entry.name for entry in core.deployments.in_use()] if core.leader == core.node else []
         found = [(name, self._compute.plans.active(name)) for name in names]
         return [(name, active[0], active[1].plan) for name, active in found if active is not None]
 
-    def _progressing(self) -> bool:
+    def _is_progressing(self) -> bool:
         """Whether the event loop gets on and the compute threads are there: what the watchdog lives on."""
         watchdog = Watchdog(self._notify.watchdog_s or UNWATCHED_S)
         ticked_at, computes = self._logic.driver.ticked_at, self._compute.executor.computes

@@ -274,7 +274,7 @@ class StateFiles:
         path = self.state / name
         try:
             document = read_json(path)
-            return None if document is None else parse(_checked(document))
+            return None if document is None else parse(_verify(document))
         except deployments.TooNew:
             raise
         except UsageError as error:
@@ -288,7 +288,7 @@ def _check(document: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps(document, sort_keys=True).encode())
 
 
-def _checked(document: Any) -> Any:
+def _verify(document: Any) -> Any:
     """Without its checksum. UsageError where that is another document's; one without was written by an earlier version."""
     if not isinstance(document, dict) or CHECK not in document:
         return document

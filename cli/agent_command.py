@@ -19,7 +19,7 @@ from edgepart.cli.options import (
     Peers,
     State,
     broker_of,
-    remembered_name,
+    recall_name,
     state_of,
 )
 from edgepart.planner.errors import UsageError
@@ -134,7 +134,7 @@ def agent(
     folder = state_of(state)
     options = AgentOptions(
         state=folder,
-        name=name or remembered_name(folder),
+        name=name or recall_name(folder),
         listen=parse_address(listen, option="--listen", default_port=LISTEN_PORT),
         http=parse_address(http, option="--http", default_port=HTTP_PORT),
         inference=inference,

@@ -94,7 +94,7 @@ def check(
         names = ways_of(rehearsal)
         for done, (name, axis) in enumerate(names.items()):
             bar(f"split: {name}", done, len(names))
-            found.append(tried(rehearsal, reference, name, axis, inputs))
+            found.append(try_split(rehearsal, reference, name, axis, inputs))
     document = document_of(model, rehearsal, reference, found)
     if as_json:
         print_json(document)
@@ -120,7 +120,7 @@ def ways_of(rehearsal: Rehearsal) -> dict[str, str | None]:
     return {FIRST: None, **{axis: axis for axis in rehearsal.axes}}
 
 
-def tried(
+def try_split(
     rehearsal: Rehearsal, reference: Reference, name: str, axis: str | None, inputs: Values
 ) -> AxisSplit:
     """The outcome of one way. A failure is recorded in its faults and does not stop the other ways."""
@@ -128,7 +128,9 @@ def tried(
         divided = rehearsal.divide(axis)
         divided.devices.exact = True
         got = divided.run(inputs)
-        off = _rounded(divided, reference, inputs) if divided.devices.plan.rounded_to else math.nan
+        off = (
+            _rounding_difference(divided, reference, inputs) if divided.devices.plan.rounded_to else math.nan
+        )
     except EdgepartError as error:
         return AxisSplit(name, axis, faults=(str(error),))
     return AxisSplit(
@@ -144,7 +146,7 @@ def tried(
     )
 
 
-def _rounded(divided: DividedModel, reference: Reference, inputs: Values) -> float:
+def _rounding_difference(divided: DividedModel, reference: Reference, inputs: Values) -> float:
     """The largest difference of the answers where the values that devices send are rounded, over these inputs and others
     from 0 to 1, as in pictures. (Where one class is nearly certain, hardly anything changes the answer.)"""
     from edgepart.agent.verify.same_answer import is_float, largest_difference
@@ -322,7 +324,7 @@ def _conclude(document: Mapping[str, Any]) -> None:
     if wrong:
         say(f"{wrong} of {len(document['ways'])} ways do not give one session's answer; {whole}", prose=True)
     else:
-        say(f"every way gives one session's answer{_tried(document)}; {whole}", prose=True)
+        say(f"every way gives one session's answer{_describe_tried(document)}; {whole}", prose=True)
     rounds, off = document["transfer_dtype"], _worst(way["rounded_difference"] for way in document["ways"])
     if rounds != EXACT and off is None:
         say("nothing that travels is large enough to be rounded", prose=True)
@@ -330,7 +332,7 @@ def _conclude(document: Mapping[str, Any]) -> None:
         say(f"rounded to {rounds} between devices, answers are off by {_difference(off)} at most", prose=True)
 
 
-def _tried(document: Mapping[str, Any]) -> str:
+def _describe_tried(document: Mapping[str, Any]) -> str:
     """The tried shapes, where the model accepts others too, of which nothing is known."""
     free = [f"{name}={shape(one['shape'])}" for name, one in document["inputs"].items() if one["free"]]
     return f" for {', '.join(free)}" if free else ""

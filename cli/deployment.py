@@ -166,13 +166,13 @@ def undeploy(
     target = target_of(agent, state)
     check_name(name)
 
-    async def undeploying() -> Mapping[str, Any]:
+    async def undeploy_it() -> Mapping[str, Any]:
         from edgepart.cli.client import Client
 
         async with Client(target) as client:
             return await client.undeploy(name)
 
-    document = asyncio.run(undeploying())
+    document = asyncio.run(undeploy_it())
     if as_json:
         print_json(document)
     elif "dismissed" in document:

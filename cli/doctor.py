@@ -48,7 +48,7 @@ def doctor(
         print_json(document)
         return
     out = console()
-    for part in rendered(document, verbose):
+    for part in render(document, verbose):
         out.print(part, soft_wrap=False)
 
 
@@ -74,7 +74,7 @@ async def _document(target: AgentTarget | None, folder: Any) -> dict[str, Any]:
                 raise
             note(f"{error}; searching the network without it")
         else:
-            document["checks"] += [*_looked_at_here(target, document), *await _clocks(members)]
+            document["checks"] += [*_check_here(target, document), *await _clocks(members)]
             return document
     from edgepart.agent.doctor.survey import LISTEN_S, survey
 
@@ -82,7 +82,7 @@ async def _document(target: AgentTarget | None, folder: Any) -> dict[str, Any]:
     return await survey(folder)
 
 
-def _looked_at_here(target: AgentTarget, document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _check_here(target: AgentTarget, document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The check of the firewall, made by this process: a person may be allowed to read it where the agent is not. It
     replaces the agent's."""
     from edgepart.agent.doctor.checkup import check_firewall
@@ -126,7 +126,7 @@ def clock_check(name: str, ahead_s: float) -> dict[str, Any] | None:
     return {"name": "clocks", "level": "bad", "text": text, "do": do}
 
 
-def rendered(document: Mapping[str, Any], verbose: bool) -> Iterator[RenderableType]:
+def render(document: Mapping[str, Any], verbose: bool) -> Iterator[RenderableType]:
     """The parts that are printed."""
     from rich.text import Text
 

@@ -49,13 +49,13 @@ def undrain(name: Device, state: State = None, agent: Agent = None, as_json: Jso
     """Let a device serve again after a drain, or stop its removal."""
     target = target_of(agent, state)
 
-    async def undraining() -> Any:
+    async def undrain_it() -> Any:
         from edgepart.cli.client import Client
 
         async with Client(target) as client:
             return await client.undrain(name)
 
-    result = asyncio.run(undraining())
+    result = asyncio.run(undrain_it())
     if as_json:
         print_json(result)
     else:

@@ -209,7 +209,7 @@ class LocalCluster:
             raise ClusterError("the agent is not up")
         try:
             with urllib.request.urlopen(
-                _asking(AgentTarget(url, agent.state), "/api/status"), timeout=10
+                _make_request(AgentTarget(url, agent.state), "/api/status"), timeout=10
             ) as answer:
                 document: dict[str, Any] = json.load(answer)
                 return document
@@ -219,7 +219,7 @@ class LocalCluster:
     def wait_for_members(self, count: int, timeout_s: float = 60) -> None:
         """Waits until every living agent sees the same leader and `count` measured members that are alive or flapping."""
 
-        def settled() -> bool:
+        def is_settled() -> bool:
             seen = [self.status(agent) for agent in self.living]
             return len({view["leader"] for view in seen}) == 1 and all(
                 view["leader"]
@@ -228,7 +228,7 @@ class LocalCluster:
                 for view in seen
             )
 
-        self.wait(settled, f"{count} members with one leader", timeout_s=timeout_s)
+        self.wait(is_settled, f"{count} members with one leader", timeout_s=timeout_s)
 
     def wait(self, done: Any, what: str, agent: LocalAgent | None = None, timeout_s: float = 60) -> Any:
         """The first true value of `done()`; ClusterError with the end of the agents' logs after `timeout_s`."""
@@ -254,7 +254,7 @@ class LocalCluster:
             self._temporary.cleanup()
 
 
-def _asking(target: AgentTarget, path: str) -> urllib.request.Request:
+def _make_request(target: AgentTarget, path: str) -> urllib.request.Request:
     """The request, with the credential where the agent runs on another machine."""
     headers = {} if target.is_local else {"Authorization": f"Bearer {target.credential()}"}
     return urllib.request.Request(target.url + path, headers=headers)

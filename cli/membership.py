@@ -131,7 +131,7 @@ def list_(state: State = None, as_json: Json = False) -> None:
     from edgepart.agent.security import tokens
 
     now = time.time()
-    cards = tokens.listed(state_of(state))
+    cards = tokens.list_tokens(state_of(state))
     if as_json:
         print_json(
             {

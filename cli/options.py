@@ -197,7 +197,7 @@ def remember_name(state: Path, name: str | None) -> None:
         write_atomic(state / "name", name.encode())
 
 
-def remembered_name(state: Path) -> str | None:
+def recall_name(state: Path) -> str | None:
     """The name that `remember_name` stored; None where there is none."""
     try:
         return (state / "name").read_text()

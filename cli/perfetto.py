@@ -28,7 +28,7 @@ def trace_events(trace: Trace) -> dict[str, Any]:
     tids = {thread: n for n, thread in enumerate(threads, 1)}
     named = [_meta("process_name", pids[device], 0, device) for device in pids]
     named += [_meta("thread_name", pids[device], tid, _title(lane)) for (device, lane), tid in tids.items()]
-    named += [_sorting(pids[device], tid) for (device, _), tid in tids.items()]
+    named += [_sorting_event(pids[device], tid) for (device, _), tid in tids.items()]
     events: list[Event] = []
     places: dict[int, tuple[int, int]] = {}
     for bar, lane in placed:
@@ -76,7 +76,7 @@ def _meta(kind: str, pid: int, tid: int, name: str) -> Event:
     return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "ts": 0, "dur": 0, "args": {"name": name}}
 
 
-def _sorting(pid: int, tid: int) -> Event:
+def _sorting_event(pid: int, tid: int) -> Event:
     return _meta("thread_sort_index", pid, tid, "") | {"args": {"sort_index": tid}}
 
 

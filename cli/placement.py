@@ -60,14 +60,14 @@ def place(
 ) -> None:
     """Prints the placement that a strategy finds, or a comparison of all strategies. Infeasible, UsageError."""
     if compare:
-        document = compared(workload, objective, budget_s)
+        document = compare_strategies(workload, objective, budget_s)
         print(json.dumps(document)) if as_json else _print_comparison(document, reasons)
         return
-    document = placed(workload, strategy, objective, budget_s)
+    document = place_model(workload, strategy, objective, budget_s)
     print(json.dumps(document)) if as_json else _print_answer(workload, document)
 
 
-def placed(workload: Workload, strategy: str, objective: str, budget_s: float) -> dict[str, Any]:
+def place_model(workload: Workload, strategy: str, objective: str, budget_s: float) -> dict[str, Any]:
     """The placement that one strategy finds, checked, as a document."""
     from edgepart.planner.placing.placers.best import find
     from edgepart.planner.placing.problem.checker import check
@@ -80,14 +80,14 @@ def placed(workload: Workload, strategy: str, objective: str, budget_s: float) -
     return answer_document(workload, check(workload, found, objective), strategy, objective, took_s)
 
 
-def compared(workload: Workload, objective: str, budget_s: float) -> dict[str, Any]:
+def compare_strategies(workload: Workload, objective: str, budget_s: float) -> dict[str, Any]:
     """The placements of all strategies. Each one has the whole budget."""
     from edgepart.planner.placing.placers.best import names
 
     rows: dict[str, Any] = {}
     for name in names():
         try:
-            document = placed(workload, name, objective, budget_s)
+            document = place_model(workload, name, objective, budget_s)
         except Infeasible as error:
             rows[name] = {"feasible": False, "why": str(error), "short_bytes": error.short_bytes}
         except NotInstalled as error:
@@ -95,17 +95,17 @@ def compared(workload: Workload, objective: str, budget_s: float) -> dict[str, A
         else:
             kept = ("value_s", "bound_s", "gap", "search_s", "why")
             rows[name] = {"feasible": True, **{key: document[key] for key in kept}}
-            rows[name]["devices"] = sorted(_used(document))
+            rows[name]["devices"] = sorted(_used_devices(document))
     return {"workload": workload.name, "objective": objective, "strategies": rows}
 
 
-def _used(document: Mapping[str, Any]) -> set[str]:
+def _used_devices(document: Mapping[str, Any]) -> set[str]:
     """The devices that have any node."""
     turns = document.get("replicas", {})
     return {*document["placement"].values(), *(name for names in turns.values() for name in names)}
 
 
-def _said(objective: str, value_s: float) -> str:
+def _format_value(objective: str, value_s: float) -> str:
     """The value of an objective with its unit.
 
     >>> _said("latency", 0.0121), _said("throughput", 0.01)
@@ -130,8 +130,8 @@ def _print_comparison(document: Mapping[str, Any], reasons: bool) -> None:
         rows.append(
             (
                 name,
-                _said(objective, row["value_s"]),
-                "" if bound is None else _said(objective, bound),
+                _format_value(objective, row["value_s"]),
+                "" if bound is None else _format_value(objective, bound),
                 "" if gap is None else f"{gap:.1%}",
                 str(len(row["devices"])),
                 format_seconds(row["search_s"]),

@@ -55,7 +55,7 @@ def revoke(
     members = _members(agent, folder)
     nodes = [issued.find(issued.read(me.directory), members, name) for name in names]
     held = charter_file.revoke(folder, nodes, time.time())
-    running = bool(members) and _noticed(agent, folder, nodes)
+    running = bool(members) and _is_noticed(agent, folder, nodes)
     if as_json:
         print_json({"revoked": nodes, "all_revoked": sorted(held.revoked), "told": running})
         return
@@ -78,7 +78,7 @@ def _members(agent: str | None, folder: Path) -> dict[str, str]:
     return {member["node"]: member["name"] for member in document["members"]}
 
 
-def _noticed(agent: str | None, folder: Path, nodes: list[str]) -> bool:
+def _is_noticed(agent: str | None, folder: Path, nodes: list[str]) -> bool:
     from edgepart.cli.query import fetch
 
     until = time.monotonic() + SPREAD_S

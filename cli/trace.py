@@ -120,11 +120,11 @@ def _summarise(run: TraceRun, taken: Trace, cluster: Any) -> dict[str, Any]:
 
 
 def _print(found: dict[str, Any], drawn: Trace | None) -> None:
-    from edgepart.cli.trace_summary import drawing, show
+    from edgepart.cli.trace_summary import draw, show
 
     show(found)
     if drawn is not None:
-        console().print(drawing(drawn))
+        console().print(draw(drawn))
 
 
 @dataclass

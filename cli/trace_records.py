@@ -128,7 +128,7 @@ def _read(document: Mapping[str, Any]) -> Trace:
             DeviceTrace(part["name"], part["clock_error_s"], part["forgotten"])
             for part in document["devices"]
         ),
-        bars=tuple(joined(bars)),
+        bars=tuple(join_waits(bars)),
         plans={_key(plan): _shape(plan, names) for plan in document["plans"]},
         missing=dict(document["missing"]),
     )
@@ -162,7 +162,7 @@ def _shape(plan: Mapping[str, Any], names: Mapping[str, str]) -> PlanShape:
     )
 
 
-def joined(bars: Iterable[SpanBar]) -> list[SpanBar]:
+def join_waits(bars: Iterable[SpanBar]) -> list[SpanBar]:
     """The bars ordered by start, with successive waits for the same message joined."""
     found: list[SpanBar] = []
     last: dict[str, int] = {}

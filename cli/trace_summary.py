@@ -109,7 +109,7 @@ def _table(request: Mapping[str, Any]) -> Table:
         (
             device["device"] or "(gateway)",
             *(_cell(device["seconds"][kind], total_s) for kind in kinds),
-            *_predicted(device["predicted_s"]),
+            *_predicted_cells(device["predicted_s"]),
         )
         for device in request["devices"]
     ]
@@ -125,7 +125,7 @@ def _cell(part_s: float, total_s: float) -> str:
     return f"{format_seconds(part_s)} {part_s / total_s:.0%}" if part_s > 0 and total_s > 0 else "-"
 
 
-def _predicted(predicted: Mapping[str, float] | None) -> tuple[str, str]:
+def _predicted_cells(predicted: Mapping[str, float] | None) -> tuple[str, str]:
     if predicted is None:
         return "-", "-"
     total_s = sum(predicted.values())
@@ -158,7 +158,7 @@ def sentences(request: Mapping[str, Any]) -> list[str]:
 
 
 def _leg(leg: Mapping[str, Any]) -> str:
-    source, target, took = _called(leg["source"]), _called(leg["target"]), format_seconds(leg["seconds"])
+    source, target, took = _name_of(leg["source"]), _name_of(leg["target"]), format_seconds(leg["seconds"])
     if leg["kind"] == MESSAGE:
         count = leg["parts"]
         return f"{count} message{'s' if count > 1 else ''} from {source} to {target} {took}"
@@ -174,14 +174,14 @@ def _wait(one: Mapping[str, Any]) -> str:
         if one["times"] > 1
         else "once"
     )
-    return f"{one['device']} for {_called(one['for'])} {format_seconds(one['seconds'])} ({times})"
+    return f"{one['device']} for {_name_of(one['for'])} {format_seconds(one['seconds'])} ({times})"
 
 
-def _called(device: str) -> str:
+def _name_of(device: str) -> str:
     return device if device != GATEWAY else "the gateway"
 
 
-def drawing(trace: Trace) -> str:
+def draw(trace: Trace) -> str:
     """The median request as text: a line for each device, where each character shows what took most of its time."""
     request = typical(trace.requests())
     if request is None or request.took_s <= 0:

@@ -31,7 +31,7 @@ def print_variants(
     cluster = problem.cluster
     for text in add:
         added.append(parse_addition(text, cluster))
-        cluster = _named(cluster, added[-1].name)
+        cluster = _add_named(cluster, added[-1].name)
     swept = parse_rates(sweep) if sweep else ()
     wanted = list(cluster_variants(problem.cluster, added, remove, swept, problem.gateway))
     rows = [_row(problem, variant, strategy) for variant in wanted]
@@ -43,7 +43,7 @@ def print_variants(
         _print_table(document)
 
 
-def _named(cluster: Any, name: str) -> Any:
+def _add_named(cluster: Any, name: str) -> Any:
     """The cluster with one more device of that name, so that later additions get other names."""
     return replace(cluster, devices=(*cluster.devices, replace(cluster.devices[0], name=name)))
 

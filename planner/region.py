@@ -263,7 +263,7 @@ class Region:
         """
         if not outer.contains(self):
             raise ValueError(f"{self} is not inside {outer}")
-        return Region(tuple(map(_packed, self.spans, outer.spans)))
+        return Region(tuple(map(_pack, self.spans, outer.spans)))
 
     def slices(self) -> tuple[slice, ...]:
         """The Python slices of a box; ValueError for a region with several intervals on an axis."""
@@ -297,7 +297,7 @@ def _full(shape: tuple[int, ...]) -> Region:
     return Region(tuple(span((0, extent)) for extent in shape))
 
 
-def _packed(inner: Span, outer: Span) -> Span:
+def _pack(inner: Span, outer: Span) -> Span:
     """`inner` in the positions of the packed `outer`."""
     found: list[tuple[int, int]] = []
     for want in inner:

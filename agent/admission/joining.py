@@ -32,7 +32,7 @@ from cryptography import x509
 
 from edgepart.agent.discovery.mdns import find_members
 from edgepart.agent.host.token_bucket import Buckets
-from edgepart.agent.net.addresses import ranked
+from edgepart.agent.net.addresses import rank
 from edgepart.agent.net.interfaces import interfaces
 from edgepart.agent.net.stream import Stream, dial
 from edgepart.agent.security import certificates, issued, tokens
@@ -226,7 +226,7 @@ def join(
     held = tokens.parse(token)
     refuse_second(state)
     here = interfaces()
-    todo, tried = deque(ranked(peers or find(held.fingerprint, find_s), here)), set[Address]()
+    todo, tried = deque(rank(peers or find(held.fingerprint, find_s), here)), set[Address]()
     refusals: list[EdgepartError] = []
     while todo and len(tried) < MOST_ADDRESSES:
         address = todo.popleft()
@@ -239,7 +239,7 @@ def join(
             refusals.append(error)
             continue
         if isinstance(answer, JoinElsewhere):
-            todo.extend(ranked(answer.issuers, here))
+            todo.extend(rank(answer.issuers, here))
             where = "no other was named" if not answer.issuers else "others were asked"
             refusals.append(Unavailable(f"{format_address(address)} holds no CA key ({where})"))
             continue
@@ -286,7 +286,7 @@ def _converse(stream: Stream, token: tokens.Token, name: str, deadline: float) -
     if not isinstance(offer, (JoinOffer, JoinElsewhere)):
         raise FrameError("answers with another frame than asked for")
     server_certificate = stream.connection.getpeercert(binary_form=True) or b""
-    ca = _checked_ca(offer.ca, server_certificate, token)
+    ca = _verify_ca(offer.ca, server_certificate, token)
     if isinstance(offer, JoinElsewhere):
         return offer
     key = certificates.new_key()
@@ -312,7 +312,7 @@ def _charter(stream: Stream, ca: x509.Certificate, deadline: float) -> Charter:
     return accept(Charter(), _expect(Charter, frame_to_message(frame, JOIN_KINDS)), ca)
 
 
-def _checked_ca(encoded: bytes, server_certificate: bytes, token: tokens.Token) -> x509.Certificate:
+def _verify_ca(encoded: bytes, server_certificate: bytes, token: tokens.Token) -> x509.Certificate:
     """The CA, if it is the token's and the server's own certificate is by it."""
     ca = certificates.read_ca(encoded)
     if certificates.fingerprint(ca) != token.fingerprint:

@@ -72,7 +72,7 @@ class Warden:
         self.put_out: Callable[[str], None] = lambda why: None
         """Told why, when this device itself is revoked."""
         self._members: dict[str, Member] = {}
-        self._stamp = self._stamped()
+        self._stamp = self._file_stamps()
         self.charter = read_charter(identity.directory)
         self.revoked = identity.revoked()
         """Node ids; of the charter, and those put out by hand."""
@@ -106,7 +106,7 @@ class Warden:
         try:
             # Checked before the lock is taken, so that nobody can hold up commands with it.
             if charter.accept(self.charter, told, self._identity.ca) != self.charter:
-                rule = lambda held: self._covered(charter.accept(held, told, self._identity.ca))  # noqa: E731
+                rule = lambda held: self._renew_credential(charter.accept(held, told, self._identity.ca))  # noqa: E731
                 self._changed(charter_file.change(self._identity.directory, rule))
         except NotAuthorised as error:
             log.warning("the link to %s ends: %s", node, error)
@@ -115,15 +115,15 @@ class Warden:
         if charter.merge(told, self.charter) != told:
             self._send(node)
 
-    def _covered(self, held: Charter) -> Charter:
+    def _renew_credential(self, held: Charter) -> Charter:
         """Two holders of the CA's key may have revoked at the same time: then either one's credential may be known to
         whom the other put out."""
-        return charter_file.covered(held, self._identity) if self._identity.is_issuer else held
+        return charter_file.renew_credential(held, self._identity) if self._identity.is_issuer else held
 
     def _changed(self, now: Charter) -> None:
         before, self.charter = self.charter, now
         self.revoked = self._identity.revoked()
-        self._stamp = self._stamped()
+        self._stamp = self._file_stamps()
         for entry in now.revocations:
             if entry.node not in before.revoked:
                 log.warning("node %s is revoked", entry.node)
@@ -163,7 +163,7 @@ class Warden:
         except Unavailable as error:
             log.debug("%s is not told the charter now: %s", node, error)  # it is when it is back
 
-    def _stamped(self) -> tuple[tuple[int, int, int] | None, ...]:
+    def _file_stamps(self) -> tuple[tuple[int, int, int] | None, ...]:
         """Changes with each of the files."""
         found: list[tuple[int, int, int] | None] = []
         for name in ("charter.json", "revoked.json"):
@@ -199,11 +199,11 @@ class Warden:
                 OSError,
             ) as error:  # a full disk, a damaged file: what is in memory still counts
                 log.error("who is in, and for how long, may be out of date: %s", error)
-                self._stamp = self._stamped()
+                self._stamp = self._file_stamps()
             await asyncio.sleep(LOOK_S)
 
     def _look(self) -> None:
-        if self._stamped() != self._stamp:
+        if self._file_stamps() != self._stamp:
             self._changed(read_charter(self._identity.directory))
 
     async def _take_back_if_early(self) -> None:
@@ -241,11 +241,11 @@ class Warden:
             return
         issuers_first = sorted(self._members, key=lambda n: not charter.is_issuer(self._members[n].version))
         for node in issuers_first:
-            if charter.understands(self._members[node].version) and await self._renewed_by(node, request):
+            if charter.understands(self._members[node].version) and await self._renew_through(node, request):
                 return
         log.info("nobody who is here can renew this device's certificate: the CA's key is elsewhere")
 
-    async def _renewed_by(self, node: str, request: bytes) -> bool:
+    async def _renew_through(self, node: str, request: bytes) -> bool:
         try:
             answer, _ = await self._ask(node, WantCertificate(0, request))
             if not isinstance(answer, Renewed) or answer.error:

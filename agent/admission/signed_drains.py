@@ -87,7 +87,7 @@ class Seals:
         """Signed here or by a member. Unavailable where nobody who could be reached holds the key; UsageError where
         whoever does, does not sign."""
         if self._identity.is_issuer:
-            return await self._signed(entry)
+            return await self._sign(entry)
         me, refused = self._identity.node_id, ""
         members = [m for m in self._core().membership.members() if m.node != me]
         able = [m for m in members if understands(m.version, DRAINS)]
@@ -126,12 +126,12 @@ class Seals:
         if entry.state == REMOVING:
             self._removed[entry.node] = now
         try:
-            signed = await self._signed(entry)
+            signed = await self._sign(entry)
         except (EdgepartError, OSError) as error:
             return Signed(question.ticket, b"", str(error))
         log.info("signed for node %s that %s is %s", node, entry.name, entry.state)
         return Signed(question.ticket, signed.signature)
 
-    async def _signed(self, entry: Drain) -> Drain:
+    async def _sign(self, entry: Drain) -> Drain:
         identity = self._identity
         return await asyncio.to_thread(lambda: drains.sign(entry, identity.ca, identity.ca_key()))

@@ -67,7 +67,7 @@ class DrainService:
 
     async def _ask(self, node: str, called: str, state: str) -> None:
         core = self._core
-        entry = core.draining.proposed(node, called, state, core.membership.members())
+        entry = core.draining.propose(node, called, state, core.membership.members())
         if entry is not None:
             self._post(events.DrainRequested(await self._sealed(entry)))
 
@@ -109,14 +109,14 @@ class DrainService:
                 "node": peer.node,
                 "state": "lost" if peer.status == DEAD else "left",
                 "seconds_ago": now - peer.since,
-                "note": describe_starvation(peer.starved_at(peer.since)) or None,
+                "note": describe_starvation(peer.starvation_at(peer.since)) or None,
             }
             for peer in sorted(gone, key=lambda peer: (-peer.since, peer.node))
         ]
 
     def refused(self) -> list[dict[str, str]]:
         """Devices that said Hello lately and were not taken in."""
-        found = self._core.membership.refusals.recent(asyncio.get_running_loop().time())
+        found = self._core.membership.refusals.recent_refusals(asyncio.get_running_loop().time())
         return [{"name": r.name, "node": r.node, "version": bare(r.version), "why": r.why} for r in found]
 
     def _find(self, name: str) -> tuple[str, str]:

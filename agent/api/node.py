@@ -168,7 +168,7 @@ class NodeApi:
         active = self._plans.active(entry.name)
         if active is None:
             return self._text(entry)
-        standing = self._standing(entry)
+        standing = self._find_standing(entry)
         if standing is None or standing.state not in ("waiting", "failed"):
             return ""
         held, here = active[1], {member.node for member in self._core.membership.members()}
@@ -178,9 +178,7 @@ class NodeApi:
         if not all(lacking):
             return ""
         gone = ", ".join(dict.fromkeys(name for part in lacking for name in part))
-        return (
-            f"its plan needs {gone}, lost or gone, and there is no other plan: {self._named(standing.text)}"
-        )
+        return f"its plan needs {gone}, lost or gone, and there is no other plan: {self._name_members(standing.text)}"
 
     # Models
 
@@ -211,7 +209,7 @@ class NodeApi:
             trouble=self._trouble(entry),
             note=self._note(entry),
             transfer_dtype=plan.rounded_to or EXACT,
-            rounding=self._rounding(entry),
+            rounding=self._describe_rounding(entry),
             model_digest=entry.model,
             bindings=self._bindings(entry.name, active),
         )
@@ -236,23 +234,23 @@ class NodeApi:
             *(BindingStatus(shapes, "waiting for a plan") for shapes in self._router.waiting(name)),
         )
 
-    def _standing(self, entry: Deployment) -> Standing | None:
+    def _find_standing(self, entry: Deployment) -> Standing | None:
         standing = self._core.standings.get(entry.name)
         return standing if standing is not None and standing.version == entry.version else None
 
     def _state(self, entry: Deployment) -> str:
         if entry.fault:
             return "set aside"
-        standing = self._standing(entry)
+        standing = self._find_standing(entry)
         return standing.state if standing else "serving"
 
     def _text(self, entry: Deployment) -> str:
         if entry.fault:
             return describe_set_aside(entry.name, entry.fault)
-        standing = self._standing(entry)
-        return self._named(standing.text) if standing else "waiting for the leader"
+        standing = self._find_standing(entry)
+        return self._name_members(standing.text) if standing else "waiting for the leader"
 
-    def _named(self, text: str) -> str:
+    def _name_members(self, text: str) -> str:
         """With the names of members, for people."""
         return replace_node_ids(
             text, {member.node: member.name for member in self._core.membership.members()}
@@ -260,12 +258,12 @@ class NodeApi:
 
     def _note(self, entry: Deployment) -> str:
         """What the leader says of a plan besides where it serves."""
-        standing = self._standing(entry)
+        standing = self._find_standing(entry)
         return standing.note if standing else ""
 
-    def _rounding(self, entry: Deployment) -> str:
+    def _describe_rounding(self, entry: Deployment) -> str:
         """How far its answers are off because of what is rounded on its way."""
-        standing = self._standing(entry)
+        standing = self._find_standing(entry)
         return standing.rounding if standing else ""
 
     def _entry(self, name: str) -> Deployment:
@@ -330,13 +328,13 @@ class NodeApi:
         before = self._core.deployments.get(name)
         self._post(events.ModelsStored(self._models.store.models()))
         self._post(events.DeployRequested(name, model, nbytes, options))
-        standing = await self._acknowledged(self._entry(name), before, progress)
+        standing = await self._await_acknowledgement(self._entry(name), before, progress)
         if self._plan(name).rounded_to:
             progress("comparing rounded answers with exact ones", 0, 0)
             await self._compared(self._entry(name))
         return self._answer(name, standing, notes)
 
-    async def _acknowledged(
+    async def _await_acknowledgement(
         self, entry: Deployment, before: Deployment | None, progress: Progress
     ) -> Standing:
         """Waits until the leader says that it serves. Raises what it says instead, and takes the entry back: what was
@@ -351,13 +349,13 @@ class NodeApi:
                 raise errors.CrashError(self._text(current))
             if current is None or current.version != entry.version:
                 raise errors.ClusterError(f"{entry.name!r} was deployed again or undeployed meanwhile")
-            standing = self._standing(entry)
+            standing = self._find_standing(entry)
             if standing is not None:
                 active = self._plans.active(entry.name)
                 if standing.acknowledged and active is not None and active[0] >= standing.epoch:
                     return standing
                 if standing.error_kind not in FINAL:
-                    if (text := self._named(standing.text)) != told:
+                    if (text := self._name_members(standing.text)) != told:
                         progress(told := text, 0, 0)
                         since = told_at = time.monotonic()
                     elif (now := time.monotonic()) - told_at >= STILL_S:
@@ -368,7 +366,7 @@ class NodeApi:
                         self._post(events.UndeployRequested(entry.name, entry.version))
                     else:
                         self._deploy_again(before)
-                    raise _error(replace(standing, error=self._named(standing.error)))
+                    raise _error(replace(standing, error=self._name_members(standing.error)))
             try:
                 async with asyncio.timeout(0.2):
                     await news.wait()
@@ -381,7 +379,7 @@ class NodeApi:
     async def _compared(self, entry: Deployment) -> None:
         """Until the leader says how far answers are off, for a while."""
         until = time.monotonic() + COMPARING_S
-        while not self._rounding(entry) and time.monotonic() < until:
+        while not self._describe_rounding(entry) and time.monotonic() < until:
             news = self._news
             try:
                 async with asyncio.timeout(0.2):
@@ -398,7 +396,7 @@ class NodeApi:
             "predicted_latency_s": plan.predicted_latency_s,
             "why": plan.why,
             "transfer_dtype": plan.rounded_to or EXACT,
-            "rounding": self._rounding(self._entry(name)),
+            "rounding": self._describe_rounding(self._entry(name)),
             "notes": list(notes),
             "epoch": list(astuple(readable(standing.epoch))),
             "url": f"{self._me.http()}/v2/models/{name}/infer",
@@ -499,7 +497,7 @@ class NodeApi:
         for member in self._core.membership.members():
             if (card := self._core.cards.get(member.node)) is not None:
                 device = cards.parse_card(card.document).device
-                device = device.drifted(self._core.drifts.factor(member.node, deployment))
+                device = device.with_drift(self._core.drifts.factor(member.node, deployment))
                 found[member.name] = device.pace, device.threads
         return found
 

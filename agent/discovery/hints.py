@@ -15,7 +15,7 @@ from edgepart.agent.cluster.state import events
 from edgepart.agent.discovery.mdns import Announcement, Discovery
 from edgepart.agent.host.jobs import Begin
 from edgepart.agent.net import sightings
-from edgepart.agent.net.endpoints import own_addresses, parsed
+from edgepart.agent.net.endpoints import own_addresses, parse_addresses
 from edgepart.agent.net.faults import Fault
 from edgepart.agent.net.interfaces import watch
 from edgepart.agent.net.sightings import AgentHint, Boxes
@@ -95,7 +95,7 @@ class Lookout:
             self._hint(sightings.SAVED, node, addresses)
         me = self._identity.node_id
         if self._reach is not None:
-            self._reach.start(me, name, __version__, lambda: parsed(own_addresses(listen)))
+            self._reach.start(me, name, __version__, lambda: parse_addresses(own_addresses(listen)))
         if self._options.transport != "tcp":
             return []
         work: list[Work] = [("watching addresses", lambda: self._watch(listen, http))]

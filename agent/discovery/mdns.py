@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from zeroconf import Error, IPVersion, ServiceInfo, ServiceStateChange, Zeroconf
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
-from edgepart.agent.net.addresses import ranked
+from edgepart.agent.net.addresses import rank
 from edgepart.agent.net.interfaces import WATCH_S, interfaces, local_addresses
 from edgepart.agent.net.sightings import FINGERPRINT_DIGITS, MOST_ADDRESSES, AgentHint
 from edgepart.agent.security.certificates import NODE_ID
@@ -175,7 +175,7 @@ async def _find(fingerprint: str, timeout_s: float) -> tuple[Address, ...]:
     # TimeoutError is an OSError; RuntimeError is a machine without any address.
     except (OSError, RuntimeError) as error:
         log.info("no agent of cluster %s was heard: %r", fingerprint[:FINGERPRINT_DIGITS], error)
-    return tuple(ranked(found, interfaces()))
+    return tuple(rank(found, interfaces()))
 
 
 def service_info(me: Announcement, addresses: Sequence[str]) -> ServiceInfo:

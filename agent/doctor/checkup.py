@@ -55,14 +55,14 @@ def check_box(
     """All checks. `state` is the agent's folder, which need not exist, and `port` the port to which members connect.
     `threads` and `limit_bytes` are the settings of the agent that runs; None if there is none."""
     available, total = system.memory()
-    disk = system.known("how full its disk is", lambda: shutil.disk_usage(_existing(state)))
+    disk = system.read_or_none("how full its disk is", lambda: shutil.disk_usage(_find_existing(state)))
     cpuinfo = system.text_of(Path("/proc/cpuinfo"))
     found = [
         judge_network(interfaces()),
         judge_disk(disk.free, state)
         if disk
         else Check("disk", NOTE, "the system does not tell how full it is"),
-        judge_clock(time.time(), _clock_kept()),
+        judge_clock(time.time(), _is_clock_kept()),
         judge_memory(available, total, limit_bytes),
         judge_swap(*system.swap()),
         judge_threads(system.cores(), threads),
@@ -182,7 +182,7 @@ def check_firewall(port: int) -> Check:
     return Check("firewall", GOOD, "not looked at: that takes root, and `nft` or `iptables`")
 
 
-def _clock_kept() -> bool | None:
+def _is_clock_kept() -> bool | None:
     try:
         code = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.create_string_buffer(1024))
     except (OSError, AttributeError):
@@ -190,5 +190,5 @@ def _clock_kept() -> bool | None:
     return None if code < 0 else code != _TIME_ERROR
 
 
-def _existing(folder: Path) -> Path:
+def _find_existing(folder: Path) -> Path:
     return next(place for place in (folder, *folder.absolute().parents) if place.exists())

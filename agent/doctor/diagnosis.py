@@ -90,7 +90,7 @@ class ServedDeployment:
 def diagnose(box: Box, seat: MembershipEntry | None, me: OwnAgent, now: float) -> Verdict:
     """The diagnosis of a box; `seat` is None if membership does not know it."""
     if seat is not None and seat.status not in ("", DEAD, LEFT):
-        return _seated(seat)
+        return _judge_seated(seat)
     if box.fingerprint and box.fingerprint != me.fingerprint[:16]:
         return _foreign(box.fingerprint, me)
     if seat is not None and seat.status == LEFT and not _heard(box, now, 0.0, since=now - seat.for_s):
@@ -100,7 +100,7 @@ def diagnose(box: Box, seat: MembershipEntry | None, me: OwnAgent, now: float) -
     return _outside(box, me, now)
 
 
-def _seated(seat: MembershipEntry) -> Verdict:
+def _judge_seated(seat: MembershipEntry) -> Verdict:
     match seat.status:
         case control.ALIVE if not seat.measured:
             return Verdict(MEMBER, "it is being measured, and gets no work before that is done")
@@ -140,13 +140,13 @@ def _foreign(fingerprint: str, me: OwnAgent) -> Verdict:
 
 def _outside(box: Box, me: OwnAgent, now: float) -> Verdict:
     announced = _heard(box, now, RECENT_S)
-    tries = _recent(box.tries)
+    tries = _select_recent(box.tries)
     if not tries:
-        return _untried(box, me, now, announced)
+        return _judge_untried(box, me, now, announced)
     # Of several with the same fault, take the address that was tried first: it is the likeliest.
     worst = min(reversed(tries), key=lambda one: FAULT_ORDER.index(one.fault))
     if worst.fault is None:
-        return _came_and_went(box, now) if me.running else _ANSWERS
+        return _judge_departed(box, now) if me.running else _ANSWERS
     why, do = REMEDIES[worst.fault]
     fill = {
         "address": worst.address,
@@ -157,11 +157,11 @@ def _outside(box: Box, me: OwnAgent, now: float) -> Verdict:
         "there": box.version.partition("+")[0] or "another version",
     }
     if worst.fault in NO_CONNECTION:
-        return _unconnected(box, worst.fault, announced, fill, now)
+        return _judge_unconnected(box, worst.fault, announced, fill, now)
     return Verdict(OUT, why.format(**fill), do.format(**fill))
 
 
-def _untried(box: Box, me: OwnAgent, now: float, announced: float | None) -> Verdict:
+def _judge_untried(box: Box, me: OwnAgent, now: float, announced: float | None) -> Verdict:
     by_broker = [address.startswith("mqtt:") for address in box.addresses]
     if by_broker and not any(one is me.through_broker for one in by_broker):
         here, there = ("mqtt", "tcp") if me.through_broker else ("tcp", "mqtt")
@@ -172,7 +172,7 @@ def _untried(box: Box, me: OwnAgent, now: float, announced: float | None) -> Ver
     return Verdict(NEW, "it was heard of just now, and is being called")
 
 
-def _came_and_went(box: Box, now: float) -> Verdict:
+def _judge_departed(box: Box, now: float) -> Verdict:
     if box.ended is None or now - box.ended[1] < GRACE_S:
         return Verdict(NEW, "a link to it is being made")
     why, at = box.ended
@@ -183,7 +183,7 @@ def _came_and_went(box: Box, now: float) -> Verdict:
     )
 
 
-def _unconnected(
+def _judge_unconnected(
     box: Box, fault: Fault, announced: float | None, fill: Mapping[str, object], now: float
 ) -> Verdict:
     why, do = (text.format(**fill) for text in REMEDIES[fault])
@@ -198,7 +198,9 @@ def _unconnected(
     return Verdict(OUT, seen, do)
 
 
-def unused_in(name: str, seat: MembershipEntry, served: Iterable[ServedDeployment]) -> list[tuple[str, str]]:
+def find_unused(
+    name: str, seat: MembershipEntry, served: Iterable[ServedDeployment]
+) -> list[tuple[str, str]]:
     """The deployments whose plans do not use the member of that name, each with the reason."""
     found = []
     for one in served:
@@ -216,7 +218,7 @@ def unused_in(name: str, seat: MembershipEntry, served: Iterable[ServedDeploymen
     return found
 
 
-def shared_names(named: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+def find_shared_names(named: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
     """The nodes of each name that several nodes have, from (node, name) pairs.
 
     >>> shared_names([("1", "pi"), ("2", "nas"), ("3", "pi")])
@@ -232,7 +234,7 @@ def name_clash_notes(named: Iterable[tuple[str, str]]) -> list[str]:
     return [
         f"{len(nodes)} boxes are called {name!r}: they are told apart by their ids ({', '.join(nodes)}); "
         "`edgepart agent --name` gives one another name"
-        for name, nodes in shared_names(named).items()
+        for name, nodes in find_shared_names(named).items()
     ]
 
 
@@ -273,7 +275,7 @@ def _ways(box: Box, now: float) -> str:
     return ", ".join(f"{way} {describe_age(now - at)}" for at, way in newest)
 
 
-def _recent(tries: Sequence[Try]) -> list[Try]:
+def _select_recent(tries: Sequence[Try]) -> list[Try]:
     """The tries made about when the newest was made: an address that a box had yesterday says nothing about today."""
     newest = max((one.at for one in tries), default=0.0)
     return [one for one in tries if newest - one.at < RECENT_S]

@@ -27,8 +27,8 @@ from edgepart.agent.doctor.diagnosis import (
     Verdict,
     describe_age,
     diagnose,
+    find_unused,
     name_clash_notes,
-    unused_in,
 )
 from edgepart.agent.measure.starvation import describe_starvation
 from edgepart.agent.net.faults import Fault
@@ -105,7 +105,7 @@ class DoctorReport:
         seat = self._seat(box.node)
         verdict = diagnose(box, seat, self._me, now)
         member = next((m.name for m in self._core.membership.members() if m.node == box.node), "")
-        without = unused_in(member, seat, self._served()) if seat is not None and member else []
+        without = find_unused(member, seat, self._served_deployments()) if seat is not None and member else []
         return box_document(box, verdict, now) | {
             "name": member or name,
             "deployments": [{"deployment": one, "why": why} for one, why in without],
@@ -118,10 +118,10 @@ class DoctorReport:
         card = self._core.cards.get(node)
         room = None if card is None else parse_card(card.document).device.memory_bytes
         for_s = self._loop.time() - peer.since
-        starved = peer.starved_at(self._loop.time())
+        starved = peer.starvation_at(self._loop.time())
         return MembershipEntry(peer.standing, for_s, peer.hello.name, card is not None, room, starved)
 
-    def _served(self) -> Iterator[ServedDeployment]:
+    def _served_deployments(self) -> Iterator[ServedDeployment]:
         for entry in self._core.deployments.living():
             active = self._plans.active(entry.name)
             standing = self._core.standings.get(entry.name)
@@ -141,7 +141,7 @@ class DoctorReport:
             yield Check("load", NOTE, text, LESS_LOAD)
         yield from (Check("certificates", NOTE, text) for text in self._warnings())
         if not self._me.through_broker:
-            yield self._reached(boxes, now)
+            yield self._check_reached(boxes, now)
             yield self._multicast(now)
         if (up := self._lookout.at_broker) is not None:
             where = str(self._options.mqtt)
@@ -149,7 +149,7 @@ class DoctorReport:
             text = f"connected to {where}" if up else f"not connected to {where}"
             yield Check("broker", GOOD if up else BAD, text, do)
 
-    def _reached(self, boxes: tuple[Box, ...], now: float) -> Check:
+    def _check_reached(self, boxes: tuple[Box, ...], now: float) -> Check:
         port = self._me.port
         members = [box for box in boxes if box.called is not None]
         blocked = [

@@ -73,7 +73,7 @@ async def survey(state: Path, listen_s: float = LISTEN_S) -> dict[str, Any]:
             for box in found
         ],
         "knocks": [],
-        "checks": [asdict(check) for check in (*_own(trouble, heard), *checks)],
+        "checks": [asdict(check) for check in (*_own_checks(trouble, heard), *checks)],
         "notes": name_clash_notes(said),
     }
 
@@ -85,7 +85,7 @@ def _identity(state: Path) -> tuple[Identity | None, str]:
         return None, str(error)
 
 
-def _own(trouble: str, heard: str | None) -> Iterable[Check]:
+def _own_checks(trouble: str, heard: str | None) -> Iterable[Check]:
     yield Check(
         "agent", BAD, "none runs with this state", "`edgepart agent`, or `systemctl start edgepart-agent`"
     )

@@ -23,7 +23,7 @@ from edgepart.agent.execution.schedule import DeviceSchedule, Progress, ReadySte
 from edgepart.agent.trace.recorder import Recorder
 from edgepart.agent.trace.spans import COMPUTE, COMPUTING, COPY, SEND, WAIT, Subject
 from edgepart.agent.wire.inference import Cancel, Epoch, Failed, Tensors
-from edgepart.agent.wire.reduced_precision import RoundingTally, restored, round_all
+from edgepart.agent.wire.reduced_precision import RoundingTally, restore_array, round_all
 from edgepart.agent.wire.tensors import Value, value_bytes
 from edgepart.planner.errors import ClusterError, EdgepartError, FrameError, InternalError, WorkerDied
 from edgepart.planner.plans.plan import GATEWAY, Run, Transfer
@@ -263,7 +263,7 @@ class Executor:
 
         Never raises for what a peer sent: a request whose pieces do not fit goes back to its gateway as Failed."""
         for value in values:
-            restored(
+            restore_array(
                 value
             )  # Before the lock is taken: neither other threads nor the compute thread wait for it.
         with self._lock:

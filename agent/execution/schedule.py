@@ -16,7 +16,7 @@ import numpy as np
 
 from edgepart.agent.execution.copies import CopyPlan, Scratch, plan_copy
 from edgepart.agent.execution.nchwc_array import PLAIN, KeptBlocked
-from edgepart.agent.wire.reduced_precision import Rounded, restored
+from edgepart.agent.wire.reduced_precision import Rounded, restore_array
 from edgepart.agent.wire.tensors import Value, value_bytes
 from edgepart.planner.errors import FrameError, InternalError
 from edgepart.planner.plans.plan import Piece, Program, Receive, Run, Send, Transfer
@@ -195,7 +195,7 @@ class Progress:
             return False
         self._arrived.add(transfer)
         for slot, _, value in zip(self.schedule.received[transfer], pieces, values, strict=True):
-            self._keep(slot, restored(value))
+            self._keep(slot, restore_array(value))
         return True
 
     def next_work(self) -> ReadyStep | None:
@@ -208,7 +208,7 @@ class Progress:
                 self._working = True
                 recipes = self.schedule.recipes[self._next]
                 held = {s: self._held[s] for one in recipes for s in one.slots}
-                return ReadyStep(step, recipes, held, self._passing(step))
+                return ReadyStep(step, recipes, held, self._is_passing(step))
             if step.transfer not in self._arrived:
                 return None
             self._advance()
@@ -229,7 +229,7 @@ class Progress:
         self._working = False
         self._advance()
 
-    def _passing(self, step: Run | Send) -> bool:
+    def _is_passing(self, step: Run | Send) -> bool:
         """Whether the step's inputs can be overwritten after it. They cannot if an output may be no array: a sequence
         or an optional may refer to the values that it was made from."""
         if not isinstance(step, Run):
@@ -258,7 +258,7 @@ def check_pieces(
     for n, (piece, value) in enumerate(zip(transfer.pieces, values, strict=True)):
         if isinstance(value, Rounded) and transfer.dtypes[n : n + 1] != (value.kind,):
             raise FrameError(f"transfer {number} brought {piece.tensor} as {value.kind}, not as planned")
-        if fault := _misfit(piece, restored(value), dtypes):
+        if fault := _misfit(piece, restore_array(value), dtypes):
             raise FrameError(f"transfer {number} brought {fault}")
     return transfer.pieces
 

@@ -124,7 +124,7 @@ class LoadedModel:
             if isinstance(value, np.ndarray) and is_native(value.dtype):
                 binding.bind_cpu_input(name, value)
             elif isinstance(value, np.ndarray) and is_sub_byte(value.dtype):
-                memory.append(packed := _packed(value))
+                memory.append(packed := _pack(value))
                 kind = onnx_number(value.dtype)
                 binding.bind_input(name, "cpu", 0, kind, value.shape, packed.ctypes.data)
             else:
@@ -351,14 +351,14 @@ class Sessions:
     def _hold(self, segment: Segment, ports: frozenset[str]) -> LoadedSegment:
         loaded = self._loaded.get((segment.digest, ports))
         if loaded is None:
-            loaded = self._compiled(segment, ports) or self._as_planned(segment)
+            loaded = self._compile(segment, ports) or self._load_as_planned(segment)
             give_back()  # Making a session takes twice its weights for a moment; the next session needs that memory.
             loaded.ports = ports
             self._loaded[segment.digest, ports] = loaded
         loaded.programs += 1
         return loaded
 
-    def _compiled(self, segment: Segment, ports: frozenset[str]) -> LoadedSegment | None:
+    def _compile(self, segment: Segment, ports: frozenset[str]) -> LoadedSegment | None:
         """The compiled segment; None if there is no compiler, the segment is the whole model, or it has no compiled form.
         Raises Uncompiled in the last case if `ports` are to be blocked, because an uncompiled session has no blocked
         ports."""
@@ -375,7 +375,7 @@ class Sessions:
             log.warning("%s; it is loaded as it is in the plan", error)
             return None
 
-    def _as_planned(self, segment: Segment) -> LoadedSegment:
+    def _load_as_planned(self, segment: Segment) -> LoadedSegment:
         values = self._hold_weights(segment)
         try:
             loaded = load_segment(segment, values, self._threads, self._level)
@@ -611,6 +611,6 @@ def _as_array(value: Any, dtype: np.dtype[Any] | None) -> Value:
     return np.frombuffer(bytearray(raw), dtype).reshape(value.shape())
 
 
-def _packed(array: Array) -> Array:
+def _pack(array: Array) -> Array:
     """The bytes of an array whose elements are smaller than a byte, packed as ONNX does."""
     return np.frombuffer(numpy_helper.from_array(array).raw_data, np.uint8)

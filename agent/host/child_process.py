@@ -14,7 +14,9 @@ from threading import Thread
 from typing import Any
 
 
-def started(work: Callable[..., None], *args: object, name: str) -> tuple[BaseProcess, Connection[Any, Any]]:
+def start_child(
+    work: Callable[..., None], *args: object, name: str
+) -> tuple[BaseProcess, Connection[Any, Any]]:
     """Start a process that runs `work(its end of the pipe, *args)`; returns it and our end. OSError if that fails.
 
     The process is a fresh interpreter: the agent has threads, and a fork of a process with threads may hang.

@@ -28,7 +28,7 @@ sent there."""
 _told: set[str] = set()
 
 
-def known(what: str, read: Callable[[], T]) -> T | None:
+def read_or_none(what: str, read: Callable[[], T]) -> T | None:
     """The result of `read`; None if it cannot be read, which is logged once for each `what`."""
     try:
         return read()
@@ -58,24 +58,24 @@ def have_temporary_folder(own: Path) -> None:
 
 def cores() -> int:
     """How many cores this process may run on."""
-    allowed = known("which cores may be used", lambda: len(os.sched_getaffinity(0)))
+    allowed = read_or_none("which cores may be used", lambda: len(os.sched_getaffinity(0)))
     return allowed or os.cpu_count() or 1
 
 
 def memory() -> tuple[int, int]:
     """The available and the total bytes of the machine's memory; 0 if unknown."""
-    found = known("its memory", psutil.virtual_memory)
+    found = read_or_none("its memory", psutil.virtual_memory)
     if found is not None:
         return int(found.available), int(found.total)
     page_bytes = os.sysconf("SC_PAGE_SIZE")
-    free = known("its free memory", lambda: os.sysconf("SC_AVPHYS_PAGES"))
-    total = known("its whole memory", lambda: os.sysconf("SC_PHYS_PAGES"))
+    free = read_or_none("its free memory", lambda: os.sysconf("SC_AVPHYS_PAGES"))
+    total = read_or_none("its whole memory", lambda: os.sysconf("SC_PHYS_PAGES"))
     return page_bytes * max(free or 0, 0), page_bytes * max(total or 0, 0)
 
 
 def swap() -> tuple[int, int]:
     """The used and the total bytes of swap; 0 if unknown."""
-    found = known("its swap", psutil.swap_memory)
+    found = read_or_none("its swap", psutil.swap_memory)
     return (int(found.used), int(found.total)) if found is not None else (0, 0)
 
 
@@ -98,12 +98,12 @@ def own_bytes(process: int) -> int:
 
 def interface_states() -> dict[str, Any]:
     """psutil's statistics of the network interfaces, by name; {} if unknown."""
-    return known("which of its interfaces are up", psutil.net_if_stats) or {}
+    return read_or_none("which of its interfaces are up", psutil.net_if_stats) or {}
 
 
 def interface_addresses() -> dict[str, list[Any]]:
     """psutil's addresses of the network interfaces, by name; {} if unknown."""
-    return known("its addresses", psutil.net_if_addrs) or {}
+    return read_or_none("its addresses", psutil.net_if_addrs) or {}
 
 
 def outgoing_addresses() -> list[str]:

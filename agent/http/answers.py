@@ -87,7 +87,7 @@ def tensor_response(
     if buffers:
         head = pad_head(head)
         headers["Inference-Header-Content-Length"] = str(len(head))
-    coding = wanted_coding(accepted)
+    coding = choose_coding(accepted)
     if not coding or len(head) + sum(map(len, buffers)) < COMPRESS_FROM_BYTES:
         return web.Response(body=deliveries.answer((head, *buffers), kind), headers=headers)
     body = b"".join((head, *buffers))
@@ -96,7 +96,7 @@ def tensor_response(
     return web.Response(body=deliveries.answer((body,), kind), headers=headers)
 
 
-def wanted_coding(accepted: str) -> str:
+def choose_coding(accepted: str) -> str:
     """The coding with which the answer is compressed, from an Accept-Encoding; "" for none. Tensors rarely shrink, so only
     a client that names a single coding (as tritonclient does when told to) gets it."""
     coding = accepted.strip().lower()

@@ -110,7 +110,7 @@ class Bodies:
                 raise RequestError(message) from None
             self._places.take(client)
             try:
-                yield place.filled()
+                yield place.content()
             finally:
                 self._places.leave(client, now())
         finally:
@@ -195,5 +195,5 @@ class _BodyPlace:
             self._fixed[self.nbytes : self.nbytes + len(data)] = data
         self.nbytes += len(data)
 
-    def filled(self) -> bytearray | memoryview:
+    def content(self) -> bytearray | memoryview:
         return self._growing if self._fixed is None else self._fixed[: self.nbytes]

@@ -67,7 +67,7 @@ class ManagementRoutes:
             web.get("/api/models/{name}/plan", self.plan),
             web.post("/api/models/{name}/trace", self.trace),
             web.delete("/api/models/{name}/trace", self.traced),
-            web.post("/api/deployments/{name}", self.deploy, expect_handler=self._expected),
+            web.post("/api/deployments/{name}", self.deploy, expect_handler=self._answer_expect),
             web.delete("/api/deployments/{name}", self.undeploy),
         ]
 
@@ -201,7 +201,7 @@ class ManagementRoutes:
             log.info("the client of a deployment went away; the deployment goes on")
         return response
 
-    async def _expected(self, request: web.Request) -> web.StreamResponse | None:
+    async def _answer_expect(self, request: web.Request) -> web.StreamResponse | None:
         """Answer a client that asks with `Expect: 100-continue` whether it may send its body."""
         try:
             if request.headers.get(hdrs.EXPECT, "").lower() != "100-continue":

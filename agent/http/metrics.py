@@ -66,7 +66,7 @@ class _Present(Collector):
         status = self.node.status()
         yield from self._agent(status)
         yield from _disk(status.get("disk") or {})
-        yield _counted(
+        yield _add_samples(
             CounterMetricFamily(
                 "edgepart_workers_ended",
                 "Processes that computed here and ended unexpectedly",
@@ -74,7 +74,7 @@ class _Present(Collector):
             ),
             status.get("workers_ended"),
         )
-        yield _counted(
+        yield _add_samples(
             GaugeMetricFamily(
                 "edgepart_plans_refused",
                 "Plans that were tried and refused, because their answers differ from the model's; reported by the leader",
@@ -133,7 +133,7 @@ def _disk(disk: Mapping[str, Any]) -> Iterator[Metric]:
 CountedFamily = TypeVar("CountedFamily", CounterMetricFamily, GaugeMetricFamily)
 
 
-def _counted(family: CountedFamily, counts: Mapping[str, int] | None) -> CountedFamily:
+def _add_samples(family: CountedFamily, counts: Mapping[str, int] | None) -> CountedFamily:
     """The family with a sample for each model."""
     for model, count in sorted((counts or {}).items()):
         family.add_metric([model], float(count))

@@ -26,20 +26,20 @@ def array_from_json(data: Any, datatype: str, shape: tuple[int, ...], where: str
     if len(flat) != size:
         _refuse(where, f"shape {list(shape)} has {size} elements, `data` has {len(flat)}")
     if datatype == "BYTES":
-        texts = _checked(flat, {str}, datatype, where, np.object_).reshape(shape)
+        texts = _check_elements(flat, {str}, datatype, where, np.object_).reshape(shape)
         if not all(text.isascii() or _is_unicode(text) for text in flat):
             _refuse(where, "`data` holds half a surrogate pair, which is no text")
         return texts
     if datatype == "BOOL":
-        return _checked(flat, {bool}, datatype, where, np.bool_).reshape(shape)
+        return _check_elements(flat, {bool}, datatype, where, np.bool_).reshape(shape)
     dtype = NUMPY[datatype]
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
         if flat and set(map(type, flat)) == {int} and not limits.min <= min(flat) <= max(flat) <= limits.max:
             _refuse(where, f"a number is outside {datatype}'s {limits.min} to {limits.max}")
-        return _checked(flat, {int}, datatype, where, dtype).reshape(shape)
+        return _check_elements(flat, {int}, datatype, where, dtype).reshape(shape)
     try:
-        wide = _checked(flat, {int, float}, datatype, where, np.float64)
+        wide = _check_elements(flat, {int, float}, datatype, where, np.float64)
     except OverflowError:
         _refuse(where, f"a number is too large for {datatype}")
     with np.errstate(over="ignore"):
@@ -49,7 +49,7 @@ def array_from_json(data: Any, datatype: str, shape: tuple[int, ...], where: str
     return array.reshape(shape)
 
 
-def _checked(flat: list[Any], types: set[type], datatype: str, where: str, dtype: Any) -> Array:
+def _check_elements(flat: list[Any], types: set[type], datatype: str, where: str, dtype: Any) -> Array:
     """An array of `flat`, each of whose elements must be of exactly one of `types` (JSON's true is no number)."""
     if strange := set(map(type, flat)) - types:
         found = ", ".join(sorted(kind.__name__ for kind in strange))
@@ -117,7 +117,7 @@ def _strings(data: memoryview, count: int, where: str) -> Array:
         offset += length
     if offset != len(data):
         _refuse(where, f"{len(data) - offset} bytes follow the last BYTES element")
-    return _checked(found, {str}, "BYTES", where, np.object_)
+    return _check_elements(found, {str}, "BYTES", where, np.object_)
 
 
 def binary_of(array: Array, datatype: str) -> bytes | memoryview:

@@ -82,7 +82,7 @@ class HttpServer:
         app = web.Application(middlewares=[silence.middleware, _errors])
         routes = self.routes()
         for route in routes:
-            route.kwargs.setdefault("expect_handler", _expected)
+            route.kwargs.setdefault("expect_handler", _answer_expect)
         app.add_routes(routes)
         app.on_response_prepare.append(_guard)
         self._runner = web.AppRunner(
@@ -191,7 +191,7 @@ async def _guard(request: web.Request, response: web.StreamResponse) -> None:
     response.headers["Content-Security-Policy"] = f"{policy}; {own}" if policy else own
 
 
-async def _expected(request: web.Request) -> web.StreamResponse | None:
+async def _answer_expect(request: web.Request) -> web.StreamResponse | None:
     """Let a client that asks with `Expect: 100-continue` send its body; the handler then decides about the request."""
     if request.headers.get(hdrs.EXPECT, "").lower() != "100-continue":
         return error_response(web.HTTPExpectationFailed(text="Expect: only 100-continue is known"))

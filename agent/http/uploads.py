@@ -47,7 +47,7 @@ async def receive_upload(
     total = 0
     try:
         reader = await request.multipart()
-        while (part := await _timed(reader.next(), limits)) is not None:
+        while (part := await _limit_time(reader.next(), limits)) is not None:
             if isinstance(part, MultipartReader):
                 raise RequestError("the form holds a multipart part; send files and options only")
             if part.name == "options":
@@ -109,7 +109,7 @@ async def _store(
     except OSError as error:
         raise RequestError(f"file {place.name!r}: {error.strerror}; send each file once") from error
     with file:
-        while chunk := await _timed(part.read_chunk(CHUNK_BYTES), limits):
+        while chunk := await _limit_time(part.read_chunk(CHUNK_BYTES), limits):
             total += len(chunk)
             if total > limits.upload_bytes:
                 raise TooLarge(f"the files are over the limit of {limits.upload_bytes} bytes")
@@ -122,14 +122,14 @@ async def _store(
 
 async def _text(part: BodyPartReader, limits: BodyLimits) -> str:
     found = bytearray()
-    while chunk := await _timed(part.read_chunk(), limits):
+    while chunk := await _limit_time(part.read_chunk(), limits):
         found += chunk
         if len(found) > OPTIONS_BYTES:
             raise TooLarge(f"`options` is over {OPTIONS_BYTES} bytes")
     return found.decode()
 
 
-async def _timed(reading: Any, limits: BodyLimits) -> Any:
+async def _limit_time(reading: Any, limits: BodyLimits) -> Any:
     try:
         return await asyncio.wait_for(reading, limits.stall_s)
     except TimeoutError:

@@ -11,7 +11,7 @@ from aiohttp import web
 from edgepart.agent.api.protocol import InferResult, ModelCard, Node
 from edgepart.agent.http import oip
 from edgepart.agent.http.admission import LaneTurns
-from edgepart.agent.http.answers import document_response, tensor_response, wanted_coding
+from edgepart.agent.http.answers import choose_coding, document_response, tensor_response
 from edgepart.agent.http.bodies import Bodies, client_of
 from edgepart.agent.http.deliveries import Deliveries
 from edgepart.agent.http.metrics import Metrics
@@ -101,8 +101,8 @@ class InferenceRoutes:
                 "platform": "onnxruntime_onnx",
                 "backend": "onnxruntime",
                 "max_batch_size": 0,
-                "input": [_configured(value) for value in card.inputs],
-                "output": [_configured(value) for value in card.outputs],
+                "input": [_read_configuration(value) for value in card.inputs],
+                "output": [_read_configuration(value) for value in card.outputs],
             }
         )
 
@@ -151,7 +151,7 @@ class InferenceRoutes:
         result = await self._in_turn(request, card.name, asked, wanted, deadline_s)
         answered_s = now()
         accepted = request.headers.get("Accept-Encoding", "")
-        if oip.is_quick_answer(asked, result.outputs) and not wanted_coding(accepted):
+        if oip.is_quick_answer(asked, result.outputs) and not choose_coding(accepted):
             response = self._answer(card.name, asked, result, accepted)
         else:
             response = await asyncio.to_thread(self._answer, card.name, asked, result, accepted)
@@ -236,7 +236,7 @@ def _header_length(request: web.Request) -> int | None:
     return int(text)
 
 
-def _configured(value: ValueInfo) -> dict[str, Any]:
+def _read_configuration(value: ValueInfo) -> dict[str, Any]:
     datatype = datatype_of_element(value.dtype)
     name = "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
     return {"name": value.name, "data_type": name, "dims": [-1] if value.shape is None else list(value.shape)}

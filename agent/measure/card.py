@@ -124,7 +124,7 @@ class CardMeasurement:
                 await self._measure_together()
                 give_back()
                 self._tell()
-            wait = RETRY_S if self._missing() or self._hasty or self._is_to_crowd() else None
+            wait = RETRY_S if self._unmeasured_members() or self._hasty or self._is_to_crowd() else None
             await self._change(wait)
 
     async def _change(self, timeout_s: float | None) -> bool:
@@ -135,13 +135,13 @@ class CardMeasurement:
         except TimeoutError:
             return False
 
-    def _missing(self) -> set[str]:
+    def _unmeasured_members(self) -> set[str]:
         """Members whose link with this device was measured by neither end."""
         unknown = self._present - self._measured.links.keys()
         known = {node for node in unknown if self._node in getattr(self._theirs(node), "links", ())}
         return unknown - known
 
-    def _disturbed(self, node: str) -> bool:
+    def _is_disturbed(self, node: str) -> bool:
         """Whether measurements between that member and this device do not count now."""
         return not {node, self._node}.isdisjoint(self._starved())
 
@@ -159,8 +159,8 @@ class CardMeasurement:
         links = {node: link for node, link in self._measured.links.items() if node in self._present}
         self._measured = replace(self._measured, links=links)
         self._hasty &= links.keys()
-        again = {node for node in self._hasty if not self._disturbed(node)}
-        for node in sorted(self._missing() | again):
+        again = {node for node in self._hasty if not self._is_disturbed(node)}
+        for node in sorted(self._unmeasured_members() | again):
             if not newcomer and node > self._node and node not in again:
                 continue
             try:
@@ -170,7 +170,7 @@ class CardMeasurement:
                 continue
             log.info("link to %s: %s", node, link)
             self._hasty.discard(node)
-            if self._disturbed(node):
+            if self._is_disturbed(node):
                 self._hasty.add(node)
             self._measured = replace(self._measured, links={**self._measured.links, node: link})
 

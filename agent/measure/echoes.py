@@ -85,11 +85,11 @@ class Echoes:
                     self._awaited.pop(ticket, None)
 
     def _wait(self, node: str, tickets: set[int], timeout_s: float) -> None:
-        def settled() -> bool:
+        def is_settled() -> bool:
             return self._stopped or not tickets.isdisjoint(self._lost) or tickets.isdisjoint(self._awaited)
 
         with self._changed:
-            if not self._changed.wait_for(settled, timeout_s):
+            if not self._changed.wait_for(is_settled, timeout_s):
                 raise Unavailable(f"{node} did not send an echo back within {timeout_s:.0f} s")
             if self._stopped:
                 raise Unavailable("this agent stops")

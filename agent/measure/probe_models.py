@@ -99,7 +99,7 @@ def _weights(rows: int, columns: int) -> Trial:
     )
 
 
-def _moving(
+def _movement_trial(
     op_type: str, x: tuple[int, ...], written: int, weights: Mapping[str, Array] | None = None, **how: Any
 ) -> Trial:
     """An operator that reads `x` and constants and writes `written` elements."""
@@ -110,7 +110,7 @@ def _moving(
 
 
 def _plain(op_type: str, elements: int, **how: Any) -> Trial:
-    return _moving(op_type, (elements // 256, 256), elements, **how)
+    return _movement_trial(op_type, (elements // 256, 256), elements, **how)
 
 
 def _int8_product(rows: int, inner: int, columns: int) -> Trial:
@@ -134,13 +134,13 @@ def _int8_conv(channels: int, side: int, kernel: int) -> Trial:
     return Trial((node,), shape, constants, flops, dtype=TensorProto.UINT8, written=TensorProto.UINT8)
 
 
-def _rounding(elements: int) -> Trial:
+def _rounding_trial(elements: int) -> Trial:
     scale: dict[str, Array] = {"s": np.array(0.02, np.float32), "z": np.array(0, np.uint8)}
     node = helper.make_node("QuantizeLinear", ["x", "s", "z"], ["y"])
     return Trial((node,), (elements,), scale, 0.0, 5.0 * elements + 5, written=TensorProto.UINT8)
 
 
-def _picking(rows: int, width: int) -> Trial:
+def _gather_trial(rows: int, width: int) -> Trial:
     """Pick rows of a table, as an embedding does."""
     node = helper.make_node("Gather", ["w", "x"], ["y"])
     nbytes = 8.0 * rows * width + 8.0 * rows
@@ -202,15 +202,15 @@ MOVES: Mapping[str, Trial] = {
         "LayerNormalization", _MIDDLE, weights={"s": np.ones(256, np.float32), "b": np.ones(256, np.float32)}
     ),
     "skip_norm": _skip_norm(64, 256),
-    "reduce": _moving("ReduceMean", (512, 256), 512, axes=[1]),
-    "lrn": _moving("LRN", (1, 32, 12, 12), 32 * 144, size=5),
-    "pool": _moving(
+    "reduce": _movement_trial("ReduceMean", (512, 256), 512, axes=[1]),
+    "lrn": _movement_trial("LRN", (1, 32, 12, 12), 32 * 144, size=5),
+    "pool": _movement_trial(
         "MaxPool", (1, 32, 56, 56), 32 * 28 * 28, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4
     ),
-    "transpose": _moving("Transpose", (128, 16, 64), _MIDDLE, perm=[1, 0, 2]),
-    "move": _moving("Concat", (64, 1024), _MIDDLE, {"w": _weight(64, 1024)}, axis=1),
-    "pick": _picking(256, 256),
-    "round": _rounding(_MIDDLE),
+    "transpose": _movement_trial("Transpose", (128, 16, 64), _MIDDLE, perm=[1, 0, 2]),
+    "move": _movement_trial("Concat", (64, 1024), _MIDDLE, {"w": _weight(64, 1024)}, axis=1),
+    "pick": _gather_trial(256, 256),
+    "round": _rounding_trial(_MIDDLE),
     "weights/1048576": _weights(512, 512),
 }
 """The trials that measure bytes/s, with `large_moves` if there is enough memory."""

@@ -140,7 +140,7 @@ class SegmentTimer:
             for event in self._settled(programs(), segments(), spoilt=spoilt):
                 self._post(event)
             nodes = {*starved(), self._node} if spoilt else {*starved()}
-            for event in self._latencies(self._undisturbed(alone(), nodes)):
+            for event in self._latencies(self._undisturbed_latencies(alone(), nodes)):
                 self._post(event)
 
     def _settled(self, programs: Programs, segments: Segments, *, spoilt: bool) -> list[Event]:
@@ -152,7 +152,7 @@ class SegmentTimer:
             return []
         return [] if before is None else list(self._look(*before))
 
-    def _undisturbed(
+    def _undisturbed_latencies(
         self, alone: Mapping[tuple[str, Epoch], LoneRequests], starved: Collection[str]
     ) -> Mapping[tuple[str, Epoch], tuple[float, ...]]:
         """The latencies up to the last look of plans of which no device was starved."""
@@ -204,7 +204,7 @@ class SegmentTimer:
                 yield LatencyMeasured(*key, now, len(seconds))
 
     def _kind(self, factor: float) -> str:
-        return self._device.drifted(factor).pace
+        return self._device.with_drift(factor).pace
 
     def _profiles(self, took: Mapping[str, float], factor: float) -> tuple[Profile, ...]:
         kind, threads = self._kind(factor), self._device.threads

@@ -15,7 +15,7 @@ from edgepart.agent.mqtt.presence import Presence, Present, will
 from edgepart.agent.mqtt.session import Session
 from edgepart.agent.mqtt.tunnel_sockets import Tunnels
 from edgepart.agent.net import stream
-from edgepart.agent.net.addresses import ranked
+from edgepart.agent.net.addresses import rank
 from edgepart.agent.net.interfaces import interfaces
 from edgepart.agent.net.sightings import FINGERPRINT_DIGITS, AgentHint
 from edgepart.agent.net.stream import Stream
@@ -95,7 +95,7 @@ class Visit:
             if self._changed.wait_for(lambda: bool(self._seen), timeout_s):
                 # All that are there tell so at once; the first may be one that a broker has not forgotten yet.
                 self._changed.wait_for(lambda: False, MORE_S)
-            return tuple(ranked(self._seen, interfaces()))
+            return tuple(rank(self._seen, interfaces()))
 
     def dial(
         self, address: Address, context: ssl.SSLContext, *, timeout_s: float, dead_after_s: float = 5.0

@@ -45,7 +45,7 @@ class Interface:
         return ip in ip_network((self.ip, self.prefix_bits), strict=False)
 
 
-def told(interfaces: Iterable[Interface], host: str) -> tuple[str, ...]:
+def announced_addresses(interfaces: Iterable[Interface], host: str) -> tuple[str, ...]:
     """What others are told of an agent that listens on `host`, without scopes: they are each machine's own. Real networks
     come before those of containers, IPv4 first, link-local last. Loopback only where there is no other (agents on one
     machine without a network).
@@ -62,7 +62,7 @@ def _kind(ip: IPv4Address | IPv6Address) -> int:
     return 2 if ip.is_link_local else 0 if ip.version == 4 else 1
 
 
-def ranked(addresses: Iterable[Address], interfaces: Sequence[Interface]) -> list[Address]:
+def rank(addresses: Iterable[Address], interfaces: Sequence[Interface]) -> list[Address]:
     """In which order to try another machine's addresses; those of one rank stay in their order.
 
     A network that this machine is on comes first, what needs a way there next, then link-local ones; those of container
@@ -70,11 +70,11 @@ def ranked(addresses: Iterable[Address], interfaces: Sequence[Interface]) -> lis
     without an interface that is here is tried on each.
     """
     living = [one for one in interfaces if one.up]
-    scoped = [each for address in addresses for each in _scoped(address, living)]
+    scoped = [each for address in addresses for each in _add_scopes(address, living)]
     return sorted(dict.fromkeys(scoped), key=lambda address: _rank(address[0], living))
 
 
-def _scoped(address: Address, interfaces: Sequence[Interface]) -> Iterator[Address]:
+def _add_scopes(address: Address, interfaces: Sequence[Interface]) -> Iterator[Address]:
     host, _, scope = address[0].partition("%")
     ip = _ip(host)
     if ip is None or ip.version == 4 or not ip.is_link_local:

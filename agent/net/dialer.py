@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 from edgepart.agent.net import dialer
-from edgepart.agent.net.addresses import Interface, ranked
+from edgepart.agent.net.addresses import Interface, rank
 from edgepart.agent.net.faults import Fault, Mistrusted, Unreached, blame, fault_of
 from edgepart.agent.net.sightings import Witness
 from edgepart.agent.net.stream import Stream, shake_hands, tune
@@ -54,13 +54,13 @@ def race(
                     yield address, error
                     begin_at = time.monotonic()
                 continue
-            for connection, address, reason in _settled(going, begin_at if waiting else None):
+            for connection, address, reason in _wait_settled(going, begin_at if waiting else None):
                 if reason is not None:
                     connection.close()
-                    yield address, _unreached(address, reason)
+                    yield address, _describe_unreached(address, reason)
                     begin_at = time.monotonic()
                 else:
-                    yield address, _shaken(connection, context, address, timeout_s, dead_after_s)
+                    yield address, _shake_hands(connection, context, address, timeout_s, dead_after_s)
     finally:
         for key in list(going.get_map().values()):
             key.data[2].close()
@@ -79,21 +79,21 @@ def _begin(address: Address, going: selectors.BaseSelector, timeout_s: float) ->
     try:
         found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:  # UnicodeError: a host name that cannot be one
-        return _unreached(address, error)
+        return _describe_unreached(address, error)
     begun, last = 0, _error(errno.EADDRNOTAVAIL)
     for family, kind, protocol, _, where in found[:MOST_OF_A_NAME]:
         try:
-            connection = _connecting(socket.socket(family, kind, protocol), where)
+            connection = _start_connecting(socket.socket(family, kind, protocol), where)
         except OSError as error:
             last = error
             continue
         data = (address, time.monotonic() + timeout_s, connection)
         going.register(connection, selectors.EVENT_WRITE, data)
         begun += 1
-    return None if begun else _unreached(address, last)
+    return None if begun else _describe_unreached(address, last)
 
 
-def _connecting(connection: socket.socket, where: Any) -> socket.socket:
+def _start_connecting(connection: socket.socket, where: Any) -> socket.socket:
     """Closed, and OSError, where that cannot be."""
     try:
         connection.setblocking(False)
@@ -110,7 +110,7 @@ def _error(code: int) -> Exception:
     return OSError(code, os.strerror(code))
 
 
-def _settled(
+def _wait_settled(
     going: selectors.BaseSelector, begin_at: float | None
 ) -> list[tuple[socket.socket, Address, Exception | None]]:
     """Connections that are there, or are not to be, no later than `begin_at`; they are no longer watched."""
@@ -129,7 +129,7 @@ def _settled(
     return settled
 
 
-def _shaken(
+def _shake_hands(
     connection: socket.socket,
     context: ssl.SSLContext,
     address: Address,
@@ -142,12 +142,12 @@ def _shaken(
         return shake_hands(connection, context, format_address(address), time.monotonic() + timeout_s)
     except OSError as error:  # it ended already
         connection.close()
-        return _unreached(address, error)
+        return _describe_unreached(address, error)
     except Unavailable as error:
         return error
 
 
-def _unreached(address: Address, error: Exception) -> Unreached:
+def _describe_unreached(address: Address, error: Exception) -> Unreached:
     fault, text = blame(error)
     return Unreached(fault, f"{format_address(address)}: {text}")
 
@@ -180,7 +180,7 @@ class Reaching:
                 continue
             try:
                 where = format_address(address)
-                yield address, (dialer.called(self._identity, found.connection, expected, where), found)
+                yield address, (dialer.identify(self._identity, found.connection, expected, where), found)
             except NotAuthorised as error:
                 found.close()
                 yield address, error
@@ -199,7 +199,7 @@ class Reaching:
 
     def _race(self, addresses: Sequence[Address]) -> Iterator[Connected]:
         if self._another_way is None:
-            order = ranked(addresses, self._interfaces())
+            order = rank(addresses, self._interfaces())
             yield from race(order, self._context, timeout_s=self._timeout_s, dead_after_s=self._dead_after_s)
             return
         for address in addresses:
@@ -237,7 +237,7 @@ class Tries:
         return Unavailable(told or f"no address is known for {self._expected}")
 
 
-def called(me: Identity, connection: ssl.SSLSocket, expected: str | None, where: str) -> str:
+def identify(me: Identity, connection: ssl.SSLSocket, expected: str | None, where: str) -> str:
     """The node id of who answered at `where`. Mistrusted where it is not `expected` (None: any member), or revoked."""
     node_id = peer_id(connection)
     if node_id is None:

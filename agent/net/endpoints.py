@@ -31,7 +31,7 @@ def own_addresses(bound: Address) -> tuple[str, ...]:
     return tuple(format_address((host, bound[1])) for host in hosts)
 
 
-def parsed(texts: Iterable[str]) -> list[Address]:
+def parse_addresses(texts: Iterable[str]) -> list[Address]:
     return [parse_address(text) for text in texts]
 
 

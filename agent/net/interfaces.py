@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ipaddress import ip_address
 
 from edgepart.agent.host import system
-from edgepart.agent.net.addresses import Interface, told
+from edgepart.agent.net.addresses import Interface, announced_addresses
 
 WATCH_S = 2.0
 """Between two looks at the machine's addresses. More spares a small box some work; less tells others of a new address
@@ -34,7 +34,7 @@ def interfaces() -> tuple[Interface, ...]:
 
 def local_addresses(host: str) -> tuple[str, ...]:
     """What to tell others of who listens on `host`, the best first (addresses.told)."""
-    return told(interfaces(), host)
+    return announced_addresses(interfaces(), host)
 
 
 async def watch(current: Callable[[], object], changed: Callable[[], None]) -> None:

@@ -72,7 +72,7 @@ class PeerLink:
     def complete(self) -> bool:
         return self.over is None and len(self.out) == len(self.into) == len(CHANNELS)
 
-    def replaced_by(self, boot: str, attempt: int) -> bool:
+    def is_replaced_by(self, boot: str, attempt: int) -> bool:
         """Whether a connection in, of that boot and attempt, is of a newer link than this."""
         return boot != self.boot or (self.attempt_in >= 0 and attempt > self.attempt_in)
 

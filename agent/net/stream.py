@@ -58,7 +58,7 @@ class Stream:
                 self._arm(deadline)
                 count = self.connection.recv_into(target[filled:])
             except (OSError, ValueError) as error:
-                raise _lost(error) from error
+                raise _describe_loss(error) from error
             if not count:
                 raise Unavailable("connection closed by the other side")
             filled += count
@@ -87,7 +87,7 @@ class Stream:
             self._arm(deadline)
             self.connection.sendall(buffer)
         except (OSError, ValueError) as error:
-            raise _lost(error) from error
+            raise _describe_loss(error) from error
 
     def _arm(self, deadline: float | None) -> None:
         if deadline is None:
@@ -143,7 +143,7 @@ def dial(address: Address, context: ssl.SSLContext, *, timeout_s: float, dead_af
     except (OSError, UnicodeError, OverflowError) as error:
         if raw is not None:
             raw.close()
-        raise _failed(format_address(address), error) from error
+        raise _describe_failure(format_address(address), error) from error
     return shake_hands(raw, context, format_address(address), deadline)
 
 
@@ -157,15 +157,15 @@ def shake_hands(raw: socket.socket, context: ssl.SSLContext, where: str, deadlin
         return Stream(context.wrap_socket(raw))
     except OSError as error:
         raw.close()
-        raise _failed(where, error) from error
+        raise _describe_failure(where, error) from error
 
 
-def _failed(where: str, error: Exception) -> Unreached:
+def _describe_failure(where: str, error: Exception) -> Unreached:
     fault, text = blame(error)
     return Unreached(fault, f"{where}: {text}")
 
 
-def _lost(error: Exception) -> Unavailable:
+def _describe_loss(error: Exception) -> Unavailable:
     """Of a connection that was there: only then does TLS 1.3 say what the other side thinks of our certificate."""
     if isinstance(error, ssl.SSLError):
         fault, text = blame(error)

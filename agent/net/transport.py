@@ -44,7 +44,7 @@ from edgepart.agent.net.writer import Writer
 from edgepart.agent.security.charter import Charter
 from edgepart.agent.security.identity import Identity
 from edgepart.agent.trace.recorder import Recorder
-from edgepart.agent.trace.spans import RECEIVE, receiving_from
+from edgepart.agent.trace.spans import RECEIVE, receiving_lane
 from edgepart.agent.wire.address import Address, format_address
 from edgepart.agent.wire.codec import frame_to_message, message_to_frame
 from edgepart.agent.wire.frames import MEMBER, UNAUTHENTICATED, Frame, FrameLimits
@@ -327,12 +327,12 @@ class Transport:
         """Until the link is up: the other side has dialled back."""
         with self._lock:
 
-            def settled() -> bool:
+            def is_settled() -> bool:
                 link = self._links.get(node_id)
                 up = link is not None and link.complete
                 return up or self._stopped or (link is None and node_id not in self._dialling)
 
-            in_time = self._lock.wait_for(settled, 2 * self._options.connect_s)
+            in_time = self._lock.wait_for(is_settled, 2 * self._options.connect_s)
             link = self._links.get(node_id)
             if link is not None and link.complete:
                 return
@@ -396,7 +396,7 @@ class Transport:
                 raise Unavailable("this agent stops")
             old = self._links.get(node_id)
             if opening.channel == CONTROL:
-                if old is not None and old.replaced_by(opening.boot, opening.attempt):
+                if old is not None and old.is_replaced_by(opening.boot, opening.attempt):
                     self._drop(old, "the other side connected anew")
                 elif old is not None and old.attempt_in >= 0:
                     raise Unavailable(f"node {node_id} opened a link that it had given up")
@@ -442,7 +442,7 @@ class Transport:
 
     def _record(self, node_id: str, began_s: float, frame: Frame, before_s: float | None) -> None:
         cpu_s = 0.0 if before_s is None else time.thread_time() - before_s
-        lane = receiving_from(node_id)
+        lane = receiving_lane(node_id)
         self._recorder.add_frame(lane, RECEIVE, began_s, node_id, frame, frame.payload_bytes, cpu_s)
 
     # The table of links; each of these is called with the lock held, or takes it

@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from edgepart.agent.net.stream import Stream
 from edgepart.agent.trace.recorder import Recorder
-from edgepart.agent.trace.spans import WRITE, sending_to
+from edgepart.agent.trace.spans import WRITE, sending_lane
 from edgepart.agent.wire.frames import Buffer, Frame, encode
 from edgepart.planner.errors import Unavailable
 
@@ -114,7 +114,7 @@ class Writer:
         if not self._recorder.on:
             self._stream.write_buffers(buffers)
             return
-        with self._recorder.framing(sending_to(self._node), WRITE, self._node, frame, size):
+        with self._recorder.time_frame(sending_lane(self._node), WRITE, self._node, frame, size):
             self._stream.write_buffers(buffers)
 
     def _written(self, size: int) -> None:

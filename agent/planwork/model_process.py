@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, ParamSpec, TypeVar
 
-from edgepart.agent.host.child_process import started
+from edgepart.agent.host.child_process import start_child
 from edgepart.agent.storage.store import Source, Store
 from edgepart.planner.errors import EdgepartError, InternalError, Unavailable
 
@@ -49,7 +49,7 @@ class ModelProcess:
         before it had an answer."""
         with self._lock:
             for _ in range(2):  # The first process may just have ended because it had no work.
-                pipe = self._running()
+                pipe = self._ensure_running()
                 try:
                     pipe.send((work, args, named))
                     done, result = pipe.recv()
@@ -70,12 +70,12 @@ class ModelProcess:
             if self._process is not None:
                 self._process.kill()
 
-    def _running(self) -> Connection[Any, Any]:
+    def _ensure_running(self) -> Connection[Any, Any]:
         with self._life:
             if self._stopped:
                 raise Unavailable("this agent stops")
             if self._pipe is None:
-                self._process, self._pipe = started(_work, name="edgepart-aside")
+                self._process, self._pipe = start_child(_work, name="edgepart-aside")
             return self._pipe
 
 

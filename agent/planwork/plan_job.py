@@ -128,7 +128,9 @@ class PlanComputer:
         taken = {names[node]: nbytes for node, nbytes in order.taken_bytes if node in names}
         drifts = {names[node]: drift for node, drift in order.key.drifts if node in names}
         cluster = build_cluster(order.cards, names)
-        cluster = replace(cluster, devices=tuple(d.drifted(drifts.get(d.name, 1.0)) for d in cluster.devices))
+        cluster = replace(
+            cluster, devices=tuple(d.with_drift(drifts.get(d.name, 1.0)) for d in cluster.devices)
+        )
         cluster = limit_memory(cluster, order.deployment, taken)
         here = names.get(self._here, "")
         gateway = here if here in {device.name for device in cluster.devices} else cluster.devices[0].name

@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Lock
 
 from edgepart.agent.cluster.state.events import ComputePlan, PlanComputed, PlanFailed
-from edgepart.agent.host.child_process import started
+from edgepart.agent.host.child_process import start_child
 from edgepart.agent.planwork.garbage_collection import collect_rarely
 from edgepart.agent.storage.store import Store
 from edgepart.planner.errors import Unavailable
@@ -47,7 +47,7 @@ class PlanProcess:
             with self._lock:
                 if self._stopped or self._unwanted is order:
                     raise Unavailable("planning was given up before it began")
-                process, pipe = self._running()
+                process, pipe = self._ensure_running()
                 self._current = order
             try:
                 pipe.send(order)
@@ -80,9 +80,9 @@ class PlanProcess:
             self._process.join()
         self._process = None
 
-    def _running(self) -> tuple[BaseProcess, Connection[ComputePlan, Answer]]:
+    def _ensure_running(self) -> tuple[BaseProcess, Connection[ComputePlan, Answer]]:
         if self._pipe is None or self._process is None or not self._process.is_alive():
-            self._process, self._pipe = started(run_plan_process, *self._arguments, name="edgepart-plan")
+            self._process, self._pipe = start_child(run_plan_process, *self._arguments, name="edgepart-plan")
         return self._process, self._pipe
 
 

@@ -218,7 +218,7 @@ class Fetching:
         the slices that are needed. EdgepartError where one cannot be had; OSError: the disk is full."""
         shapes = {info.name: info.shape for info in plan.inputs if info.shape is not None}
         model = plan.model_digest
-        absent = await asyncio.to_thread(self._absent, refs)
+        absent = await asyncio.to_thread(self._absent_weights, refs)
         if self._store.has_model(model):
             for batch in _batches(absent):
                 wanted = [(ref.digest, Source(model, ref.source, ref.region, shapes)) for ref in batch]
@@ -231,7 +231,7 @@ class Fetching:
             want = WantPart(0, ref.digest, 0, PART_BYTES, model, ref.source, region, shapes)
             await self._blob(want, ref.nbytes, sources, f"weight {ref.source!r} of model {model}", {})
 
-    def _absent(self, refs: Sequence[WeightRef]) -> list[WeightRef]:
+    def _absent_weights(self, refs: Sequence[WeightRef]) -> list[WeightRef]:
         """One for each blob that is not here, or is not whole."""
         return [
             ref for ref in {ref.digest: ref for ref in refs}.values() if not self._soundness.here(ref.digest)
@@ -267,11 +267,11 @@ class Fetching:
                 raise Unavailable(
                     f"{what} needs {needed / 1e6:.0f} MB on this device's disk, and {free / 1e6:.0f} MB are free"
                 )
-            if not await self._fetched(partial, want, sources, refusals):
+            if not await self._fetch(partial, want, sources, refusals):
                 raise _nobody(what, refusals)
             self._soundness.trust(want.digest)
 
-    async def _fetched(
+    async def _fetch(
         self, partial: Partial, want: WantPart, sources: Sequence[str], refusals: dict[str, str]
     ) -> bool:
         """From all that are not doubted at once; where they disagree, from one after the other, to see whom to doubt."""

@@ -31,7 +31,7 @@ def seal(ca: x509.Certificate, key: Key, passphrase: str) -> bytes:
     if len(passphrase) < LEAST_PASSPHRASE:
         raise UsageError(f"the passphrase needs {LEAST_PASSPHRASE} characters or more. Nothing was written")
     salt, nonce, public = secrets.token_bytes(16), secrets.token_bytes(12), certificates.pem(ca)
-    sealed = ChaCha20Poly1305(_stretched(passphrase, salt)).encrypt(nonce, certificates.key_pem(key), public)
+    sealed = ChaCha20Poly1305(_stretch(passphrase, salt)).encrypt(nonce, certificates.key_pem(key), public)
     document = {
         "kind": _KIND,
         "ca": public.decode(),
@@ -59,9 +59,7 @@ def unseal(data: bytes, passphrase: str) -> tuple[x509.Certificate, Key]:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(f"that is no file of `edgepart ca export`: {error}. Nothing was changed") from error
     try:
-        key = certificates.key_of(
-            ChaCha20Poly1305(_stretched(passphrase, salt)).decrypt(nonce, sealed, public)
-        )
+        key = certificates.key_of(ChaCha20Poly1305(_stretch(passphrase, salt)).decrypt(nonce, sealed, public))
     except (InvalidTag, ValueError) as error:
         raise NotAuthorised(
             "the passphrase is wrong, or the file was changed. Nothing was changed"
@@ -71,5 +69,5 @@ def unseal(data: bytes, passphrase: str) -> tuple[x509.Certificate, Key]:
     return ca, key
 
 
-def _stretched(passphrase: str, salt: bytes) -> bytes:
+def _stretch(passphrase: str, salt: bytes) -> bytes:
     return Scrypt(salt=salt, length=32, **_SCRYPT).derive(passphrase.encode())

@@ -34,7 +34,7 @@ def export(state: Path, target: Path, passphrase: str) -> Identity:
 def bring(state: Path, source: Path, passphrase: str) -> Identity:
     """This member holds the key from now on. UsageError where it is in no cluster, NotAuthorised where in another one."""
     me = identity.load(state)
-    key = _opened(me, source, passphrase)
+    key = _open_key(me, source, passphrase)
     write_private(me.directory / "ca.key", certificates.key_pem(key))
     return me
 
@@ -47,7 +47,7 @@ def drop(state: Path, source: Path, passphrase: str) -> Identity:
     me = identity.load(state)
     if not me.is_issuer:
         raise UsageError("this device holds no CA key. Nothing was changed")
-    _opened(me, source, passphrase)
+    _open_key(me, source, passphrase)
     path = me.directory / "ca.key"
     with path.open("r+b") as file:
         file.write(bytes(path.stat().st_size))
@@ -57,7 +57,7 @@ def drop(state: Path, source: Path, passphrase: str) -> Identity:
     return me
 
 
-def _opened(me: Identity, source: Path, passphrase: str) -> certificates.Key:
+def _open_key(me: Identity, source: Path, passphrase: str) -> certificates.Key:
     try:
         with source.open("rb") as file:
             data = file.read(ca_key.MOST_BYTES + 1)

@@ -93,7 +93,7 @@ def new_ca(key: Key, now: float) -> x509.Certificate:
         (x509.BasicConstraints(ca=True, path_length=0), True),
         (_key_usage(key_cert_sign=True, crl_sign=True), True),
     )
-    return _signed(name, name, key.public_key(), ca_use, key, key.public_key(), now, CA_LIFETIME)
+    return _sign(name, name, key.public_key(), ca_use, key, key.public_key(), now, CA_LIFETIME)
 
 
 def new_request(key: Key) -> bytes:
@@ -127,7 +127,7 @@ def sign_node(
         (_key_usage(digital_signature=True), True),
         (both, False),
     )
-    return _signed(_name(node_id), ca.subject, key, node_use, ca_key, ca_key.public_key(), now, LIFETIME)
+    return _sign(_name(node_id), ca.subject, key, node_use, ca_key, ca_key.public_key(), now, LIFETIME)
 
 
 def read_node(encoded: bytes, ca: x509.Certificate) -> tuple[x509.Certificate, str]:
@@ -213,7 +213,7 @@ def _key_usage(**true: bool) -> x509.KeyUsage:
     return x509.KeyUsage(**uses)
 
 
-def _signed(
+def _sign(
     subject: x509.Name,
     issuer: x509.Name,
     key: ec.EllipticCurvePublicKey,

@@ -16,7 +16,7 @@ from edgepart.agent.security import charter, identity
 from edgepart.agent.security.certificates import Key
 from edgepart.agent.security.charter import Charter
 from edgepart.agent.security.identity import Identity
-from edgepart.agent.storage.private_files import locked, write_private
+from edgepart.agent.storage.private_files import lock_folder, write_private
 from edgepart.planner.errors import UsageError
 
 Rule = Callable[[Charter], Charter]
@@ -24,7 +24,7 @@ Rule = Callable[[Charter], Charter]
 
 def change(directory: Path, rule: Rule) -> Charter:
     """What `rule` makes of the charter in the identity's folder, on disk when this returns."""
-    with locked(directory):
+    with lock_folder(directory):
         before = identity.read_charter(directory)
         after = rule(before)
         if after != before:
@@ -49,7 +49,9 @@ def revoke(state: Path, nodes: Iterable[str], now: float) -> Charter:
             f"{me.node_id} is this device: revoke it where another device holds the CA key, or delete {me.directory}"
         )
     key = _ca_key(me)
-    return change(me.directory, lambda held: covered(charter.revoke(held, asked, me.ca, key, now), me, key))
+    return change(
+        me.directory, lambda held: renew_credential(charter.revoke(held, asked, me.ca, key, now), me, key)
+    )
 
 
 def rotate(state: Path) -> str:
@@ -60,7 +62,7 @@ def rotate(state: Path) -> str:
     return made.credential.secret if made.credential else me.admin
 
 
-def covered(held: Charter, me: Identity, key: Key | None = None) -> Charter:
+def renew_credential(held: Charter, me: Identity, key: Key | None = None) -> Charter:
     """With a new credential where a revoked node knows this one: by its revocation, or as two holders of the CA's key
     revoked at the same time."""
     if held.is_covered:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from edgepart.agent.storage.atomic_files import read_json
-from edgepart.agent.storage.private_files import locked, write_private
+from edgepart.agent.storage.private_files import lock_folder, write_private
 from edgepart.planner.errors import UsageError
 
 MOST_ENTRIES = 10_000
@@ -52,7 +52,7 @@ def _entry(document: Any) -> IssuedEntry:
 
 def add(directory: Path, entry: IssuedEntry) -> None:
     """On disk when this returns."""
-    with locked(directory):
+    with lock_folder(directory):
         entries = (*read(directory), entry)[-MOST_ENTRIES:]
         document = {"issued": [asdict(each) for each in entries]}
         write_private(directory / "issued.json", json.dumps(document).encode())

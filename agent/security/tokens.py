@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from edgepart.agent.security import identity
-from edgepart.agent.storage.private_files import locked, write_private
+from edgepart.agent.storage.private_files import lock_folder, write_private
 from edgepart.agent.wire.codec import read_record
 from edgepart.planner.errors import FrameError, NotAuthorised, UsageError
 from edgepart.planner.json_text import parse_json
@@ -106,7 +106,7 @@ def create(state: Path, *, ttl_s: float, uses: int, now: float) -> str:
     return token.text
 
 
-def listed(state: Path) -> tuple[TokenCard, ...]:
+def list_tokens(state: Path) -> tuple[TokenCard, ...]:
     """All tokens that are kept, the expired of the last day included, oldest first."""
     return tuple(sorted(_read(_path(state)).values(), key=lambda card: card.created_at))
 
@@ -146,7 +146,7 @@ def _path(state: Path) -> Path:
 def _cards(state: Path) -> Iterator[dict[str, TokenCard]]:
     """The kept tokens, to change; written at the end. One process at a time: agent or command line."""
     path = _path(state)
-    with locked(path.parent):
+    with lock_folder(path.parent):
         cards = _read(path)
         before = dict(cards)
         yield cards

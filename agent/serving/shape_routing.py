@@ -100,7 +100,7 @@ class ShapeRouter:
         checked = check_inputs(bind_infos(plan.inputs, wanted.shapes), inputs)
         names = output_names(wanted.deployment, plan, outputs)
         name = self._admit(wanted, plan)
-        with self._holding(name, wanted):
+        with self._hold_variant(name, wanted):
             return await self._requester.run(name, checked, left_s, names)
 
     def _admit(self, wanted: _Wanted, plan: Plan) -> str:
@@ -127,7 +127,7 @@ class ShapeRouter:
         ]
 
     @contextmanager
-    def _holding(self, name: str, new: _Wanted) -> Iterator[None]:
+    def _hold_variant(self, name: str, new: _Wanted) -> Iterator[None]:
         """Tell the leader that the variant is wanted, now and again as long as the block lasts."""
         if name not in self._wanted:
             self._wanted[name] = new

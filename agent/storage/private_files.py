@@ -29,7 +29,7 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder, so that only one process at a time, agent or command, changes its files."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -110,7 +110,7 @@ def manifest_from_json(document: Any) -> Manifest:
             raise PeerError(f"a model's file cannot be {file.path!r} of {file.nbytes} bytes")
         if not _can_be_called(file.path):
             raise PeerError(f"no file can be called {file.path[:80]!r}")
-        _checked(file.digest)
+        _check_digest(file.digest)
     if not files or len({file.path for file in files}) < len(files):
         raise PeerError("a model's list of files is empty, or names one twice")
     return Manifest(files)
@@ -156,7 +156,7 @@ class Store:
 
     def path(self, digest: str) -> Path:
         """The path that the blob has, or would have."""
-        return self.root / "sha256" / _checked(digest)[:2] / digest
+        return self.root / "sha256" / _check_digest(digest)[:2] / digest
 
     def has(self, digest: str) -> bool:
         return self.path(digest).exists()
@@ -166,7 +166,7 @@ class Store:
         try:
             return self.path(digest).stat().st_size
         except FileNotFoundError as error:
-            raise _absent(digest) from error
+            raise _describe_absent(digest) from error
 
     def get(self, digest: str) -> Array:
         """The blob's bytes (uint8, read-only, mapped into memory). Unavailable if it is not here."""
@@ -233,7 +233,7 @@ class Store:
 
     def partial(self, digest: str, nbytes: int) -> Partial:
         """A blob that is arriving, with the bytes that an earlier try has left."""
-        return Partial(self.root / "partial" / _checked(digest), self.path(digest), digest, nbytes)
+        return Partial(self.root / "partial" / _check_digest(digest), self.path(digest), digest, nbytes)
 
     # models
 
@@ -255,7 +255,7 @@ class Store:
         with tempfile.TemporaryDirectory(dir=self.root / "models", prefix=NEW) as making:
             for file in manifest.files:
                 if not self.has(file.digest):
-                    raise _absent(file.digest)
+                    raise _describe_absent(file.digest)
                 place = Path(making) / "files" / file.path
                 place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 _second_name(self.path(file.digest).resolve(), place)
@@ -283,7 +283,7 @@ class Store:
                 _link(blob, self.root / "models" / model / "files" / file.path)
 
     def has_model(self, digest: str) -> bool:
-        return (self.root / "models" / _checked(digest) / "manifest.json").exists()
+        return (self.root / "models" / _check_digest(digest) / "manifest.json").exists()
 
     def models(self) -> tuple[str, ...]:
         """Digests of the models that are here."""
@@ -292,7 +292,7 @@ class Store:
 
     def manifest(self, digest: str) -> Manifest:
         """The manifest of a model. Unavailable if the model is not here."""
-        document = read_json(self.root / "models" / _checked(digest) / "manifest.json")
+        document = read_json(self.root / "models" / _check_digest(digest) / "manifest.json")
         if document is None:
             raise Unavailable(f"model {digest} is not on this device")
         return manifest_from_json(document)
@@ -321,7 +321,7 @@ class Store:
     def keep_damaged(self, digest: str) -> Path:
         """Set a damaged blob or model aside, in place of one with this digest that was set aside before; returns its path.
         It does not count as here any more."""
-        kept = self.root / "damaged" / _checked(digest)
+        kept = self.root / "damaged" / _check_digest(digest)
         if (self.root / "models" / digest).exists():
             self._set_model_aside(digest, kept)
         else:
@@ -378,18 +378,18 @@ class Store:
         from edgepart.planner.model.load import load_constants, load_graph, load_weights
 
         path = self.model_path(source.model)
-        weights = _remembered(self._weights, source.model, lambda: load_weights(path))
+        weights = _remember(self._weights, source.model, lambda: load_weights(path))
         if source.constant in weights:
             return weights[source.constant]
-        constants = _remembered(self._constants, source.model, lambda: load_constants(path))
+        constants = _remember(self._constants, source.model, lambda: load_constants(path))
         if source.constant in constants or not source.shapes:
             return constants.get(source.constant)
         key = (source.model, repr(sorted(source.shapes.items())))
-        graph = _remembered(self._graphs, key, lambda: load_graph(path, shapes=source.shapes))
+        graph = _remember(self._graphs, key, lambda: load_graph(path, shapes=source.shapes))
         return graph.constants.get(source.constant)
 
 
-def _remembered(cache: OrderedDict[K, V], key: K, make: Callable[[], V]) -> V:
+def _remember(cache: OrderedDict[K, V], key: K, make: Callable[[], V]) -> V:
     """`cache[key]`, which is made if it is missing; at most four entries are kept, and the oldest goes first."""
     found = cache.get(key)
     if found is None:
@@ -471,14 +471,14 @@ def _bytes_below(folder: Path) -> int:
     return sum(path.stat().st_size for path in files)
 
 
-def _checked(digest: str) -> str:
+def _check_digest(digest: str) -> str:
     """The digest; PeerError if it is no SHA-256 in hex: members send digests, and they become file names here."""
     if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
         raise PeerError(f"{digest[:80]!r} is no SHA-256 digest")
     return digest
 
 
-def _absent(digest: str) -> EdgepartError:
+def _describe_absent(digest: str) -> EdgepartError:
     return Unavailable(f"blob {digest} is not on this device")
 
 

@@ -78,7 +78,7 @@ class Recorder:
                 self._spans.append(span)
 
     @contextmanager
-    def framing(self, lane: str, kind: str, peer: str, frame: Frame, nbytes: int) -> Iterator[None]:
+    def time_frame(self, lane: str, kind: str, peer: str, frame: Frame, nbytes: int) -> Iterator[None]:
         """The block writes or takes this frame."""
         began_s, cpu_s = self.now(), time.thread_time()
         try:

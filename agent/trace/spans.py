@@ -40,11 +40,11 @@ COMPUTING, GATEWAY_LANE, REQUESTS, QUEUES, HTTP = "compute", "gateway", "request
 """Lanes; with `sending_to` and `receiving_from` all that there are."""
 
 
-def sending_to(node: str) -> str:
+def sending_lane(node: str) -> str:
     return f"to {node}"
 
 
-def receiving_from(node: str) -> str:
+def receiving_lane(node: str) -> str:
     return f"from {node}"
 
 

@@ -22,19 +22,17 @@ layer. A larger number lets plans pass that are wrong by little; a smaller one r
 
 def nudge_inputs(inputs: Values) -> dict[str, Any]:
     """The inputs with their floating-point numbers one step higher or lower, in turns."""
-    return {name: _nudged(value) for name, value in inputs.items()}
+    return {name: _nudge(value) for name, value in inputs.items()}
 
 
-def _nudged(value: Any) -> Any:
+def _nudge(value: Any) -> Any:
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
         return value
     upwards = np.arange(value.size).reshape(value.shape) % 2 == 0
     return np.nextafter(value, np.where(upwards, np.inf, -np.inf).astype(value.dtype))
 
 
-def unexplained_differences(
-    got: Values, expected: Values, swayed: Values, tolerance: float | None
-) -> list[str]:
+def find_unexplained(got: Values, expected: Values, swayed: Values, tolerance: float | None) -> list[str]:
     """The `differences` that a rounding does not explain; `swayed` is the model's answer to the inputs `nudge_inputs`.
     Raises RequestError if these inputs make an output as good as random."""
     found = []

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgpack
 
-from edgepart.agent.host.child_process import started
+from edgepart.agent.host.child_process import start_child
 from edgepart.agent.storage.store import Store
 from edgepart.agent.wire.tensors import pack_arrays, unpack_arrays
 from edgepart.planner.errors import EdgepartError, FrameError, RequestError, Unavailable
@@ -50,7 +50,7 @@ class ReferenceProcess:
         inputs, or not with `memory_bytes`, or ends its process; Unavailable if it takes longer than `within_s` seconds."""
         with self._asking:
             while True:
-                process, pipe = self._running()
+                process, pipe = self._ensure_running()
                 try:
                     pipe.send((model, dict(inputs), memory_bytes))
                     if not pipe.poll(within_s):
@@ -70,12 +70,12 @@ class ReferenceProcess:
             self._stopped = True
         self._end()
 
-    def _running(self) -> tuple[BaseProcess, Connection[Any, Any]]:
+    def _ensure_running(self) -> tuple[BaseProcess, Connection[Any, Any]]:
         with self._lock:
             if self._stopped:
                 raise Unavailable("this agent stops")
             if self._process is None or self._pipe is None or not self._process.is_alive():
-                self._process, self._pipe = started(
+                self._process, self._pipe = start_child(
                     run_reference_process, self._store, self._idle_s, name="edgepart-reference"
                 )
             return self._process, self._pipe

@@ -102,7 +102,7 @@ class Tryout:
         if held is None:
             raise Unavailable("the plan is not here any more")
         inputs = dict(sample_inputs_for(held.plan))
-        expected = await self._expected(order, held.plan, inputs)
+        expected = await self._compute_expected(order, held.plan, inputs)
         try:
             answers = await self._answers(order, held, inputs)
         except (RunError, CrashError, InternalError, FrameError, RequestError) as error:
@@ -114,7 +114,7 @@ class Tryout:
                 ), f"its answers are not the model's: {'; '.join(found)}"
         return RIGHT, ""
 
-    async def _expected(self, order: TryPlan, plan: Plan, inputs: dict[str, Any]) -> _Expected | None:
+    async def _compute_expected(self, order: TryPlan, plan: Plan, inputs: dict[str, Any]) -> _Expected | None:
         """The model's own answer; None if this device cannot compute it. Raises RequestError if the model does not take
         these inputs."""
         if order.trusted != NO_EPOCH:
@@ -185,7 +185,7 @@ async def _faults(
     if expected is not None:
         if not differences(answer, expected.outputs, tolerance):
             return []
-        return input_rounding.unexplained_differences(
+        return input_rounding.find_unexplained(
             answer, expected.outputs, await expected.again(input_rounding.nudge_inputs(inputs)), tolerance
         )
     faults = []

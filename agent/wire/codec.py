@@ -132,7 +132,7 @@ def _reader(annotation: Any) -> _Reader:
 def _generic(annotation: Any) -> _Reader:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return _bounded(_reader(arguments[0]), arguments[1:])
+        return _make_bounded(_reader(arguments[0]), arguments[1:])
     if origin in (Union, types.UnionType):
         return _union(arguments)
     if origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
@@ -140,7 +140,7 @@ def _generic(annotation: Any) -> _Reader:
     if origin is tuple:
         return _pair(tuple(map(_reader, arguments)))
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return _mapping(*map(_reader, arguments))
+        return _make_mapping(*map(_reader, arguments))
     raise InternalError(f"a message's field of type {annotation} cannot travel")
 
 
@@ -153,7 +153,7 @@ def _exactly(expected: type) -> _Reader:
     return read
 
 
-def _bounded(reader: _Reader, bounds: Sequence[Bound]) -> _Reader:
+def _make_bounded(reader: _Reader, bounds: Sequence[Bound]) -> _Reader:
     def read(value: Any) -> Any:
         found = reader(value)
         for bound in bounds:
@@ -215,7 +215,7 @@ def _pair(items: tuple[_Reader, ...]) -> _Reader:
     return read
 
 
-def _mapping(key: _Reader, item: _Reader) -> _Reader:
+def _make_mapping(key: _Reader, item: _Reader) -> _Reader:
     def read(value: Any) -> dict[Any, Any]:
         if type(value) is not dict:
             raise FrameError(f"expected a map, got {type(value).__name__}")

@@ -92,7 +92,7 @@ def rounded(array: Any, kind: str) -> Travelling:
     return array if data is None else Rounded(kind, array.shape, data)
 
 
-def restored(value: Travelling) -> Any:
+def restore_array(value: Travelling) -> Any:
     """The value that a received value stands for: the numbers of a Rounded, any other value itself."""
     return value.array if isinstance(value, Rounded) else value
 

@@ -56,7 +56,7 @@ class SharedMemory:
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """An uninitialised array, as of np.empty, in the file. Its place is free again when nothing refers to the array
         or a part of it. Raises MemoryError if there is no room."""
-        size = _rounded(max(1, prod(shape) * dtype.itemsize))
+        size = _round_up(max(1, prod(shape) * dtype.itemsize))
         with self._lock:
             self._collect()
             place = _MemoryPlace(self, self._take(size), size)
@@ -152,7 +152,7 @@ class MappedMemory:
         return memoryview(self._map)[offset : offset + nbytes]
 
 
-def _rounded(nbytes: int) -> int:
+def _round_up(nbytes: int) -> int:
     """The next larger of four sizes to each power of two, so that arrays of nearly equal size use the same places.
 
     >>> [_rounded(one) for one in (1, 64, 65, 1000, 1025, 5000)]

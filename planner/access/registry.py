@@ -114,9 +114,9 @@ def access_of(operator: Operator, graph: Graph) -> Access:
     if operator.captured:
         return WholeOperator(bound, "it holds sub-graphs that read values of the graph around them")
     if declaration is None:
-        return WholeOperator(bound, _undeclared(operator))
+        return WholeOperator(bound, _describe_undeclared(operator))
     try:
-        return _checked(declaration(bound), bound)
+        return _check_reads(declaration(bound), bound)
     except EdgepartError:
         raise
     except _FAULTS as error:
@@ -146,7 +146,7 @@ _FAULTS = (
 definition."""
 
 
-def _checked(access: Access, bound: BoundOperator) -> Access:
+def _check_reads(access: Access, bound: BoundOperator) -> Access:
     """Returns `access` after asking it what its whole outputs read; ValueError if that lies outside an input."""
     if access.opaque is not None:
         return access
@@ -190,7 +190,7 @@ def _opaque(operator: Operator, graph: Graph, reason: str) -> WholeOperator:
     )
 
 
-def _undeclared(operator: Operator) -> str:
+def _describe_undeclared(operator: Operator) -> str:
     domain = "" if operator.domain == "ai.onnx" else operator.domain
     reason = OPAQUE.get((domain, operator.op_type))
     return reason or f"{operator.op_type} of {domain or 'ai.onnx'} has no declaration in planner/access"

@@ -76,7 +76,7 @@ class Device:
         steps = int(round(2 * log2(self.drift), 6))  # int() truncates towards 0: only whole steps count.
         return f"{self.kind}~{round(2 * log2(self.calibrated_flops_per_s)) - steps}"
 
-    def drifted(self, drift: float) -> Device:
+    def with_drift(self, drift: float) -> Device:
         """The same device, on which everything takes `drift` times as long as calibrated."""
         if drift == self.drift:
             return self
@@ -206,14 +206,14 @@ class Cluster:
     def faster(self, times: float) -> Cluster:
         """The cluster with every link and medium `times` as fast; latencies stay."""
 
-        def sped(link: Link) -> Link:
+        def speed_up(link: Link) -> Link:
             return replace(link, bytes_per_s=times * link.bytes_per_s)
 
-        links = {pair: sped(link) for pair, link in self.links.items()}
+        links = {pair: speed_up(link) for pair, link in self.links.items()}
         media = tuple(replace(medium, bytes_per_s=times * medium.bytes_per_s) for medium in self.media)
-        return Cluster(self.devices, links, sped(self.default_link), media)
+        return Cluster(self.devices, links, speed_up(self.default_link), media)
 
-    def joined_by_another(self, like: str, name: str) -> Cluster:
+    def with_copy_of(self, like: str, name: str) -> Cluster:
         """The cluster with one more device called `name`, a copy of `like`: it has the same links to the other devices,
         the fastest of these to `like`, and is in the same media."""
         others = [device.name for device in self.devices if device.name != like]

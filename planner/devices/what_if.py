@@ -137,7 +137,7 @@ def add_device(cluster: Cluster, one: Addition) -> Cluster:
 def _make_device(one: Addition, like: Device | None) -> Device:
     if like is None:
         return KINDS[one.kind].device(one.name, one.memory_bytes)
-    calibrated = like.drifted(1.0)
+    calibrated = like.with_drift(1.0)
     return replace(calibrated, name=one.name, memory_bytes=one.memory_bytes or like.memory_bytes)
 
 
@@ -153,9 +153,9 @@ def remove_device(cluster: Cluster, name: str) -> Cluster:
 def set_link_rates(cluster: Cluster, bytes_per_s: float) -> Cluster:
     """The cluster with every link and medium at that rate; latencies stay."""
 
-    def changed(link: Link) -> Link:
+    def change(link: Link) -> Link:
         return replace(link, bytes_per_s=bytes_per_s)
 
-    links = {pair: changed(link) for pair, link in cluster.links.items()}
+    links = {pair: change(link) for pair, link in cluster.links.items()}
     media = tuple(replace(medium, bytes_per_s=bytes_per_s) for medium in cluster.media)
-    return replace(cluster, links=links, media=media, default_link=changed(cluster.default_link))
+    return replace(cluster, links=links, media=media, default_link=change(cluster.default_link))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from edgepart.planner.access import accesses as accesses_of
-from edgepart.planner.access.declare.cache import remembered
+from edgepart.planner.access.declare.cache import remember
 from edgepart.planner.access.declare.protocol import Access, Axis
 from edgepart.planner.layers.isomorphism import find_kinds
 from edgepart.planner.model.graph import Graph, Operator
@@ -127,11 +127,11 @@ class Coarse:
             return Layer(number, operators, exits, (), opaque)
         axes = self._axes(operators, exits)
         places = {key: index for axis in axes for key, index in self._places(axis, exits)}
-        reduced = tuple(self._reduced(operators))
-        combined = tuple(self._combined(reduced, exits))
+        reduced = tuple(self._reduced_axes(operators))
+        combined = tuple(self._combined_axes(reduced, exits))
         return Layer(number, operators, exits, axes, False, places, reduced, combined)
 
-    def _combined(self, reduced: tuple[tuple[str, Axis], ...], exits: tuple[str, ...]) -> Iterator[Axis]:
+    def _combined_axes(self, reduced: tuple[tuple[str, Axis], ...], exits: tuple[str, ...]) -> Iterator[Axis]:
         shapes = {self.graph.tensors[name].shape for name in exits}
         for name, axis in reduced:
             written = self.graph.shape_of(self.graph.by_name[name].outputs[0])
@@ -157,7 +157,7 @@ class Coarse:
                 outputs = self.graph.producers[name].outputs
                 yield (axis.name, name), axis.place(outputs.index(name))
 
-    def _reduced(self, operators: tuple[Operator, ...]) -> Iterator[tuple[str, Axis]]:
+    def _reduced_axes(self, operators: tuple[Operator, ...]) -> Iterator[tuple[str, Axis]]:
         """Never inside a quantise/dequantise group: sums of parts round differently."""
         if any(op.op_type in DEQUANTIZE | QUANTIZE for op in operators):
             return
@@ -216,7 +216,7 @@ def coarsen(graph: Graph) -> Coarse:
     """The layers of `graph`."""
     kinds = find_kinds(graph)
     declared = accesses_of(graph)
-    accesses = remembered(declared, kinds)
+    accesses = remember(declared, kinds)
     position = {op.name: number for number, op in enumerate(graph.operators)}
     joined: dict[str, str] = {}
     for op in graph.operators:

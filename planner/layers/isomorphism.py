@@ -42,13 +42,13 @@ def _kinds(graph: Graph) -> Iterator[tuple[str, int]]:
         return values[name]
 
     for op in graph.operators:
-        yield op.name, kinds.setdefault(_described(op, value), len(kinds))
+        yield op.name, kinds.setdefault(_describe(op, value), len(kinds))
 
 
-def _described(op: Operator, value: Callable[[str], Hashable]) -> Hashable:
+def _describe(op: Operator, value: Callable[[str], Hashable]) -> Hashable:
     if op.captured or op.op_type in LOOKING_AROUND:
         return op.name  # Sub-graphs are not looked into.
-    attributes = tuple(sorted((name, _frozen(given)) for name, given in op.attributes.items()))
+    attributes = tuple(sorted((name, _freeze(given)) for name, given in op.attributes.items()))
     ends = tuple(map(value, op.inputs)), tuple(map(value, op.outputs))
     return op.op_type, op.domain, op.version, attributes, ends
 
@@ -61,10 +61,10 @@ def _constant(constant: Constant) -> Hashable:
     return *described, constant.name if constant.dtype in NAMED else constant.nbytes
 
 
-def _frozen(given: object) -> Hashable:
+def _freeze(given: object) -> Hashable:
     """Attributes of equal operators are equal; a sub-graph is only equal to itself."""
     if isinstance(given, np.ndarray):
         return given.shape, str(given.dtype), given.tobytes()
     if isinstance(given, list | tuple):
-        return tuple(map(_frozen, given))
+        return tuple(map(_freeze, given))
     return given if isinstance(given, int | float | str | bytes) else id(given)

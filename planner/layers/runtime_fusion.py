@@ -162,8 +162,8 @@ class _Fusing:
         if last.name in self._group:
             return
         for names, _ in self._matches(rule.last, last.outputs[0], {}, first=True):
-            members = self._absorbed(rule, names)
-            if len(members) > 1 and last.name in members and self._closed(members, last):
+            members = self._absorb(rule, names)
+            if len(members) > 1 and last.name in members and self._is_closed(members, last):
                 ordered = sorted(members, key=self._position.__getitem__)
                 self._group |= dict.fromkeys(ordered, len(self._made))
                 self._made.append([self._graph.by_name[name] for name in ordered])
@@ -212,7 +212,7 @@ class _Fusing:
             return False
         return len(maker.inputs) >= len(wanted.inputs)
 
-    def _absorbed(self, rule: Rule, names: frozenset[str]) -> set[str]:
+    def _absorb(self, rule: Rule, names: frozenset[str]) -> set[str]:
         """With those that the rule absorbs."""
         members = set(names)
         for name in names:
@@ -233,7 +233,7 @@ class _Fusing:
             return last > 0 and axes == [*range(last - 1), last, last - 1]
         return True
 
-    def _closed(self, members: set[str], last: Operator) -> bool:
+    def _is_closed(self, members: set[str], last: Operator) -> bool:
         """Whether nobody outside reads what is made on the way."""
         return all(
             name == last.name or self._read_only_by(self._graph.by_name[name], members) for name in members

@@ -190,7 +190,7 @@ class _Variables:
             changed = self._eliminate(node)
             for other in sorted(changed):
                 heappush(heap, (self._fill(other), self._size(other), other))
-        return self._enumerated() if len(self.near) <= 2 else self._descended()
+        return self._enumerate() if len(self.near) <= 2 else self._descended()
 
     def _add(self, factor: _Factor) -> None:
         for node in factor.nodes:
@@ -210,7 +210,7 @@ class _Variables:
         """Nodes whose fill or size may have changed."""
         beside = tuple(sorted(self.near[node]))
         factors = self.of.pop(node)
-        table = self._joined(factors, (*beside, node))
+        table = self._join(factors, (*beside, node))
         best = table.argmin(axis=-1)
         self.paper.remember("variable", node, beside, best.astype(np.int32))
         gone = set(map(id, factors))
@@ -222,7 +222,7 @@ class _Variables:
             self._add(_Factor(beside, np.take_along_axis(table, best[..., None], -1)[..., 0]))
         return {near for other in beside for near in (other, *self.near[other])}
 
-    def _joined(self, factors: Sequence[_Factor], scope: tuple[int, ...]) -> Table:
+    def _join(self, factors: Sequence[_Factor], scope: tuple[int, ...]) -> Table:
         table = np.zeros([self.count[node] for node in scope])
         for factor in factors:
             table += factor.expand(scope)
@@ -232,11 +232,11 @@ class _Variables:
         """Each once."""
         return iter({id(factor): factor for factors in self.of.values() for factor in factors}.values())
 
-    def _enumerated(self) -> dict[int, int]:
+    def _enumerate(self) -> dict[int, int]:
         """Algorithm 1, line 14."""
         scope = tuple(sorted(self.near))
         self.paper.steps.append(Step("enumerate", scope, ()))
-        table = self._joined(tuple(self._factors()), scope)
+        table = self._join(tuple(self._factors()), scope)
         return dict(zip(scope, map(int, np.unravel_index(table.argmin(), table.shape)), strict=True))
 
     def _descended(self) -> dict[int, int]:

@@ -77,12 +77,12 @@ def list_cuts(
         case Divide():
             return tuple(_along(_outer(layer, takes), before.axes, groups))
         case Whole(devices):
-            return tuple(_placed(devices, team, level))
+            return tuple(_place(devices, team, level))
         case Reduce(axis, _, Divide(axes)):
             found = _along(_pieces(layer, axis, takes), axes, groups)
             return tuple(Reduce(axis, groups, then) for then in found)
         case Reduce(axis, _, Whole(devices)):
-            return tuple(Reduce(axis, groups, then) for then in _placed(devices, team, level))
+            return tuple(Reduce(axis, groups, then) for then in _place(devices, team, level))
     raise ValueError(f"{before} is no way to cut a layer in two")
 
 
@@ -115,7 +115,7 @@ def least_part(layer: Layer, levels: int, takes: Takes) -> tuple[float, dict[str
         found = layer.reduces(name)
         if found is not None:
             op, axis = found
-            sums[op] = min(sums.get(op, 1.0), _evened(axis, 1 << levels))
+            sums[op] = min(sums.get(op, 1.0), _smallest_part(axis, 1 << levels))
     return part, sums
 
 
@@ -125,10 +125,10 @@ def _least(axes: Sequence[Axis], levels: int) -> float:
         return 0.0 if levels else 1.0
     times = [k for k in range(levels + 1) if k == 0 or axes[0].extent >= axes[0].quantum << k]
     rest = [(k, _least(axes[1:], levels - k)) for k in times]
-    return min((_evened(axes[0], 1 << k) * part for k, part in rest if part), default=0.0)
+    return min((_smallest_part(axes[0], 1 << k) * part for k, part in rest if part), default=0.0)
 
 
-def _evened(axis: Axis, parts: int) -> float:
+def _smallest_part(axis: Axis, parts: int) -> float:
     """The part of an axis that the smallest of equal parts has; the last unit may be a smaller one."""
     units = -(-axis.extent // axis.quantum) // parts
     return max(0, units * axis.quantum - (-axis.extent % axis.quantum)) / axis.extent
@@ -151,7 +151,7 @@ def _along(axes: Sequence[Axis], before: tuple[str, ...], groups: Shares) -> Ite
     yield from (Divide((*before, axis.name), groups) for axis in long or axes)
 
 
-def _placed(devices: tuple[str, ...], team: Team, level: int) -> Iterator[Whole]:
+def _place(devices: tuple[str, ...], team: Team, level: int) -> Iterator[Whole]:
     """The layer on either half of the group that has it; on all groups, where all have it."""
     names, before = ([name for name, _ in team.levels[n]] for n in (level, level - 1))
     if len(devices) > 1:

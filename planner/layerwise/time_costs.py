@@ -210,7 +210,7 @@ class TimeCosts:
         one, two, name = self.configurations_of(writer), self.configurations_of(reader), writer.exits[exit]
         elements = float(self.memo.graph.region_of(name).size)
         sends = np.stack([self._senders(choice, elements) for choice in one.choices])
-        return self._moved(one.holds[exit], two.reads[source], sends, name)
+        return self._moved_table(one.holds[exit], two.reads[source], sends, name)
 
     def _input_s(self, node: SearchNode, reads: TensorRegions, source: int, name: str) -> Table:
         """Seconds to bring an input of the model from the gateway to the devices that read it, [configuration]."""
@@ -222,7 +222,7 @@ class TimeCosts:
             )
             sends = np.zeros((1, len(self.devices), len(self.devices)), bool)
             sends[:, self.gateway] = True
-            moved = self._moved(input_regions, reads, sends, name)
+            moved = self._moved_table(input_regions, reads, sends, name)
             nbytes = moved.sum(2)
             border = (nbytes > 0) * self.start_s + nbytes * self.copy_s
             self._tables[key] = (self.links.seconds(moved) + border.max(2))[0]
@@ -237,7 +237,7 @@ class TimeCosts:
             sends = np.stack(
                 [self._senders(choice, float(full.size), to_gateway=True) for choice in one.choices]
             )
-            moved = self._moved(one.holds[exit], reads, sends, name)
+            moved = self._moved_table(one.holds[exit], reads, sends, name)
             self._tables[key] = (self.links.seconds(moved) + (moved.sum(3) * self.copy_s).max(2))[:, 0]
         return self._tables[key]
 
@@ -270,7 +270,7 @@ class TimeCosts:
 
         return owners[min(range(len(owners)), key=rank)]
 
-    def _moved(self, holds: TensorRegions, reads: TensorRegions, sends: Mask, name: str) -> Table:
+    def _moved_table(self, holds: TensorRegions, reads: TensorRegions, sends: Mask, name: str) -> Table:
         common = count_overlaps(holds.regions, reads.regions) * self.memo.cost.item_bytes(name)
         lanes = common[holds.index.T[:, None, :, None], reads.index.T[None, :, None, :]]
         lanes *= sends.transpose(1, 2, 0)[..., None]

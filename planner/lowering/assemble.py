@@ -162,9 +162,9 @@ class _SegmentMaker:
         stages = self.schedule.stages[self.device]
         for stage, outputs in zip(stages, stage_outputs(self.schedule, self.device), strict=True):
             if stage.shares:
-                yield self._known(stage, outputs)
+                yield self._make_known(stage, outputs)
 
-    def _known(self, stage: Stage, outputs: Sequence[Value]) -> SegmentWithMemory:
+    def _make_known(self, stage: Stage, outputs: Sequence[Value]) -> SegmentWithMemory:
         if self.digests is None:
             return self.sketches.get(stage.shares, outputs, lambda: self._made(stage, outputs))
         return self._made(stage, outputs)
@@ -265,13 +265,13 @@ def _peak_bytes(graph: Graph, steps: Sequence[Step], segments: Sequence[Segment]
     """The most bytes of pieces and workspace at once. A piece is held from its arrival until the last use of its
     tensor."""
 
-    def moved(number: int) -> list[Value]:
+    def move(number: int) -> list[Value]:
         return [(move.tensor, move.region) for move in schedule.messages[number].moves]
 
     def of(values: Iterable[Port]) -> list[Value]:
         return [(port.piece.tensor, port.piece.region) for port in values]
 
-    used = [of(segments[s.segment].inputs) if isinstance(s, Run) else moved(s.transfer) for s in steps]
+    used = [of(segments[s.segment].inputs) if isinstance(s, Run) else move(s.transfer) for s in steps]
     last = {name: n for n, values in enumerate(used) for name, _ in values}
     held: dict[str, dict[Region, int]] = {}
     most = now = 0

@@ -92,19 +92,19 @@ def cut_stage(schedule: Schedule, device: str, stage: Stage, wanted: RequestedRe
         return None
     made: list[tuple[tuple[Share, ...], ComputedRegions]] = []
     for border in borders:
-        shares = _computing(draft, stage, whole, border, ())
+        shares = _shares_computing(draft, stage, whole, border, ())
         if shares is None:
             return None
-        made.append((shares, _written(shares)))
+        made.append((shares, _written_regions(shares)))
     left = dict(_left(whole, wanted, [computed for _, computed in made]))
-    rest = _computing(draft, stage, whole, left, [computed for _, computed in made])
+    rest = _shares_computing(draft, stage, whole, left, [computed for _, computed in made])
     if not rest:
         return None
     at = [StagePlace(stage.last.level, stage.last.late + 2 + n) for n in range(len(made) + 1)]
     stages = [Stage(one, one, shares, is_part=True) for one, (shares, _) in zip(at, made, strict=False)]
     stages.append(Stage(at[-1], at[-1], rest, is_part=True))
-    received = dict(_received(schedule, device, stage, stages))
-    return StageCut(tuple(stages), received, dict(_sent(schedule, device, stage, stages)))
+    received = dict(_first_readers(schedule, device, stage, stages))
+    return StageCut(tuple(stages), received, dict(_last_writers(schedule, device, stage, stages)))
 
 
 def _borders(schedule: Schedule, device: str, stage: Stage, whole: ComputedRegions) -> list[ComputedRegions]:
@@ -123,7 +123,7 @@ def _borders(schedule: Schedule, device: str, stage: Stage, whole: ComputedRegio
                 return []
             _want(sent, move.tensor, move.region)
         found.append(sent)
-    borders = _merged(found)
+    borders = _merge(found)
     for name in {name for border in borders for name in border}:
         size = sum(border[name].size for border in borders if name in border)
         if size > LARGEST_BORDER_PART * whole[name].size:
@@ -131,7 +131,7 @@ def _borders(schedule: Schedule, device: str, stage: Stage, whole: ComputedRegio
     return borders
 
 
-def _merged(borders: Sequence[Mapping[str, Region]]) -> list[ComputedRegions]:
+def _merge(borders: Sequence[Mapping[str, Region]]) -> list[ComputedRegions]:
     """The borders, with two joined if they are no larger together than apart: one inside the other, or beside it."""
     found: list[dict[str, Region]] = []
     for border in sorted(borders, key=lambda one: -sum(region.size for region in one.values())):
@@ -166,7 +166,7 @@ def _left(
             yield name, box
 
 
-def _computing(
+def _shares_computing(
     draft: Draft,
     stage: Stage,
     whole: ComputedRegions,
@@ -207,11 +207,11 @@ def _is_read(share: Share, name: str, need: Region) -> bool:
     return any(read == name and region.contains(need) for read, region in share.needs)
 
 
-def _written(shares: Sequence[Share]) -> dict[str, Region]:
+def _written_regions(shares: Sequence[Share]) -> dict[str, Region]:
     return dict(one for share in shares for one in share.written)
 
 
-def _received(
+def _first_readers(
     schedule: Schedule, device: str, stage: Stage, parts: Sequence[Stage]
 ) -> Iterator[tuple[int, StagePlace]]:
     """By id of a message to the stage, the place of the first part that reads it, else of the rest."""
@@ -220,14 +220,14 @@ def _received(
         yield id(message), reader.first
 
 
-def _sent(
+def _last_writers(
     schedule: Schedule, device: str, stage: Stage, parts: Sequence[Stage]
 ) -> Iterator[tuple[int, StagePlace]]:
     """By id of a message from the stage, the place of the part after which all of it is computed."""
     for message in schedule.sent(device, stage):
         have: dict[str, list[Region]] = {}
         for one in parts:
-            for name, region in _written(one.shares).items():
+            for name, region in _written_regions(one.shares).items():
                 have.setdefault(name, []).append(region)
             if one is parts[-1] or all(_has(have.get(m.tensor, []), m.region) for m in message.moves):
                 yield id(message), one.last

@@ -35,8 +35,8 @@ def schedule_by_order(draft: Draft, ranks: Ranks, layers: Mapping[str, int]) -> 
         stages[device] = tuple(made)
         for stage in made:
             for share in stage.shares:
-                sent.update((move, stage.last) for move in _sent(draft, share))
-                for move in _needed(draft, share):
+                sent.update((move, stage.last) for move in _moves_out(draft, share))
+                for move in _moves_in(draft, share):
                     received.setdefault(move, stage.first)
     messages = tuple(
         StageMessage(move.source, move.target, at, received.get(move, StagePlace(at.level + 1)), (move,))
@@ -83,7 +83,7 @@ def _stages(draft: Draft, device: str, shares: list[Share], place: Mapping[str, 
     written: set[str] = set()
     there: set[Move] = set()
 
-    def closed() -> Iterator[Stage]:
+    def close() -> Iterator[Stage]:
         if inside:
             at = StagePlace(place[inside[-1].operator.name])
             yield Stage(at, at, tuple(inside))
@@ -91,26 +91,26 @@ def _stages(draft: Draft, device: str, shares: list[Share], place: Mapping[str, 
             written.clear()
 
     for share in shares:
-        new = set(_needed(draft, share)) - there
+        new = set(_moves_in(draft, share)) - there
         if new or any(
             name in written and reads_mixed(draft, share, name, need) for name, need in share.needs
         ):
-            yield from closed()
+            yield from close()
         there |= new
         inside.append(share)
         written.update(name for name, _ in share.written)
-        if any(True for _ in _sent(draft, share)):
-            yield from closed()
-    yield from closed()
+        if any(True for _ in _moves_out(draft, share)):
+            yield from close()
+    yield from close()
 
 
-def _sent(draft: Draft, share: Share) -> Iterator[Move]:
+def _moves_out(draft: Draft, share: Share) -> Iterator[Move]:
     """The moves of what a share writes away from its device."""
     for name, _ in share.written:
         yield from (move for move in draft.moves_of(name) if move.source == share.device)
 
 
-def _needed(draft: Draft, share: Share) -> Iterator[Move]:
+def _moves_in(draft: Draft, share: Share) -> Iterator[Move]:
     """The moves to a share's device that bring what it reads."""
     for name, need in share.needs:
         own = draft.computed(name).get(share.device)

@@ -90,7 +90,7 @@ class DemandMemo:
             groups.append((op.name, group))
             for name, more in reads:
                 self._want(wanted, name, more)
-        if (device := _running_the_model(graph, groups, wanted)) is not None:
+        if (device := _find_model_runner(graph, groups, wanted)) is not None:
             wanted |= {
                 name: self._all(name, device, graph.region_of(name))
                 for name in graph.inputs
@@ -123,24 +123,24 @@ class DemandMemo:
         self, name: str, wanted: TensorDemand, owned: OwnedRegions, decide: Decide, alike: bool
     ) -> Flow:
         if not alike:
-            return self._decided(name, wanted, owned, decide)
+            return self._decide(name, wanted, owned, decide)
         key = (name, id(owned), wanted)  # `owned` is kept with the result, so that no other gets its id.
         found = self._flows.get(key)
         if found is None:
-            found = self._flows[key] = self._repeated(name, wanted, owned, decide), owned
+            found = self._flows[key] = self._repeat(name, wanted, owned, decide), owned
         return found[0]
 
-    def _repeated(self, name: str, wanted: TensorDemand, owned: OwnedRegions, decide: Decide) -> Flow:
+    def _repeat(self, name: str, wanted: TensorDemand, owned: OwnedRegions, decide: Decide) -> Flow:
         """The flow of a tensor, copied from the first tensor that is held and read alike: blocks of a network repeat."""
         key = id(owned), tuple(wanted.needs.items())
         first = self._patterns.get(key)
         if first is None:
-            first = self._patterns[key] = self._decided(name, wanted, owned, decide), owned
+            first = self._patterns[key] = self._decide(name, wanted, owned, decide), owned
             return first[0]
         moves = (Move(name, move.region, move.source, move.target) for move in first[0].moves)
         return Flow(first[0].computed, tuple(moves))
 
-    def _decided(self, name: str, wanted: TensorDemand, owned: OwnedRegions, decide: Decide) -> Flow:
+    def _decide(self, name: str, wanted: TensorDemand, owned: OwnedRegions, decide: Decide) -> Flow:
         moves = tuple(decide(name, wanted.needs, owned))
         alive = tuple(_alive(wanted.needs, owned, moves))
         if (id(owned), alive) not in self._computed:
@@ -166,7 +166,7 @@ class DemandMemo:
         return found
 
 
-def _running_the_model(
+def _find_model_runner(
     graph: Graph, groups: Sequence[tuple[str, Group]], wanted: Mapping[str, TensorDemand]
 ) -> str | None:
     """The device that computes everything and can run the model as it stands in its file; None if there is none. It then

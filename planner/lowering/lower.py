@@ -78,7 +78,7 @@ class Lowering:
                 for one in strategy.replicas
             ]
             return join_plans(made, strategy.name, strategy.why)
-        schedule, seconds = self.scheduled(strategy, optimised, sketch)
+        schedule, seconds = self.schedule(strategy, optimised, sketch)
         if sketch:
             return assemble(schedule, seconds, self.cost, model_digest, sketches=self._sketches)
         known = {} if digests is None else digests
@@ -87,10 +87,10 @@ class Lowering:
     def outline(self, strategy: Strategy) -> tuple[timeline.TimedSchedule, dict[str, int]]:
         """The schedule that a sketched plan would have in the simulator, and by device a number of bytes that is enough
         memory, without making the plan. Not for replicas."""
-        schedule, seconds = self.scheduled(strategy, optimised=True, sketch=True)
+        schedule, seconds = self.schedule(strategy, optimised=True, sketch=True)
         return self.outliner.outline(schedule, seconds), self.outliner.most_bytes(schedule)
 
-    def scheduled(self, strategy: Strategy, optimised: bool, sketch: bool) -> tuple[Schedule, Seconds]:
+    def schedule(self, strategy: Strategy, optimised: bool, sketch: bool) -> tuple[Schedule, Seconds]:
         """The stages and messages of all devices, and the seconds of every share."""
         broadcasts = strategy.sync is Sync.BROADCAST
         if broadcasts and optimised and sketch:  # The optimiser's result, in one step.
@@ -132,7 +132,7 @@ class Lowering:
                     id(layout),
                 )  # The layout is kept with its result, so that no other layout gets its id.
                 if key not in self._owned:
-                    made = _owned(problem, strategy, name)
+                    made = _find_owned(problem, strategy, name)
                     made = self._equal.setdefault(tuple(made.items()), made)
                     _check(problem.graph, op, found[op.name], name, made)
                     self._owned[key] = made, layout
@@ -169,7 +169,7 @@ def lower(problem: Problem, strategy: Strategy, known: Mapping[str, Access] | No
     return Lowering(problem, accesses=known).lower(strategy)
 
 
-def _owned(problem: Problem, strategy: Strategy, name: str) -> OwnedRegions:
+def _find_owned(problem: Problem, strategy: Strategy, name: str) -> OwnedRegions:
     layout, full = strategy.layouts.get(name), problem.graph.region_of(name)
     if layout is None:
         return {}

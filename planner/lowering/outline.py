@@ -54,7 +54,9 @@ class Outliner:
     def messages(self, planned: Planned) -> list[MessageTimes]:
         """The messages of the schedule, with their bytes on the wire."""
         graph, asked = planned.draft.graph, planned.draft.blueprint.problem.transfer_dtype
-        return [MessageTimes(m.source, m.target, _travelling(graph, m, asked)) for m in planned.messages]
+        return [
+            MessageTimes(m.source, m.target, _count_travelling(graph, m, asked)) for m in planned.messages
+        ]
 
     def by_stage(self, planned: Planned, seconds: Seconds) -> dict[str, list[Steps]]:
         """The steps of each stage, by device."""
@@ -65,7 +67,7 @@ class Outliner:
             if any(stage.is_part for stage in stages):
                 values = stage_outputs(planned, device)
             else:  # The same result, computed faster.
-                values = self._given(planned.draft, device, stages, own)
+                values = self._stage_outputs(planned.draft, device, stages, own)
             found[device] = [
                 tuple(self._steps(planned, device, stage, handed, numbers, seconds))
                 for stage, handed in zip(stages, values, strict=True)
@@ -95,14 +97,14 @@ class Outliner:
     ) -> Iterator[Receive | Compute | Send]:
         for message in planned.received(device, stage):
             yield Receive(numbers[id(message)])
-            yield from self._rounding(planned, device, message)
+            yield from self._rounding_step(planned, device, message)
         if stage.shares:
             yield self._run(planned.draft, device, stage, handed, seconds)
         for message in planned.sent(device, stage):
-            yield from self._rounding(planned, device, message)
+            yield from self._rounding_step(planned, device, message)
             yield Send(numbers[id(message)])
 
-    def _rounding(self, planned: Planned, device: str, message: Sent) -> Iterator[Compute]:
+    def _rounding_step(self, planned: Planned, device: str, message: Sent) -> Iterator[Compute]:
         """The step that rounds a message's pieces on `device`, or converts them back; none if nothing is rounded."""
         graph, asked = planned.draft.graph, planned.draft.blueprint.problem.transfer_dtype
         ends = message.source, message.target
@@ -113,7 +115,7 @@ class Outliner:
             if nbytes:
                 yield Compute(self.cost.copy_s(device, nbytes), "rounding")
 
-    def _given(
+    def _stage_outputs(
         self, draft: Draft, device: str, stages: Sequence[Stage], own: _Own
     ) -> Iterator[tuple[Value, ...]]:
         """By stage, its outputs: what it computes that later stages of this device or other devices read."""
@@ -186,7 +188,7 @@ def _nbytes(graph: Graph, message: Sent) -> int:
     return sum(_size(graph, move.tensor, move.region) for move in message.moves)
 
 
-def _travelling(graph: Graph, message: Sent, asked: str) -> int:
+def _count_travelling(graph: Graph, message: Sent, asked: str) -> int:
     ends = message.source, message.target
     return sum(transfer_bytes(graph.tensors[m.tensor], m.region, ends, asked) for m in message.moves)
 

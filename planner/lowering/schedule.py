@@ -151,12 +151,12 @@ class Schedule:
     @cached_property
     def receives(self) -> Mapping[tuple[str, StagePlace], tuple[StageMessage, ...]]:
         """Messages by target device and `received`."""
-        return _grouped((message.target, message.received, message) for message in self.messages)
+        return _group((message.target, message.received, message) for message in self.messages)
 
     @cached_property
     def sends(self) -> Mapping[tuple[str, StagePlace], tuple[StageMessage, ...]]:
         """Messages by source device and `sent`."""
-        return _grouped((message.source, message.sent, message) for message in self.messages)
+        return _group((message.source, message.sent, message) for message in self.messages)
 
     def received(self, device: str, stage: Stage) -> tuple[StageMessage, ...]:
         return self.receives.get((device, stage.first), ())
@@ -165,7 +165,7 @@ class Schedule:
         return self.sends.get((device, stage.last), ())
 
 
-def _grouped(
+def _group(
     entries: Iterator[tuple[str, StagePlace, StageMessage]],
 ) -> dict[tuple[str, StagePlace], tuple[StageMessage, ...]]:
     found: dict[tuple[str, StagePlace], list[StageMessage]] = {}

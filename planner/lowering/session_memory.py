@@ -48,7 +48,7 @@ def predict_session_memory(shares: Sequence[Share], refs: Iterable[WeightRef], t
     most, reordered = 0, 0.0
     for ref in refs:
         uses = readers.get((ref.source, ref.region), [])
-        size = kept_bytes(ref.dtype, ref.nbytes, touched=_touched(ref, uses))
+        size = kept_bytes(ref.dtype, ref.nbytes, touched=_touched_bytes(ref, uses))
         kept += size
         most = max(most, size)
         if any(share.operator.op_type in REORDERED_OPERATORS for share, _ in uses):
@@ -66,7 +66,7 @@ def _readers(shares: Sequence[Share]) -> dict[tuple[str, Region], list[tuple[Sha
     return found
 
 
-def _touched(ref: WeightRef, uses: Sequence[tuple[Share, int]]) -> int:
+def _touched_bytes(ref: WeightRef, uses: Sequence[tuple[Share, int]]) -> int:
     """Bytes that a request brings into memory by look-ups in a table; 0 for a weight that is not only looked up."""
     rows = [
         rows_read(share.operator, index, ref.shape, next((r.size for r in share.outputs.values()), None))

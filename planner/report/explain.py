@@ -167,7 +167,7 @@ def describe_outlook(study: Study, strategy: Strategy) -> list[str]:
         found.append(("a network twice as fast", _with_faster_network(study, strategy, trials)))
     if trials:
         name = ADDED_DEVICE + "!" * sum(device.startswith(ADDED_DEVICE) for device in study.memo.whole_s)
-        more = study.memo.cluster.joined_by_another(fastest, name)
+        more = study.memo.cluster.with_copy_of(fastest, name)
         found.append((f"one more device like {fastest}", _best(study, more, strategy, trials)))
     adverb = "many" if study.memo.problem.objective == "throughput" else "fast"
     helpful = [

@@ -49,7 +49,7 @@ class _EarlyExchanges:
     def __init__(self, study: Study, strategy: Strategy) -> None:
         lowering = study.scorer.sketch_lowering(strategy.parted)
         plain = replace(strategy, early=frozenset())
-        schedule, seconds = lowering.scheduled(plain, optimised=True, sketch=True)
+        schedule, seconds = lowering.schedule(plain, optimised=True, sketch=True)
         cuts = find_cuts(schedule)
         self.memo = study.memo
         self.messages = lowering.outliner.messages(schedule)

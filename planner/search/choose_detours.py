@@ -111,13 +111,13 @@ class _DetouredExchanges:
         self.memo = study.memo
         self.lowering = study.scorer.sketch_lowering(strategy.parted)
         plain = replace(strategy, detours=frozenset())
-        self.schedule, self.seconds = self.lowering.scheduled(plain, optimised=True, sketch=True)
+        self.schedule, self.seconds = self.lowering.schedule(plain, optimised=True, sketch=True)
         self.links = links_of(self.schedule)
         self._alone: dict[Hashable, bool] = {}
 
     def choose(self) -> frozenset[str]:
         """Tensors of all exchanges that gain by themselves, but not of those that the request is faster without."""
-        found = list(self._gaining()) if len(self.schedule.stages) <= MOST_DEVICES else []
+        found = list(self._gaining_exchanges()) if len(self.schedule.stages) <= MOST_DEVICES else []
         best = _union(found)
         if not best or self.memo.problem.objective != "latency":
             return best
@@ -137,7 +137,7 @@ class _DetouredExchanges:
         outline = self.lowering.outliner.outline(schedule, self.seconds)
         return run_schedule(outline, self.memo.cluster, self.memo.problem.gateway).latency_s
 
-    def _gaining(self) -> Iterator[frozenset[str]]:
+    def _gaining_exchanges(self) -> Iterator[frozenset[str]]:
         """The tensors of each exchange that is quicker by itself, in the order of their levels."""
         for one in list_exchanges(self.schedule):
             key = _pattern(self.schedule, one)
@@ -196,8 +196,8 @@ def _pattern(schedule: Schedule, exchange: _Exchange) -> Hashable:
     """Equal for exchanges in which the same boxes go the same ways, whatever the tensors are called."""
     numbers: dict[str, int] = {}
 
-    def said(move: Move) -> Hashable:
+    def describe(move: Move) -> Hashable:
         item = schedule.draft.graph.tensors[move.tensor].item_bytes
         return numbers.setdefault(move.tensor, len(numbers)), move.region, item
 
-    return tuple((one.source, one.target, tuple(map(said, one.moves))) for one in exchange.messages)
+    return tuple((one.source, one.target, tuple(map(describe, one.moves))) for one in exchange.messages)

@@ -87,7 +87,7 @@ class _CertainWork:
         reading: dict[str, set[str]] = defaultdict(set)
         for op in reversed(self.graph.operators):
             names = [name for name in op.outputs if name]
-            holders = {d for name in names if name in self.strategy.layouts for d in self._owned(name)}
+            holders = {d for name in names if name in self.strategy.layouts for d in self._find_owned(name)}
             parted = op.name in self.strategy.parted
             if parted or not all(self._is_known(name) for name in names):
                 sure: set[str] = set()
@@ -101,7 +101,7 @@ class _CertainWork:
                 lacking = set(self.memo.whole_s) if parted else holders - sure
                 self.unsure.setdefault(name, set()).update(lacking)
 
-    def _owned(self, name: str) -> Owned:
+    def _find_owned(self, name: str) -> Owned:
         return self.strategy.layouts[name].regions
 
     def _is_known(self, name: str) -> bool:
@@ -109,11 +109,11 @@ class _CertainWork:
 
     def _is_partition(self, name: str) -> bool:
         full = self.graph.tensors[name].region.size
-        return full > 0 and sum(region.size for region in self._owned(name).values()) == full
+        return full > 0 and sum(region.size for region in self._find_owned(name).values()) == full
 
     def _meets(self, name: str, device: str) -> bool:
         """Whether the device reads of what it holds."""
-        held, read = self._owned(name).get(device), self.reads[name].get(device)
+        held, read = self._find_owned(name).get(device), self.reads[name].get(device)
         if held is None or read is None or device in self.unsure[name]:
             return False
         return held == read or not held.intersect(read).is_empty
@@ -125,7 +125,7 @@ class _CertainWork:
             name = next(filter(None, op.outputs), None)
             if name is None or not self.runs[op.name]:
                 continue
-            full, owned = self.graph.tensors[name].region.size, self._owned(name)
+            full, owned = self.graph.tensors[name].region.size, self._find_owned(name)
             for device in self.runs[op.name] & owned.keys():
                 found[device] += self.seconds[device][op.name] * owned[device].size / full
         return found
@@ -135,7 +135,7 @@ class _CertainWork:
         a divided operator takes to compute is not counted, as borders may be computed before the rest."""
         done: dict[str, float] = {}
         for op in self.graph.operators:
-            devices = self._sharing(op)
+            devices = self._sharers(op)
             if len(devices) == 1:
                 end = self._ready_s(op, devices[0], done) + self.seconds[devices[0]][op.name]
             elif devices and not self.strategy.early:
@@ -148,7 +148,9 @@ class _CertainWork:
     def _ready_s(self, op: Operator, device: str, done: Mapping[str, float]) -> float:
         """When a device has all that it reads for its part of an operator, which nobody else computes."""
         index, name = next((index, name) for index, name in enumerate(op.outputs) if name)
-        share = make_share(self.graph, op, device, self.accesses[op.name], {index: self._owned(name)[device]})
+        share = make_share(
+            self.graph, op, device, self.accesses[op.name], {index: self._find_owned(name)[device]}
+        )
         ready_s = 0.0
         for read, region in share.needs:
             held = self._sources(read)
@@ -156,12 +158,12 @@ class _CertainWork:
             ready_s = max(ready_s, done.get(read, 0.0) + (self.hop_s if travels else 0.0))
         return ready_s
 
-    def _sharing(self, op: Operator) -> tuple[str, ...]:
+    def _sharers(self, op: Operator) -> tuple[str, ...]:
         """The devices that each compute a part of `op` which nobody else has; () where that is not known."""
         names = [name for name in op.outputs if name]
         if op.name in self.strategy.parted or len(names) != 1 or not self._is_known(names[0]):
             return ()
-        return tuple(self._owned(names[0])) if self._is_partition(names[0]) else ()
+        return tuple(self._find_owned(names[0])) if self._is_partition(names[0]) else ()
 
     def moved_bytes(self) -> tuple[dict[str, float], dict[str, float]]:
         """By device, what its card receives and what it sends."""
@@ -169,7 +171,7 @@ class _CertainWork:
         sent: dict[str, float] = defaultdict(float)
         for name in (*self.graph.inputs, *self.graph.producers):
             owned = self._sources(name)
-            missing = self._missing(name, owned) if owned else {}
+            missing = self._missing_elements(name, owned) if owned else {}
             is_input = name in self.graph.inputs
             item_bytes = self.memo.cost.item_bytes(name) if is_input else self.memo.travel_bytes(name)
             for device, size in missing.items():
@@ -185,9 +187,9 @@ class _CertainWork:
             return {}
         if name in self.graph.inputs:
             return {self.memo.problem.gateway: tensor.region}
-        return self._owned(name) if name in self.strategy.layouts else {}
+        return self._find_owned(name) if name in self.strategy.layouts else {}
 
-    def _missing(self, name: str, owned: Owned) -> dict[str, int]:
+    def _missing_elements(self, name: str, owned: Owned) -> dict[str, int]:
         """By device, elements that it is sure to read and does not hold."""
         unsure = self.unsure.get(name, set())
         needed = {d: region for d, region in self.reads.get(name, {}).items() if d not in unsure}
@@ -206,6 +208,6 @@ class _CertainWork:
         found = 0.0
         for name in (name for layer in self.memo.layers for name in layer.exits):
             if self.reads.get(name) and self._is_known(name) and self._is_partition(name):
-                rest = sum(region.size for device, region in self._owned(name).items() if device != hub)
+                rest = sum(region.size for device, region in self._find_owned(name).items() if device != hub)
                 found += rest * self.memo.travel_bytes(name)
         return {hub: found}

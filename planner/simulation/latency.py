@@ -116,14 +116,14 @@ def timed_schedule(plan: Plan, cost: Cost | None = None) -> TimedSchedule:
                 seconds = cost.running_s(program, segment) if cost else segment.compute_s
                 steps[device].append(Compute(seconds, _label(segment.operators)))
             elif isinstance(step, Receive):
-                steps[device] += [step, *_rounding(plan.transfers[step.transfer], device, cost)]
+                steps[device] += [step, *_rounding_step(plan.transfers[step.transfer], device, cost)]
             else:
-                steps[device] += [*_rounding(plan.transfers[step.transfer], device, cost), step]
+                steps[device] += [*_rounding_step(plan.transfers[step.transfer], device, cost), step]
     messages = [MessageTimes(t.source, t.target, t.nbytes) for t in plan.transfers]
     return TimedSchedule(steps, messages, tuple(replica.devices for replica in plan.replicas))
 
 
-def _rounding(transfer: Transfer, device: str, cost: Cost | None) -> Iterator[Compute]:
+def _rounding_step(transfer: Transfer, device: str, cost: Cost | None) -> Iterator[Compute]:
     """The step that rounds a transfer's pieces on `device`, or converts them back; none if nothing is rounded."""
     if transfer.dtypes and cost is not None:
         sizes = (piece.region.size for piece in transfer.pieces)
@@ -166,7 +166,7 @@ def run_schedule(schedule: TimedSchedule, cluster: Cluster, gateway: str) -> Sim
 def combine_replicas(replicas: Sequence[Simulation]) -> Simulation:
     """The simulation of a plan that has these replicas. Its latency is that of the replica that answers first."""
 
-    def merged(maps: Iterable[Mapping[str, V]]) -> dict[str, V]:
+    def merge(maps: Iterable[Mapping[str, V]]) -> dict[str, V]:
         return {name: value for one in maps for name, value in one.items()}
 
     def all_of(times: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
@@ -179,16 +179,16 @@ def combine_replicas(replicas: Sequence[Simulation]) -> Simulation:
     found = Simulation(
         schedule=join_schedules(one.schedule for one in replicas),
         latency_s=0.0,
-        compute_s=merged(one.compute_s for one in replicas),
+        compute_s=merge(one.compute_s for one in replicas),
         loads_s=loads,
-        sent_bytes=merged(one.sent_bytes for one in replicas),
-        received_bytes=merged(one.received_bytes for one in replicas),
+        sent_bytes=merge(one.sent_bytes for one in replicas),
+        received_bytes=merge(one.received_bytes for one in replicas),
         departures_s=all_of(one.departures_s for one in replicas),
         sent_s=all_of(one.sent_s for one in replicas),
         arrivals_s=all_of(one.arrivals_s for one in replicas),
-        peak_memory_bytes=merged(one.peak_memory_bytes for one in replicas),
-        kept_bytes=merged(one.kept_bytes for one in replicas),
-        request_bytes=merged(one.request_bytes for one in replicas),
+        peak_memory_bytes=merge(one.peak_memory_bytes for one in replicas),
+        kept_bytes=merge(one.kept_bytes for one in replicas),
+        request_bytes=merge(one.request_bytes for one in replicas),
         replicas=tuple(replicas),
     )
     first = choose_replica(found.paces, [0] * len(replicas))

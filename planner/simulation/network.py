@@ -308,13 +308,13 @@ class LinkDirections:
     def _open(self, source: str, target: str) -> LinkDirection:
         link = self.cluster.link(source, target)
         cards = self.cluster.card_bytes_per_s
-        send = self._shared("send", source, cards[source])
-        receive = self._shared("receive", target, cards[target])
+        send = self._share("send", source, cards[source])
+        receive = self._share("receive", target, cards[target])
         crossed = [(send, 1), (receive, 1)]
         alone = min(link.bytes_per_s, send.bytes_per_s, receive.bytes_per_s)
         for medium in self.cluster.media:
             if count := medium.crossings(source, target):
-                crossed.append((self._shared("medium", medium.name, medium.bytes_per_s), count))
+                crossed.append((self._share("medium", medium.name, medium.bytes_per_s), count))
                 alone = min(alone, medium.bytes_per_s / count)
         way = LinkDirection(source, target, -1 - len(self.ways), alone, tuple(crossed))
         way.fixed, way.after_s = link.message_s * alone, link.latency_s + link.message_s
@@ -324,7 +324,7 @@ class LinkDirections:
         self.ways.append(way)
         return way
 
-    def _shared(self, kind: str, name: str, bytes_per_s: float) -> SharedResource:
+    def _share(self, kind: str, name: str, bytes_per_s: float) -> SharedResource:
         found = self.shared.get((kind, name))
         if found is None:
             found = self.shared[kind, name] = SharedResource(kind, name, bytes_per_s)

@@ -188,7 +188,9 @@ class _AutoSearch:
             if self.left <= kept:
                 break
             yield from self._cook(
-                expand_recipe(self.study.candidates, recipe, self.parts), self._said(recipe), likely=LIKELY
+                expand_recipe(self.study.candidates, recipe, self.parts),
+                self._describe(recipe),
+                likely=LIKELY,
             )
         if self.found and self.found[0].score < HOPEFUL * self.alone:
             yield from self._improve()
@@ -400,7 +402,7 @@ class _AutoSearch:
                 yield Mode(axis, fused=True)
                 yield Mode(axis, fused=True, joined=True)
 
-    def _said(self, recipe: Recipe) -> str:
+    def _describe(self, recipe: Recipe) -> str:
         seconds: dict[str, float] = {}
         for mode, part in zip(recipe.modes, self.parts, strict=True):
             seconds[str(mode)] = seconds.get(str(mode), 0.0) + part.seconds

@@ -226,7 +226,7 @@ def fill_fastest(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision 
         weight_bytes[waiting[0]] += size
         choices[layer.number] = Whole((waiting[0],))
     return LayerDivision(
-        choices, weight_bytes, f"the fastest devices are filled first: {_said(weight_bytes)}"
+        choices, weight_bytes, f"the fastest devices are filled first: {_describe(weight_bytes)}"
     )
 
 
@@ -238,7 +238,7 @@ def divide_in_pairs(study: Study, weights: Weights, rooms: Rooms) -> LayerDivisi
         return None
     weight_bytes = _parts(weights, shares)
     return LayerDivision(
-        choices, weight_bytes, f"weights of dense layers are divided in pairs: {_said(weight_bytes)}"
+        choices, weight_bytes, f"weights of dense layers are divided in pairs: {_describe(weight_bytes)}"
     )
 
 
@@ -252,7 +252,9 @@ def divide_columns(study: Study, weights: Weights, rooms: Rooms) -> LayerDivisio
         divided = _divide(layer, shares) if size else None
         choices[layer.number] = divided or Whole((shares[0][0],))
     weight_bytes = _parts(weights, shares)
-    return LayerDivision(choices, weight_bytes, f"every layer's weights are divided: {_said(weight_bytes)}")
+    return LayerDivision(
+        choices, weight_bytes, f"every layer's weights are divided: {_describe(weight_bytes)}"
+    )
 
 
 def _each(weights: Weights) -> Iterator[tuple[Layer, int]]:
@@ -298,7 +300,7 @@ def _parts(weights: Weights, shares: Shares) -> dict[str, float]:
     return {device: weights.total * share / total if total else 0.0 for device, share in shares}
 
 
-def _said(weight_bytes: Mapping[str, float]) -> str:
+def _describe(weight_bytes: Mapping[str, float]) -> str:
     return ", ".join(
         f"{figures.format_bytes(size)} on {device}" for device, size in weight_bytes.items() if size
     )
@@ -309,7 +311,7 @@ def explain_infeasible(study: Study) -> Infeasible:
     proportion. A plan is found again under them, also where speeds were measured anew meanwhile."""
     low, high, factor = 1.0, float("inf"), 1.0
     for _ in range(TRIES):
-        needed = _needed(_with_limits(study, _larger(study.memo, factor)))[0]
+        needed = _needed_memory(_with_limits(study, _larger(study.memo, factor)))[0]
         if needed <= 1:
             high = factor
         else:
@@ -319,11 +321,11 @@ def explain_infeasible(study: Study) -> Infeasible:
             break
     while high == float("inf"):
         factor *= 2
-        high = factor if _needed(_with_limits(study, _larger(study.memo, factor)))[0] <= 1 else high
+        high = factor if _needed_memory(_with_limits(study, _larger(study.memo, factor)))[0] <= 1 else high
     enough = _larger(study.memo, high)
-    peaks = _needed(_with_limits(study, enough))[1]
+    peaks = _needed_memory(_with_limits(study, enough))[1]
     fewer = {name: max(limit, float(peaks.get(name, 0))) for name, limit in _larger(study.memo, 1.0).items()}
-    return _error(study.memo, fewer if _needed(_with_limits(study, fewer))[0] <= 1 else enough)
+    return _error(study.memo, fewer if _needed_memory(_with_limits(study, fewer))[0] <= 1 else enough)
 
 
 def _larger(memo: Memo, factor: float) -> dict[str, float]:
@@ -338,7 +340,7 @@ def _with_limits(study: Study, limits: Rooms) -> Study:
     return study.on(replace(study.memo.problem, cluster=cluster, memory_limit_bytes={}))
 
 
-def _needed(study: Study) -> tuple[float, Mapping[str, int]]:
+def _needed_memory(study: Study) -> tuple[float, Mapping[str, int]]:
     """By how much the limits would have to grow for the nearest candidate, 1 or less where one fits; and what it takes of
     each device."""
     nearest: tuple[float, Mapping[str, int]] = (float("inf"), {})

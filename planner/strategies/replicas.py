@@ -155,9 +155,9 @@ def _deal(scorer: Scorer, replicas: Sequence[Strategy], seen: set[frozenset[str]
         key = frozenset(" ".join(scorer.forecast(one).compute_s) for one in used)
         if len(used) > 1 and key not in seen:
             seen.add(key)
-            yield deal_to_replicas(NAME, used, _said(scorer, used))
+            yield deal_to_replicas(NAME, used, _describe(scorer, used))
 
 
-def _said(scorer: Scorer, replicas: Sequence[Strategy]) -> str:
+def _describe(scorer: Scorer, replicas: Sequence[Strategy]) -> str:
     groups = [" with ".join(scorer.forecast(one).compute_s) for one in replicas]
     return f"requests are dealt out to {len(replicas)} copies of the model: {', '.join(groups)}"

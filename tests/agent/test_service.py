@@ -108,7 +108,7 @@ def test_from_start_to_stop(state: Path, tmp_path: Path) -> None:
         assert agent._logic.node.models()[0].note == "one device is faster"
         assert agent._logic.node.plan("net")["shares"]["y"] == {"box": "whole"}
         assert agent._logic.node.ready(None) == agent._logic.node.ready("net") == (True, "")
-        assert agent._progressing()
+        assert agent._is_progressing()
         assert (state / "agent.json").exists()
 
     run(state, work)

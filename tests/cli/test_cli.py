@@ -186,7 +186,7 @@ def test_init_and_tokens(edgepart: Edgepart, tmp_path: Path) -> None:
     state = ["--state", str(tmp_path / "s")]
     made = document(edgepart("init", *state, "--name", "pi-a", "--json"))
     assert made["token"].startswith(f"EP1-{made['fingerprint']}-")
-    assert options.remembered_name(tmp_path / "s") == "pi-a"
+    assert options.recall_name(tmp_path / "s") == "pi-a"
     again = edgepart("init", *state)
     assert again[0] == 2 and "already" in again[2]
     token = document(edgepart("token", "create", *state, "--uses", "3", "--ttl", "30m", "--json"))

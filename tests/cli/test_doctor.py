@@ -11,7 +11,7 @@ import pytest
 
 from edgepart.agent.doctor import survey
 from edgepart.agent.security import identity
-from edgepart.cli.doctor import clock_check, rendered
+from edgepart.cli.doctor import clock_check, render
 from edgepart.cli.output import console
 
 BOX = {
@@ -44,7 +44,7 @@ DOCUMENT: dict[str, Any] = {
 
 
 def shown(document: dict[str, Any], capsys: pytest.CaptureFixture[str], *, verbose: bool = False) -> str:
-    for part in rendered(document, verbose):
+    for part in render(document, verbose):
         console().print(part, soft_wrap=False)
     return capsys.readouterr().out
 

@@ -22,14 +22,14 @@ from edgepart.agent.trace.spans import (
     SEND,
     WAIT,
     WRITE,
-    receiving_from,
-    sending_to,
+    receiving_lane,
+    sending_lane,
 )
 from edgepart.cli import trace_summary as summarising
 from edgepart.cli.attribution import IDLE, ORDER, OTHERS, REST, rows, shares
 from edgepart.cli.critical_path import critical_path, totals
 from edgepart.cli.perfetto import lanes, trace_events
-from edgepart.cli.trace_records import SpanBar, Trace, joined, read, typical
+from edgepart.cli.trace_records import SpanBar, Trace, join_waits, read, typical
 from edgepart.planner.devices.cluster import Cluster, cluster_to_json
 from edgepart.planner.errors import ClusterError
 from edgepart.planner.plans.plan import GATEWAY, Receive, Send
@@ -88,8 +88,8 @@ def as_traced(found: Simulation) -> dict[str, Any]:
         if message.source == GATEWAY:
             spans["d0"].append(row("gateway", SEND, 0.0, 0.0, peer=node(target), transfer=number))
         left, sent, came = found.departures_s[number], found.sent_s[number], found.arrivals_s[number]
-        spans[source].append(row(sending_to(node(target)), WRITE, left, sent, transfer=number))
-        spans[target].append(row(receiving_from(node(source)), RECEIVE, came, came, transfer=number))
+        spans[source].append(row(sending_lane(node(target)), WRITE, left, sent, transfer=number))
+        spans[target].append(row(receiving_lane(node(source)), RECEIVE, came, came, transfer=number))
     spans["d0"].append(row(REQUESTS, REQUEST, 0.0, found.latency_s))
     return document(schedule, spans, found.latency_s)
 
@@ -186,7 +186,7 @@ def test_of_a_trace_with_holes_whatever_is_there_is_told(seed: int, count: int, 
     told = summarising.summary(trace, cluster_to_json(cluster))
     json.dumps(told, allow_nan=False)
     if told["request"] is not None:
-        assert summarising.sentences(told["request"]) and summarising.drawing(trace)
+        assert summarising.sentences(told["request"]) and summarising.draw(trace)
         for one in told["request"]["devices"]:
             assert sum(one["seconds"].values()) == pytest.approx(told["request"]["seconds"])
             assert min(one["seconds"].values()) >= -1e-12
@@ -292,7 +292,7 @@ def test_waits_that_follow_each_other_are_one() -> None:
         pytest.approx((2.00002, 3.0)),
         pytest.approx((4.0, 5.0)),
     ]
-    assert joined(trace.bars) == list(trace.bars)
+    assert join_waits(trace.bars) == list(trace.bars)
 
 
 @pytest.mark.parametrize("broken", [{}, {"devices": []}, {"devices": [{}], "plans": [], "began_s": 0}])

@@ -15,7 +15,7 @@ from tests.lab.system import NAMESPACES
 
 OBEYED_S = 10.0
 """A signal takes effect when the kernel next runs the process; one that reads a disk may take a while."""
-STOPPED, DEAD = "Tt", "ZX"
+STOPPED, DEAD, UNINTERRUPTIBLE = "Tt", "ZX", "D"
 
 
 def processes(namespace: str) -> list[int]:
@@ -50,7 +50,7 @@ def wait_for(namespace: str, process: subprocess.Popen[Any]) -> None:
 
 def freeze(namespace: str) -> None:
     """SIGSTOP, to what they start meanwhile too. LabError where one goes on."""
-    _until(lambda: _send(_running(namespace), signal.SIGSTOP), f"stop the processes of {namespace}")
+    _until(lambda: _stop(namespace), f"stop the processes of {namespace}")
 
 
 def thaw(namespace: str) -> None:
@@ -62,15 +62,19 @@ def kill(namespace: str) -> None:
     _until(lambda: _send(processes(namespace), signal.SIGKILL), f"kill the processes of {namespace}")
 
 
-def _running(namespace: str) -> list[int]:
-    found = []
+def _stop(namespace: str) -> bool:
+    """Whether all of them are stopped, or as good as that: one that waits in the kernel stops before it goes on. That
+    may be never, where it waits for a child that was stopped between its fork and its exec."""
+    waiting = True
     for pid in processes(namespace):
         try:
-            if state(Path(f"/proc/{pid}")) not in STOPPED:
-                found.append(pid)
+            letter = state(Path(f"/proc/{pid}"))
         except OSError:
             continue  # it has ended
-    return found
+        if letter not in STOPPED:
+            _send([pid], signal.SIGSTOP)
+            waiting = waiting and letter == UNINTERRUPTIBLE
+    return waiting
 
 
 def _send(pids: list[int], number: int) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 from benchmarks.comparing import Values, differences, run_alone
 
 from edgepart.cli.client import Client
@@ -14,7 +15,7 @@ from edgepart.cli.local import LocalAgent, LocalCluster, edgepart
 from edgepart.cli.options import AgentTarget
 from edgepart.cli.traffic import RequestTraffic, Tally
 
-__all__ = ["deploy", "differences", "infer", "requests_during", "run_alone", "target", "undeploy"]
+__all__ = ["deploy", "differences", "infer", "requests_during", "run_alone", "target", "undeploy", "workers"]
 
 
 def deploy(cluster: LocalCluster, path: Path, name: str, *options: str) -> Any:
@@ -28,6 +29,18 @@ def undeploy(cluster: LocalCluster, name: str) -> None:
 
 def target(agent: LocalAgent) -> AgentTarget:
     return AgentTarget(agent.url, agent.state)
+
+
+def workers(agent: LocalAgent) -> list[psutil.Process]:
+    assert agent.process is not None
+    found = []
+    for child in psutil.Process(agent.process.pid).children(recursive=True):
+        try:
+            if "edgepart.agent.workers.worker" in child.cmdline():
+                found.append(child)
+        except psutil.NoSuchProcess:
+            continue
+    return found
 
 
 def infer(agent: LocalAgent, name: str, inputs: Values) -> Values:

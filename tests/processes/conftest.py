@@ -35,13 +35,6 @@ def counting(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"COVERAGE_PROCESS_START": str(config)}
 
 
-@pytest.fixture
-def counted(counting: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """All processes that the test starts count their lines."""
-    for name, value in counting.items():
-        monkeypatch.setenv(name, value)
-
-
 @pytest.fixture(scope="session")
 def trio() -> Iterator[LocalCluster]:
     """Three members that found each other by mDNS; not to be hurt."""

@@ -44,9 +44,15 @@ def give_key(cluster: LocalCluster, agent: LocalAgent) -> None:
         agent.type("ca", "import", sealed, env=secret)
 
 
-def test_a_box_is_drained_taken_back_and_removed_and_nothing_is_lost(
-    counted: None, victims: LocalCluster
-) -> None:
+@pytest.fixture
+def counted_first(tmp_path: Path, counting: dict[str, str]) -> Iterator[LocalCluster]:
+    """Three members, of which the first counts the lines that it runs."""
+    with LocalCluster(["a", "b", "c"], options=OPTIONS, folder=tmp_path, env={"a": counting}) as cluster:
+        yield cluster
+
+
+def test_a_box_is_drained_taken_back_and_removed_and_nothing_is_lost(counted_first: LocalCluster) -> None:
+    victims = counted_first
     expected = run_alone(PATH, INPUTS)
     deploy(victims, PATH, "squeezenet", "--strategy", "bbgrap")
     leader = victims.agents[victims.status()["leader"]]

@@ -15,9 +15,9 @@ from benchmarks.models.model import save
 
 from edgepart.agent.host.process_memory import SERVING_BYTES, WORKER_BYTES
 from edgepart.agent.host.system import own_bytes
-from edgepart.cli.local import LocalCluster
+from edgepart.cli.local import LocalAgent, LocalCluster
 from edgepart.planner.errors import ClusterError
-from tests.processes.asking import deploy, differences, infer, run_alone, undeploy
+from tests.processes.asking import deploy, differences, infer, run_alone, undeploy, workers
 
 pytestmark = pytest.mark.processes
 
@@ -42,12 +42,12 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def resident(cluster: LocalCluster) -> dict[str, int]:
     """Of each agent, and of its workers what they do not share."""
-    return {a.name: _resident(psutil.Process(a.addresses["pid"])) for a in cluster.living}
+    return {one.name: _resident(one) for one in cluster.living}
 
 
-def _resident(agent: psutil.Process) -> int:
-    workers = [one for one in agent.children() if "edgepart.agent.workers.worker" in one.cmdline()]
-    return int(agent.memory_info().rss) + sum(own_bytes(one.pid) for one in workers)
+def _resident(agent: LocalAgent) -> int:
+    itself = psutil.Process(agent.addresses["pid"]).memory_info().rss
+    return int(itself) + sum(own_bytes(one.pid) for one in workers(agent))
 
 
 def predicted(cluster: LocalCluster, name: str) -> dict[str, int]:

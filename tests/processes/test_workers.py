@@ -25,7 +25,7 @@ from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 from edgepart.cli.local import LocalAgent, LocalCluster, edgepart
 from edgepart.planner.errors import ClusterError
 from edgepart.planner.model.load import load_graph
-from tests.processes.asking import deploy, requests_during, run_alone, undeploy
+from tests.processes.asking import deploy, requests_during, run_alone, undeploy, workers
 
 pytestmark = pytest.mark.processes
 
@@ -164,18 +164,6 @@ def untouched(cluster: LocalCluster) -> Iterator[None]:
         (agent.name, agent.process.pid if agent.process else 0) for agent in cluster.living if agent.alive
     ]
     assert after == before and cluster.status()["leader"] == leader
-
-
-def workers(agent: LocalAgent) -> list[psutil.Process]:
-    assert agent.process is not None
-    found = []
-    for child in psutil.Process(agent.process.pid).children(recursive=True):
-        try:
-            if "edgepart.agent.workers.worker" in child.cmdline():
-                found.append(child)
-        except psutil.NoSuchProcess:
-            continue
-    return found
 
 
 def card(agent: LocalAgent, name: str) -> dict[str, Any]:

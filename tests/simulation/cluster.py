@@ -453,7 +453,7 @@ class SimNet:
     def wish(self, asked: str, node: str, state: str) -> None:
         """A user says there what is to become of a device."""
         core = self.core(asked)
-        entry = core.draining.proposed(node, f"box{int(node, 16)}", state, core.membership.members())
+        entry = core.draining.propose(node, f"box{int(node, 16)}", state, core.membership.members())
         if entry is not None:
             self.give(self.boxes[asked], DrainRequested(entry))
 

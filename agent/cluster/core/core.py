@@ -226,7 +226,7 @@ class Core:
         if seen := self.membership.wake(now):
             out(self._watch(seen, now))
         if decided := self.election.wake(now):
-            out(self._led(decided, now))
+            out(self._apply_election(decided, now))
         out(self.follower.wake(now))
         if now >= self._sync_at:
             out(self._regular(now))
@@ -269,7 +269,7 @@ class Core:
                     seen_term = self.election.seen_term
                     decided = self.election.heard(node, message, now)
                     news = decided or self.election.seen_term != seen_term
-                    return self._run(self._led(decided, now), now) if news else []
+                    return self._run(self._apply_election(decided, now), now) if news else []
             case View():
                 if not self.membership.sees(node, message, now):
                     return None
@@ -309,7 +309,7 @@ class Core:
 
     def _take(self, event: Event, now: float) -> Iterator[Effect]:
         if isinstance(event, DeployRequested | UndeployRequested | DrainRequested):
-            yield from self._asked(
+            yield from self._take_request(
                 event, now
             )  # first: it may be refused, and then no other effect may get lost
         greeted = isinstance(event, MessageReceived) and self._has_greeted(event)
@@ -324,7 +324,7 @@ class Core:
             case MessageReceived(node, Drains() as drains) if node != self.node:
                 yield from self._message(node, drains, now)
             case TermKept(term):
-                yield from self._led(self.election.kept(term, now), now)
+                yield from self._apply_election(self.election.kept(term, now), now)
             case DeploymentsKept(versions):
                 self._kept = versions
                 self.follower.changed = self._stale = True
@@ -344,7 +344,7 @@ class Core:
                 yield SendMessage(self.leader, Want(name, version, shapes))
             case SegmentsTimed(timings):
                 if news := self.profiles.learn(timings):
-                    yield from self._learnt()
+                    yield from self._apply_news()
                     yield from self._tell_all(Timed(news))
             case DriftMeasured(name, factor):
                 told = Drift(name, factor)
@@ -368,11 +368,11 @@ class Core:
             case _:
                 pass
 
-    def _asked(
+    def _take_request(
         self, event: DeployRequested | UndeployRequested | DrainRequested, now: float
     ) -> Iterator[Effect]:
         if isinstance(event, DrainRequested):
-            yield from self._drained(self.draining.asked(event, self.membership.members()), now)
+            yield from self._apply_drains(self.draining.asked(event, self.membership.members()), now)
             return
         if isinstance(event, DeployRequested):
             entry = self.deployments.put(self.node, event.name, event.model, event.model_bytes, event.options)
@@ -400,9 +400,9 @@ class Core:
                 self.cards.pop(node, None)
                 self.card_faults.pop(node, None)
         self._boots = others
-        yield from self._led(self.election.members_changed(others, now), now)
+        yield from self._apply_election(self.election.members_changed(others, now), now)
 
-    def _led(self, effects: Iterable[Effect], now: float) -> Iterator[Effect]:
+    def _apply_election(self, effects: Iterable[Effect], now: float) -> Iterator[Effect]:
         """Pass on the effects of the election, and what follows if the leader changed."""
         for effect in effects:
             yield effect
@@ -439,7 +439,7 @@ class Core:
                 if self.controller is not None:
                     yield from self.controller.retell([node])
             case Heartbeat(boot) if boot == self._boots.get(node):
-                yield from self._led(self.election.heard(node, message, now), now)
+                yield from self._apply_election(self.election.heard(node, message, now), now)
             case View():
                 if self.membership.seen_otherwise():  # links may be broken, or whole again
                     self._look_soon(now)
@@ -451,17 +451,19 @@ class Core:
                 if forged := self.draining.forged(drains):
                     what = f"{forged[0].name[:64]} is {forged[0].state}"
                     yield MemberDistrusted(node, f"it tells that {what}, which the cluster's CA did not sign")
-                yield from self._drained(self.draining.told(drains, self.membership.members(), node), now)
+                yield from self._apply_drains(
+                    self.draining.told(drains, self.membership.members(), node), now
+                )
             case DrainStanding() if self._is_led(node, message.term):
                 self.draining.standings[message.node] = message
             case Report(boot) if node == self.node or boot == self._boots.get(node):
-                believed = self._believed(message)
+                believed = self._drop_forged_plans(message)
                 if self._reports.get(node) != believed:
                     self._reports[node] = believed
                     self._look_soon(now)
             case Timed(timings):
                 if self.profiles.learn(timings, node):
-                    yield from self._learnt()
+                    yield from self._apply_news()
             case Drift():
                 self.drifts.learn(node, message, now)
                 self._stale = True
@@ -482,7 +484,7 @@ class Core:
             case _:
                 pass
 
-    def _learnt(self) -> Iterator[Effect]:
+    def _apply_news(self) -> Iterator[Effect]:
         self._stale = True
         yield PersistProfiles(self.profiles.profiles())
 
@@ -491,7 +493,7 @@ class Core:
         follows."""
         return node == self.leader and term >= self.election.seen_term
 
-    def _believed(self, report: Report) -> Report:
+    def _drop_forged_plans(self, report: Report) -> Report:
         """The report without plans that nobody can have given its sender: those of a term that is not known
         here, though a member that holds such a plan has told of its term before, and those of this leadership
         that it has not made."""
@@ -530,7 +532,7 @@ class Core:
                 self.drifts.undeployed(entry.name)
         yield from self._tell_all(Deployments(changed))
 
-    def _drained(self, effects: list[Effect], now: float) -> Iterator[Effect]:
+    def _apply_drains(self, effects: list[Effect], now: float) -> Iterator[Effect]:
         """Pass on what follows if a device was drained, taken back or removed."""
         yield from effects
         self._stale |= bool(effects)
@@ -538,10 +540,10 @@ class Core:
             if member.node != self.node and self.draining.is_removed(member.node):
                 self._expel_at.setdefault(member.node, now + EXPEL_S)
 
-    def _drained_by_me(self, effects: list[Effect], now: float) -> list[Effect]:
+    def _apply_own_drains(self, effects: list[Effect], now: float) -> list[Effect]:
         """Pass on what the leader found; only a removal is a change."""
         return (
-            list(self._drained(effects, now))
+            list(self._apply_drains(effects, now))
             if any(isinstance(e, PersistDrains) for e in effects)
             else effects
         )
@@ -554,7 +556,7 @@ class Core:
     def _greet(self, node: str) -> Iterator[Effect]:
         newcomer = next((m for m in self.membership.members() if m.node == node), None)
         if newcomer is not None:
-            yield from self.draining.greeting(newcomer)
+            yield from self.draining.greet(newcomer)
 
     def _tell_all(self, message: Card | Deployments | Timed | Drift) -> Iterator[Effect]:
         return (SendMessage(node, message) for node in self.membership.alive())
@@ -615,6 +617,6 @@ class Core:
         world = LeaderView(self.node, self.election.term, cluster, reports, self.profiles, drifts=self.drifts)
         effects = self.controller.step(self.deployments, world, now)
         served = ServedPlans(self.deployments.living(), self.controller.orders, self.controller.why_not)
-        effects += self._drained_by_me(self.draining.look(world, served, present), now)
+        effects += self._apply_own_drains(self.draining.look(world, served, present), now)
         self._lead_at = self.controller.wake_at(now)
         return effects

@@ -91,7 +91,7 @@ class Draining:
 
     # What users want, and what other devices tell
 
-    def proposed(self, node: str, name: str, state: str, members: Members) -> Drain | None:
+    def propose(self, node: str, name: str, state: str, members: Members) -> Drain | None:
         """The entry for what a user wants, to be signed; None if that is so already. UsageError if no device
         would be left."""
         there = {member.node for member in members}
@@ -114,7 +114,7 @@ class Draining:
             raise UsageError(
                 f"{entry.name} was drained, removed or taken back elsewhere meanwhile. Nothing was changed"
             )
-        return self._changed(changed, members) if changed else []
+        return self._announce(changed, members) if changed else []
 
     def forged(self, entries: Iterable[Drain]) -> tuple[Drain, ...]:
         """The entries that the CA did not sign; known entries were checked when they came."""
@@ -127,18 +127,18 @@ class Draining:
         forged = self.forged(entries)
         good = [entry for entry in entries if entry not in forged]
         changed = self.map.merge(good)
-        effects = self._changed(changed, members) if changed else []
+        effects = self._announce(changed, members) if changed else []
         known = [self.map.get(entry.node) for entry in good]
-        newer = self._signed(k for k, e in zip(known, good, strict=True) if k is not None and k != e)
+        newer = self._select_signed(k for k, e in zip(known, good, strict=True) if k is not None and k != e)
         return [*effects, SendMessage(teller, Drains(newer))] if newer and teller else effects
 
-    def _signed(self, entries: Iterable[Drain]) -> tuple[Drain, ...]:
+    def _select_signed(self, entries: Iterable[Drain]) -> tuple[Drain, ...]:
         """The entries that other devices will believe."""
         return tuple(filter(self._genuine, entries))
 
-    def greeting(self, member: Member) -> list[Effect]:
+    def greet(self, member: Member) -> list[Effect]:
         """What a newcomer has to be told."""
-        entries = self._signed(self.map)
+        entries = self._select_signed(self.map)
         if not entries or not understands(member.version, DRAINS):
             return []
         return [
@@ -155,7 +155,7 @@ class Draining:
             return []
         return [SendMessage(node, Drains((entry,)))]
 
-    def _changed(self, changed: Sequence[Drain], members: Members) -> list[Effect]:
+    def _announce(self, changed: Sequence[Drain], members: Members) -> list[Effect]:
         effects: list[Effect] = [PersistDrains(tuple(self.map))]
         effects += _to_all(Drains(tuple(changed)), members, self._node)
         mine = next((entry for entry in changed if entry.node == self._node), None)
@@ -178,7 +178,7 @@ class Draining:
             gone = entry.node not in {member.node for member in members}
             left = [] if gone else list(_left(entry.node, world, served))
             if entry.state == REMOVING and not left:
-                effects += self._changed(self.map.merge((replace(entry, state=REMOVED),)), members)
+                effects += self._announce(self.map.merge((replace(entry, state=REMOVED),)), members)
                 continue
             text = "; ".join(left) or ("it is no member now" if gone else "nothing needs it any more")
             now = DrainStanding(world.term, entry.node, entry.version, not left, text)
@@ -189,7 +189,7 @@ class Draining:
 
     def remind(self, members: Members) -> list[Effect]:
         """Tell all drains again, in case a member missed one."""
-        entries = self._signed(self.map)
+        entries = self._select_signed(self.map)
         return _to_all(Drains(entries), members, self._node) if entries else []
 
     def retell(self, members: Members) -> list[Effect]:

@@ -50,7 +50,7 @@ class ContingencyPlans:
         self._kept[lost] = placement
         self._borrowed.discard(lost)
 
-    def borrowed(self, lost: str) -> PlanRollout | None:
+    def borrow(self, lost: str) -> PlanRollout | None:
         """The plan that covers the loss of that device without being made for it; None if there is none."""
         return self._kept.get(lost) if lost in self._borrowed else None
 

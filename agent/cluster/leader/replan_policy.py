@@ -127,7 +127,7 @@ class ReplanPolicy:
         span_s = min(2 * span_s, self._timing.most_avoid_s)
         self._avoided[node] = (now + span_s, span_s)
 
-    def avoided(self, now: float) -> set[str]:
+    def devices_to_avoid(self, now: float) -> set[str]:
         return {node for node, (until, _) in self._avoided.items() if now < until}
 
     def key(
@@ -138,7 +138,7 @@ class ReplanPolicy:
         without: str = "",
         disappointed: str = "",
     ) -> PlanKey:
-        members = select_members(cluster, deployment, self.avoided(now) | {without})
+        members = select_members(cluster, deployment, self.devices_to_avoid(now) | {without})
         devices = tuple((m.node, m.name, cluster.digests[m.node]) for m in members)
         return PlanKey(deployment.name, deployment.version, devices, disappointed)
 

@@ -126,7 +126,7 @@ class DeploymentRollout:
         if self.refused and self._refused_for != self.deployment.version:
             self.refused = []  # The same name now has another model or other options.
         key = self._key(world, now)
-        world = world.doing_without([node for node, _, _ in key.devices])
+        world = world.restrict_to([node for node, _, _ in key.devices])
         effects: list[Effect] = list(self._abandon(world, now))
         self._step_in(world, new_epoch)
         effects += self._promote(world, new_epoch)
@@ -205,7 +205,7 @@ class DeploymentRollout:
     def _abandon(self, world: LeaderView, now: float) -> Iterator[Effect]:
         for placement in filter(None, (self.active, self.next)):
             for node in placement.nodes:
-                holding = world.holding(node, self.deployment.name, placement.epoch)
+                holding = world.find_holding(node, self.deployment.name, placement.epoch)
                 if holding is not None and holding.state == FAILED:
                     self.planning.avoid(node, now)
                     self._trouble = f"{placement.name_of(node)} could not load its part: {holding.error}"
@@ -286,7 +286,7 @@ class DeploymentRollout:
         for name, node in placement.order.names:
             if node in world.cluster.cards:
                 device = parse_card(world.cluster.cards[node].document).device
-                device = device.drifted(self.refining.known(world.drifts, node, self.deployment.name))
+                device = device.with_drift(self.refining.known(world.drifts, node, self.deployment.name))
                 kinds[name] = (device.pace, device.threads)
         ratio = compute_slowdown(plan, kinds, world.profiles)
         if ratio is None:
@@ -333,7 +333,7 @@ class DeploymentRollout:
             ):
                 self._start_next(found, world, new_epoch)
             elif planning.ask(key, now, b"", urgent=True):
-                known, taken = world.profiles.profiles(), self._taken(world)
+                known, taken = world.profiles.profiles(), self._reserved_memory(world)
                 yield make_compute_plan(
                     key,
                     self.deployment,
@@ -379,7 +379,7 @@ class DeploymentRollout:
                 urgent=False,
                 profiles=world.profiles.profiles(),
                 measured_s=self.judge.seconds(current.epoch),
-                taken=self._taken(world),
+                taken=self._reserved_memory(world),
                 chosen=current.chosen,
                 refines=differs_only_in_measurements(current.made_for, key),
             )
@@ -450,7 +450,7 @@ class DeploymentRollout:
         """Plan for the loss of one device, and have that plan prepared."""
         variant = is_variant(self.deployment.name)
         for node in sorted(current.nodes, key=lambda node: (node == world.node, node)):
-            borrowed = self.spares.borrowed(node)
+            borrowed = self.spares.borrow(node)
             if node in self.spares and borrowed is None:
                 continue
             if len([*self.spares]) >= self._most_spares and borrowed is None:
@@ -485,7 +485,7 @@ class DeploymentRollout:
     def _others(self, world: LeaderView) -> list[Prepare]:
         return [order for order in world.orders if order.deployment != self.deployment.name]
 
-    def _taken(self, world: LeaderView) -> dict[str, int]:
+    def _reserved_memory(self, world: LeaderView) -> dict[str, int]:
         """The memory that a new plan cannot have, by node: this deployment's plan serves until the new one is
         ready."""
         own = [] if self.active is None else [self.active.order]
@@ -494,7 +494,7 @@ class DeploymentRollout:
     def _has_room(self, found: PlanComputed, world: LeaderView) -> bool:
         """Whether devices still have the memory that this plan was computed for; if not, the plan is
         forgotten."""
-        if fine := memory_budget.plan_fits(found, self._taken(world), world.cluster.cards):
+        if fine := memory_budget.plan_fits(found, self._reserved_memory(world), world.cluster.cards):
             return fine
         self.planning.forget()
         return False
@@ -507,7 +507,7 @@ class DeploymentRollout:
         if not self._tries or self._trying is not None:
             return
         for placement in self._placements():
-            mine = world.holding(world.node, self.deployment.name, placement.epoch)
+            mine = world.find_holding(world.node, self.deployment.name, placement.epoch)
             if not placement.verdict and mine and mine.state == READY and placement.is_ready(world):
                 self._trying = placement.epoch
                 sure = self.active is not None and self.active.verdict == RIGHT
@@ -531,7 +531,7 @@ class DeploymentRollout:
         for node in world.nodes:
             if node not in world.reports:
                 continue
-            holding = world.holding(node, name, epoch)
+            holding = world.find_holding(node, name, epoch)
             order: Prepare | Activate
             if holding is None:
                 if holders is None:
@@ -571,12 +571,12 @@ class DeploymentRollout:
     # How it stands
 
     def _tell_standing(self, world: LeaderView) -> Iterator[Effect]:
-        now = self._standing(world)
+        now = self._make_standing(world)
         if now != self.standing:
             self.standing = now
             yield from (SendMessage(node, now) for node in world.nodes)
 
-    def _standing(self, world: LeaderView) -> Standing:
+    def _make_standing(self, world: LeaderView) -> Standing:
         state, text = self._state(world)
         failed = self.planning.error if state == "failed" else None
         return Standing(
@@ -591,10 +591,10 @@ class DeploymentRollout:
             error=failed.error if failed else self._trouble,
             error_kind=failed.kind if failed else UNLOADABLE if state == "failed" else "",
             note=self.note,
-            rounding=self._rounding(),
+            rounding=self._describe_rounding(),
         )
 
-    def _rounding(self) -> str:
+    def _describe_rounding(self) -> str:
         known = self.rounding
         return known.text if known and self.active and known.epoch == self.active.epoch else ""
 

@@ -71,13 +71,13 @@ class LeaderView:
         """Members on which data that must not get lost is kept."""
         return [member.node for member in self.cluster.members if member.status != DRAINED]
 
-    def doing_without(self, used: Collection[str]) -> LeaderView:
+    def restrict_to(self, used: Collection[str]) -> LeaderView:
         """This view for a deployment that can do with the devices `used`: other flapping members have to be
         left."""
         flapping = {m.node for m in self.cluster.members if m.status == FLAPPING}
         return replace(self, unsteady=frozenset(flapping.difference(used))) if flapping else self
 
-    def holding(self, node: str, deployment: str, epoch: Epoch) -> Holding | None:
+    def find_holding(self, node: str, deployment: str, epoch: Epoch) -> Holding | None:
         for holding in self.reports[node].holdings if node in self.reports else ():
             if (holding.deployment, holding.epoch) == (deployment, epoch):
                 return holding
@@ -129,7 +129,7 @@ class PlanRollout:
 
     def ready(self, world: LeaderView) -> int:
         """The number of its devices that are ready."""
-        holdings = [world.holding(node, self.order.deployment, self.epoch) for node in self.nodes]
+        holdings = [world.find_holding(node, self.order.deployment, self.epoch) for node in self.nodes]
         return sum(holding is not None and holding.state == READY for holding in holdings)
 
     def is_ready(self, world: LeaderView) -> bool:
@@ -141,7 +141,7 @@ class PlanRollout:
         here = world.nodes
 
         def fine(node: str) -> bool:
-            holding = world.holding(node, self.order.deployment, self.epoch)
+            holding = world.find_holding(node, self.order.deployment, self.epoch)
             return node in here and (holding is None or holding.state != FAILED)
 
         return all(map(fine, self.nodes))

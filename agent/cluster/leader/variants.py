@@ -121,7 +121,7 @@ class Variants:
             return replace(refusal.standing, term=term)
         if len(self._wishes) >= MAX_WISHES and entry.name not in self._wishes:
             why = f"{MAX_WISHES} other new shapes wait for a plan already, and one is planned at a time"
-            return _refused(entry, term, why, "Unavailable")
+            return _make_refusal(entry, term, why, "Unavailable")
         self._wishes.setdefault(entry.name, _Wish(want.shapes, now)).at = now
         return None
 
@@ -164,7 +164,7 @@ class Variants:
             return effects
         del self.kept[name]
         self._rested_at = now + self._rest_s(variant, now)
-        standing = _refused(variant.cutover.deployment, world.term, *why)
+        standing = _make_refusal(variant.cutover.deployment, world.term, *why)
         final = issubclass(getattr(errors, why[1]), errors.UserError | errors.InternalError)
         until = math.inf if final else now + self._timing.refused_s
         self._refused[name] = _Refusal(standing, until)
@@ -211,7 +211,7 @@ class Variants:
         return min((time for time in times if time > now), default=math.inf)
 
 
-def _refused(entry: Deployment, term: int, error: str, kind: str) -> Standing:
+def _make_refusal(entry: Deployment, term: int, error: str, kind: str) -> Standing:
     text = f"no plan for {format_shapes(entry.options.shapes)}"
     return Standing(
         term=term,

@@ -58,7 +58,7 @@ class Refusals:
         known = self._known.get(node)
         return known.why if known else ""
 
-    def recent(self, now: float) -> list[Refusal]:
+    def recent_refusals(self, now: float) -> list[Refusal]:
         """The refusals that are still shown, sorted by name."""
         found = [refused for refused in self._known.values() if now - refused.at < SHOWN_S]
         return sorted(found, key=lambda refused: (refused.name, refused.node))

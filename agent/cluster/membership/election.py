@@ -193,7 +193,7 @@ class Election:
         due = self._undecided or now >= self.wake_at()
         return [*doubts, *self._decide(now)] if due else [*doubts]
 
-    def _claimed(self) -> tuple[int, str]:
+    def _read_claim(self) -> tuple[int, str]:
         if self._best_claim is None:
             claims = self._claims.items()
             self._best_claim = max(
@@ -204,7 +204,7 @@ class Election:
     def _decide(self, now: float, told_term: int = 0) -> Iterator[Effect]:
         """Decide whom to follow. `told_term`: the largest term that the newest heartbeat knows."""
         self._decided_at, self._undecided = now, False
-        seen, best = max(self.seen_term, told_term), self._claimed()
+        seen, best = max(self.seen_term, told_term), self._read_claim()
         if self.leading and best < (self.term, self.node):
             if seen > self.term:  # A larger term is in use: ours must be larger still.
                 yield from self._lead(seen)

@@ -140,7 +140,7 @@ class Membership:
             return self._starved
         peer = self.peers.get(node)
         most_s = self.timing.starved_most_s
-        return peer.starved_at(now, most_s) if peer is not None else Starved()
+        return peer.starvation_at(now, most_s) if peer is not None else Starved()
 
     def remind(self) -> Iterator[Effect]:
         """Tell the other members again that this device is starved, while it is."""

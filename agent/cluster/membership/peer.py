@@ -76,7 +76,7 @@ class Peer:
         self.starved = starved
         self.starved_until = now + timing.starved_s if starved.share else -math.inf
 
-    def starved_at(self, when: float, most_s: float = math.inf) -> Starved:
+    def starvation_at(self, when: float, most_s: float = math.inf) -> Starved:
         """Whether it was starved at `when`, as far as it had said by then. Starvation for longer than
         `most_s` counts as lasting, whatever the device says."""
         if when >= self.starved_until:

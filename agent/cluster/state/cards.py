@@ -73,7 +73,7 @@ def parse_card(document: bytes) -> MeasuredDevice:
     try:
         parsed = parse_json(document)
         cluster = cluster_from_json({"devices": [parsed["device"]]})
-        links = {str(node): Link(**_checked_link(entry)) for node, entry in parsed["links"].items()}
+        links = {str(node): Link(**_check_link(entry)) for node, entry in parsed["links"].items()}
         together = _together(parsed["together"]) if "together" in parsed else None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, UsageError) as error:
         raise FrameError(f"a card that cannot be read: {error}") from error
@@ -98,7 +98,7 @@ def _together(entry: Mapping[str, Any]) -> CrowdMeasurement:
     return CrowdMeasurement(frozenset(nodes), *rates)
 
 
-def _checked_link(entry: Mapping[str, Any]) -> dict[str, float]:
+def _check_link(entry: Mapping[str, Any]) -> dict[str, float]:
     numbers = {key: float(value) for key, value in entry.items()}
     if (
         not all(0 <= value <= LARGEST_FIGURE for value in numbers.values())

@@ -47,7 +47,7 @@ class TooNew(UsageError):
 def choose_winner(a: Deployment, b: Deployment) -> Deployment:
     """The entry that wins a merge. Any two honest writes have different versions. If versions are equal all
     the same, the larger text wins, so that the choice never depends on the order."""
-    return max(a, b, key=lambda entry: (entry.version, entry.deleted, repr(_packed(entry))))
+    return max(a, b, key=lambda entry: (entry.version, entry.deleted, repr(_pack(entry))))
 
 
 class DeploymentMap:
@@ -150,7 +150,7 @@ class DeploymentMap:
 
 def to_json(entries: Iterable[Deployment]) -> dict[str, Any]:
     """The content of deployments.json."""
-    return {"format": FORMAT, "deployments": [_packed(entry) for entry in entries]}
+    return {"format": FORMAT, "deployments": [_pack(entry) for entry in entries]}
 
 
 def from_json(document: Any) -> tuple[Deployment, ...]:
@@ -211,7 +211,7 @@ def check_format(root: Mapping[str, Any], known: int, where: str) -> None:
         raise UsageError(f"{where}: format {found!r} is not {known}")
 
 
-def _packed(entry: Deployment) -> dict[str, Any]:
+def _pack(entry: Deployment) -> dict[str, Any]:
     packed: dict[str, Any] = json_record(entry)
     packed["options"]["shapes"] = dict(sorted(packed["options"]["shapes"].items()))
     return packed

@@ -118,7 +118,7 @@ class DrainMap:
 
 def to_json(entries: Iterable[Drain]) -> dict[str, Any]:
     """The content of drains.json."""
-    return {"format": FORMAT, "drains": [_packed(entry) for entry in entries]}
+    return {"format": FORMAT, "drains": [_pack(entry) for entry in entries]}
 
 
 def from_json(document: Any) -> tuple[Drain, ...]:
@@ -132,7 +132,7 @@ def read_drains(document: Any) -> ReadResult[Drain]:
     return read_entries(document, "drains", FORMAT, _entry)
 
 
-def _packed(entry: Drain) -> dict[str, Any]:
+def _pack(entry: Drain) -> dict[str, Any]:
     packed: dict[str, Any] = json_record(entry)
     return packed | {"signature": entry.signature.hex()}
 

@@ -95,7 +95,7 @@ class Compiled:
 
     def put(self, key: str, entry: CompiledEntry) -> None:
         """Its weights are there already."""
-        write_atomic(self.root / "entries" / key, _written(entry), synced=False)
+        write_atomic(self.root / "entries" / key, _serialise(entry), synced=False)
 
     def put_weight(self, data: memoryview, like: Path | None = None) -> str:
         """Keeps an initializer; its digest. `like` is a file that may have the same bytes: then it is one file with two
@@ -166,7 +166,7 @@ def _link(source: Path, path: Path, digest: str) -> bool:
     return True
 
 
-def _written(entry: CompiledEntry) -> bytes:
+def _serialise(entry: CompiledEntry) -> bytes:
     fields = [entry.environment, sorted(entry.native), entry.model, dict(entry.weights)]
     packed: bytes = msgpack.packb(fields, use_bin_type=True)
     return hashlib.sha256(packed).digest() + packed

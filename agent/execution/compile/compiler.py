@@ -99,7 +99,7 @@ class Compiler:
                 raise NotCompiled(f"{describe_segment(segment)} does not compute {sorted(ports)} in blocks")
             try:
                 optimised = onnx.load_model_from_string(entry.model)
-                found.append(nchwc.opened(optimised, wrapped, ports))
+                found.append(nchwc.unwrap_ports(optimised, wrapped, ports))
             except FAULTS as error:
                 raise NotCompiled(f"{describe_segment(segment)} cannot be compiled: {error}") from error
         return min(found, key=_operators)
@@ -137,11 +137,11 @@ class Compiler:
     def _made(self, segment: Segment, ports: frozenset[str], weights: Mapping[str, Weight]) -> CompiledEntry:
         self._compiled.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(dir=self._compiled.root, prefix=MAKING) as making:
-            model = nchwc.wrapped(onnx.load_model_from_string(segment.model), ports)
+            model = nchwc.wrap_ports(onnx.load_model_from_string(segment.model), ports)
             # Shape inference takes the process megabytes for good: only where there is something to find.
             crops = bool(ports) and any(node.op_type == "Slice" for node in model.graph.node)
             shapes = shapes_of(model) if crops else {}
-            optimised = _optimised(model, weights, self._threads, Path(making))
+            optimised = _optimise(model, weights, self._threads, Path(making))
             if crops:
                 crop_in_blocks(optimised, block(), shapes)
             held = self._take_weights(optimised, Path(making), weights)
@@ -188,7 +188,7 @@ def _initializers(graph: GraphProto) -> Iterator[TensorProto]:
             yield from _initializers(inner)
 
 
-def _optimised(model: ModelProto, weights: Mapping[str, Weight], threads: int, making: Path) -> ModelProto:
+def _optimise(model: ModelProto, weights: Mapping[str, Weight], threads: int, making: Path) -> ModelProto:
     """As ONNX Runtime would run it on this processor; big initializers are in a file in `making`."""
     values = {name: value for name, value in weights.items() if not isinstance(value, Path)}
     files = {name: value for name, value in weights.items() if isinstance(value, Path)}
@@ -222,11 +222,11 @@ def block() -> int:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     ports = frozenset({"x", "y"})
     with tempfile.TemporaryDirectory(prefix="edgepart-") as making:
-        optimised = _optimised(nchwc.wrapped(model, ports), {}, 1, Path(making))
+        optimised = _optimise(nchwc.wrap_ports(model, ports), {}, 1, Path(making))
         if nchwc.native(optimised, ports) != ports:
             return 0
         onnx.load_external_data_for_model(optimised, making)
-    opened = nchwc.opened(optimised, ports, ports)
+    opened = nchwc.unwrap_ports(optimised, ports, ports)
     options = session_options(1, {}, ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
     session = ort.InferenceSession(opened.SerializeToString(), options, providers=["CPUExecutionProvider"])
     expected = np.einsum("oc,nchw->nohw", weight[:, :, 0, 0], x)

@@ -22,7 +22,7 @@ _INNER = "/edgepart-inner"
 """Behind a port's name, in the model that is optimised: the value on the inner side of what is put there."""
 
 
-def wrapped(model: ModelProto, ports: Collection[str]) -> ModelProto:
+def wrap_ports(model: ModelProto, ports: Collection[str]) -> ModelProto:
     """The model with an operator that does nothing at each of these inputs and outputs."""
     made = ModelProto()
     made.CopyFrom(model)
@@ -83,7 +83,7 @@ def native(optimised: ModelProto, ports: Iterable[str]) -> frozenset[str]:
     return frozenset(filter(is_native, ports))
 
 
-def opened(optimised: ModelProto, ports: Collection[str], blocked: Collection[str]) -> ModelProto:
+def unwrap_ports(optimised: ModelProto, ports: Collection[str], blocked: Collection[str]) -> ModelProto:
     """The optimised model without what was put at its `ports`; those of them that are `blocked`, which are native, take
     and give blocked arrays. At the others the runtime reorders where that is needed."""
     made = ModelProto()

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from edgepart.planner.access.attention.heads import BATCH, HEAD, KEY, ROW, Heads, loops_of, scores_followed
-from edgepart.planner.access.attention.mask import Frontier, forbidding
+from edgepart.planner.access.attention.heads import BATCH, HEAD, KEY, ROW, Heads, follow_scores, loops_of
+from edgepart.planner.access.attention.mask import Frontier, forbidding_score
 from edgepart.planner.access.declare.aligned import Along
 from edgepart.planner.access.declare.bound import BoundOperator, Shape, numpy_dtype
 from edgepart.planner.access.declare.derived import Derived, WholeOperator, local_node
@@ -21,8 +21,8 @@ from edgepart.planner.access.declare.loops import (
     LoopPiece,
     Loops,
     Packed,
-    fitting,
     of_ranks,
+    require_fit,
 )
 from edgepart.planner.access.declare.protocol import Local, LocalNode
 from edgepart.planner.region import span, span_size
@@ -79,7 +79,7 @@ class Headed(Loops):
         allowed = self.frontier.allowed(job.space.spans[ROW], job.space.spans[KEY], "allowed")
         dtype = self.bound.dtype(0)
         before = self.added if self.bound.has(self.added) else np.zeros((1, 1, 1, 1), numpy_dtype(dtype))
-        return (*allowed, LocalNode("Where", ("allowed", before, forbidding(dtype)), ("added",)))
+        return (*allowed, LocalNode("Where", ("allowed", before, forbidding_score(dtype)), ("added",)))
 
     def narrowed(self, job: Job) -> Job:
         """Leaves out the keys behind the last causal row."""
@@ -92,7 +92,7 @@ class Headed(Loops):
     """Whether the last keys may be left out."""
 
 
-def padding_followed(shape: Shape | None, heads: Heads) -> Followed | str | None:
+def follow_padding(shape: Shape | None, heads: Heads) -> Followed | str | None:
     """Returns how a mask of keys follows the loops, or the reason why that is not known. The mask holds the ends (and
     starts) of each batch's keys, or one value for each key, or one for each row and key."""
     batch, rows, total = heads.batch, heads.rows, heads.total
@@ -129,10 +129,10 @@ def multi_head(bound: BoundOperator) -> Derived:
     past = bound.shape(6)[2] if bound.has(6) else 0
     length = k[2] if apart else k[1]
     heads = Heads(True, q[0], count, count, q[2] // count, value // count, q[1], past, past + length)
-    padding = padding_followed(given_shape(bound, 4), heads)
+    padding = follow_padding(given_shape(bound, 4), heads)
     if isinstance(padding, str):
         return WholeOperator(bound, padding)
-    return fitting(MultiHead(bound, heads, apart, padding))
+    return require_fit(MultiHead(bound, heads, apart, padding))
 
 
 class MultiHead(Headed):
@@ -153,7 +153,7 @@ class MultiHead(Headed):
             else [*key[:2], Along(HEAD, value)],
             [Packed(HEAD, blocks)],
             padding,
-            scores_followed(given_shape(bound, 5), heads),
+            follow_scores(given_shape(bound, 5), heads),
             [Along(BATCH), Along(HEAD), LoopPiece(KEY), None],
             [Along(BATCH), Along(HEAD), LoopPiece(KEY), None],
         ]
@@ -198,7 +198,7 @@ def group_query(bound: BoundOperator) -> Derived:
     parts = queries + 2 * keys if packed else queries
     if queries < 1 or keys < 1 or queries % keys or hidden % parts:
         return WholeOperator(bound, "its hidden size is not that of whole heads")
-    return fitting(GroupQuery(bound, _group_heads(bound, queries, keys, hidden // parts), packed))
+    return require_fit(GroupQuery(bound, _group_heads(bound, queries, keys, hidden // parts), packed))
 
 
 def _group_heads(bound: BoundOperator, queries: int, keys: int, size: int) -> Heads:
@@ -226,7 +226,7 @@ class GroupQuery(Headed):
         key: Followed = [Along(BATCH), None, Along(HEAD, size)]
         past: Followed = [Along(BATCH), Along(HEAD), None, None]
         table: Followed = [None, None]
-        bias = scores_followed(given_shape(bound, 10), heads)
+        bias = follow_scores(given_shape(bound, 10), heads)
         bias = None if bias is None else [*bias[:2], None, None]
         scalar: Followed = [None] * len(bound.shape(6))
         inputs: list[Followed | None] = [query, key, key, past, past, [Along(BATCH)], scalar, table, table]

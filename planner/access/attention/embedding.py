@@ -14,8 +14,8 @@ from edgepart.planner.access.declare.loops import (
     LoopOutput,
     Loops,
     Packed,
-    fitting,
     of_ranks,
+    require_fit,
 )
 from edgepart.planner.access.declare.protocol import Local
 
@@ -26,18 +26,18 @@ _IDS, _SEGMENTS, _POSITIONS, _MASK, _PLACES = 0, 1, 3, 7, 8
 def embed(bound: BoundOperator) -> Derived:
     """Declares EmbedLayerNormalization with the inputs input_ids, segment_ids, the embeddings of words, positions and
     segments, gamma, beta, mask, position_ids."""
-    return _embedded(bound, bound.shape(_PLACES) if bound.has(_PLACES) else None)
+    return _declare_embedding(bound, bound.shape(_PLACES) if bound.has(_PLACES) else None)
 
 
 def embed_quantised(bound: BoundOperator) -> Derived:
     """Declares QEmbedLayerNormalization: the same inputs up to the mask, then scales and zero points of the tables."""
-    return _embedded(bound, None)
+    return _declare_embedding(bound, None)
 
 
-def _embedded(bound: BoundOperator, places: Shape | None) -> Derived:
+def _declare_embedding(bound: BoundOperator, places: Shape | None) -> Derived:
     if len(bound.output) != 3 or not of_ranks(bound, {_PLACES: (2,)} if places else {}):
         return WholeOperator(bound, MISFIT)
-    return fitting(Embedded(bound, places))
+    return require_fit(Embedded(bound, places))
 
 
 class Embedded(Loops):

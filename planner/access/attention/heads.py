@@ -56,13 +56,13 @@ def loops_of(heads: Heads) -> tuple[Loop, ...]:
     )
 
 
-def past_followed(heads: Heads) -> tuple[Followed, Followed]:
+def follow_past(heads: Heads) -> tuple[Followed, Followed]:
     """Returns how past keys and values, [batch, heads, past, size], follow the loops."""
     key: Followed = [Along(BATCH), Along(HEAD), LoopPiece(KEY), None]
     return key, [*key[:-1], None if heads.flat else Along(FEATURE)]
 
 
-def scores_followed(shape: Shape | None, heads: Heads) -> Followed | None:
+def follow_scores(shape: Shape | None, heads: Heads) -> Followed | None:
     """Returns how an input that is broadcast to [batch, heads, rows, keys] follows the loops."""
     if shape is None:
         return None

@@ -46,9 +46,9 @@ class Frontier:
     def allowed(self, rows: Span, keys: Span, target: str) -> Local:
         """Returns nodes that make `target`, which is true where a row may attend to a key: [rows, keys], or
         [batch, 1, rows, keys] if the numbers of valid keys are read."""
-        return tuple(self._allowed(positions(rows)[:, None], positions(keys)[None, :], target))
+        return tuple(self._yield_allowed(positions(rows)[:, None], positions(keys)[None, :], target))
 
-    def _allowed(self, rows: Array, keys: Array, target: str) -> Iterator[LocalNode]:
+    def _yield_allowed(self, rows: Array, keys: Array, target: str) -> Iterator[LocalNode]:
         past_last = rows + (self.before + 1)
         if self.valid is None:
             yield LocalNode("Greater", (past_last, keys), (target,))
@@ -64,7 +64,7 @@ class Frontier:
         yield LocalNode("And", ("padded", "causal"), (target,))
 
 
-def masked(bound: BoundOperator, mask: int, allowed: str, target: str) -> LocalNode:
+def make_mask(bound: BoundOperator, mask: int, allowed: str, target: str) -> LocalNode:
     """Returns a node that makes the mask `target` from `allowed` and the input `mask`, if that is given: both must
     allow a key, and what a floating-point mask adds is kept."""
     if not bound.has(mask):
@@ -72,10 +72,10 @@ def masked(bound: BoundOperator, mask: int, allowed: str, target: str) -> LocalN
     dtype = input_dtype(bound, mask)
     if dtype == "bool":
         return LocalNode("And", (mask, allowed), (target,))
-    return LocalNode("Where", (allowed, mask, forbidding(dtype)), (target,))
+    return LocalNode("Where", (allowed, mask, forbidding_score(dtype)), (target,))
 
 
-def forbidding(dtype: str) -> Array:
+def forbidding_score(dtype: str) -> Array:
     """Returns what is added to a score to forbid a key: the lowest finite number, as in the runtime's own kernels; for
     types that these do not take, minus infinity, as in ONNX's definition."""
     if dtype in ("float", "float16"):

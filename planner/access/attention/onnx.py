@@ -14,11 +14,11 @@ from edgepart.planner.access.attention.heads import (
     KEY,
     ROW,
     Heads,
+    follow_past,
+    follow_scores,
     loops_of,
-    past_followed,
-    scores_followed,
 )
-from edgepart.planner.access.attention.mask import Frontier, input_dtype, masked
+from edgepart.planner.access.attention.mask import Frontier, input_dtype, make_mask
 from edgepart.planner.access.attention.partial import MOST, OUTPUT, SUM, Blended, addends, maximum_and_sum
 from edgepart.planner.access.declare.aligned import Along
 from edgepart.planner.access.declare.bound import BoundOperator, Shape, is_floating
@@ -31,8 +31,8 @@ from edgepart.planner.access.declare.loops import (
     LoopOutput,
     LoopPiece,
     Loops,
-    fitting,
     of_ranks,
+    require_fit,
 )
 from edgepart.planner.access.declare.protocol import Addend, Axis, Local, LocalNode, Reduction
 from edgepart.planner.region import Interval, Region, span, span_size
@@ -69,7 +69,7 @@ def attention(bound: BoundOperator) -> Derived:
     mask = bound.inputs[MASK] if bound.has(MASK) else None
     if mask is not None and not _fits(mask, full):
         return WholeOperator(bound, "its mask does not fit its scores")
-    return fitting(Attended(bound, heads))
+    return require_fit(Attended(bound, heads))
 
 
 def _fits(mask: Shape, full: Shape) -> bool:
@@ -96,12 +96,12 @@ class Attended(Loops):
         self.writable = not self.windowed and _writable(bound, heads)
         in_parts = self.writable or not (self.frontier.causal or self.windowed)
         mask = bound.shape(MASK) if bound.has(MASK) else None
-        given = [*_followed(heads), scores_followed(mask, heads), *past_followed(heads), [Along(BATCH)]]
+        given = [*_follow_inputs(heads), follow_scores(mask, heads), *follow_past(heads), [Along(BATCH)]]
         super().__init__(
             bound,
             loops_of(heads),
             given[: len(bound.inputs)],
-            outputs or _written(bound, heads, in_parts),
+            outputs or _follow_outputs(bound, heads, in_parts),
             reduced=() if outputs else self._keys(bound),
         )
 
@@ -135,7 +135,7 @@ class Attended(Loops):
             inputs = [*inputs[:MASK], "mask", *inputs[MASK + 1 :]]
             changed["is_causal"] = None
         attributes = self.bound.with_attributes(**changed)
-        return (*nodes, LocalNode("Attention", tuple(inputs), self._named(job), attributes))
+        return (*nodes, LocalNode("Attention", tuple(inputs), self._name_outputs(job), attributes))
 
     def _finds_positions(self, job: Job) -> bool:
         """Whether the operator itself knows the positions of the job's rows. (For a single row behind a past, the
@@ -149,9 +149,9 @@ class Attended(Loops):
     def written_out(self, job: Job) -> Local:
         """Returns nodes that make "mask" from the positions and from the mask that is given."""
         allowed = self.frontier.allowed(job.space.spans[ROW], job.space.spans[KEY], "allowed")
-        return (*allowed, masked(self.bound, MASK, "allowed", "mask"))
+        return (*allowed, make_mask(self.bound, MASK, "allowed", "mask"))
 
-    def _named(self, job: Job) -> tuple[int | str | None, ...]:
+    def _name_outputs(self, job: Job) -> tuple[int | str | None, ...]:
         """Returns the node's outputs. The runtime always makes the output Y, and present keys and values if there is a
         past."""
         kept = (Y, PRESENT_K, PRESENT_V) if self.bound.has(PAST_K) else (Y,)
@@ -195,9 +195,9 @@ class AttendedPart(Attended):
         past is put before the new keys."""
         keys = span_size(job.space.spans[HEAD])
         read = self.job_reads(job)
-        nodes = [*self._headed(Q, read[Q], keys * self.heads.group, "heads_0")]
+        nodes = [*self._split_heads(Q, read[Q], keys * self.heads.group, "heads_0")]
         for new, past in ((K, PAST_K), (V, PAST_V)):
-            nodes += self._joined(past, new, read, keys)
+            nodes += self._join(past, new, read, keys)
         mask = MASK if self.bound.has(MASK) else None
         inputs: tuple[int | str | None, ...] = ("heads_0", "heads_1", "heads_2", mask)
         if self.frontier.causal or self.frontier.valid is not None:
@@ -211,17 +211,17 @@ class AttendedPart(Attended):
             return tuple(nodes)
         return (*nodes, *maximum_and_sum("scores", self.bound.dtype(0), self.bound.opset, (most, total)))
 
-    def _joined(self, past: int, new: int, read: Reads, heads: int) -> Iterator[LocalNode]:
+    def _join(self, past: int, new: int, read: Reads, heads: int) -> Iterator[LocalNode]:
         """Yields nodes that join this part of the past and of the new keys (or values) into heads_1 (or heads_2)."""
         sources: list[int | str] = []
         if past < len(read) and read[past] is not None:
             sources.append(past)
         if read[new] is not None:
-            yield from self._headed(new, read[new], heads, f"new_{new}")
+            yield from self._split_heads(new, read[new], heads, f"new_{new}")
             sources.append(f"new_{new}")
         yield LocalNode("Concat", tuple(sources), (f"heads_{new}",), {"axis": 2})
 
-    def _headed(self, index: int, region: Region | None, heads: int, target: str) -> Iterator[LocalNode]:
+    def _split_heads(self, index: int, region: Region | None, heads: int, target: str) -> Iterator[LocalNode]:
         """Yields nodes that give an input its heads as the second axis."""
         if not self.heads.flat or region is None:
             yield LocalNode("Identity", (index,), (target,))
@@ -241,7 +241,7 @@ def _writable(bound: BoundOperator, heads: Heads) -> bool:
     return (dtype == "bool" or is_floating(dtype)) and last in (1, heads.total)
 
 
-def _followed(heads: Heads) -> list[Followed | None]:
+def _follow_inputs(heads: Heads) -> list[Followed | None]:
     """Returns how queries, keys and values follow the loops."""
     past, size, value = heads.past, heads.size, heads.value_size
     if heads.flat:
@@ -253,7 +253,7 @@ def _followed(heads: Heads) -> list[Followed | None]:
     return [query, key, [*key[:-1], Along(FEATURE)]]
 
 
-def _written(bound: BoundOperator, heads: Heads, rows: bool) -> Mapping[int, LoopOutput]:
+def _follow_outputs(bound: BoundOperator, heads: Heads, rows: bool) -> Mapping[int, LoopOutput]:
     """Returns how the outputs follow the loops. `rows`: whether a part of the rows can be made."""
     row = Along(ROW) if rows else None
     whole = (KEY,) if rows else (ROW, KEY)
@@ -284,7 +284,7 @@ def flex_attention(bound: BoundOperator) -> Derived:
     if any(bound.attribute(name) is not None for name in ("score_mod", "prob_mod")):
         return WholeOperator(bound, "its sub-graphs may change any score by any other")
     heads = heads_of(bound)
-    return WholeOperator(bound, heads) if isinstance(heads, str) else fitting(Flexible(bound, heads))
+    return WholeOperator(bound, heads) if isinstance(heads, str) else require_fit(Flexible(bound, heads))
 
 
 DECLARATIONS = {"Attention": attention}

@@ -16,7 +16,7 @@ from edgepart.planner.access.declare.bound import BoundOperator, numpy_dtype
 from edgepart.planner.access.declare.cut_nodes import integers
 from edgepart.planner.access.declare.protocol import Addend, Local, LocalNode, Outputs
 from edgepart.planner.access.declare.reducers import chain
-from edgepart.planner.access.operators.normalisation import stabilised
+from edgepart.planner.access.operators.normalisation import stabilise
 from edgepart.planner.region import Region
 
 MOST, SUM, OUTPUT = range(3)
@@ -36,7 +36,7 @@ def maximum_and_sum(scores: str, dtype: str, opset: int, targets: tuple[Target, 
     """Returns nodes that make MOST and SUM from scores [batch, heads, rows, keys] of type `dtype`."""
     return (
         LocalNode("Cast", (scores,), ("precise",), {"to": _element(_precise(dtype))}),
-        *stabilised("precise", 3, _precise(dtype), opset, targets),
+        *stabilise("precise", 3, _precise(dtype), opset, targets),
     )
 
 
@@ -61,7 +61,7 @@ class Blended(Aligned):
         return [Along(0), Along(1), Along(2), None]
 
     def nodes(self, computed: Outputs) -> Local:
-        return (*self._weights(), *self._weighted(), *self._shaped(computed[0]))
+        return (*self._weights(), *self._weigh(), *self._reshape(computed[0]))
 
     def _weights(self) -> Iterator[LocalNode]:
         """Yields nodes that make each part's share in all exponentials, and their total. The total is at least 1 if any
@@ -75,14 +75,14 @@ class Blended(Aligned):
         yield from chain("Add", [f"share_{n}" for n in parts], "sum", "add")
         yield LocalNode("Max", ("sum", np.ones((), numpy_dtype(self.precise))), ("total",))
 
-    def _weighted(self) -> Iterator[LocalNode]:
+    def _weigh(self) -> Iterator[LocalNode]:
         for n in range(self.count):
             yield LocalNode("Div", (f"share_{n}", "total"), (f"weight_{n}",))
             yield LocalNode("Cast", (3 * n + OUTPUT,), (f"output_{n}",), {"to": _element(self.precise)})
             yield LocalNode("Mul", (f"output_{n}", f"weight_{n}"), (f"weighted_{n}",))
         yield from chain("Add", [f"weighted_{n}" for n in range(self.count)], "blended", "blend")
 
-    def _shaped(self, region: Region) -> Iterator[LocalNode]:
+    def _reshape(self, region: Region) -> Iterator[LocalNode]:
         to = {"to": _element(self.bound.dtype(0))}
         if not self.flat:
             yield LocalNode("Cast", ("blended",), (0,), to)

@@ -9,11 +9,11 @@ from typing import Any
 from edgepart.planner.access.attention.contrib import (
     SHARED,
     Headed,
+    follow_padding,
     given_shape,
     hidden_outputs,
-    padding_followed,
 )
-from edgepart.planner.access.attention.heads import BATCH, HEAD, KEY, ROW, Heads, scores_followed
+from edgepart.planner.access.attention.heads import BATCH, HEAD, KEY, ROW, Heads, follow_scores
 from edgepart.planner.access.declare.aligned import Along
 from edgepart.planner.access.declare.bound import BoundOperator
 from edgepart.planner.access.declare.cut_nodes import cut
@@ -25,14 +25,14 @@ from edgepart.planner.access.declare.loops import (
     LoopOutput,
     LoopPiece,
     Packed,
-    fitting,
     of_ranks,
+    require_fit,
 )
 from edgepart.planner.access.declare.protocol import Local, LocalNode
 from edgepart.planner.region import Region, span, span_size
 
 
-def projected(bound: BoundOperator) -> Derived:
+def projected_attention(bound: BoundOperator) -> Derived:
     """Declares Attention with the inputs input, weights, bias, mask_index, past, attention_bias, and, if buffers are
     shared, the length of the past."""
     heads = _projected_heads(bound, past=4)
@@ -44,10 +44,10 @@ def projected(bound: BoundOperator) -> Derived:
         return WholeOperator(bound, "its present values are not of the size of its keys")
     if bound.attribute("do_rotary", 0):
         return WholeOperator(bound, "it turns its queries and keys by their positions")
-    padding = padding_followed(given_shape(bound, 3), heads)
+    padding = follow_padding(given_shape(bound, 3), heads)
     if isinstance(padding, str):
         return WholeOperator(bound, padding)
-    return fitting(Projected(bound, heads, padding))
+    return require_fit(Projected(bound, heads, padding))
 
 
 def _projected_heads(bound: BoundOperator, past: int) -> Heads | str:
@@ -89,7 +89,7 @@ class Projected(Headed):
             [_columns(heads)],
             padding,
             past,
-            scores_followed(given_shape(bound, 5), heads),
+            follow_scores(given_shape(bound, 5), heads),
         ]
         super().__init__(bound, heads, inputs, {0: hidden_outputs(heads, rows)[0], 1: _together(rows)})
         self.narrow = rows and (padding is None or len(padding) > 1)
@@ -146,7 +146,7 @@ class Projected(Headed):
             before += count * size
 
 
-def quantised(bound: BoundOperator) -> Derived:
+def quantised_attention(bound: BoundOperator) -> Derived:
     """Declares QAttention with the inputs input, weight, bias, input_scale, weight_scale, mask_index, input_zero_point,
     weight_zero_point, past."""
     heads = _projected_heads(bound, past=8)
@@ -154,10 +154,10 @@ def quantised(bound: BoundOperator) -> Derived:
         return WholeOperator(bound, SHARED)
     if isinstance(heads, str):
         return WholeOperator(bound, heads)
-    padding = padding_followed(given_shape(bound, 5), heads)
+    padding = follow_padding(given_shape(bound, 5), heads)
     if isinstance(padding, str):
         return WholeOperator(bound, padding)
-    return fitting(Quantised(bound, heads, padding))
+    return require_fit(Quantised(bound, heads, padding))
 
 
 class Quantised(Headed):
@@ -192,4 +192,4 @@ class Quantised(Headed):
         return super().job_work(job) + 2.0 * batch * heads * rows * self.bound.shape(1)[0] * columns
 
 
-MICROSOFT = {"Attention": projected, "QAttention": quantised}
+MICROSOFT = {"Attention": projected_attention, "QAttention": quantised_attention}

@@ -19,8 +19,8 @@ from edgepart.planner.access.declare.loops import (
     Loop,
     LoopOutput,
     Loops,
-    fitting,
     of_ranks,
+    require_fit,
 )
 from edgepart.planner.access.declare.protocol import Local, LocalNode
 from edgepart.planner.region import span_size
@@ -53,11 +53,11 @@ def _rotary(bound: BoundOperator, positions_at: int, caches: tuple[int, int]) ->
         if count < 1 or shape[2] % count:
             return WholeOperator(bound, "its hidden size is not that of whole heads")
         flat = [Along(BATCH), Along(ROW), Along(HEAD, shape[2] // count)]
-        return fitting(Rotary(bound, (shape[0], count, shape[1]), flat, positions_at, caches))
+        return require_fit(Rotary(bound, (shape[0], count, shape[1]), flat, positions_at, caches))
     if len(shape) != 4:
         return WholeOperator(bound, "its heads are not known")
     apart = [Along(BATCH), Along(HEAD), Along(ROW), None]
-    return fitting(Rotary(bound, shape[:3], apart, positions_at, caches))
+    return require_fit(Rotary(bound, shape[:3], apart, positions_at, caches))
 
 
 class Rotary(Loops):

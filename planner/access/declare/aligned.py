@@ -15,9 +15,9 @@ from math import lcm
 from typing import Any
 
 from edgepart.planner.access.declare.bound import BoundOperator, Shape
-from edgepart.planner.access.declare.derived import Derived, Reads, local_node, rounded, split_axes
+from edgepart.planner.access.declare.derived import Derived, Reads, local_node, round_out, split_axes
 from edgepart.planner.access.declare.protocol import Addend, Axis, Local, Outputs, Reduction
-from edgepart.planner.access.declare.reducers import combining
+from edgepart.planner.access.declare.reducers import combine_addends
 from edgepart.planner.region import Interval, Region, Span, span
 
 
@@ -139,14 +139,14 @@ class Aligned(Derived):
     def widen(self, outputs: Outputs) -> Outputs:
         if self._exact and len(outputs) == 1:
             return outputs
-        region = self._widened(reduce(Region.union_spans, outputs.values()))
+        region = self._widen_region(reduce(Region.union_spans, outputs.values()))
         return dict.fromkeys(outputs, region)
 
-    def _widened(self, region: Region) -> Region:
+    def _widen_region(self, region: Region) -> Region:
         shape = self.bound.output
         return Region(
             tuple(
-                span((0, extent)) if axis in self._whole else rounded(one, self._quanta[axis], extent)
+                span((0, extent)) if axis in self._whole else round_out(one, self._quanta[axis], extent)
                 for axis, (one, extent) in enumerate(zip(region.spans, shape, strict=True))
             )
         )
@@ -181,17 +181,17 @@ class Aligned(Derived):
         reduced axis."""
         addend = Addend(self.bound.output, self.bound.dtype(0))
         return Reduction(
-            (addend,), lambda part: self._part(axis, part), lambda parts: combined(self.bound, axis, parts)
+            (addend,), lambda part: self._part(axis, part), lambda parts: combine(self.bound, axis, parts)
         )
 
     def _part(self, axis: Axis, part: Interval) -> Aligned:
-        def restricted(read: AxisReads) -> AxisReads:
+        def restrict(read: AxisReads) -> AxisReads:
             return [Fixed(a.part(part)) if isinstance(a, Inner) and a.name == axis.name else a for a in read]
 
         one = copy(self)
         later = self._once if part.start else frozenset()
         one._reads = tuple(
-            None if read is None or n in later else restricted(read) for n, read in enumerate(self._reads)
+            None if read is None or n in later else restrict(read) for n, read in enumerate(self._reads)
         )
         one._same = tuple(map(one._is_same, one.bound.inputs, one._reads))
         one._left_out = later
@@ -214,7 +214,7 @@ class Aligned(Derived):
         return next(iter(computed.values())).size * self._work
 
 
-def combined(bound: BoundOperator, axis: Axis, parts: Sequence[Interval]) -> Derived:
+def combine(bound: BoundOperator, axis: Axis, parts: Sequence[Interval]) -> Derived:
     """Returns the operator that makes output 0 of `bound` from the addends of `parts` (each of the output's shape), by
     the axis' reducer."""
     shape, dtype = bound.output, bound.dtype(0)
@@ -226,7 +226,7 @@ def combined(bound: BoundOperator, axis: Axis, parts: Sequence[Interval]) -> Der
     )
     assert axis.reducer is not None
     weights = [part.size / axis.extent for part in parts]
-    return Combined(given, combining(axis.reducer, weights, dtype))
+    return Combined(given, combine_addends(axis.reducer, weights, dtype))
 
 
 class Combined(Aligned):

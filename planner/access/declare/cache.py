@@ -86,7 +86,7 @@ class _RememberedAccesses(Mapping[str, Access]):
         return len(self._accesses)
 
 
-def remembered(accesses: Mapping[str, Access], kinds: Mapping[str, int]) -> Mapping[str, Access]:
+def remember(accesses: Mapping[str, Access], kinds: Mapping[str, int]) -> Mapping[str, Access]:
     """Returns the same declarations, by operator name, with a memory that operators of one kind share. `kinds`: the
     kind of each operator, by name."""
     return _RememberedAccesses(accesses, kinds)

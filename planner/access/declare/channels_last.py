@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from edgepart.planner.access.declare.bound import BoundOperator, Shape
-from edgepart.planner.access.declare.derived import Derived, Reads, WholeOperator, rounded
+from edgepart.planner.access.declare.derived import Derived, Reads, WholeOperator, round_out
 from edgepart.planner.access.declare.protocol import Axis, Local, Outputs
 from edgepart.planner.region import Region
 
@@ -32,7 +32,7 @@ class ChannelsLast(Derived):
     def widen(self, outputs: Outputs) -> Outputs:
         last = len(self.bound.output) - 1
         made = backwards(self.twin.widen(forwards(outputs))[0])
-        return {0: made.replace(last, rounded(made.spans[last], self.quantum, self.bound.output[last]))}
+        return {0: made.replace(last, round_out(made.spans[last], self.quantum, self.bound.output[last]))}
 
     def reads(self, computed: Outputs) -> Reads:
         read = self.twin.reads(forwards(computed))

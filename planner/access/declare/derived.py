@@ -168,7 +168,7 @@ def split_axes(
     return tuple(found)
 
 
-def rounded(one: Span, quantum: int, extent: int) -> Span:
+def round_out(one: Span, quantum: int, extent: int) -> Span:
     """Returns `one` widened to multiples of `quantum`, and at most to `extent`, the end of the axis."""
     if quantum == 1:
         return one

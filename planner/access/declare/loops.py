@@ -216,7 +216,7 @@ class Loops(Derived):
             wanted = self._spans(index, region)
             for spans, members in groups:
                 if not self.apart or all(map(_agree, spans, wanted)):
-                    spans[:] = [_joined(a, b) for a, b in zip(spans, wanted, strict=True)]
+                    spans[:] = [_join(a, b) for a, b in zip(spans, wanted, strict=True)]
                     members.append(index)
                     break
             else:
@@ -257,17 +257,17 @@ class Loops(Derived):
                     index, cropped[index], mine.within(everything), everything.shape, self.bound.opset
                 )
 
-        def renamed(value: int | str | Array | None) -> int | str | Array | None:
+        def rename(value: int | str | Array | None) -> int | str | Array | None:
             if isinstance(value, int):
                 return cropped.get(value, value)
             return f"{name}.{value}" if isinstance(value, str) else value
 
         for node in self.job_nodes(job):
             targets = tuple(f"{name}.{o}" if isinstance(o, str) else o for o in node.outputs)
-            yield replace(node, inputs=tuple(map(renamed, node.inputs)), outputs=targets)
+            yield replace(node, inputs=tuple(map(rename, node.inputs)), outputs=targets)
 
 
-def fitting(access: Loops) -> Derived:
+def require_fit(access: Loops) -> Derived:
     """Returns `access`, or a WholeOperator if the shapes of its inputs and outputs do not fit its loops."""
     return access if access.fits else WholeOperator(access.bound, MISFIT)
 
@@ -281,7 +281,7 @@ def _agree(one: Span | None, two: Span | None) -> bool:
     return one is None or two is None or one == two
 
 
-def _joined(one: Span | None, two: Span | None) -> Span | None:
+def _join(one: Span | None, two: Span | None) -> Span | None:
     if one is None or two is None:
         return two if one is None else one
     return span(*one, *two)

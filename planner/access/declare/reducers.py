@@ -46,7 +46,7 @@ def lowest(dtype: str) -> Array:
     return np.asarray(float(finest.min), kind)
 
 
-def _folded(op_type: str) -> Callable[[Sequence[float], str], Iterator[LocalNode]]:
+def _fold_with(op_type: str) -> Callable[[Sequence[float], str], Iterator[LocalNode]]:
     def nodes(weights: Sequence[float], dtype: str) -> Iterator[LocalNode]:
         return chain(op_type, range(len(weights)), 0, "folded")
 
@@ -81,10 +81,10 @@ def _log_sum_exp(weights: Sequence[float], dtype: str) -> Iterator[LocalNode]:
 
 
 REDUCERS: Mapping[str, Callable[[Sequence[float], str], Iterator[LocalNode]]] = {
-    "sum": _folded("Add"),
-    "prod": _folded("Mul"),
-    "max": _folded("Max"),
-    "min": _folded("Min"),
+    "sum": _fold_with("Add"),
+    "prod": _fold_with("Mul"),
+    "max": _fold_with("Max"),
+    "min": _fold_with("Min"),
     "mean": _mean,
     "norm": _norm,
     "log-sum-exp": _log_sum_exp,
@@ -94,6 +94,6 @@ It takes the parts' weights (their sizes over the extent) and the element type. 
 addends themselves."""
 
 
-def combining(reducer: str, weights: Sequence[float], dtype: str) -> Local:
+def combine_addends(reducer: str, weights: Sequence[float], dtype: str) -> Local:
     """Returns nodes that make output 0 from inputs 0, 1 ..., which are the parts' addends."""
     return tuple(REDUCERS[reducer](weights, dtype))

@@ -12,7 +12,7 @@ from edgepart.planner.access.declare.derived import Derived, Reads, WholeOperato
 from edgepart.planner.access.declare.protocol import Local, Outputs
 from edgepart.planner.access.operators.contraction import inner_axis, per_column, product_reads, understood
 from edgepart.planner.access.operators.convolution import qlinear_conv
-from edgepart.planner.access.operators.data_movement import DataMovement, shifted
+from edgepart.planner.access.operators.data_movement import DataMovement, shift
 from edgepart.planner.access.operators.elementwise import elementwise
 from edgepart.planner.access.operators.pooling import Pool, pool
 from edgepart.planner.region import Region, span, span_intersect
@@ -132,7 +132,7 @@ class ScaledConcat(DataMovement):
         found = [self.bound.whole(index) for index in range(len(self.bound.inputs))]
         for index, (start, stop) in zip(self.values, self.parts, strict=True):
             common = span_intersect(region.spans[self.axis], span((start, stop)))
-            found[index] = region.replace(self.axis, shifted(common, -start))
+            found[index] = region.replace(self.axis, shift(common, -start))
             if not common:
                 found[index : index + 3] = [None] * 3
         return tuple(found)

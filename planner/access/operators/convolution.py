@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import Self
 
-from edgepart.planner.access.declare.aligned import combined
+from edgepart.planner.access.declare.aligned import combine
 from edgepart.planner.access.declare.bound import BoundOperator, axis_names
 from edgepart.planner.access.declare.cut_nodes import cut
-from edgepart.planner.access.declare.derived import Derived, Reads, WholeOperator, rounded, split_axes
+from edgepart.planner.access.declare.derived import Derived, Reads, WholeOperator, round_out, split_axes
 from edgepart.planner.access.declare.protocol import Addend, Axis, Local, LocalNode, Outputs, Reduction
 from edgepart.planner.access.declare.window import TransposedWindow, Window, stretches, windows
 from edgepart.planner.region import Array, Interval, Region, Span, span, span_intersect, span_size
@@ -61,7 +61,7 @@ class Summing(Derived):
     def reduction(self, axis: Axis) -> Reduction:
         """Returns the reduction over input channels; the first part adds the bias."""
         addend = Addend(self.bound.output, self.bound.dtype(0))
-        return Reduction((addend,), self._part, lambda parts: combined(self.bound, axis, parts))
+        return Reduction((addend,), self._part, lambda parts: combine(self.bound, axis, parts))
 
     def _part(self, part: Interval) -> Self:
         one = copy(self)
@@ -140,7 +140,11 @@ class Convolution(Summing):
             attributes["group"] = runs[0].groups
             return (
                 LocalNode(
-                    op.op_type, _given(self.bound, self.part, self.places.once), (0,), attributes, op.domain
+                    op.op_type,
+                    _local_inputs(self.bound, self.part, self.places.once),
+                    (0,),
+                    attributes,
+                    op.domain,
                 ),
             )
         nodes: list[LocalNode] = []
@@ -170,7 +174,7 @@ class Convolution(Summing):
 
     def _channels(self, made: Span) -> Span:
         """Returns the input channels of the groups that `made` touches."""
-        groups = rounded(made, self.made_each, self.bound.output[1])
+        groups = round_out(made, self.made_each, self.bound.output[1])
         return span(
             *(
                 (i.start // self.made_each * self.read_each, i.stop // self.made_each * self.read_each)
@@ -212,7 +216,7 @@ class TransposedConvolution(Summing):
 
     def widen(self, outputs: Outputs) -> Outputs:
         region = outputs[0]
-        channel = rounded(region.spans[1], self.quantum, self.bound.output[1])
+        channel = round_out(region.spans[1], self.quantum, self.bound.output[1])
         return {0: Region((region.spans[0], channel, *region.hull().spans[2:]))}
 
     def reads(self, computed: Outputs) -> Reads:
@@ -231,7 +235,7 @@ class TransposedConvolution(Summing):
                 *((i.start // each * self.read_each, i.stop // each * self.read_each) for i in channel)
             )
             weights = weights.replace(0, used)
-        given = _given(self.bound, self.part, (2,))
+        given = _local_inputs(self.bound, self.part, (2,))
         found = (Region((batch, used, *read)), weights, Region((channel,)))
         return tuple(None if index is None else region for index, region in zip(given, found, strict=False))
 
@@ -247,7 +251,9 @@ class TransposedConvolution(Summing):
             group=1 if self.groups == 1 else span_size(computed[0].spans[1]) // self.made_each,
         )
         op = self.bound.operator
-        return (LocalNode(op.op_type, _given(self.bound, self.part, (2,)), (0,), attributes, op.domain),)
+        return (
+            LocalNode(op.op_type, _local_inputs(self.bound, self.part, (2,)), (0,), attributes, op.domain),
+        )
 
     def work(self, computed: Outputs) -> float:
         strides = prod(s.stride for s in self.stretches)
@@ -274,7 +280,7 @@ def _runs(wanted: Span, groups: int, each: int) -> Iterator[GroupRun]:
         yield last
 
 
-def _given(bound: BoundOperator, part: Interval | None, once: Sequence[int]) -> tuple[int | None, ...]:
+def _local_inputs(bound: BoundOperator, part: Interval | None, once: Sequence[int]) -> tuple[int | None, ...]:
     """Returns the inputs of the local node, in their places. Only the first part of a sum reads those in `once`."""
     later = part is not None and part.start > 0
     return tuple(None if later and n in once else index for n, index in enumerate(bound.present))
@@ -286,31 +292,31 @@ def _family(groups: int, read_each: int, kernel: Sequence[int]) -> str:
     return "pointwise" if prod(kernel) == 1 else "conv"
 
 
-def _declared(bound: BoundOperator, places: ConvolutionInputs) -> Derived:
+def _declare(bound: BoundOperator, places: ConvolutionInputs) -> Derived:
     if any(pad < 0 for pad in bound.integers("pads") or ()):
         return WholeOperator(bound, "it has negative pads")
     return Convolution(bound, places)
 
 
 def conv(bound: BoundOperator) -> Derived:
-    return _declared(bound, ConvolutionInputs(once=(2,)))
+    return _declare(bound, ConvolutionInputs(once=(2,)))
 
 
 def fused_conv(bound: BoundOperator) -> Derived:
     """Declares FusedConv of com.microsoft: Conv, an addend of the output's shape, and an activation."""
     if bound.has(3) and bound.shape(3) != bound.output:
         return WholeOperator(bound, "its addend is broadcast")
-    return _declared(bound, ConvolutionInputs(outputs=(3,)))
+    return _declare(bound, ConvolutionInputs(outputs=(3,)))
 
 
 def qlinear_conv(bound: BoundOperator) -> Derived:
     """Declares QLinearConv with the inputs x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias."""
-    return _declared(bound, ConvolutionInputs(x=0, w=3, channels=(8, 4, 5)))
+    return _declare(bound, ConvolutionInputs(x=0, w=3, channels=(8, 4, 5)))
 
 
 def conv_integer(bound: BoundOperator) -> Derived:
     """Declares ConvInteger with the inputs x, w, x_zero, w_zero."""
-    return _declared(bound, ConvolutionInputs(channels=(3,)))
+    return _declare(bound, ConvolutionInputs(channels=(3,)))
 
 
 def conv_transpose(bound: BoundOperator) -> Derived:

@@ -18,7 +18,7 @@ from edgepart.planner.access.declare.protocol import Axis, Local, LocalNode, Out
 from edgepart.planner.region import Array, Interval, Region, Span, span, span_hull, span_intersect
 
 
-def shifted(one: Span, by: int) -> Span:
+def shift(one: Span, by: int) -> Span:
     return tuple(Interval(i.start + by, i.stop + by) for i in one)
 
 
@@ -58,7 +58,7 @@ class Concat(DataMovement):
         found: list[Region | None] = []
         for start, stop in self.parts:
             common = span_intersect(region.spans[self.axis], span((start, stop)))
-            found.append(region.replace(self.axis, shifted(common, -start)) if common else None)
+            found.append(region.replace(self.axis, shift(common, -start)) if common else None)
         return tuple(found)
 
     def nodes(self, computed: Outputs) -> Local:
@@ -92,7 +92,7 @@ class Split(DataMovement):
         )
 
     def _source(self, index: int, one: Region) -> Region:
-        return one.replace(self.axis, shifted(one.spans[self.axis], self.starts[index]))
+        return one.replace(self.axis, shift(one.spans[self.axis], self.starts[index]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Walk:
 
     def read(self, one: Span) -> Span:
         if self.step == 1:
-            return shifted(one, self.start)
+            return shift(one, self.start)
         first, last = self.start + one[0].start * self.step, self.start + (one[-1].stop - 1) * self.step
         return span((min(first, last), max(first, last) + 1))
 
@@ -192,7 +192,7 @@ class Pad(DataMovement):
         spans = zip(computed[0].spans, self.begins, shape, self.held, strict=True)
         found[0] = Region(
             tuple(
-                span((0, extent)) if held else span_intersect(shifted(one, -begin), span((0, extent)))
+                span((0, extent)) if held else span_intersect(shift(one, -begin), span((0, extent)))
                 for one, begin, extent, held in spans
             )
         )
@@ -286,7 +286,7 @@ def _copies(one: Span, extent: int, out: int) -> Span:
 def _one_copy(one: Span, extent: int) -> Span:
     if span_hull(one)[0].size > extent:
         return span((0, extent))
-    return shifted(one, -(one[0].start // extent * extent))
+    return shift(one, -(one[0].start // extent * extent))
 
 
 class ConstantGather(DataMovement):
@@ -298,18 +298,18 @@ class ConstantGather(DataMovement):
         self.indices = np.where(indices < 0, indices + bound.shape(0)[axis], indices).astype(np.int64)
 
     def reads(self, computed: Outputs) -> Reads:
-        rows = np.unique(self._named(computed[0]))
+        rows = np.unique(self._indices_of(computed[0]))
         spans = computed[0].spans
         after = self.axis + self.indices.ndim
         named = span(*((int(row), int(row) + 1) for row in rows))
         return Region((*spans[: self.axis], named, *spans[after:])), None
 
     def nodes(self, computed: Outputs) -> Local:
-        named = self._named(computed[0])
+        named = self._indices_of(computed[0])
         packed = np.asarray(np.searchsorted(np.unique(named), named), np.int64)
         return (LocalNode("Gather", (0, packed), (0,), {"axis": self.axis}),)
 
-    def _named(self, region: Region) -> Array:
+    def _indices_of(self, region: Region) -> Array:
         after = self.axis + self.indices.ndim
         return Region(region.spans[self.axis : after]).crop(self.indices)
 

@@ -39,7 +39,7 @@ def dropout(bound: BoundOperator) -> Derived:
     return Aligned(bound, [broadcast(shape, bound.output) for shape in bound.inputs], family="move", work=0.0)
 
 
-def moved(bound: BoundOperator) -> Derived:
+def identity(bound: BoundOperator) -> Derived:
     """Declares Identity."""
     return Aligned(bound, [broadcast(bound.inputs[0], bound.output)], family="move", work=0.0)
 
@@ -61,6 +61,6 @@ DECLARATIONS = {
     **dict.fromkeys((_UNARY + _BROADCASTING).split(), elementwise),
     "CastLike": same_type,
     "Dropout": dropout,
-    "Identity": moved,
+    "Identity": identity,
 }
 MICROSOFT = dict.fromkeys(_MICROSOFT.split(), elementwise)

@@ -83,12 +83,12 @@ class WeightedSums(Aligned):
     def __init__(
         self, bound: BoundOperator, reads: Sequence[AxisReads | None], axis: Axis, part: Interval
     ) -> None:
-        def restricted(read: AxisReads) -> AxisReads:
+        def restrict(read: AxisReads) -> AxisReads:
             return [Fixed(part) if one == Inner(axis.name) else one for one in read]
 
         super().__init__(
             replace(bound, outputs=((), ())),
-            [None if read is None else restricted(read) for read in reads],
+            [None if read is None else restrict(read) for read in reads],
             family="reduce",
             work=_work(bound) * part.size / axis.extent,
         )

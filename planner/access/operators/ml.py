@@ -80,7 +80,7 @@ def by_column(*listed: str) -> Callable[[BoundOperator], Derived]:
     """Returns the declaration of an element-wise operator whose attributes `listed` hold one value, or one for each
     column."""
 
-    def declared(bound: BoundOperator) -> Derived:
+    def declare(bound: BoundOperator) -> Derived:
         rank = len(bound.output)
         each = {name: values for name in listed if len(values := tuple(bound.attribute(name, ()))) > 1}
         reads = [broadcast(bound.inputs[0], bound.output)]
@@ -89,17 +89,17 @@ def by_column(*listed: str) -> Callable[[BoundOperator], Derived]:
             return Aligned(bound, reads, whole=range(1, rank) if each else (), work=2.0, names=_names(bound))
         return Aligned(bound, reads, work=2.0, names=_names(bound), attributes=_columns(each))
 
-    return declared
+    return declare
 
 
 def _columns(each: Mapping[str, Sequence[Any]]) -> Callable[[Region], Mapping[str, Any]]:
     """Returns a function that crops attributes, which have one value for each index of the last axis, to a region."""
 
-    def cropped(region: Region) -> dict[str, Any]:
+    def crop(region: Region) -> dict[str, Any]:
         last = Region(region.spans[-1:])
         return {name: last.crop(np.asarray(values)).tolist() for name, values in each.items()}
 
-    return cropped
+    return crop
 
 
 def one_hot(bound: BoundOperator) -> Derived:
@@ -170,8 +170,8 @@ def regressor(bound: BoundOperator) -> Derived:
     leaves = np.asarray(bound.attribute("target_treeids", ()))
     trees = np.unique(nodes)
     how = _REDUCERS.get(bound.text("aggregate_function", "SUM"))
-    plain = bound.text("post_transform", "NONE") == "NONE" and _listed_alike(bound)
-    if not plain or not _scored(bound, np.isin(trees, leaves)):
+    plain = bound.text("post_transform", "NONE") == "NONE" and _have_equal_lengths(bound)
+    if not plain or not _adds_base_values(bound, np.isin(trees, leaves)):
         how = None
 
     def some(part: Interval) -> dict[str, Any]:
@@ -179,15 +179,15 @@ def regressor(bound: BoundOperator) -> Derived:
         # A sum must add the base values once, in the first part; in a mean, every part adds them.
         base = 0 if how == "sum" and part.start else 1
         return {
-            **_listed(bound, "nodes_", lambda of: of[np.isin(nodes, chosen)]),
-            **_listed(bound, "target_", lambda of: of[np.isin(leaves, chosen)]),
-            **_listed(bound, "base_values", lambda of: of * base),
+            **_change_attributes(bound, "nodes_", lambda of: of[np.isin(nodes, chosen)]),
+            **_change_attributes(bound, "target_", lambda of: of[np.isin(leaves, chosen)]),
+            **_change_attributes(bound, "base_values", lambda of: of * base),
         }
 
     return _forest(bound, len(trees), how, some)
 
 
-def _listed_alike(bound: BoundOperator) -> bool:
+def _have_equal_lengths(bound: BoundOperator) -> bool:
     """Whether all non-empty attributes about nodes have the same length, and likewise those about leaves."""
     given = [
         (name, len(value)) for name, value in bound.operator.attributes.items() if name.startswith(_LISTS)
@@ -198,7 +198,7 @@ def _listed_alike(bound: BoundOperator) -> bool:
 _LISTS = ("nodes_", "target_")
 
 
-def _scored(bound: BoundOperator, with_scores: Array) -> bool:
+def _adds_base_values(bound: BoundOperator, with_scores: Array) -> bool:
     """Whether parts add base values as the whole does. ONNX Runtime adds no base value to a target that no leaf scores
     in a row."""
     based = any(np.any(bound.attribute(name, 0)) for name in ("base_values", "base_values_as_tensor"))
@@ -211,7 +211,7 @@ _REDUCERS = {"SUM": "sum", "AVERAGE": "mean"}
 """The reducer, by aggregate_function. MIN and MAX have none: a target without a score counts as zero there."""
 
 
-def _listed(bound: BoundOperator, start: str, change: Callable[[Array], Array]) -> dict[str, Any]:
+def _change_attributes(bound: BoundOperator, start: str, change: Callable[[Array], Array]) -> dict[str, Any]:
     """Returns the attributes whose names begin with `start`, changed by `change`; a tensor stays a tensor."""
     found: dict[str, Any] = {}
     for name, value in bound.operator.attributes.items():

@@ -66,7 +66,7 @@ class Stabilised(Aligned):
         self.axis = axis.index
 
     def nodes(self, computed: Outputs) -> Local:
-        return stabilised(0, self.axis, self.bound.dtype(0), self.bound.opset, (0, 1))
+        return stabilise(0, self.axis, self.bound.dtype(0), self.bound.opset, (0, 1))
 
 
 class Normalised(Aligned):
@@ -95,7 +95,7 @@ class Normalised(Aligned):
         return (*nodes, LocalNode("Exp", ("less",), ("exp",)), LocalNode("Div", ("exp", "total"), (0,)))
 
 
-def stabilised(
+def stabilise(
     source: int | str, axis: int, dtype: str, opset: int, targets: tuple[int | str, int | str]
 ) -> Local:
     """Returns nodes that make `targets`: the maximum of `source` along `axis`, kept finite where everything is masked by

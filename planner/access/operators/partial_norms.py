@@ -82,7 +82,7 @@ class Moments(Aligned):
         self.spatial = spatial
 
     def widen(self, outputs: Outputs) -> Outputs:
-        wanted = {index: self._normalised(region) for index, region in outputs.items()}
+        wanted = {index: self._region_of(region) for index, region in outputs.items()}
         region = super().widen(wanted)[next(iter(outputs))]
         return {index: region if index == 0 else self._statistics(region) for index in outputs}
 
@@ -93,9 +93,9 @@ class Moments(Aligned):
         return super().work(self._whole_of(computed))
 
     def _whole_of(self, computed: Outputs) -> Outputs:
-        return {0: self._normalised(next(iter(computed.values())))}
+        return {0: self._region_of(next(iter(computed.values())))}
 
-    def _normalised(self, region: Region) -> Region:
+    def _region_of(self, region: Region) -> Region:
         """Returns the region of the tensor that is made for a region of any output."""
         for axis in self.view.axes:
             region = region.replace(axis, span((0, self.view.shape[axis])))

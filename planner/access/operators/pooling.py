@@ -60,7 +60,7 @@ class Pool(Derived):
         columns = bool(self.bound.attribute("storage_order", 0))
         return (
             replace(node, outputs=(node.outputs[0], "inside")),
-            *relocated("inside", 1, read, self.bound.shape(0), columns),
+            *relocate("inside", 1, read, self.bound.shape(0), columns),
         )
 
     def work(self, computed: Outputs) -> float:
@@ -68,7 +68,7 @@ class Pool(Derived):
         return float(made.size * prod(w.kernel for w in self.windows))
 
 
-def relocated(source: str, target: int, read: Region, shape: Shape, columns: bool) -> Local:
+def relocate(source: str, target: int, read: Region, shape: Shape, columns: bool) -> Local:
     """Returns nodes that turn positions in the packed array of `read` into positions in the whole tensor of `shape`.
     Space counts fastest, its last axis first or, with `columns`, its first axis first; then channels, then samples."""
     axes = [np.arange(extent) for extent in shape[2:]]

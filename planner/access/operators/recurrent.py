@@ -99,14 +99,14 @@ def linear_attention(bound: BoundOperator) -> Derived:
     group = queries // heads
     state: Tracks = [_BATCH, _HEAD, None, None]
 
-    def packed(index: int) -> Tracks | None:
+    def read_packed(index: int) -> Tracks | None:
         """Returns how an input [batch, time, heads x something] is read; a beta of extent 1 is for all heads."""
         shape = bound.inputs[index] if index < len(bound.inputs) else None
         if shape is None:
             return None
         return [_BATCH, None, Runs("head", shape[2] // heads) if shape[2] % heads == 0 else None]
 
-    inputs = [packed(0), packed(1), packed(2), state, packed(4), packed(5)]
+    inputs = [read_packed(0), read_packed(1), read_packed(2), state, read_packed(4), read_packed(5)]
     return SharedAxes(
         bound,
         {"batch": batch, "head": heads},

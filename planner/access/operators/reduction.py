@@ -41,7 +41,7 @@ def _reduction(bound: BoundOperator, axes: Sequence[int], ways: bool) -> Derived
     shape = bound.shape(0)
     reduced = sorted({axis % len(shape) for axis in axes})
     keeps = bool(bound.attribute("keepdims", 1))
-    names = reduced_names(shape, bound.output, reduced)
+    names = name_axes(shape, bound.output, reduced)
     reads = _along(names, reduced, keeps)
     rest = [None if one is None else [None] * len(one) for one in bound.inputs[1:]]
     reducer = _REDUCERS.get(bound.operator.op_type) if ways else None
@@ -58,7 +58,7 @@ def _reduction(bound: BoundOperator, axes: Sequence[int], ways: bool) -> Derived
     return Aligned(bound, [reads, *rest], family="reduce", work=work, reduced=summed)
 
 
-def reduced_names(shape: Shape, output: Shape, reduced: Sequence[int]) -> list[str]:
+def name_axes(shape: Shape, output: Shape, reduced: Sequence[int]) -> list[str]:
     """Returns the names of the input's axes. A reduced axis never has the name of another axis of the output."""
     names, taken = list(axis_names(len(shape))), set(axis_names(len(output)))
     for axis in reduced:

@@ -136,7 +136,7 @@ def resize(bound: BoundOperator) -> Derived:
     for axis, (extent, output) in enumerate(zip(bound.shape(0), bound.output, strict=True)):
         factor = None if factors is None else factors[axis]
         ratio = _ratio(bound, extent, output, factor)
-        scales.append(Scale(extent, output, ratio, _centred(bound), _REACH[mode]))
+        scales.append(Scale(extent, output, ratio, _is_centred(bound), _REACH[mode]))
     return Resize(bound, scales, factors)
 
 
@@ -171,7 +171,7 @@ def _ratio(bound: BoundOperator, extent: int, output: int, factor: float | None)
     return ratio if exact else None
 
 
-def _centred(bound: BoundOperator) -> bool:
+def _is_centred(bound: BoundOperator) -> bool:
     if bound.operator.op_type == "Upsample" or bound.version < 11:
         return False
     return _mode(bound) != "asymmetric"

@@ -81,11 +81,11 @@ class DeformConv(Aligned):
             strides=[one.stride for one in moved],
             pads=[w.pad_begin for w in self.steps] + [one.pad_end for one in moved],
         )
-        corrected, offsets = self._corrected(moved)
+        corrected, offsets = self._correct_offsets(moved)
         inputs = tuple(offsets if n == 2 else n for n in self.bound.present)
         return (*corrected, replace(local_node(self.bound, inputs=inputs), attributes=attributes))
 
-    def _corrected(self, moved: Sequence[SampledAxis]) -> tuple[Local, int | str]:
+    def _correct_offsets(self, moved: Sequence[SampledAxis]) -> tuple[Local, int | str]:
         """Returns nodes that correct the offsets, and the value that holds them. The offsets' channels are (group, tap,
         axis), each with the output's space."""
         found: list[LocalNode] = []

@@ -94,9 +94,9 @@ class Sides:
 
     def ready_s(self, task: int, machine: int) -> float:
         """When all that the task reads could be there; what it reads from is placed."""
-        return self._coming(task, machine)[0]
+        return self._schedule_arrivals(task, machine)[0]
 
-    def _coming(self, task: int, there: int) -> tuple[float, list[tuple[int, int, float, float]]]:
+    def _schedule_arrivals(self, task: int, there: int) -> tuple[float, list[tuple[int, int, float, float]]]:
         """And the transfers for it, one after the other: tensor, from where, start, end."""
         workload, ready_s = self._workload, 0.0
         wanted: list[tuple[float, int]] = []
@@ -126,7 +126,7 @@ class Sides:
 
     def place(self, task: int, machine: int, *, gaps: bool = False) -> None:
         """Books the task and the transfers that it needs; with `gaps` it may start before others that were placed."""
-        ready_s, transfers = self._coming(task, machine)
+        ready_s, transfers = self._schedule_arrivals(task, machine)
         for number, here, start_s, end_s in transfers:
             self._arrived[number][machine] = end_s
             if self._contention:

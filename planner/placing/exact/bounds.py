@@ -48,7 +48,7 @@ def _ends(workload: Workload) -> list[Array]:
         start = np.zeros(len(workload.machines))
         for number in workload.read[task]:
             tensor = workload.tensors[number]
-            moved = _moved(tensor, latency_s, per_byte_s)
+            moved = _transfer_s(tensor, latency_s, per_byte_s)
             np.maximum(start, (ends[tensor.source][:, None] + moved).min(axis=0), out=start)
         ends[task] = start + np.array(workload.tasks[task].compute_s)
     return ends
@@ -61,7 +61,7 @@ def _links(workload: Workload) -> tuple[Array, Array]:
     return np.array(workload.latency_s) * (1 - np.eye(len(workload.machines))), per_byte_s
 
 
-def _moved(tensor: TaskTensor, latency_s: Array, per_byte_s: Array) -> Array:
+def _transfer_s(tensor: TaskTensor, latency_s: Array, per_byte_s: Array) -> Array:
     moved: Array = latency_s + tensor.nbytes * per_byte_s
     for pair, took_s in tensor.transfer_s.items():
         moved[pair] = took_s

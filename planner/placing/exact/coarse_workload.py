@@ -28,7 +28,7 @@ def coarsen(workload: Workload, groups: Groups) -> Workload:
     tasks = tuple(_merged_task(workload, group, name) for group, name in zip(groups, names, strict=True))
     tensors = tuple(
         _merged_tensor(workload, source, readers, numbers)
-        for (source, readers), numbers in _crossing(workload, of)
+        for (source, readers), numbers in _crossing_tensors(workload, of)
     )
     coarse = Workload(
         workload.name,
@@ -59,7 +59,7 @@ def expand_schedule(workload: Workload, groups: Groups, schedule: PlacementSched
     """The schedule of the coarse workload, as one of `workload`."""
     of = group_of(workload, groups)
     placement = expand(groups, schedule.placement)
-    merged = [numbers for _, numbers in _crossing(workload, of)]
+    merged = [numbers for _, numbers in _crossing_tensors(workload, of)]
     begins = list(schedule.start_s)
     start_s = [0.0] * len(workload.tasks)
     for task in workload.order:
@@ -88,7 +88,9 @@ def group_of(workload: Workload, groups: Groups) -> list[int]:
     return of
 
 
-def _crossing(workload: Workload, of: Sequence[int]) -> list[tuple[tuple[int, tuple[int, ...]], list[int]]]:
+def _crossing_tensors(
+    workload: Workload, of: Sequence[int]
+) -> list[tuple[tuple[int, tuple[int, ...]], list[int]]]:
     """By the group that makes it and those that read it, the tensors that leave their group."""
     found: dict[tuple[int, tuple[int, ...]], list[int]] = {}
     for number, tensor in enumerate(workload.tensors):

@@ -124,7 +124,7 @@ class _Climb:
         step = idle = 0
         while clock() < until and idle < STALE + len(self._group):
             step, idle = step + 1, idle + 1
-            moved = self._moved(now)
+            moved = self._move(now)
             if moved is None:
                 continue
             then = self._judge(self._workload, moved, now)
@@ -135,7 +135,7 @@ class _Climb:
                 best, idle = now, 0
         return best
 
-    def _moved(self, now: Judged) -> list[int] | None:
+    def _move(self, now: Judged) -> list[int] | None:
         """With a task and some of its neighbours on another machine; None where that cannot be."""
         random, placement = self._random, now.placement
         critical = bool(now.busy) and random.random() < 0.7

@@ -209,7 +209,7 @@ class _MoiraiSearch:
         first = self._random.randrange(max(1, len(tasks) - WINDOW))
         free = frozenset(tasks[first : first + WINDOW])
         groups = contract(self._workload, PINNED, start.placement, start.schedule.start_s, apart=free)
-        coarse = _pinned(coarsen(self._workload, groups), groups, start.placement, free)
+        coarse = _pin(coarsen(self._workload, groups), groups, start.placement, free)
         placement = [start.placement[group[0]] for group in groups]
         if len(groups) > 2 * PINNED or not fits(coarse, placement):
             return
@@ -220,7 +220,7 @@ class _MoiraiSearch:
             opening = min(made, key=lambda one: one.makespan_s)
         else:
             groups = tuple((task,) for task in range(len(tasks)))
-            coarse = _pinned(self._workload, groups, start.placement, free)
+            coarse = _pin(self._workload, groups, start.placement, free)
         solved = solve(coarse, budget_s=budget_s, start=opening, seed=self._random.randrange(1000))
         if solved.schedule:
             self._expand(groups, solved.schedule.placement, solved.schedule)
@@ -289,7 +289,7 @@ class _MoiraiSearch:
     def _refine(
         self, coarse: Workload, groups: tuple[tuple[int, ...], ...], judge: Judge, slice_s: float, turn: int
     ) -> None:
-        placement = self._projected(coarse, groups)
+        placement = self._project(coarse, groups)
         if placement is None:
             return
         now_s = self._asked.clock()
@@ -301,7 +301,7 @@ class _MoiraiSearch:
             if solved.schedule:
                 self._expand(groups, solved.schedule.placement, solved.schedule)
 
-    def _projected(self, coarse: Workload, groups: tuple[tuple[int, ...], ...]) -> Placement | None:
+    def _project(self, coarse: Workload, groups: tuple[tuple[int, ...], ...]) -> Placement | None:
         """The best placement, as one of the groups: where most of each computes; None where that does not fit."""
         placement = self._start.placement
         found = tuple(
@@ -348,7 +348,7 @@ class _MoiraiSearch:
             )
             coarse = coarsen(self._workload, groups)
             slice_s = min(self._left_s, max(self._asked.budget_s / 8, 1.0))
-            placement = self._projected(coarse, groups)
+            placement = self._project(coarse, groups)
             if placement is not None:
                 until = self._asked.clock() + slice_s
                 better = climb(
@@ -380,7 +380,7 @@ class _MoiraiSearch:
         return PlacementFound(best.placement, best.value_s, best.schedule, bound_s, why="; ".join(self._why))
 
 
-def _pinned(
+def _pin(
     workload: Workload, groups: Sequence[Sequence[int]], placement: Placement, free: frozenset[int]
 ) -> Workload:
     """With all tasks where they are that are not free; a group is free or not as its first task is."""

@@ -49,7 +49,7 @@ class PiecePath:
         """Look at simple schedules, once. Where nothing fits that is easily thought of, there is nothing to begin at."""
         if not self.opened:
             self.opened = True
-            self.offer(opening(self.workload))
+            self.offer(find_opening(self.workload))
             self.ended = self.lower_s >= self.upper_s * (1 - SAME) or not self.schedule
 
     def offer(self, schedule: PlacementSchedule | None) -> bool:
@@ -123,7 +123,7 @@ class PiecePaths:
         return join_schedules(self._workload, parts) if path and len(parts) == len(self.pieces) else None
 
 
-def opening(workload: Workload) -> PlacementSchedule | None:
+def find_opening(workload: Workload) -> PlacementSchedule | None:
     """The shortest of a few simple schedules; None where none of them fits."""
     try:
         heft = fit(workload, place_by_rank(workload).machine)

@@ -58,14 +58,14 @@ def improve_repeats(
     """`parts`: the pieces. `solvable`: whether CP-SAT can be given that."""
     total = sum(task.memory_bytes for task in workload.tasks)
     scarce = any(total > machine.memory_bytes for machine in workload.machines)
-    search = _RepeatSearch(workload, _shared(parts) if scarce else tuple(parts), start, solvable, seed)
+    search = _RepeatSearch(workload, _share_memory(parts) if scarce else tuple(parts), start, solvable, seed)
     search.run(clock, until)
     bound_s = 0.0 if scarce else search.ways.shortest(lower=True)[0]
     best = search.best if search.best.makespan_s < start.makespan_s else None
     return Layered(best, bound_s, len(search.ways.times), len(parts))
 
 
-def _shared(parts: Sequence[GraphPiece]) -> tuple[GraphPiece, ...]:
+def _share_memory(parts: Sequence[GraphPiece]) -> tuple[GraphPiece, ...]:
     """Each with the part of every machine's memory that is its share of all that is kept, so that all fit together; but
     with room for each of its groups, as some pieces cannot be divided."""
     bare = [_without_entry(part) for part in parts]

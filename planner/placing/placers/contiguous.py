@@ -63,7 +63,7 @@ def _answers(workload: Workload, asked: Asked, found: Blocks, order: Sequence[in
     answers = [_answer(workload, asked, found, order, stages) for stages in divisions]
     if asked.objective == "throughput":
         directions = order, order[::-1]
-        turns = [_taking_turns(workload, found, tables, order, direction) for direction in directions]
+        turns = [_divide_in_turns(workload, found, tables, order, direction) for direction in directions]
         answers += [answer for answer in turns if answer is not None]
     return answers
 
@@ -103,7 +103,7 @@ def _why(found: Blocks, what: str) -> str:
     return f"{what}; stages priced by average links"
 
 
-def _taking_turns(
+def _divide_in_turns(
     workload: Workload, found: Blocks, tables: Sequence[Loads], order: Sequence[int], direction: Sequence[int]
 ) -> PlacementFound | None:
     """The best division into stages of machines next to each other in `direction` that take turns; None where none fits

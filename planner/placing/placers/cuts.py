@@ -102,7 +102,7 @@ def _ends(workload: Workload, units: Sequence[Sequence[int]]) -> list[int]:
         ]
     )
     part = np.minimum((work / work[-1] * MOST_BLOCKS).astype(int), MOST_BLOCKS - 1)
-    crossing = _crossing(workload, units)
+    crossing = _crossing_s(workload, units)
     best: dict[int, int] = {}
     for number in range(count - 1):
         here = int(part[number])
@@ -111,7 +111,7 @@ def _ends(workload: Workload, units: Sequence[Sequence[int]]) -> list[int]:
     return [*(number + 1 for number in best.values() if number < count - 1), count]
 
 
-def _crossing(workload: Workload, units: Sequence[Sequence[int]]) -> list[float]:
+def _crossing_s(workload: Workload, units: Sequence[Sequence[int]]) -> list[float]:
     """By unit, the seconds of what is made up to it and read after it."""
     _, transfer_s = mean_costs(workload)
     where = {task: number for number, unit in enumerate(units) for task in unit}
@@ -143,8 +143,8 @@ def costs(workload: Workload, found: Blocks) -> Costs:
     for machine in range(len(workload.machines)):
         out_s, in_s = _lengths(workload, machine)
         compute.append(_compute(workload, where, count, machine))
-        receive.append(_summed(received, in_s, count))
-        send.append(_summed(sent, out_s, count))
+        receive.append(_sum_corners(received, in_s, count))
+        send.append(_sum_corners(sent, out_s, count))
     return Costs(tuple(compute), tuple(receive), tuple(send))
 
 
@@ -216,7 +216,7 @@ def _corners(workload: Workload, where: Numbers) -> tuple[_Corners, _Corners]:
     return received, sent
 
 
-def _summed(corners: _Corners, length_s: Numbers, count: int) -> Loads:
+def _sum_corners(corners: _Corners, length_s: Numbers, count: int) -> Loads:
     size = count + 2
     index = np.array(corners.row, dtype=int) * size + np.array(corners.column, dtype=int)
     weights = np.array(corners.sign) * length_s[np.array(corners.tensor, dtype=int)]

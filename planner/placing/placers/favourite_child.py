@@ -72,10 +72,10 @@ def favourites(workload: Workload, asked: Asked) -> Favourites:
                     scores.append((THRESHOLD, -path_s, edge))
                 elif spared[edge] < THRESHOLD:
                     scores.append((spared[edge], -path_s, edge))
-    return Favourites(_matched(len(workload.tasks), scores), solved)
+    return Favourites(_match(len(workload.tasks), scores), solved)
 
 
-def _matched(count: int, scores: list[tuple[float, float, Edge]]) -> tuple[int, ...]:
+def _match(count: int, scores: list[tuple[float, float, Edge]]) -> tuple[int, ...]:
     """The best first, each task once as a parent and once as a child: rounding alone may leave it more."""
     child, taken = [-1] * count, [False] * count
     for _, _, (source, reader) in sorted(scores):

@@ -42,7 +42,7 @@ def getf(workload: Workload, asked: Asked) -> PlacementFound:
     assigned = [0] * count
     solved = count
     if len(groups) > 1:
-        assigned, solved = _assigned(workload, groups, asked)
+        assigned, solved = _assign(workload, groups, asked)
     others = [[group.machines for group in reversed(groups)] for _ in groups]
     slow = tuple(
         machine
@@ -92,7 +92,7 @@ def speed_groups(workload: Workload) -> list[Speeds]:
     ]
 
 
-def _assigned(workload: Workload, groups: Sequence[Speeds], asked: Asked) -> tuple[list[int], int]:
+def _assign(workload: Workload, groups: Sequence[Speeds], asked: Asked) -> tuple[list[int], int]:
     """By task the index of its group, and for how many tasks the relaxation was solved, in half of the budget."""
     until_s = asked.clock() + asked.budget_s / 2
     largest = max(range(len(groups)), key=lambda number: groups[number].capacity)
@@ -106,11 +106,11 @@ def _assigned(workload: Workload, groups: Sequence[Speeds], asked: Asked) -> tup
             continue
         solved += len(piece)
         for task, share in shares.items():
-            found[task] = _rounded(share, groups)
+            found[task] = _round_to_group(share, groups)
     return found, solved
 
 
-def _rounded(share: Sequence[float], groups: Sequence[Speeds]) -> int:
+def _round_to_group(share: Sequence[float], groups: Sequence[Speeds]) -> int:
     """Of the fastest groups that together have half of the task, and those between, the one of the largest capacity."""
     slowest = max((number for number in range(len(groups)) if sum(share[number:]) >= 0.5 - 1e-9), default=0)
     return max(range(slowest, len(groups)), key=lambda number: (groups[number].capacity, number))

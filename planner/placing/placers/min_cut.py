@@ -57,7 +57,7 @@ def partition(workload: Workload) -> list[int]:
         if len(coarser.work_s) > 0.95 * len(levels[-1].work_s):
             break
         levels.append(coarser)
-    where = _bisected(workload, levels[-1])
+    where = _bisect(workload, levels[-1])
     for level in reversed(levels):
         _refine(workload, level, where)
         if level.finer:
@@ -110,10 +110,10 @@ def _coarser(level: Level, random: Random) -> Level:
         other = -max(fitting)[1] if fitting else vertex
         partner[vertex], partner[other] = other, vertex
     finer = [sorted({vertex, other}) for vertex, other in enumerate(partner) if vertex <= other]
-    return _merged(level, finer)
+    return _merge(level, finer)
 
 
-def _merged(level: Level, finer: list[list[int]]) -> Level:
+def _merge(level: Level, finer: list[list[int]]) -> Level:
     above = {member: vertex for vertex, members in enumerate(finer) for member in members}
     ways_s: list[dict[int, float]] = [{} for _ in finer]
     for vertex, members in enumerate(finer):
@@ -134,7 +134,7 @@ def _merged(level: Level, finer: list[list[int]]) -> Level:
     )
 
 
-def _bisected(workload: Workload, level: Level) -> list[int]:
+def _bisect(workload: Workload, level: Level) -> list[int]:
     """By vertex, its machine: halves of the machines have halves of the graph, and so on."""
     fast = speeds(workload)
     where = [0] * len(level.work_s)
@@ -148,7 +148,7 @@ def _bisected(workload: Workload, level: Level) -> list[int]:
         halves = machines[: len(machines) // 2], machines[len(machines) // 2 :]
         weights = [sum(fast[machine] for machine in half) for half in halves]
         share = weights[0] / sum(weights) if sum(weights) else 0.5
-        pending += zip(_halved(level, vertices, share), halves, strict=True)
+        pending += zip(_halve(level, vertices, share), halves, strict=True)
     for vertex, able in enumerate(level.choices):
         if where[vertex] not in able:
             where[vertex] = min(able, key=lambda machine: level.took_s[vertex][machine])
@@ -166,7 +166,7 @@ def _neighbours(workload: Workload) -> list[int]:
     return order
 
 
-def _halved(level: Level, vertices: list[int], share: float) -> tuple[list[int], list[int]]:
+def _halve(level: Level, vertices: list[int], share: float) -> tuple[list[int], list[int]]:
     """The first so large share of the work in the order given, then pairs exchanged while the cut becomes less."""
     whole_s, done_s, first = sum(level.work_s[vertex] for vertex in vertices), 0.0, 0
     while first < len(vertices) and done_s + level.work_s[vertices[first]] / 2 <= share * whole_s:

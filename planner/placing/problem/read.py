@@ -149,7 +149,7 @@ def _given_links(
     for number, value in enumerate(entries):
         where = f"links[{number}]"
         entry = _mapping(value, where)
-        a, b = (_known(_text(entry, end, where), numbers, where, "device") for end in "ab")
+        a, b = (_known_number(_text(entry, end, where), numbers, where, "device") for end in "ab")
         if a == b or (a, b) in seen:
             raise ModelError(
                 f"{where}: {entry['a']!r} and {entry['b']!r} {'are one device' if a == b else 'are linked already'}"
@@ -230,7 +230,7 @@ def _tensors(
         where = f"edges[{number}]"
         entry = _mapping(value, where)
         source, target = (
-            _known(_text(entry, end, where), tasks, where, "node") for end in ("source", "target")
+            _known_number(_text(entry, end, where), tasks, where, "node") for end in ("source", "target")
         )
         # What has no name is a tensor of its own.
         key = source, _text(entry, "tensor", where, default="") or number
@@ -272,7 +272,7 @@ def _pair(key: str, numbers: Mapping[str, int], where: str) -> Pair:
     raise ModelError(f'{where}: {key!r:.80} names no two devices; write it as "a->b"')
 
 
-def _known(name: str, numbers: Mapping[str, int], where: str, what: str) -> int:
+def _known_number(name: str, numbers: Mapping[str, int], where: str, what: str) -> int:
     if name not in numbers:
         raise ModelError(f"{where}: there is no {what} {name!r:.80}")
     return numbers[name]

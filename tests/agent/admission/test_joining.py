@@ -167,7 +167,7 @@ def test_a_replayed_request_is_worth_nothing(first: identity.Identity) -> None:
             answers.append(stream.read(UNAUTHENTICATED, deadline).kind)
             stream.close()
     assert answers == ["JoinGrant", "JoinRefused"]
-    assert [card.uses for card in tokens.listed(first.directory.parent)] == [1]
+    assert [card.uses for card in tokens.list_tokens(first.directory.parent)] == [1]
 
 
 def test_a_member_without_the_ca_key_shows_the_way(first: identity.Identity, tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_a_use_is_on_disk_before_the_grant_is_sent(
 
     def crash(stream: Stream, message: object, deadline: float) -> None:
         if isinstance(message, joining.JoinGrant):
-            left.extend(card.uses for card in tokens.listed(first.directory.parent))
+            left.extend(card.uses for card in tokens.list_tokens(first.directory.parent))
             raise Unavailable("the power fails")
         write(stream, message, deadline)
 

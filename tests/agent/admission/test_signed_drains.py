@@ -112,7 +112,7 @@ def test_what_the_ca_did_not_sign_is_left_out_and_its_teller_is_named() -> None:
 def test_what_an_earlier_version_left_on_the_disk_counts_here_and_is_told_to_nobody() -> None:
     draining = Draining(A, [replace(ENTRY, state=DRAINED)], lambda entry: is_signed(entry, CA))
     assert draining.map.state(B) == DRAINED
-    assert draining.greeting(member(C)) == [] and draining.remind(MEMBERS) == []
+    assert draining.greet(member(C)) == [] and draining.remind(MEMBERS) == []
 
 
 def test_who_is_out_for_what_was_taken_back_says_so_and_is_in_again() -> None:

@@ -298,7 +298,7 @@ def test_a_refined_plan_that_falls_short_on_the_devices_leaves_the_note_of_the_o
     tell(story, "b", 4.0)
     settled(story)
     story.answer(plan(0.7, a=0.6, b=0.1), current_s=1.7, note="refined: b")
-    slow = DEVICE.drifted(4.0).pace
+    slow = DEVICE.with_drift(4.0).pace
     story.book.learn(timed([("a", 2.0)]))
     story.book.learn([Profile("b", slow, DEVICE.threads, 0.1)])  # b's, as it computes now
     for _ in range(3):

@@ -19,7 +19,7 @@ from edgepart.agent.doctor.diagnosis import (
     OwnAgent,
     ServedDeployment,
     diagnose,
-    unused_in,
+    find_unused,
 )
 from edgepart.agent.doctor.remedies import FAULT_ORDER, REMEDIES
 from edgepart.agent.net.faults import Fault
@@ -184,10 +184,10 @@ def test_members_that_plans_do_without() -> None:
         ServedDeployment("large", (), (), "does not fit: pi-a lacks 5 bytes"),
     ]
     seat = MembershipEntry(ALIVE, 1.0, measured=True)
-    found = dict(unused_in("pi-b", seat, served))
+    found = dict(find_unused("pi-b", seat, served))
     assert set(found) == {"photos", "small", "large"}
     assert "would not be faster with it. every split" in found["photos"]
     assert "--devices" in found["small"] and "lacks 5 bytes" in found["large"]
     assert (
-        dict(unused_in("pi-b", replace(seat, measured=False), served))["photos"] == "it is not measured yet"
+        dict(find_unused("pi-b", replace(seat, measured=False), served))["photos"] == "it is not measured yet"
     )

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from edgepart.agent.host.child_process import started
+from edgepart.agent.host.child_process import start_child
 
 GONE_WITHIN_S = 60.0
 
@@ -37,7 +37,7 @@ def adds_up(pipe: Connection[Any, Any], more: int) -> None:
 
 
 def test_it_works_on_what_comes_through_its_pipe() -> None:
-    process, pipe = started(adds_up, 2, name="child")
+    process, pipe = start_child(adds_up, 2, name="child")
     pipe.send(40)
     assert pipe.recv() == 42
     process.join()

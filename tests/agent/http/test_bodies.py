@@ -28,7 +28,7 @@ def test_a_place_holds_what_a_bytearray_would(pieces: list[bytes], align_at: int
     place = _BodyPlace(len(twin), align_at) if announced else _BodyPlace()
     for piece in pieces:
         place.add(piece)
-    assert bytes(place.filled()) == twin
+    assert bytes(place.content()) == twin
     assert place.nbytes == len(twin)
 
 
@@ -44,7 +44,7 @@ def test_the_first_tensor_is_a_view_however_long_the_json_is(blanks: int, dataty
     head = json.dumps({"inputs": [entry]}).encode() + b" " * blanks
     place = _BodyPlace(len(head) + array.nbytes, len(head))
     place.add(head + array.tobytes())
-    body = place.filled()
+    body = place.content()
     read = oip.read_request(body, len(head)).inputs["x"]
     assert np.array_equal(read, array)
     assert np.shares_memory(read, np.frombuffer(body, np.uint8))

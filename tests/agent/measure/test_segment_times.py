@@ -263,7 +263,7 @@ def test_requests_by_a_starved_device_are_not_counted() -> None:
 
     def found(count: int, seconds: float, *starved: str) -> dict[Any, tuple[float, ...]]:
         last = tuple([0.5] * 10 + [seconds] * (count - 10))[-15:]
-        return dict(timer._undisturbed({key: LoneRequests(last, count, nodes)}, starved))
+        return dict(timer._undisturbed_latencies({key: LoneRequests(last, count, nodes)}, starved))
 
     assert found(10, 0.5) == {}
     assert found(12, 9.0) == {key: (0.5,) * 10}

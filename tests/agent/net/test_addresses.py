@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgepart.agent.net.addresses import Interface, ranked, told
+from edgepart.agent.net.addresses import Interface, announced_addresses, rank
 from edgepart.agent.net.interfaces import interfaces, local_addresses
 
 LOOPBACK = [Interface("lo", 1, "127.0.0.1", 8), Interface("lo", 1, "::1", 128)]
@@ -24,16 +24,22 @@ BOX = [
 
 
 def test_real_networks_come_first_and_what_is_down_not_at_all() -> None:
-    assert told(BOX, "") == ("192.168.1.33", "2001:db8::33", "fe80::33", "172.17.0.1", "fe80::d0")
-    assert told(BOX, "::") == told(BOX, "")
-    assert told(BOX, "0.0.0.0") == ("192.168.1.33", "172.17.0.1")
-    assert told(LOOPBACK, "") == ("127.0.0.1", "::1")
-    assert told(BOX, "192.168.1.33") == ("192.168.1.33",)
-    assert told(BOX, "fe80::33%wlan0") == ("fe80::33",)  # the scope is this machine's own
+    assert announced_addresses(BOX, "") == (
+        "192.168.1.33",
+        "2001:db8::33",
+        "fe80::33",
+        "172.17.0.1",
+        "fe80::d0",
+    )
+    assert announced_addresses(BOX, "::") == announced_addresses(BOX, "")
+    assert announced_addresses(BOX, "0.0.0.0") == ("192.168.1.33", "172.17.0.1")
+    assert announced_addresses(LOOPBACK, "") == ("127.0.0.1", "::1")
+    assert announced_addresses(BOX, "192.168.1.33") == ("192.168.1.33",)
+    assert announced_addresses(BOX, "fe80::33%wlan0") == ("fe80::33",)  # the scope is this machine's own
 
 
 def order(*hosts: str) -> list[str]:
-    return [host for host, _ in ranked([(host, 7433) for host in hosts], BOX)]
+    return [host for host, _ in rank([(host, 7433) for host in hosts], BOX)]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +73,7 @@ hosts = st.sampled_from(
 
 @given(st.lists(st.tuples(hosts, st.integers(1, 3)), max_size=8), st.lists(st.sampled_from(BOX), max_size=8))
 def test_no_address_is_lost_or_invented(addresses: list[tuple[str, int]], here: list[Interface]) -> None:
-    tried = ranked(addresses, here)
+    tried = rank(addresses, here)
     assert len(tried) == len(set(tried))
     bare = {(host.partition("%")[0], port) for host, port in tried}
     wanted = {(host.partition("%")[0], port) for host, port in addresses}

@@ -187,7 +187,7 @@ def test_shares_move_from_a_device_that_computes_slower_than_calibrated_and_back
 @pytest.mark.uncounted
 def test_what_a_device_took_while_it_drifted_is_not_stretched_again() -> None:
     before = computed(order(2, "bbgrap"))
-    slow = DEVICE.drifted(4.0)
+    slow = DEVICE.with_drift(4.0)
     took = tuple(
         Profile(segment.digest, slow.pace, DEVICE.threads, 4 * segment.calibrated_s)
         for segment in plan_from_bytes(before.plan).programs["d1"].segments

@@ -141,7 +141,7 @@ def test_two_holders_who_revoke_at_once_end_with_a_credential_that_no_revoked_no
     other = charter_file.revoke(tmp_path / "b", [NODES[2]], NOW)
     both = charter.merge(one, other)
     assert not both.is_covered
-    after = charter_file.covered(both, first)
+    after = charter_file.renew_credential(both, first)
     assert after.is_covered and after.credential is not None and both.credential is not None
     assert after.credential.secret not in {held.credential.secret for held in (one, other) if held.credential}
     assert charter.accept(both, after, first.ca) == after

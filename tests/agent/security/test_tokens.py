@@ -53,7 +53,7 @@ def test_a_revoked_token_is_unknown(state: Path) -> None:
     first, second = (tokens.create(state, ttl_s=60, uses=1, now=NOW + i) for i in range(2))
     tokens.revoke(state, first)
     tokens.revoke(state, tokens.parse(second).token_id)
-    assert tokens.listed(state) == ()
+    assert tokens.list_tokens(state) == ()
     with pytest.raises(NotAuthorised, match="unknown"):
         redeem(state, first)
     with pytest.raises(UsageError, match="no token"):
@@ -66,23 +66,23 @@ def test_the_disk_holds_no_secret_and_the_file_is_private(state: Path) -> None:
     assert tokens.parse(text).secret not in path.read_text()
     assert path.stat().st_mode & 0o777 == 0o600
     assert tokens.parse(text).secret not in repr(tokens.parse(text))
-    (card,) = tokens.listed(state)
+    (card,) = tokens.list_tokens(state)
     assert (card.created_at, card.expires_at, card.uses) == (NOW, NOW + 60, 1)
 
 
 def test_the_long_expired_are_forgotten(state: Path) -> None:
     tokens.create(state, ttl_s=60, uses=1, now=NOW)
     tokens.create(state, ttl_s=60, uses=1, now=NOW + 3600)
-    assert len(tokens.listed(state)) == 2
+    assert len(tokens.list_tokens(state)) == 2
     tokens.create(state, ttl_s=60, uses=1, now=NOW + 3 * 24 * 3600)
-    assert len(tokens.listed(state)) == 1
+    assert len(tokens.list_tokens(state)) == 1
 
 
 @pytest.mark.parametrize(("ttl_s", "uses"), [(0, 1), (-1, 1), (float("nan"), 1), (float("inf"), 1), (60, 0)])
 def test_pointless_tokens_are_refused(state: Path, ttl_s: float, uses: int) -> None:
     with pytest.raises(UsageError):
         tokens.create(state, ttl_s=ttl_s, uses=uses, now=NOW)
-    assert tokens.listed(state) == ()
+    assert tokens.list_tokens(state) == ()
 
 
 def test_only_an_issuer_makes_tokens(state: Path) -> None:
@@ -94,7 +94,7 @@ def test_only_an_issuer_makes_tokens(state: Path) -> None:
 def test_a_damaged_file_is_named(state: Path) -> None:
     (state / "identity" / "tokens.json").write_bytes(b"{}")
     with pytest.raises(UsageError, match=r"tokens\.json is damaged"):
-        tokens.listed(state)
+        tokens.list_tokens(state)
 
 
 @given(st.text(max_size=150) | st.from_regex(r"EP1-[0-9a-f]{63}-[0-9a-f]{12}\.[0-9a-f]{40}", fullmatch=True))

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from edgepart.agent.verify.input_rounding import ROUNDINGS_ALLOWED, nudge_inputs, unexplained_differences
+from edgepart.agent.verify.input_rounding import ROUNDINGS_ALLOWED, find_unexplained, nudge_inputs
 from edgepart.planner.errors import RequestError
 
 Y = np.array([1.0, 0.5, 0.25], np.float32)
@@ -41,31 +41,31 @@ def test_what_has_no_last_digit_stays() -> None:
 
 
 def test_a_difference_as_small_as_a_rounding_makes_is_none() -> None:
-    assert unexplained_differences(off(0.02), {"y": Y}, off(0.0), None) == [
+    assert find_unexplained(off(0.02), {"y": Y}, off(0.0), None) == [
         "y differs by 0.02 of its largest magnitude"
     ]
-    assert unexplained_differences(off(0.02), {"y": Y}, off(0.02 / ROUNDINGS_ALLOWED * 1.1), None) == []
-    assert unexplained_differences(off(0.02), {"y": Y}, off(0.02 / ROUNDINGS_ALLOWED * 0.9), None) != []
-    assert unexplained_differences(off(0.02), {"y": Y}, off(0.0), 0.1) == []
+    assert find_unexplained(off(0.02), {"y": Y}, off(0.02 / ROUNDINGS_ALLOWED * 1.1), None) == []
+    assert find_unexplained(off(0.02), {"y": Y}, off(0.02 / ROUNDINGS_ALLOWED * 0.9), None) != []
+    assert find_unexplained(off(0.02), {"y": Y}, off(0.0), 0.1) == []
 
 
 def test_each_output_is_judged_for_itself() -> None:
     expected = {"y": Y, "z": Y}
-    found = unexplained_differences({"y": Y + 0.02, "z": Y + 0.02}, expected, {"y": Y + 0.01, "z": Y}, None)
+    found = find_unexplained({"y": Y + 0.02, "z": Y + 0.02}, expected, {"y": Y + 0.01, "z": Y}, None)
     assert [text.partition(" ")[0] for text in found] == ["z"]
-    assert unexplained_differences({"y": Y}, expected, expected, None) == ["z is missing"]
+    assert find_unexplained({"y": Y}, expected, expected, None) == ["z is missing"]
 
 
 def test_where_a_rounding_changes_all_nothing_is_said() -> None:
     with pytest.raises(RequestError, match="another y where"):
-        unexplained_differences(off(0.5), {"y": Y}, off(0.2), None)
+        find_unexplained(off(0.5), {"y": Y}, off(0.2), None)
     with pytest.raises(RequestError):
-        unexplained_differences(off(0.5), {"y": Y}, {"y": Y * np.nan}, None)
+        find_unexplained(off(0.5), {"y": Y}, {"y": Y * np.nan}, None)
 
 
 def test_whole_numbers_are_the_same_or_not() -> None:
     first, second, third = ({"y": np.array([n])} for n in (1, 2, 3))
-    assert unexplained_differences(second, first, first, None) == ["y differs"]
-    assert unexplained_differences(first, first, second, None) == []
+    assert find_unexplained(second, first, first, None) == ["y differs"]
+    assert find_unexplained(first, first, second, None) == []
     with pytest.raises(RequestError):
-        unexplained_differences(second, first, third, None)
+        find_unexplained(second, first, third, None)

@@ -14,7 +14,14 @@ from hypothesis.extra import numpy as arrays
 
 from edgepart.agent.execution.schedule import check_pieces
 from edgepart.agent.wire.inference import Tensors
-from edgepart.agent.wire.reduced_precision import STEPS, Rounded, RoundingTally, restored, round_all, rounded
+from edgepart.agent.wire.reduced_precision import (
+    STEPS,
+    Rounded,
+    RoundingTally,
+    restore_array,
+    round_all,
+    rounded,
+)
 from edgepart.agent.wire.tensors import pack_arrays, unpack_arrays, value_bytes
 from edgepart.planner.errors import FrameError, InternalError
 from edgepart.planner.plans.plan import GATEWAY, Piece, Plan, Transfer
@@ -57,7 +64,7 @@ def test_float16_is_off_by_half_of_its_last_digit_of_the_largest(array: Any) -> 
     if not isinstance(value, Rounded):
         assert 0 < np.abs(array).max() < np.finfo(np.float16).tiny
         return
-    back = restored(over_the_wire(value))
+    back = restore_array(over_the_wire(value))
     assert back.dtype == np.float32 and back.shape == array.shape
     # The plain twin of it all: numpy's own conversion.
     assert np.array_equal(back, array.astype(np.float16).astype(np.float32))
@@ -72,7 +79,7 @@ def test_int8_is_off_by_half_a_step_of_its_row(array: Any) -> None:
         ranges = np.ptp(array.reshape(count_rows(array.shape), -1), axis=1)
         assert ((ranges > 0) & (ranges < STEPS * least * 1.01)).any()
         return
-    back = restored(over_the_wire(value))
+    back = restore_array(over_the_wire(value))
     assert back.dtype == np.float32 and back.shape == array.shape
     if not array.size:
         return
@@ -86,7 +93,7 @@ def test_int8_is_off_by_half_a_step_of_its_row(array: Any) -> None:
 
 @given(arrays.arrays(np.float32, (1, 3, 5, 9), elements=st.integers(-1000, 1000).map(float)))
 def test_int8_is_what_all_digits_would_give(array: Any) -> None:
-    back = restored(rounded(array, INT8))
+    back = restore_array(rounded(array, INT8))
     steps = np.ptp(array.reshape(3, -1), axis=1).reshape(1, 3, 1, 1) / STEPS
     # Of two that are as near, either.
     assert np.all(np.abs(back - plainly_to_int8(array)) <= steps + 1e-3)
@@ -96,7 +103,7 @@ def test_int8_is_what_all_digits_would_give(array: Any) -> None:
 @given(SHAPES, st.floats(-6e4, 6e4, width=16), ROUNDING)
 def test_equal_numbers_come_back_as_they_were(shape: tuple[int, ...], number: float, kind: str) -> None:
     array = np.full(shape, number, np.float32)
-    assert np.array_equal(restored(rounded(array, kind)), array)
+    assert np.array_equal(restore_array(rounded(array, kind)), array)
 
 
 @given(floats(-1e4, 1e4), ROUNDING)
@@ -125,19 +132,19 @@ def test_numbers_below_all_digits_are_not_lost(kind: str) -> None:
     array = np.array([1e-42, -3e-43, 0.0], np.float32)
     assert rounded(array, kind) is array
     beside = np.array([1e-42, 1.0], np.float32)
-    assert abs(restored(rounded(beside, kind))[0]) <= 2.0**-11
+    assert abs(restore_array(rounded(beside, kind))[0]) <= 2.0**-11
 
 
 def test_the_largest_that_float16_has_is_kept() -> None:
     array = np.array([65504.0, 65519.0], np.float32)
-    assert np.array_equal(restored(rounded(array, FLOAT16)), [65504.0, 65504.0])
+    assert np.array_equal(restore_array(rounded(array, FLOAT16)), [65504.0, 65504.0])
 
 
 def test_rows_have_ranges_of_their_own() -> None:
     array = np.zeros((1, 2, 1, 64), np.float32)
     array[0, 0] = np.linspace(0, 1, 64)
     array[0, 1] = np.linspace(0, 1e6, 64)
-    back = restored(rounded(array, INT8))
+    back = restore_array(rounded(array, INT8))
     assert np.abs(back[0, 0] - array[0, 0]).max() <= 1 / 500
     assert rounded(array, INT8).error == pytest.approx(0.5 / 255)
 
@@ -185,7 +192,7 @@ def test_frames_that_lie_are_refused(meta: Any) -> None:
 def test_any_bytes_are_numbers_of_some_kind(raw: bytes) -> None:
     """A peer that sends nonsense gets nonsense, and does no harm."""
     (found,) = unpack_arrays((("rounded", INT8, (1, 2, 40)),), memoryview(raw))
-    assert restored(found).shape == (1, 2, 40)
+    assert restore_array(found).shape == (1, 2, 40)
 
 
 def test_kinds_are_what_is_said() -> None:

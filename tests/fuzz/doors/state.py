@@ -138,7 +138,7 @@ def _members(state: Path) -> None:
 
 
 def _tokens(state: Path) -> None:
-    cards = tokens.listed(state)
+    cards = tokens.list_tokens(state)
     for card in cards:
         card.refusal(NOW)
     try:

@@ -15,7 +15,7 @@ from edgepart.agent.net.links import LINK_KINDS
 from edgepart.agent.trace.spans import Span, Subject, pack, unpack
 from edgepart.agent.wire.codec import Kinds, frame_to_message, message_to_frame
 from edgepart.agent.wire.frames import MEMBER, UNAUTHENTICATED, Frame, FrameLimits, encode, parse_frame
-from edgepart.agent.wire.reduced_precision import Rounded, restored, rounded
+from edgepart.agent.wire.reduced_precision import Rounded, restore_array, rounded
 from edgepart.agent.wire.tensors import pack_arrays, unpack_arrays
 from edgepart.planner.errors import FrameError
 from tests.agent.wire.decoder import Decoder
@@ -103,7 +103,7 @@ def _arrays(data: bytes) -> None:
     values = unpack_arrays(metas, memoryview(payload))
     for value in values:
         if isinstance(value, Rounded):
-            expect(restored(value).shape == value.shape, "a rounded array has another shape")
+            expect(restore_array(value).shape == value.shape, "a rounded array has another shape")
             float(value.error)
     metas, buffers = pack_arrays(values)
     again = unpack_arrays(metas, memoryview(b"".join(map(bytes, buffers))))

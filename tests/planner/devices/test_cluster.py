@@ -71,7 +71,7 @@ def test_some_devices_keep_their_part_of_the_media() -> None:
 
 
 def test_one_more_device_is_linked_like_the_one_it_is_like() -> None:
-    more = CLUSTER.joined_by_another("a", "d")
+    more = CLUSTER.with_copy_of("a", "d")
     assert more.device("d") == Device("d", "k", 1e9, 1e9, 1e9)
     assert more.link("d", "b") == SLOW and more.link("c", "d") == FAST and more.link("a", "d") == FAST
     assert more.media[0].devices == {"a", "b", "d"}

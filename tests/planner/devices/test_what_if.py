@@ -58,7 +58,7 @@ def test_an_addition_is_linked_as_it_says() -> None:
 
 
 def test_a_kind_that_is_there_is_as_measured_there() -> None:
-    drifted = replace(CLUSTER, devices=(CLUSTER.devices[0].drifted(2.0), CLUSTER.devices[1]))
+    drifted = replace(CLUSTER, devices=(CLUSTER.devices[0].with_drift(2.0), CLUSTER.devices[1]))
     (_, found) = cluster_variants(drifted, [parse_addition("kind=board", drifted)], [], [], "a")
     assert found.cluster.device("board-1") == replace(CLUSTER.devices[0], name="board-1")
 

@@ -62,7 +62,7 @@ def test_the_gain_of_one_more_device_is_what_the_same_division_has_there() -> No
     among = cluster(1e7, 1e7)
     gained = re.search(r"one more device like d0 it would take ([\d.]+) ms", why(among, "bbgrap"))
     assert gained
-    study = Study(Problem(GRAPH, among.joined_by_another("d0", "d2"), "d0"))
+    study = Study(Problem(GRAPH, among.with_copy_of("d0", "d2"), "d0"))
     axes = (divide_along(study, axis, ("d0", "d1", "d2")) for axis in study.memo.axis_names)
     assert float(gained[1]) == pytest.approx(min(map(study.scorer.score, axes)) * 1e3, rel=0.02)
 

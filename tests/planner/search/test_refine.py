@@ -52,7 +52,7 @@ def graph() -> Graph:
 def study(**drifts: float) -> Study:
     """Squeezenet on three equal boxes, of which some have drifted."""
     box = Device("", "box", 1e10, 1e10, 4e9)
-    devices = tuple(replace(box, name=name).drifted(drifts.get(name, 1.0)) for name in NAMES)
+    devices = tuple(replace(box, name=name).with_drift(drifts.get(name, 1.0)) for name in NAMES)
     return Study(Problem(graph(), Cluster(devices, default_link=Link(1e9, 1e-4)), "a", search_budget_s=0.5))
 
 

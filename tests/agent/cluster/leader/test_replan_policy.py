@@ -154,9 +154,9 @@ def test_a_contingency_plan_is_there_when_its_device_is_lost() -> None:
 def test_a_device_that_could_not_load_is_avoided_for_longer_each_time() -> None:
     planning = ReplanPolicy(TIMING)
     planning.avoid("a", 0.0)
-    assert planning.avoided(29.9) == {"a"} and planning.avoided(30.0) == set()
+    assert planning.devices_to_avoid(29.9) == {"a"} and planning.devices_to_avoid(30.0) == set()
     planning.avoid("a", 40.0)
-    assert planning.avoided(99.9) == {"a"} and planning.avoided(100.0) == set()
+    assert planning.devices_to_avoid(99.9) == {"a"} and planning.devices_to_avoid(100.0) == set()
 
 
 def test_results_are_bounded() -> None:

@@ -375,7 +375,7 @@ def test_one_that_said_that_it_is_starved_may_be_silent_for_longer(core: Members
     assert core.alive() == [B, C]
     quiet(core, 6.4, 7.5, C)
     assert core.peers[B].status == DEAD  # it may be dead all the same
-    assert core.peers[B].starved_at(core.peers[B].since) == BUSY  # and people are told of the other reason
+    assert core.peers[B].starvation_at(core.peers[B].since) == BUSY  # and people are told of the other reason
 
 
 @pytest.mark.parametrize("over", ["said", "forgotten"])

@@ -284,7 +284,7 @@ def test_versions_one_minor_release_apart_work_together_and_others_are_refused_b
         return
     assert [member.node for member in net.core(C).membership.members()] == [C]
     for asked, seen, version in ((A, C, other), (C, A, VERSION)):
-        refused = {r.node: r for r in net.core(asked).membership.refusals.recent(net.now)}
+        refused = {r.node: r for r in net.core(asked).membership.refusals.recent_refusals(net.now)}
         assert refused[seen].version == version
         assert "one minor release apart" in refused[seen].why
     net.run(300)

@@ -76,19 +76,19 @@ def test_what_is_no_drift_is_refused(factor: float) -> None:
 
 @given(drifts, drifts)
 def test_a_device_that_comes_back_is_what_it_was(there: float, back: float) -> None:
-    slow = DEVICE.drifted(there).drifted(back)
-    direct = DEVICE.drifted(back)
+    slow = DEVICE.with_drift(there).with_drift(back)
+    direct = DEVICE.with_drift(back)
     assert isclose(slow.flops_per_s, direct.flops_per_s) and isclose(slow.kernel_s, direct.kernel_s)
     assert slow.pace == direct.pace
-    assert DEVICE.drifted(there).drifted(1.0).pace == DEVICE.pace
-    assert DEVICE.drifted(1.0) is DEVICE
+    assert DEVICE.with_drift(there).with_drift(1.0).pace == DEVICE.pace
+    assert DEVICE.with_drift(1.0) is DEVICE
 
 
 @given(drifts, seconds)
 def test_a_drift_stretches_what_was_calibrated_once_and_what_was_measured_never(
     factor: float, took: float
 ) -> None:
-    slow, one = DEVICE.drifted(factor), segment("d", 0.5)
+    slow, one = DEVICE.with_drift(factor), segment("d", 0.5)
     made = program(one, flops_per_s=DEVICE.flops_per_s)
     assert isclose(cost(slow).running_s(made, one), factor * cost(DEVICE).running_s(made, one))
     assert isclose(cost(slow).segment_s("a"), factor * cost(DEVICE).segment_s("a"))
@@ -105,20 +105,20 @@ def test_a_box_that_was_calibrated_anew_while_it_is_slow_has_not_drifted(factor:
     found = compute_drift(made, anew, {"d": 0.5 * factor})
     assert found is not None and isclose(found, 1.0)
     assert isclose(cost(anew).running_s(made, one), 0.5 * factor)
-    assert isclose(cost(anew.drifted(2.0)).running_s(made, one), 2 * 0.5 * factor)
+    assert isclose(cost(anew.with_drift(2.0)).running_s(made, one), 2 * 0.5 * factor)
 
 
 @given(st.sampled_from([2.0, 4.0, 1 / 4]), seconds)
 def test_what_a_drifting_box_takes_is_no_profile_of_its_twin_nor_of_itself_before(
     factor: float, took: float
 ) -> None:
-    known = {("d", DEVICE.drifted(factor).pace, 2): took}
+    known = {("d", DEVICE.with_drift(factor).pace, 2): took}
     assert cost(DEVICE, known).profiled_s("d", "a") is None
 
 
 def test_a_drift_is_in_the_document_of_a_cluster_only_where_there_is_one() -> None:
     assert "drift" not in cluster_to_json(Cluster((DEVICE,)))["devices"][0]
-    slow = Cluster((DEVICE.drifted(2.0),))
+    slow = Cluster((DEVICE.with_drift(2.0),))
     assert cluster_from_json(cluster_to_json(slow)) == slow
 
 

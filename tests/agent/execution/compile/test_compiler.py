@@ -354,7 +354,7 @@ def test_the_second_time_nothing_is_optimised_and_no_weight_is_read(
     def never(*_: Any) -> Any:
         raise AssertionError("optimised again")
 
-    monkeypatch.setattr(compiling, "_optimised", never)
+    monkeypatch.setattr(compiling, "_optimise", never)
     np.testing.assert_array_equal(answer(), first)
     assert weights.reads == 0
     plain = Sessions(1, weights).prepare(plan.programs["a"]).run(0, [x[:, :, :5]])[0]
@@ -378,7 +378,7 @@ def test_what_cannot_be_compiled_is_loaded_as_planned_and_that_is_said(
     def refuses(*_: Any) -> Any:
         raise RuntimeError("no such optimisation")
 
-    monkeypatch.setattr(compiling, "_optimised", refuses)
+    monkeypatch.setattr(compiling, "_optimise", refuses)
     full = tmp_path / "full"
     full.write_bytes(b"")
     for root, why in ((tmp_path / "sound", "no such optimisation"), (full, "Not a directory|File exists")):
