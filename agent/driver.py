@@ -43,7 +43,7 @@ class DriverLinks(Protocol):
 
     def connect(self, node_id: str | None, addresses: list[Address]) -> str: ...
     def close(self, node_id: str, why: str = ...) -> None: ...
-    def linked(self) -> frozenset[str]: ...
+    def linked_nodes(self) -> frozenset[str]: ...
 
 
 async def refuse_trial(order: events.TryPlan) -> events.PlanTried:
@@ -246,7 +246,7 @@ class Driver:
 
     async def _connect(self, order: events.Connect) -> None:
         links = self._doors.links
-        before = links.linked()
+        before = links.linked_nodes()
         try:
             addresses = [parse_address(text) for text in order.addresses]
             node = await self._in_dialler(links.connect, order.node or None, addresses)

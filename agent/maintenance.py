@@ -75,7 +75,7 @@ class Upkeep:
         kept = self._kept
         if kept.plans.loading or kept.fetching.busy or kept.uploading():
             return
-        living = {entry.model for entry in kept.core.deployments.living()}
+        living = {entry.model for entry in kept.core.deployments.list_live()}
         # Not in a thread: meanwhile somebody could come to need what is set aside.
         if kept.store.prune(living | kept.plans.weights()):
             kept.post(events.ModelsStored(kept.store.models()))
@@ -90,7 +90,7 @@ class Upkeep:
     async def look_at_disk(self) -> None:
         """Tries again what could not be written, and says what has changed."""
         files = self._kept.files
-        if await self._kept.disk.written("what is behind", files.catch_up):
+        if await self._kept.disk.write("what is behind", files.catch_up):
             self._kept.caught_up()
         trouble = disk_trouble(files, self._kept.disk)
         if bool(trouble) != bool(self._told):

@@ -68,13 +68,13 @@ class Answering:
         payload: Sequence[Buffer] = ()
         match question:
             case EchoTogether():
-                answer = await self._measuring.asked(question)
+                answer = await self._measuring.answer(question)
             case WantCertificate():
                 answer = await self._warden.sign(node, question)
             case WantSigned():
-                answer = await self._seals.asked(node, question)
+                answer = await self._seals.answer(node, question)
             case _:
-                answer, payload = await self._tracing.asked(node, question)
+                answer, payload = await self._tracing.answer(node, question)
         try:
             self._post.data(node, answer, payload)
         except Unavailable as error:

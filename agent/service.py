@@ -119,7 +119,7 @@ class Agent:
         where, http = reachable_text(listen), self._logic.http
         base.ending.callback(base.files.withdraw)
         announce = lambda: base.files.announce(base.name, where, http.url)  # noqa: E731
-        await base.disk.written("addresses", announce)
+        await base.disk.write("addresses", announce)
         self._notify.ready()
         log.info("agent %s (%s) listens on %s, %s", base.name, base.identity.node_id, where, http.url)
 
@@ -228,7 +228,7 @@ class Agent:
         self._measuring.members(others)
         self._links.warden.members(members)
         self._notify.status(f"{len(members)} members: {', '.join(m.name for m in members)}")
-        remembered = self._links.lookout.remembered(self._is_gone)
+        remembered = self._links.lookout.addresses_to_keep(self._is_gone)
         self._base.disk.put("members", lambda: self._base.files.keep_members(remembered))
 
     def discharge(self, why: str) -> None:
@@ -272,7 +272,9 @@ class Agent:
     def _starved_members(self) -> set[str]:
         """Members, this device among them, on which nothing that is measured counts now, as far as they have said."""
         core, now = self.core(), self._loop.time()
-        said = {node: core.membership.starved(node, now) for node in (core.node, *core.membership.alive())}
+        said = {
+            node: core.membership.starvation_of(node, now) for node in (core.node, *core.membership.alive())
+        }
         return {node for node, starved in said.items() if starved.share and not starved.lasting}
 
     def _led_plans(self) -> list[ServingPlan]:
@@ -301,7 +303,7 @@ class Agent:
         self.post(events.LeaveAnnounced())
         withdrawal, core = Withdrawal(self._loop.time()), self.core()
         while not at_once.is_set() and not withdrawal.may_go(
-            self._loop.time(), needed=core.needed, busy=self._compute.executor.waiting()[0] > 0
+            self._loop.time(), needed=core.needed, busy=self._compute.executor.count_waiting()[0] > 0
         ):
             await asyncio.sleep(LOOK_S)
         if core.needed:
@@ -317,7 +319,7 @@ def _removal(identity: Identity, drains: Sequence[Drain]) -> str | None:
     """Why this device may not be in its cluster; None if it may."""
     if any(drain.node == identity.node_id and drain.state == REMOVED for drain in drains):
         return "this device was removed from its cluster"
-    return REVOKED if identity.node_id in identity.revoked() else None
+    return REVOKED if identity.node_id in identity.revoked_nodes() else None
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

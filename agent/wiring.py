@@ -197,7 +197,7 @@ def make_links(base: AgentBase, react: Reactions) -> LinkParts:
     asks = Asks(post.data)
     warden = Warden(base.identity, transport, post.control, asks.ask)
     warden.put_out = react.discharge
-    lookout.revoked = lambda: warden.revoked
+    lookout.revoked_nodes = lambda: warden.revoked_nodes
     echoes = Echoes(post.arrays)
     base.undo(echoes.stop)
     seals = Seals(base.identity, asks.ask, react.core)
@@ -214,7 +214,7 @@ def make_compute(
 
     def rest(took_s: float) -> None:
         """Requests that are computed here get their share while a plan is prepared."""
-        if executor.waiting()[0]:
+        if executor.count_waiting()[0]:
             time.sleep(REST * took_s)
 
     aside, serving, fetching = _make_replication(base, links, react, executor)
@@ -266,7 +266,7 @@ def _make_replication(
         aside.do(model_process.cut_weights, base.store.root, wanted)
 
     def busy() -> bool:
-        return business.look(executor.counters().requests_done, executor.waiting()[0], time.monotonic())
+        return business.look(executor.counters().requests_done, executor.count_waiting()[0], time.monotonic())
 
     load = Load(busy, react.link_bytes_s)
     serving = Serving(base.store, links.post.data, cut, load)
@@ -347,7 +347,7 @@ def _make_about(
     url: Callable[[], str],
 ) -> tuple[About, TraceCollector]:
     me = NodeIdentity(base.name, base.identity.fingerprint, url)
-    members, serving = core.membership.members, core.follower.serving
+    members, serving = core.membership.members, core.follower.serving_orders
     tracing = TraceCollector(core.node, base.recorder, links.asks, links.clocks, members, serving)
     doctor = DoctorReport(
         me.name,
@@ -413,7 +413,7 @@ def _make_node(
             compute.workers.deaths,
         ),
         ModelFiles(base.store, lambda path, shapes: aside.do(model_process.examine_model, path, shapes)),
-        ManagementActions(react.post, links.seals.sealed, base.disk.caught_up),
+        ManagementActions(react.post, links.seals.seal, base.disk.caught_up),
         about.diagnostics,
     )
 

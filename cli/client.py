@@ -193,7 +193,7 @@ class Client:
         document = await self._manage("POST", url, {"seconds": str(seconds)}, 30.0)
         return TraceHandle(url, tuple(document["devices"]), dict(document["missing"]))
 
-    async def traced(self, tracing: TraceHandle) -> Any:
+    async def end_trace(self, tracing: TraceHandle) -> Any:
         """Ends the trace and returns it. It asks the agent that began the trace, which alone has it."""
         return await self._manage("DELETE", tracing.url, {}, TRACE_S)
 

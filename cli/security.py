@@ -127,7 +127,7 @@ def list_(state: State = None, as_json: Json = False) -> None:
     from edgepart.agent.security import identity, issued
 
     me = identity.load(state_of(state))
-    entries, out = issued.read(me.directory), me.revoked()
+    entries, out = issued.read(me.directory), me.revoked_nodes()
     if as_json:
         rows = [
             {"node": e.node, "name": e.name, "token": e.token, "at": e.at_s, "revoked": e.node in out}

@@ -185,9 +185,9 @@ async def _trace(run: TraceRun, report: Callable[[int], None]) -> tuple[Any, Any
                 await _send(client, run, inputs, report)
         except BaseException:
             with contextlib.suppress(EdgepartError):
-                await client.traced(tracing)
+                await client.end_trace(tracing)
             raise
-        return await client.traced(tracing), await client.get("/api/devices")
+        return await client.end_trace(tracing), await client.get("/api/devices")
 
 
 async def _inputs(client: Client, run: TraceRun) -> tuple[dict[str, Array], float]:

@@ -48,7 +48,7 @@ class RenewalLinks(Protocol):
     """What it needs of agent/net/transport.py."""
 
     def close(self, node_id: str, why: str = ...) -> None: ...
-    def linked(self) -> frozenset[str]: ...
+    def linked_nodes(self) -> frozenset[str]: ...
     def renew(self) -> None: ...
 
 
@@ -74,7 +74,7 @@ class Warden:
         self._members: dict[str, Member] = {}
         self._stamp = self._file_stamps()
         self.charter = read_charter(identity.directory)
-        self.revoked = identity.revoked()
+        self.revoked_nodes = identity.revoked_nodes()
         """Node ids; of the charter, and those put out by hand."""
         self._certificate = identity.certificate
         self._try_at = self._warn_at = 0.0
@@ -101,7 +101,7 @@ class Warden:
 
     def came(self, node: str, told: Charter) -> None:
         """A member tells its charter. What the CA did not sign ends the link."""
-        if node in self.revoked:
+        if node in self.revoked_nodes:
             return  # its last words
         try:
             # Checked before the lock is taken, so that nobody can hold up commands with it.
@@ -122,7 +122,7 @@ class Warden:
 
     def _changed(self, now: Charter) -> None:
         before, self.charter = self.charter, now
-        self.revoked = self._identity.revoked()
+        self.revoked_nodes = self._identity.revoked_nodes()
         self._stamp = self._file_stamps()
         for entry in now.revocations:
             if entry.node not in before.revoked:
@@ -135,10 +135,10 @@ class Warden:
 
     def _put_out(self) -> None:
         """Whoever is revoked has no link any more; new ones are refused at the handshake."""
-        for node in self._links.linked() & self.revoked:
+        for node in self._links.linked_nodes() & self.revoked_nodes:
             self._tell_last(node)
             self._links.close(node, "revoked")
-        if self._identity.node_id in self.revoked:
+        if self._identity.node_id in self.revoked_nodes:
             self.put_out(REVOKED)
 
     def _tell_last(self, node: str) -> None:
@@ -154,7 +154,7 @@ class Warden:
 
     def _send(self, node: str) -> None:
         member = self._members.get(node)
-        if member is None or node in self.revoked or not charter.understands(member.version):
+        if member is None or node in self.revoked_nodes or not charter.understands(member.version):
             return
         if self.charter == Charter():
             return
@@ -178,7 +178,7 @@ class Warden:
 
     async def sign(self, node: str, asked: WantCertificate) -> Renewed:
         """A member wants its certificate renewed."""
-        if node in self.revoked:
+        if node in self.revoked_nodes:
             return Renewed(asked.ticket, b"", "you are revoked")
         try:
             made = await asyncio.to_thread(self._identity.issue, asked.request, self._clock(), node)
@@ -297,7 +297,7 @@ class Warden:
             "certificate_ends_at": self._certificate.not_valid_after_utc.timestamp(),
             "holds_ca_key": self._identity.is_issuer,
             "issuers": sorted(issuers),
-            "revoked": sorted(self.revoked),
+            "revoked": sorted(self.revoked_nodes),
             "credential_number": self.charter.credential.number if self.charter.credential else 0,
             "warnings": self.warnings(),
         }

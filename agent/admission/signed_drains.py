@@ -83,7 +83,7 @@ class Seals:
         self.genuine: Callable[[Drain], bool] = lru_cache(4096)(lambda entry: drains.is_signed(entry, ca))
         """Whether the CA has signed an entry. Any thread."""
 
-    async def sealed(self, entry: Drain) -> Drain:
+    async def seal(self, entry: Drain) -> Drain:
         """Signed here or by a member. Unavailable where nobody who could be reached holds the key; UsageError where
         whoever does, does not sign."""
         if self._identity.is_issuer:
@@ -111,7 +111,7 @@ class Seals:
             retry_after_s=60.0,
         )
 
-    async def asked(self, node: str, question: WantSigned) -> Signed:
+    async def answer(self, node: str, question: WantSigned) -> Signed:
         """A member wants it signed."""
         if not self._identity.is_issuer:
             return Signed(question.ticket, b"")

@@ -89,7 +89,7 @@ class DrainService:
             for e in entries
         ]
 
-    def lost(self) -> list[dict[str, Any]]:
+    def lost_devices(self) -> list[dict[str, Any]]:
         """Devices that were members lately and are not any more, the one lost last first. They are listed
         until they are back or forgotten (forget_s in agent/cluster/membership/failure_detector.py). The note
         of a device that was starved says so: it may be alive."""
@@ -114,7 +114,7 @@ class DrainService:
             for peer in sorted(gone, key=lambda peer: (-peer.since, peer.node))
         ]
 
-    def refused(self) -> list[dict[str, str]]:
+    def refused_devices(self) -> list[dict[str, str]]:
         """Devices that said Hello lately and were not taken in."""
         found = self._core.membership.refusals.recent_refusals(asyncio.get_running_loop().time())
         return [{"name": r.name, "node": r.node, "version": bare(r.version), "why": r.why} for r in found]

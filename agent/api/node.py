@@ -183,7 +183,7 @@ class NodeApi:
     # Models
 
     def models(self) -> list[ModelCard]:
-        return [self._card(entry) for entry in self._core.deployments.living()]
+        return [self._card(entry) for entry in self._core.deployments.list_live()]
 
     def model(self, name: str) -> ModelCard | None:
         entry = self._core.deployments.get(name)
@@ -231,7 +231,7 @@ class NodeApi:
         ]
         return (
             *serving,
-            *(BindingStatus(shapes, "waiting for a plan") for shapes in self._router.waiting(name)),
+            *(BindingStatus(shapes, "waiting for a plan") for shapes in self._router.waiting_shapes(name)),
         )
 
     def _find_standing(self, entry: Deployment) -> Standing | None:
@@ -269,7 +269,7 @@ class NodeApi:
     def _entry(self, name: str) -> Deployment:
         entry = self._core.deployments.get(name)
         if entry is None or entry.deleted:
-            there = ", ".join(e.name for e in self._core.deployments.living()) or "nothing"
+            there = ", ".join(e.name for e in self._core.deployments.list_live()) or "nothing"
             raise UnknownDeployment(f"nothing is deployed as {name!r}; deployed: {there}")
         return entry
 
@@ -303,7 +303,7 @@ class NodeApi:
 
     def admit(self, options: DeployOptions) -> None:
         here = {member.name for member in self._core.membership.members()}
-        check_devices(options.devices, here, {lost["name"] for lost in self._residents.lost()})
+        check_devices(options.devices, here, {lost["name"] for lost in self._residents.lost_devices()})
 
     async def deploy(
         self, name: str, folder: Path, options: DeployOptions, progress: Progress
@@ -426,7 +426,7 @@ class NodeApi:
         members = self._core.membership.members()
         names = {member.node: member.name for member in members}
         now = asyncio.get_running_loop().time()
-        starved = {m.node: self._core.membership.starved(m.node, now) for m in members}
+        starved = {m.node: self._core.membership.starvation_of(m.node, now) for m in members}
         return {
             "name": names.get(self._core.node, self._me.name),
             "node": self._core.node,
@@ -453,12 +453,12 @@ class NodeApi:
                 for member in members
             ],
             "notes": name_clash_notes(own_names(self._core.membership)),
-            "lost": self._residents.lost(),
+            "lost": self._residents.lost_devices(),
             "drains": self._residents.drains(),
-            "refused": self._residents.refused(),
+            "refused": self._residents.refused_devices(),
             "disk": dict(self._diagnostics.disk()),
             "workers_ended": dict(self._inference.workers_ended()),
-            "plans_refused": dict(self._core.controller.refused() if self._core.controller else {}),
+            "plans_refused": dict(self._core.controller.count_refused() if self._core.controller else {}),
         }
 
     def _about(self, member: events.Member, starved: Starved) -> tuple[str, ...]:
@@ -488,7 +488,7 @@ class NodeApi:
         self._plan(name)  # what there is to trace
         return await self._diagnostics.tracing.start(name, seconds)
 
-    async def traced(self, name: str) -> dict[str, Any]:
+    async def end_trace(self, name: str) -> dict[str, Any]:
         return await self._diagnostics.tracing.finish(name)
 
     def _kinds(self, deployment: str) -> judging.Kinds:

@@ -184,7 +184,7 @@ class Node(Protocol):
         UnknownDeployment; RequestError: `seconds` is too long; Unavailable: there is no plan, or a trace is
         being taken."""
 
-    async def traced(self, name: str) -> dict[str, Any]:
+    async def end_trace(self, name: str) -> dict[str, Any]:
         """End the trace and return what was recorded (agent/measure/trace_collector.py). RequestError:
         nothing is being recorded."""
 

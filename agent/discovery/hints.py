@@ -46,7 +46,7 @@ class Lookout:
         self._identity = identity
         self._loop = asyncio.get_running_loop()
         self._post: Post | None = None
-        self.revoked: Callable[[], Container[str]] = identity.revoked
+        self.revoked_nodes: Callable[[], Container[str]] = identity.revoked_nodes
         """Node ids that are out: nobody calls them."""
         self._reach = self._meet_at_broker()
 
@@ -135,7 +135,7 @@ class Lookout:
         )
         through_broker = self._options.transport == "mqtt"
         usable = [each for each in hint.addresses if (mqtt_node(each) is not None) is through_broker]
-        if hint.node_id in self.revoked():
+        if hint.node_id in self.revoked_nodes():
             return
         if usable and hint.ours and hint.node_id and self._post is not None:
             self._post(events.DeviceSeen(hint.node_id, tuple(map(format_address, usable))))
@@ -151,10 +151,10 @@ class Lookout:
             if member.node != self._identity.node_id:
                 self.boxes.member(member.node, member.name, member.version, member.listen, time.time())
 
-    def remembered(self, left: Callable[[str], bool]) -> dict[str, tuple[str, ...]]:
+    def addresses_to_keep(self, left: Callable[[str], bool]) -> dict[str, tuple[str, ...]]:
         """Where to look for members after a restart, by node id: those that are in, and those that were and did not leave,
         because a power cut takes one box after the other."""
-        out = self.revoked()
+        out = self.revoked_nodes()
         known = [
             (max(box.member_at or 0.0, dict(box.heard).get(sightings.SAVED, 0.0)), box)
             for box in self.boxes.all()

@@ -90,7 +90,7 @@ class DoctorReport:
                 {"address": one.address, "why": one.why, "seconds_ago": now - one.at, "times": one.times}
                 for one in self._lookout.boxes.knocks()
             ],
-            "checks": [asdict(check) for check in (*self._own(boxes, now), *checks)],
+            "checks": [asdict(check) for check in (*self._own_checks(boxes, now), *checks)],
             "notes": name_clash_notes(names.items()),
         }
 
@@ -122,7 +122,7 @@ class DoctorReport:
         return MembershipEntry(peer.standing, for_s, peer.hello.name, card is not None, room, starved)
 
     def _served_deployments(self) -> Iterator[ServedDeployment]:
-        for entry in self._core.deployments.living():
+        for entry in self._core.deployments.list_live():
             active = self._plans.active(entry.name)
             standing = self._core.standings.get(entry.name)
             if active is not None:
@@ -135,9 +135,9 @@ class DoctorReport:
 
     # The agent itself
 
-    def _own(self, boxes: tuple[Box, ...], now: float) -> Iterator[Check]:
+    def _own_checks(self, boxes: tuple[Box, ...], now: float) -> Iterator[Check]:
         yield Check("agent", GOOD, f"runs as {self._me.name} ({self._me.node}), {self._me.version}")
-        if text := describe_starvation(self._core.membership.starved(self._me.node, self._loop.time())):
+        if text := describe_starvation(self._core.membership.starvation_of(self._me.node, self._loop.time())):
             yield Check("load", NOTE, text, LESS_LOAD)
         yield from (Check("certificates", NOTE, text) for text in self._warnings())
         if not self._me.through_broker:

@@ -319,7 +319,7 @@ class Executor:
                 {name: replace(tally) for name, tally in now.rounding.items()},
             )
 
-    def waiting(self) -> tuple[int, int]:
+    def count_waiting(self) -> tuple[int, int]:
         """The number of requests under way, and the bytes of the pieces that they hold."""
         with self._lock:
             return len(self._tasks), self._held_bytes()
@@ -359,7 +359,7 @@ class Executor:
             if not _may_send(task.installed, message, source):
                 return []
             if message.transfer != START_TRANSFER:
-                task.progress.arrived(message.transfer, values)
+                task.progress.keep_pieces(message.transfer, values)
         except FrameError as error:
             log.warning("request %s: %s", message.request, error)
             return [self._fail(task, str(error), stale=False)]

@@ -147,7 +147,7 @@ class ReadyStep:
 
 
 class Progress:
-    """One request on one device. The caller hands pieces to `arrived`, does the steps that `next_work` returns and
+    """One request on one device. The caller hands pieces to `keep_pieces`, does the steps that `next_work` returns and
     reports each with `done`, until `finished`."""
 
     def __init__(self, schedule: DeviceSchedule) -> None:
@@ -186,7 +186,7 @@ class Progress:
             return None
         return self.schedule.incoming[step.transfer]
 
-    def arrived(self, transfer: int, values: Sequence[Value]) -> bool:
+    def keep_pieces(self, transfer: int, values: Sequence[Value]) -> bool:
         """Keep a transfer's pieces. Returns False, and keeps nothing, if that transfer arrived before.
 
         Raises FrameError if this device receives no such transfer, or a piece is not what the plan says."""

@@ -103,13 +103,13 @@ class LoadedModel:
                 return list(self.session.run(self.output_names, feed, options))
             return self._run_bound(inputs, options)
         except ORT_ERRORS as error:
-            raise self.refused(error) from error
+            raise self.to_request_error(error) from error
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> BoundRun:
         """A run that reads and writes these arrays and can be repeated. numpy must know all their types."""
         return BoundRun(self, _ort_values(inputs), _ort_values(outputs), [_CPU] * len(outputs))
 
-    def refused(self, error: Exception) -> RequestError:
+    def to_request_error(self, error: Exception) -> RequestError:
         """The error for the client, made from what ONNX Runtime raised."""
         if "bad_alloc" in str(error) or isinstance(error, MemoryError):
             return RequestError(
@@ -156,7 +156,7 @@ class BoundRun:
                 options, loaded.input_names, self.feeds, loaded.output_names, self.fetches, self.devices
             )
         except ORT_ERRORS as error:
-            raise loaded.refused(error) from error
+            raise loaded.to_request_error(error) from error
 
 
 def _ort_values(arrays: Sequence[Array]) -> Any:
@@ -287,7 +287,7 @@ class Sessions:
         blocked. Raises InternalError, which names the segment that ONNX Runtime refuses; then nothing is held."""
         try:
             with self._lock:
-                held, kept = self._prepared(program, transfers)
+                held, kept = self._prepare(program, transfers)
         finally:
             give_back()
             self._drop_unwanted()
@@ -306,7 +306,7 @@ class Sessions:
         self._unwanted.append(prepared.loaded)
         self._drop_unwanted()
 
-    def _prepared(
+    def _prepare(
         self, program: Program, transfers: Sequence[Transfer]
     ) -> tuple[list[LoadedSegment], KeptBlocked]:
         kept = PLAIN

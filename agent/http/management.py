@@ -66,7 +66,7 @@ class ManagementRoutes:
             web.get("/api/models", self.models),
             web.get("/api/models/{name}/plan", self.plan),
             web.post("/api/models/{name}/trace", self.trace),
-            web.delete("/api/models/{name}/trace", self.traced),
+            web.delete("/api/models/{name}/trace", self.end_trace),
             web.post("/api/deployments/{name}", self.deploy, expect_handler=self._answer_expect),
             web.delete("/api/deployments/{name}", self.undeploy),
         ]
@@ -117,10 +117,10 @@ class ManagementRoutes:
             raise RequestError(f"seconds={text[:40]!r} is no number") from None
         return document_response(await self.node.trace(name, seconds))
 
-    async def traced(self, request: web.Request) -> web.Response:
+    async def end_trace(self, request: web.Request) -> web.Response:
         """End the trace, and answer with it."""
         self._allow(request, write=True)
-        document = await self.node.traced(find_card(self.node, request.match_info["name"]).name)
+        document = await self.node.end_trace(find_card(self.node, request.match_info["name"]).name)
         body = await asyncio.to_thread(json_line, document)  # In a thread, as the document may be large.
         headers = {"Cache-Control": "no-store"}
         return web.Response(body=body, content_type="application/json", headers=headers)

@@ -235,7 +235,7 @@ class CardMeasurement:
         async def one(node: str) -> EchoedTogether:
             question = EchoTogether(0, after[node], nbytes, count, times)
             if node == self._node:
-                return await self.asked(question)
+                return await self.answer(question)
             answer, _ = await self._asks.ask(node, question, timeout_s=ECHO_S + 2)
             if not isinstance(answer, EchoedTogether):
                 raise Unavailable(f"{node} answers something else than it was asked")
@@ -247,7 +247,7 @@ class CardMeasurement:
                 raise Unavailable(f"{node}: {answer.error or 'took no time'}")
         return max(answer.seconds for answer in answers)
 
-    async def asked(self, question: EchoTogether) -> EchoedTogether:
+    async def answer(self, question: EchoTogether) -> EchoedTogether:
         """Send the echoes that another member, or this one, asks for, and answer how long they took."""
         nbytes, count, times = question.nbytes, question.count, question.times
         if not 0 <= nbytes <= ECHO_BYTES or min(count, times) < 1 or count * times > MOST_RING_ECHOES:

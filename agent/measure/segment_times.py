@@ -137,13 +137,13 @@ class SegmentTimer:
         while True:
             await asyncio.sleep(LOOK_S)
             spoilt = self._starving is not None and self._starving.look()
-            for event in self._settled(programs(), segments(), spoilt=spoilt):
+            for event in self._confirm_events(programs(), segments(), spoilt=spoilt):
                 self._post(event)
             nodes = {*starved(), self._node} if spoilt else {*starved()}
             for event in self._latencies(self._undisturbed_latencies(alone(), nodes)):
                 self._post(event)
 
-    def _settled(self, programs: Programs, segments: Segments, *, spoilt: bool) -> list[Event]:
+    def _confirm_events(self, programs: Programs, segments: Segments, *, spoilt: bool) -> list[Event]:
         """The events of the last look, unless this look finds that they do not count."""
         before, self._looked = self._looked, None if spoilt else (programs, segments)
         if spoilt:

@@ -188,7 +188,7 @@ class TraceCollector:
 
     # Recording
 
-    async def asked(self, node: str, question: Record | WantSpans) -> tuple[Recording | Spans, list[bytes]]:
+    async def answer(self, node: str, question: Record | WantSpans) -> tuple[Recording | Spans, list[bytes]]:
         """Begin to record for another member, or hand over what was recorded: the answer, and its payload."""
         if isinstance(question, Record):
             fits = 0 < question.seconds <= LONGEST_TRACE_S

@@ -158,7 +158,7 @@ class Presence:
     def unheard(self, message_id: int) -> None:
         """Nobody else may be there."""
 
-    def watched(self) -> dict[int, int]:
+    def poll_events(self) -> dict[int, int]:
         return {}
 
     def ready(self, descriptor: int, events: int) -> None:

@@ -79,7 +79,7 @@ class SessionUser(Protocol):
     def unheard(self, message_id: int) -> None:
         """Of a message published with QoS 1: the broker knows nobody who reads it."""
 
-    def watched(self) -> Mapping[int, int]:
+    def poll_events(self) -> Mapping[int, int]:
         """What to wait for: poll()'s events by descriptor."""
 
     def ready(self, descriptor: int, events: int) -> None: ...
@@ -252,7 +252,7 @@ class Session:
     def _watch(self, descriptor: int, client: Client) -> None:
         wanted = {self._wake: select.POLLIN}
         for part in self._parts:
-            wanted.update(part.watched())
+            wanted.update(part.poll_events())
         wanted[descriptor] = select.POLLIN | (select.POLLOUT if client.want_write() else 0)
         for gone in self._watched.keys() - wanted.keys():
             self._poll.unregister(gone)

@@ -131,7 +131,7 @@ class Tunnel:
         self.ended_out = True
         return Packet(PacketKind.END, self._sent)
 
-    def used(self, now: float) -> Packet | None:
+    def note_read(self, now: float) -> Packet | None:
         """The stream's reader has taken a message's bytes; the CREDIT to send, where it is time for one."""
         self._used += 1
         ahead = self._ahead(now)

@@ -181,7 +181,7 @@ class Tunnels:
             if end.asked is not None and end.asked[0] == message_id:
                 self._drop(end, end.doubt)
 
-    def watched(self) -> dict[int, int]:
+    def poll_events(self) -> dict[int, int]:
         """A closed socket that has to wait for room would be told of again and again."""
         mask = select.POLLOUT if self._session.is_full else select.POLLIN | select.POLLOUT
         return {
@@ -303,7 +303,7 @@ class Tunnels:
                     end.waiting[0] = chunk[count:]
                     continue
                 end.waiting.popleft()
-                if (credit := end.tunnel.used(time.monotonic())) is not None and not end.over:
+                if (credit := end.tunnel.note_read(time.monotonic())) is not None and not end.over:
                     self._say(end, credit)
             if end.over:
                 self._drop(end, "the other side ended it")

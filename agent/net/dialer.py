@@ -246,6 +246,6 @@ def identify(me: Identity, connection: ssl.SSLSocket, expected: str | None, wher
         raise Mistrusted(Fault.ITSELF, f"{where} is this agent itself, or a copy of its state directory")
     if expected is not None and node_id != expected:
         raise Mistrusted(Fault.OTHER_NODE, f"{where} is node {node_id}, not {expected}")
-    if node_id in me.revoked():
+    if node_id in me.revoked_nodes():
         raise Mistrusted(Fault.REVOKED, f"{where} is node {node_id}, which is revoked")
     return node_id

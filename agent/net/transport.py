@@ -162,9 +162,9 @@ class Transport:
         return self._try_each(node_id, addresses, dials_back=False)
 
     def _try_each(self, node_id: str | None, addresses: Sequence[Address], *, dials_back: bool) -> str:
-        if node_id is not None and node_id in self.linked():
+        if node_id is not None and node_id in self.linked_nodes():
             return node_id
-        if node_id in self._identity.revoked():
+        if node_id in self._identity.revoked_nodes():
             raise Unreached(Fault.REVOKED, f"node {node_id} is revoked")
         tries = Tries(node_id, self._witness)
         with closing(self._reaching.each(node_id, addresses)) as reached:
@@ -196,7 +196,7 @@ class Transport:
         except Unavailable as error:
             raise Unavailable(f"cannot send {frame.kind} to {node_id}: {error}") from error
 
-    def linked(self) -> frozenset[str]:
+    def linked_nodes(self) -> frozenset[str]:
         """Nodes to which a link is up."""
         with self._lock:
             return frozenset(node for node, link in self._links.items() if link.complete)
@@ -355,7 +355,7 @@ class Transport:
         opening = frame_to_message(stream.read(UNAUTHENTICATED, deadline), LINK_KINDS)
         if not isinstance(opening, LinkOpen):
             raise FrameError(f"node {node_id} does not introduce itself")
-        if node_id in self._identity.revoked():
+        if node_id in self._identity.revoked_nodes():
             # It may have been off when that was decided, and would serve on by itself.
             if (told := self._identity.revocation_of(node_id)) != Charter():
                 stream.write(message_to_frame(told), deadline)

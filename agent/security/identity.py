@@ -150,7 +150,7 @@ class Identity:
         context.load_cert_chain(self.directory / "node.pem", self.directory / "node.key")
         return context
 
-    def revoked(self) -> frozenset[str]:
+    def revoked_nodes(self) -> frozenset[str]:
         """Node ids that are out. Read at every connection, so that a change counts at once."""
         told = read_charter(self.directory).revoked
         path = self.directory / "revoked.json"

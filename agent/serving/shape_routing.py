@@ -112,13 +112,13 @@ class ShapeRouter:
         error, until = self._refused.get(name, (None, 0.0))
         if error is not None and self._loop.time() < until:
             raise error()
-        waiting = self.waiting(wanted.deployment)
+        waiting = self.waiting_shapes(wanted.deployment)
         known = self._requester.active(name) is not None or wanted.shapes in waiting
         if len(waiting) >= MAX_WAITING and not known:
             raise Unavailable(f"requests wait for {len(waiting)} other new shapes of {wanted.deployment!r}")
         return name
 
-    def waiting(self, deployment: str) -> list[Shapes]:
+    def waiting_shapes(self, deployment: str) -> list[Shapes]:
         """The shapes of the deployment for which requests on this gateway wait for a plan."""
         return [
             wanted.shapes

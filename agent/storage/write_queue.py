@@ -56,7 +56,7 @@ class DiskQueue:
                 self._waiting[file] = waiting
             self._changed.notify()
 
-    async def written(self, file: str, write: Write) -> bool:
+    async def write(self, file: str, write: Write) -> bool:
         """Have a file written and wait until it was tried; returns whether it is on disk."""
         done: asyncio.Future[bool] = self._loop.create_future()
         self.put(file, write, lambda ok: None if done.done() else done.set_result(ok))
@@ -64,7 +64,7 @@ class DiskQueue:
 
     async def caught_up(self) -> None:
         """Wait until every write that waits now was tried."""
-        await self.written(f"all before {next(self._barriers)}", lambda: True)
+        await self.write(f"all before {next(self._barriers)}", lambda: True)
 
     @property
     def write_s(self) -> float:

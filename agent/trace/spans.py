@@ -37,7 +37,7 @@ DECODE = "decode"
 ENCODE = "encode"
 
 COMPUTING, GATEWAY_LANE, REQUESTS, QUEUES, HTTP = "compute", "gateway", "requests", "queue", "http"
-"""Lanes; with `sending_to` and `receiving_from` all that there are."""
+"""Lanes; with `sending_lane` and `receiving_lane` all that there are."""
 
 
 def sending_lane(node: str) -> str:

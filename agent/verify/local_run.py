@@ -75,7 +75,7 @@ class LocalRun:
         mail = {number: values for _, number, values in cut_inputs(self._gateway, checked, replica)}
         answers: dict[int, Value] = {}
         for transfer in self._gateway.sides[replica].outgoing:
-            devices[transfer.target].arrived(transfer.number, mail[transfer.number])
+            devices[transfer.target].keep_pieces(transfer.number, mail[transfer.number])
         moving = True
         while moving:
             moving = False
@@ -117,6 +117,6 @@ class LocalRun:
             slots = self._gateway.sides[replica].slots
             answers.update((slots[number, n], value) for n, value in enumerate(values))
         else:
-            devices[target].arrived(number, values)
+            devices[target].keep_pieces(number, values)
         progress.done()
         return True

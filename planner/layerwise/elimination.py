@@ -190,7 +190,7 @@ class _Variables:
             changed = self._eliminate(node)
             for other in sorted(changed):
                 heappush(heap, (self._fill(other), self._size(other), other))
-        return self._enumerate() if len(self.near) <= 2 else self._descended()
+        return self._enumerate() if len(self.near) <= 2 else self._descend_often()
 
     def _add(self, factor: _Factor) -> None:
         for node in factor.nodes:
@@ -239,7 +239,7 @@ class _Variables:
         table = self._join(tuple(self._factors()), scope)
         return dict(zip(scope, map(int, np.unravel_index(table.argmin(), table.shape)), strict=True))
 
-    def _descended(self) -> dict[int, int]:
+    def _descend_often(self) -> dict[int, int]:
         """The best of several descents: from the cheapest values, and from the same index everywhere."""
         scope = tuple(sorted(self.near))
         smallest = min(map(self._size, scope))

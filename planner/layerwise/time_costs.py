@@ -198,14 +198,14 @@ class TimeCosts:
                 self.configurations_of(writer).holds[exit],
                 self.configurations_of(reader).reads[source],
             )
-            moved = self.moved(writer, exit, reader, source)
+            moved = self.moved_bytes(writer, exit, reader, source)
             name = writer.exits[exit]
             border = self._border_s(moved, holds, reads, name)
             share = self.memo.travel_bytes(name) / (self.memo.cost.item_bytes(name) or 1.0)
             self._tables[key] = self.links.seconds(moved * share) + border.max(2)
         return self._tables[key]
 
-    def moved(self, writer: SearchNode, exit: int, reader: SearchNode, source: int) -> Table:
+    def moved_bytes(self, writer: SearchNode, exit: int, reader: SearchNode, source: int) -> Table:
         """Bytes by [writer's configuration, reader's, source device, target device]."""
         one, two, name = self.configurations_of(writer), self.configurations_of(reader), writer.exits[exit]
         elements = float(self.memo.graph.region_of(name).size)
@@ -307,7 +307,7 @@ class _Links:
         """Seconds until all messages are there, from bytes by [..., source, target]. A device sends one
         message after another and receives one after another, as in the simulator."""
         count = len(self.byte_s)
-        # Devices first, as `_moved` has them in memory: numpy adds up long rows, and not four numbers at a time.
+        # Devices first, as `_moved_table` has them in memory: numpy adds up long rows, and not four numbers at a time.
         lanes = np.ascontiguousarray(np.moveaxis(moved, (-2, -1), (0, 1))).reshape(count, count, -1)
         sent = lanes > 0
         busy = lanes * self.byte_s[:, :, None] + sent * self.fixed_s[:, :, None]

@@ -134,11 +134,11 @@ def _steps(
 ) -> Iterator[Step]:
     segment = 0
     for stage in stages:
-        yield from (Receive(numbers[id(message)]) for message in schedule.received(device, stage))
+        yield from (Receive(numbers[id(message)]) for message in schedule.received_messages(device, stage))
         if stage.shares:
             yield Run(segment)
             segment += 1
-        yield from (Send(numbers[id(message)]) for message in schedule.sent(device, stage))
+        yield from (Send(numbers[id(message)]) for message in schedule.sent_messages(device, stage))
 
 
 @dataclass(frozen=True)

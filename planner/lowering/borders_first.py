@@ -80,7 +80,7 @@ def apply_cuts(schedule: Schedule, cuts: StageCuts) -> Schedule:
 
 def tensors_sent_to_devices(schedule: Schedule, device: str, stage: Stage) -> frozenset[str]:
     """Names of the tensors that a stage sends to other devices, in full or in part."""
-    messages = schedule.sent(device, stage)
+    messages = schedule.sent_messages(device, stage)
     return frozenset(move.tensor for m in messages if m.target != GATEWAY for move in m.moves)
 
 
@@ -110,7 +110,7 @@ def cut_stage(schedule: Schedule, device: str, stage: Stage, wanted: RequestedRe
 def _borders(schedule: Schedule, device: str, stage: Stage, whole: ComputedRegions) -> list[ComputedRegions]:
     """What the stage sends to other devices, one border per part; [] if the stage is not to be cut."""
     found: list[dict[str, Region]] = []
-    for message in schedule.sent(device, stage):
+    for message in schedule.sent_messages(device, stage):
         if any(
             move.tensor not in whole or not whole[move.tensor].contains(move.region) for move in message.moves
         ):
@@ -215,7 +215,7 @@ def _first_readers(
     schedule: Schedule, device: str, stage: Stage, parts: Sequence[Stage]
 ) -> Iterator[tuple[int, StagePlace]]:
     """By id of a message to the stage, the place of the first part that reads it, else of the rest."""
-    for message in schedule.received(device, stage):
+    for message in schedule.received_messages(device, stage):
         reader = next((one for one in parts if _reads(schedule.draft, device, one, message)), parts[-1])
         yield id(message), reader.first
 
@@ -224,7 +224,7 @@ def _last_writers(
     schedule: Schedule, device: str, stage: Stage, parts: Sequence[Stage]
 ) -> Iterator[tuple[int, StagePlace]]:
     """By id of a message from the stage, the place of the part after which all of it is computed."""
-    for message in schedule.sent(device, stage):
+    for message in schedule.sent_messages(device, stage):
         have: dict[str, list[Region]] = {}
         for one in parts:
             for name, region in _written_regions(one.shares).items():
@@ -242,7 +242,7 @@ def _reads(draft: Draft, device: str, stage: Stage, message: StageMessage) -> bo
     """Whether a part needs something that the message brings and that the device does not compute itself."""
     for share in stage.shares:
         for name, need in share.needs:
-            own = draft.computed(name).get(device)
+            own = draft.computed_regions(name).get(device)
             if (own is None or not own.contains(need)) and any(
                 move.tensor == name and covers(move.region, need) for move in message.moves
             ):

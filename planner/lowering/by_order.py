@@ -113,7 +113,7 @@ def _moves_out(draft: Draft, share: Share) -> Iterator[Move]:
 def _moves_in(draft: Draft, share: Share) -> Iterator[Move]:
     """The moves to a share's device that bring what it reads."""
     for name, need in share.needs:
-        own = draft.computed(name).get(share.device)
+        own = draft.computed_regions(name).get(share.device)
         if own is None or not own.contains(need):
             yield from (
                 move

@@ -209,7 +209,7 @@ class Draft:
         """The place of each share among all, by operator name and device."""
         return {key: n for n, key in enumerate(self.shares)}
 
-    def computed(self, name: str) -> OwnedRegions:
+    def computed_regions(self, name: str) -> OwnedRegions:
         """What the shares write of a tensor."""
         flow = self.flows.get(name)
         return flow.computed if flow else {}

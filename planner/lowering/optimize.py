@@ -161,7 +161,7 @@ def hoist_sends(schedule: Schedule, seconds: Seconds, cost: CostModel) -> Schedu
 
 def _sent_early(schedule: Schedule, device: str, stage: Stage) -> list[Share]:
     """The shares of a stage that what it sends depends on."""
-    wanted = {move.tensor for message in schedule.sent(device, stage) for move in message.moves}
+    wanted = {move.tensor for message in schedule.sent_messages(device, stage) for move in message.moves}
     early: list[Share] = []
     for share in reversed(stage.shares):
         if any(name in wanted for name, _ in share.written):
@@ -175,8 +175,8 @@ def _late_messages(
 ) -> Iterator[StageMessage]:
     """Messages to a stage that its early part neither reads nor passes on."""
     read = {name for share in early for name, _ in share.needs}
-    read |= {move.tensor for message in schedule.sent(device, stage) for move in message.moves}
-    for message in schedule.received(device, stage):
+    read |= {move.tensor for message in schedule.sent_messages(device, stage) for move in message.moves}
+    for message in schedule.received_messages(device, stage):
         if not any(move.tensor in read for move in message.moves):
             yield message
 
@@ -200,7 +200,7 @@ def join_stages(schedule: Schedule) -> Schedule:
 
 
 def _joinable(schedule: Schedule, device: str, one: Stage, two: Stage) -> bool:
-    if schedule.sent(device, one) or schedule.received(device, two):
+    if schedule.sent_messages(device, one) or schedule.received_messages(device, two):
         return False
     written = {name for share in one.shares for name, _ in share.written}
     draft = schedule.draft
@@ -234,7 +234,9 @@ def copy_companions(schedule: Schedule) -> Schedule:
         own = frozenset(id(share) for share in makers.values())
         new = [replace(stage, shares=_with_companions(schedule, stage.shares, makers, own)) for stage in old]
         stages[device] = tuple(
-            s for s in new if s.shares or schedule.received(device, s) or schedule.sent(device, s)
+            s
+            for s in new
+            if s.shares or schedule.received_messages(device, s) or schedule.sent_messages(device, s)
         )
     return replace(schedule, stages=stages)
 

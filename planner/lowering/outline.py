@@ -81,7 +81,7 @@ class Outliner:
         for device, stages in planned.stages.items():
             session = SESSION_BYTES + THREAD_BYTES * (cluster.device(device).threads - 1)
             shares = (share.operator for stage in stages for share in stage.shares)
-            received = (m for stage in stages for m in planned.received(device, stage))
+            received = (m for stage in stages for m in planned.received_messages(device, stage))
             found[device] = len(stages) * session + sum(self._held(draft.graph, op) for op in shares)
             found[device] += sum(_nbytes(draft.graph, message) for message in received)
         return found
@@ -95,12 +95,12 @@ class Outliner:
         numbers: Mapping[int, int],
         seconds: Seconds,
     ) -> Iterator[Receive | Compute | Send]:
-        for message in planned.received(device, stage):
+        for message in planned.received_messages(device, stage):
             yield Receive(numbers[id(message)])
             yield from self._rounding_step(planned, device, message)
         if stage.shares:
             yield self._run(planned.draft, device, stage, handed, seconds)
-        for message in planned.sent(device, stage):
+        for message in planned.sent_messages(device, stage):
             yield from self._rounding_step(planned, device, message)
             yield Send(numbers[id(message)])
 
@@ -130,10 +130,10 @@ class Outliner:
             for name, region in share.written:
                 places = readers.get(name, ())
                 read_later = len(places) > 1 or (places and stage.first not in places)
-                if read_later or device in self._sending(draft.flows[name]):
+                if read_later or device in self._sending_devices(draft.flows[name]):
                     yield name, region
 
-    def _sending(self, flow: Flow) -> frozenset[str]:
+    def _sending_devices(self, flow: Flow) -> frozenset[str]:
         """The devices that send some of what they compute of a tensor."""
         found = self._senders.get(flow)
         if found is None:

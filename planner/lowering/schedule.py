@@ -158,10 +158,10 @@ class Schedule:
         """Messages by source device and `sent`."""
         return _group((message.source, message.sent, message) for message in self.messages)
 
-    def received(self, device: str, stage: Stage) -> tuple[StageMessage, ...]:
+    def received_messages(self, device: str, stage: Stage) -> tuple[StageMessage, ...]:
         return self.receives.get((device, stage.first), ())
 
-    def sent(self, device: str, stage: Stage) -> tuple[StageMessage, ...]:
+    def sent_messages(self, device: str, stage: Stage) -> tuple[StageMessage, ...]:
         return self.sends.get((device, stage.last), ())
 
 
@@ -176,7 +176,7 @@ def _group(
 
 def reads_mixed(draft: Draft, share: Share, name: str, need: Region) -> bool:
     """Whether `need` is put together from what the share's device computes and what it receives."""
-    return is_mixed(need, draft.computed(name).get(share.device))
+    return is_mixed(need, draft.computed_regions(name).get(share.device))
 
 
 def is_mixed(need: Region, own: Region | None) -> bool:

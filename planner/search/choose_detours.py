@@ -161,8 +161,10 @@ class _DetouredExchanges:
         for device, stages in schedule.stages.items():
             steps[device] = []
             for stage in stages:
-                steps[device] += [Receive(numbers[id(one)]) for one in schedule.received(device, stage)]
-                steps[device] += [Send(numbers[id(one)]) for one in schedule.sent(device, stage)]
+                steps[device] += [
+                    Receive(numbers[id(one)]) for one in schedule.received_messages(device, stage)
+                ]
+                steps[device] += [Send(numbers[id(one)]) for one in schedule.sent_messages(device, stage)]
         timed = Timed(steps, self.lowering.outliner.messages(schedule))
         made = run_schedule(timed, self.memo.cluster, self.memo.problem.gateway)
         return max(made.arrivals_s, default=0.0)

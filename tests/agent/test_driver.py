@@ -91,7 +91,7 @@ class Fakes:
     def keep_drains(self, entries: Any) -> bool:
         return self._write("keep_drains", entries)
 
-    def linked(self) -> frozenset[str]:
+    def linked_nodes(self) -> frozenset[str]:
         return frozenset(self.up)
 
     def connect(self, node: str | None, addresses: list[Any]) -> str:

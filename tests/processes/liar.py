@@ -64,7 +64,7 @@ class Liar:
     def _beat(self) -> None:
         """It follows whom the others follow."""
         while not self._ended.wait(BEAT_S):
-            for node in self._station.transport.linked():
+            for node in self._station.transport.linked_nodes():
                 told = self.heard.get(node, {}).get("Heartbeat")
                 leader, term, seen = (told.leader, told.term, told.seen_term) if told else ("", 0, 0)
                 self.say(Heartbeat(self.hello.boot, 1, seen, leader, term), node)
@@ -77,12 +77,12 @@ class Liar:
 
     def say(self, message: Any, *to: str) -> None:
         """To these, or to all that it is linked with."""
-        for node in to or self._station.transport.linked():
+        for node in to or self._station.transport.linked_nodes():
             self._send(node, CONTROL, message_to_frame(message))
 
     def say_frame(self, frame: Frame) -> None:
         """To all that it is linked with; what no dataclass holds, too."""
-        for node in self._station.transport.linked():
+        for node in self._station.transport.linked_nodes():
             self._send(node, CONTROL, frame)
 
     def meet(self) -> None:

@@ -119,7 +119,7 @@ class Invariants:
         drains = net.core(min(group)).draining.map
         drained = {node for node in group if drains.state(node) != IN}
         stored = any(MODEL in net.boxes[node].disk.models for node in group)
-        for entry in net.core(min(group)).deployments.living() if stored else ():
+        for entry in net.core(min(group)).deployments.list_live() if stored else ():
             plans = {net.boxes[node].active.get(entry.name) for node in group}
             devices = net.devices(net.boxes[min(group)], entry.name)
             if len(plans) != 1 or not devices or not devices <= group:

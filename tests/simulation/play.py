@@ -160,7 +160,7 @@ def _wish(net: SimNet, node: str, fault: Fault, state: str) -> None:
 def _ask(net: SimNet, node: str, deadline_s: float) -> None:
     device = net.boxes[node].device
     assert device is not None
-    for entry in net.core(node).deployments.living():
+    for entry in net.core(node).deployments.list_live():
         for _ in range(3):
             device.ask(entry.name, deadline_s)
 
@@ -197,7 +197,7 @@ def _all_is_well(net: SimNet) -> None:
     net.run(LOOK_S)  # what is being written is on disk then
     if lost := net.invariants.lost_deployments(net):
         raise Broken("; ".join(lost))
-    stored = [entry for entry in net.core(net.running[0]).deployments.living() if _served(net, entry)]
+    stored = [entry for entry in net.core(net.running[0]).deployments.list_live() if _served(net, entry)]
     asked = [number for number, deadline in net.ledger.accepted.items() if deadline > net.now + 2 * FINAL_S]
     asked += [_last(net, node, entry) for entry in stored for node in net.running[:ASKING]]
     end = net.now + FINAL_S + 0.5

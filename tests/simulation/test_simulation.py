@@ -155,8 +155,8 @@ def test_a_deployment_that_is_reported_before_it_is_on_disk_is_noticed(
         self._kept = self.deployments.versions()
         return deployed(self, changed)
 
-    deployed = Core._deployed
-    monkeypatch.setattr(Core, "_deployed", hasty)
+    deployed = Core._apply_deployments
+    monkeypatch.setattr(Core, "_apply_deployments", hasty)
     net = SimNet(3)
     net.start()
     net.run(5)

@@ -183,7 +183,7 @@ class Core:
         deaf = any(m.node == self.leader and not understands_leaving(m.version) for m in others)
         if deaf or all(member.status not in (ALIVE, FLAPPING) for member in others):
             return False
-        serving = [o for entry in self.deployments.in_use() for o in self.follower.serving(entry.name)]
+        serving = [o for entry in self.deployments.in_use() for o in self.follower.serving_orders(entry.name)]
         return any(node == me for order in serving for _, node in order.names)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -339,7 +339,7 @@ class Core:
                 self.follower.loaded(event)
             case ModelCrashed(name, model, why):
                 if (entry := self.deployments.set_aside(self.node, name, model, why)) is not None:
-                    yield from self._deployed((entry,))
+                    yield from self._apply_deployments((entry,))
             case BindingWanted(name, version, shapes) if self.leader:
                 yield SendMessage(self.leader, Want(name, version, shapes))
             case SegmentsTimed(timings):
@@ -360,7 +360,7 @@ class Core:
             case PlanTried():
                 if self.controller is not None:
                     self._stale = True
-                    yield from self.controller.tried(event, [*self.membership.alive(), self.node])
+                    yield from self.controller.take_verdict(event, [*self.membership.alive(), self.node])
             case PlanComputed() | PlanFailed():
                 if self.controller is not None:
                     self.controller.answered(event, now)
@@ -372,15 +372,15 @@ class Core:
         self, event: DeployRequested | UndeployRequested | DrainRequested, now: float
     ) -> Iterator[Effect]:
         if isinstance(event, DrainRequested):
-            yield from self._apply_drains(self.draining.asked(event, self.membership.members()), now)
+            yield from self._apply_drains(self.draining.take_request(event, self.membership.members()), now)
             return
         if isinstance(event, DeployRequested):
             entry = self.deployments.put(self.node, event.name, event.model, event.model_bytes, event.options)
-            yield from self._deployed((entry,))
+            yield from self._apply_deployments((entry,))
             return
         known = self.deployments.get(event.name)
         if event.version is None or (known is not None and known.version == event.version):
-            yield from self._deployed((self.deployments.delete(self.node, event.name),))
+            yield from self._apply_deployments((self.deployments.delete(self.node, event.name),))
 
     def _watch(self, effects: Iterable[Effect], now: float) -> Iterator[Effect]:
         """Pass on the effects of the membership, and what follows if the members changed."""
@@ -446,13 +446,13 @@ class Core:
             case Card() if message.node == node:
                 yield from self._card(message)
             case Deployments(entries):
-                yield from self._deployed(self.deployments.merge(entries))
+                yield from self._apply_deployments(self.deployments.merge(entries))
             case Drains(drains):
-                if forged := self.draining.forged(drains):
+                if forged := self.draining.find_forged(drains):
                     what = f"{forged[0].name[:64]} is {forged[0].state}"
                     yield MemberDistrusted(node, f"it tells that {what}, which the cluster's CA did not sign")
                 yield from self._apply_drains(
-                    self.draining.told(drains, self.membership.members(), node), now
+                    self.draining.merge(drains, self.membership.members(), node), now
                 )
             case DrainStanding() if self._is_led(node, message.term):
                 self.draining.standings[message.node] = message
@@ -468,7 +468,7 @@ class Core:
                 self.drifts.learn(node, message, now)
                 self._stale = True
             case Latency() if self.controller is not None:
-                self._stale |= self.controller.measured(message, node)
+                self._stale |= self.controller.note_latency(message, node)
             case Want() if self.controller is not None:
                 self._stale = True
                 yield from self.controller.wish(node, message, now)
@@ -520,7 +520,7 @@ class Core:
         self._stale = True
         return []
 
-    def _deployed(self, changed: tuple[Deployment, ...]) -> Iterator[Effect]:
+    def _apply_deployments(self, changed: tuple[Deployment, ...]) -> Iterator[Effect]:
         if not changed:
             return
         self._stale = self.follower.changed = True
@@ -608,7 +608,7 @@ class Core:
             return []
         self._stale, self._looked_at = False, now
         present = self.membership.members()
-        members = self.draining.seen(present)
+        members = self.draining.mark_drained(present)
         inside = (ALIVE, LEAVING, FLAPPING)
         here = {member.node for member in present if member.status in inside} | {self.node}
         cards = {node: card for node, card in self.cards.items() if node in here}
@@ -616,7 +616,7 @@ class Core:
         reports = {node: self._reports[node] for node in sorted(here & self._reports.keys())}
         world = LeaderView(self.node, self.election.term, cluster, reports, self.profiles, drifts=self.drifts)
         effects = self.controller.step(self.deployments, world, now)
-        served = ServedPlans(self.deployments.living(), self.controller.orders, self.controller.why_not)
+        served = ServedPlans(self.deployments.list_live(), self.controller.orders, self.controller.why_not)
         effects += self._apply_own_drains(self.draining.look(world, served, present), now)
         self._lead_at = self.controller.wake_at(now)
         return effects

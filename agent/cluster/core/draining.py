@@ -76,7 +76,7 @@ class Draining:
     def is_removed(self, node: str) -> bool:
         return self.map.state(node) == REMOVED
 
-    def seen(self, members: Members) -> tuple[Member, ...]:
+    def mark_drained(self, members: Members) -> tuple[Member, ...]:
         """The members as planning has to see them: drained ones have the status DRAINED, unless all that are
         alive are drained."""
 
@@ -105,7 +105,7 @@ class Draining:
             return None
         return self.map.next(self._node, node, name, state)
 
-    def asked(self, event: DrainRequested, members: Members) -> list[Effect]:
+    def take_request(self, event: DrainRequested, members: Members) -> list[Effect]:
         """Take a user's signed request. UsageError if the signature is wrong, or if something else was wanted
         meanwhile; nothing has changed then."""
         entry = event.entry
@@ -116,15 +116,15 @@ class Draining:
             )
         return self._announce(changed, members) if changed else []
 
-    def forged(self, entries: Iterable[Drain]) -> tuple[Drain, ...]:
+    def find_forged(self, entries: Iterable[Drain]) -> tuple[Drain, ...]:
         """The entries that the CA did not sign; known entries were checked when they came."""
         return tuple(entry for entry in entries if not self.map.has((entry,)) and not self._genuine(entry))
 
-    def told(self, entries: Sequence[Drain], members: Members, teller: str = "") -> list[Effect]:
+    def merge(self, entries: Sequence[Drain], members: Members, teller: str = "") -> list[Effect]:
         """Take the entries of another device. It need not be a member, as the CA signed them; unsigned ones
         are left out. If it told outdated entries it gets the newer ones, since it may be out because of an
         entry that was taken back."""
-        forged = self.forged(entries)
+        forged = self.find_forged(entries)
         good = [entry for entry in entries if entry not in forged]
         changed = self.map.merge(good)
         effects = self._announce(changed, members) if changed else []

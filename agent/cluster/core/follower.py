@@ -73,7 +73,7 @@ class Follower:
         found = [self.active(name) for name in sorted(self._active) if is_variant(name)]
         return [order for order in found if order is not None]
 
-    def serving(self, deployment: str) -> list[Prepare]:
+    def serving_orders(self, deployment: str) -> list[Prepare]:
         """The orders that brought the plans by which a deployment and its variants serve here now."""
         first = self.active(deployment)
         variants = [order for order in self.variants() if parent_of(order.deployment) == deployment]

@@ -70,7 +70,7 @@ class ContingencyPlans:
                 self._kept[lost[0]] = placement
                 self._borrowed.add(lost[0])
 
-    def pending(self, world: LeaderView) -> bool:
+    def has_pending(self, world: LeaderView) -> bool:
         """Whether any contingency plan is not ready yet. They are prepared one after another, as requests are
         served meanwhile."""
         return any(not placement.is_ready(world) for placement in self)

@@ -128,22 +128,22 @@ class Controller:
         told = variants.wish(want, self.term, now) if variants else None
         return [] if told is None else [SendMessage(node, told)]
 
-    def measured(self, latency: Latency, gateway: str = "") -> bool:
+    def note_latency(self, latency: Latency, gateway: str = "") -> bool:
         """Note what requests through a gateway take on a plan; whether that is news."""
         cutover = self._cutover_of(latency.deployment)
-        return cutover is not None and cutover.measured(latency, gateway)
+        return cutover is not None and cutover.note_latency(latency, gateway)
 
     def rounded(self, found: RoundingMeasured) -> None:
         """Note how far the answers of a plan are off."""
         if cutover := self._cutover_of(found.deployment):
             cutover.rounding = found
 
-    def tried(self, found: PlanTried, nodes: Iterable[str]) -> list[Effect]:
+    def take_verdict(self, found: PlanTried, nodes: Iterable[str]) -> list[Effect]:
         """Take the verdict on a plan that was tried."""
         cutover = self._cutover_of(found.deployment)
-        return cutover.tried(found, self.term, nodes) if cutover else []
+        return cutover.take_verdict(found, self.term, nodes) if cutover else []
 
-    def refused(self) -> Mapping[str, int]:
+    def count_refused(self) -> Mapping[str, int]:
         """The number of plans that were tried and given up, by deployment."""
         return {name: len(cutover.refused) for name, cutover in self._cutovers.items() if cutover.refused}
 

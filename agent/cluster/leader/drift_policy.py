@@ -63,7 +63,7 @@ class DriftPolicy:
         used = ((node, self._used.get(node, 1.0)) for node in sorted(nodes))
         return tuple((node, drift) for node, drift in used if drift != 1.0)
 
-    def known(self, book: DriftBook, node: str, deployment: str) -> float:
+    def known_drift(self, book: DriftBook, node: str, deployment: str) -> float:
         """The drift that a device told last; 1 if that was dropped."""
         let_go = book.told_at(node, deployment) <= self._dropped_at.get(node, -math.inf)
         return 1.0 if let_go else book.factor(node, deployment)
@@ -82,13 +82,13 @@ class DriftPolicy:
         that of others when it has settled."""
         if version != self._version:
             self._version, self._used = version, {}
-        known = {node: self.known(book, node, deployment) for node in nodes}
+        known = {node: self.known_drift(book, node, deployment) for node in nodes}
         self._used = {node: self._used.get(node, known[node]) for node in nodes}
         if serving is None:
             return
         self._forgive({node for node in serving if known.get(node) == 1.0}, book, deployment)
         self._drop_idle(set(serving), known, now)
-        known = {node: self.known(book, node, deployment) for node in nodes}
+        known = {node: self.known_drift(book, node, deployment) for node in nodes}
         if known == self._used:
             self._news_at = math.inf
             return

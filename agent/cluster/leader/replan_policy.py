@@ -165,7 +165,7 @@ class ReplanPolicy:
         self._retry_at = -math.inf
         self._key, self._key_at, self.error = key, now, None
 
-    def needed(self, now: float, *, waiting: bool = False) -> PlanComputed | None:
+    def find_needed_plan(self, now: float, *, waiting: bool = False) -> PlanComputed | None:
         """A plan for a deployment without one that runs, if there is one: for the wanted key, else for some
         of its devices. Requests wait, and a better plan may follow. `waiting`: requests wait that did not
         before, so that changes in what is known of these devices matter less."""
@@ -202,7 +202,7 @@ class ReplanPolicy:
         None also settles it."""
         assert self._key is not None
         result = self._results.get(self._key)
-        if result is None or self.settled(current) or self._compared.get(self._key) != current:
+        if result is None or self.is_settled(current) or self._compared.get(self._key) != current:
             return None
         if (
             isinstance(result, PlanComputed)
@@ -217,7 +217,7 @@ class ReplanPolicy:
         """Whether such a gain in latency is worth a move."""
         return latency_s < self._timing.gain * over_s
 
-    def settled(self, current: bytes) -> bool:
+    def is_settled(self, current: bytes) -> bool:
         """Whether `current` was compared with what this cluster could do."""
         return self._settled == (self._key, current)
 

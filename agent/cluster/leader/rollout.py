@@ -146,7 +146,7 @@ class DeploymentRollout:
         if isinstance(result, PlanComputed) and self.planning.is_wanted(result.key):
             self.judge.single_s = result.single_s
 
-    def tried(self, found: PlanTried, term: int, nodes: Iterable[str]) -> list[Effect]:
+    def take_verdict(self, found: PlanTried, term: int, nodes: Iterable[str]) -> list[Effect]:
         """Take the verdict on a plan that was tried. A plan that gave wrong answers is given up and never
         made again."""
         if self._trying == found.epoch:
@@ -181,7 +181,7 @@ class DeploymentRollout:
         order = Retire(term, self.deployment.name, placement.epoch)
         return [SendMessage(node, order) for node in nodes]
 
-    def measured(self, latency: Latency, gateway: str = "") -> bool:
+    def note_latency(self, latency: Latency, gateway: str = "") -> bool:
         """Note what requests through a gateway take on a plan of this deployment; whether that is news."""
         return self.judge.hears(latency, gateway)
 
@@ -286,7 +286,9 @@ class DeploymentRollout:
         for name, node in placement.order.names:
             if node in world.cluster.cards:
                 device = parse_card(world.cluster.cards[node].document).device
-                device = device.with_drift(self.refining.known(world.drifts, node, self.deployment.name))
+                device = device.with_drift(
+                    self.refining.known_drift(world.drifts, node, self.deployment.name)
+                )
                 kinds[name] = (device.pace, device.threads)
         ratio = compute_slowdown(plan, kinds, world.profiles)
         if ratio is None:
@@ -328,9 +330,9 @@ class DeploymentRollout:
             return  # Until this leader follows the other, or leads with a later term.
         current = self.active
         if current is None or current.order.version != self.deployment.version or current.loses(world):
-            if (found := planning.needed(now, waiting=self._requests_wait)) is not None and self._has_room(
-                found, world
-            ):
+            if (
+                found := planning.find_needed_plan(now, waiting=self._requests_wait)
+            ) is not None and self._has_room(found, world):
                 self._start_next(found, world, new_epoch)
             elif planning.ask(key, now, b"", urgent=True):
                 known, taken = world.profiles.profiles(), self._reserved_memory(world)
@@ -356,14 +358,14 @@ class DeploymentRollout:
             asked := [*self._contingency(current, world, new_epoch, now)], world
         ):
             yield from asked  # Safety comes before speed.
-        elif not planning.settled(plan):
+        elif not planning.is_settled(plan):
             yield from self._compare(current, key, world, now)
         elif variant:
             yield from self._contingency(current, world, new_epoch, now)
 
     def _is_safer(self, asked: Sequence[ComputePlan], world: LeaderView) -> bool:
         """Whether a contingency plan is being computed or prepared."""
-        return bool(asked) or self.spares.pending(world)
+        return bool(asked) or self.spares.has_pending(world)
 
     def _compare(
         self, current: PlanRollout, key: PlanKey, world: LeaderView, now: float
@@ -463,7 +465,7 @@ class DeploymentRollout:
                     found.latency_s, borrowed.order.latency_s
                 ):
                     self.spares.suffices(node)
-                elif not self.spares.pending(world):
+                elif not self.spares.has_pending(world):
                     self.spares.add(node, self._placement(found, world, new_epoch))
             elif self.planning.ask(key, now, b"", urgent=False, held=variant):
                 taken = memory_budget.sum_memory_bytes(

@@ -134,7 +134,7 @@ class Membership:
             self._alive = sorted(node for node, peer in self.peers.items() if peer.status == ALIVE)
         return self._alive
 
-    def starved(self, node: str, now: float) -> Starved:
+    def starvation_of(self, node: str, now: float) -> Starved:
         """Whether a member, or this device, is starved of the CPU, as far as it has said."""
         if node == self.facts.node:
             return self._starved
@@ -186,7 +186,7 @@ class Membership:
 
     def seen_otherwise(self) -> bool:
         """Whether any member's view has changed since this was last asked."""
-        return self._views.changed()
+        return self._views.has_changed()
 
     def announce(self, leader: str, term: int, seen_term: int, now: float) -> None:
         """Set what heartbeats say of the leader; if it is news, they are sent at once."""

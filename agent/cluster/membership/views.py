@@ -33,7 +33,7 @@ class MemberViews:
         self._reached.pop(node, None)
         self._broken = None
 
-    def changed(self) -> bool:
+    def has_changed(self) -> bool:
         """Whether any view has changed since this was last asked."""
         news, self._changed_since_asked = self._changed_since_asked, False
         return news

@@ -71,7 +71,7 @@ class DeploymentMap:
         entry = self._entries.get(name)
         return None if entry is None or entry.deleted else entry
 
-    def living(self) -> list[Deployment]:
+    def list_live(self) -> list[Deployment]:
         return [entry for entry in self if not entry.deleted]
 
     def usable(self, name: str) -> Deployment | None:
@@ -81,7 +81,7 @@ class DeploymentMap:
 
     def in_use(self) -> list[Deployment]:
         """The living entries that are not set aside."""
-        return [entry for entry in self.living() if not entry.fault]
+        return [entry for entry in self.list_live() if not entry.fault]
 
     def has(self, entries: Iterable[Deployment]) -> bool:
         """Whether the map has exactly these entries."""
@@ -123,7 +123,7 @@ class DeploymentMap:
         or if its version cannot grow any more."""
         entry = self.get(name)
         if entry is None:
-            names = ", ".join(e.name for e in self.living()) or "nothing"
+            names = ", ".join(e.name for e in self.list_live()) or "nothing"
             raise UsageError(f"no deployment {name!r}; deployed: {names}")
         tombstone = Deployment(name, entry.model, 0, DeployOptions(), self._next(name, node), deleted=True)
         self._entries[name] = tombstone

@@ -136,7 +136,7 @@ class DrainRequested:
     """A user wants to drain a device, remove it, or take it back."""
 
     entry: Drain
-    """The entry that `Draining.proposed` returned, signed."""
+    """The entry that `Draining.propose` returned, signed."""
 
 
 @dataclass(frozen=True, slots=True)

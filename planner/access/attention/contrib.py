@@ -76,19 +76,19 @@ class Headed(Loops):
     def written_out(self, job: Job) -> Local:
         """Returns nodes that make "added", which is added to the scores, from the positions and from the operator's own
         input."""
-        allowed = self.frontier.allowed(job.space.spans[ROW], job.space.spans[KEY], "allowed")
+        allowed = self.frontier.allow(job.space.spans[ROW], job.space.spans[KEY], "allowed")
         dtype = self.bound.dtype(0)
         before = self.added if self.bound.has(self.added) else np.zeros((1, 1, 1, 1), numpy_dtype(dtype))
         return (*allowed, LocalNode("Where", ("allowed", before, forbidding_score(dtype)), ("added",)))
 
-    def narrowed(self, job: Job) -> Job:
+    def narrow(self, job: Job) -> Job:
         """Leaves out the keys behind the last causal row."""
-        if not self.narrow or not self.frontier.causal or job.outputs != (0,):
+        if not self.narrows or not self.frontier.causal or job.outputs != (0,):
             return job
         last = min(job.space.spans[ROW][-1].stop, self.heads.total)
         return replace(job, space=job.space.replace(KEY, span((0, last))))
 
-    narrow = False
+    narrows = False
     """Whether the last keys may be left out."""
 
 
@@ -160,7 +160,7 @@ class MultiHead(Headed):
         square = heads.rows == heads.total - heads.past
         causal = bool(bound.attribute("unidirectional", 0))
         super().__init__(bound, heads, inputs, hidden_outputs(heads, rows=square or not causal))
-        self.narrow = square and heads.past == 0 and (padding is None or len(padding) > 1)
+        self.narrows = square and heads.past == 0 and (padding is None or len(padding) > 1)
 
     def job_nodes(self, job: Job) -> Local:
         if self.from_first(job):

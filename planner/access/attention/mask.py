@@ -43,7 +43,7 @@ class Frontier:
     valid: int | None = None
     """The input with the number of valid keys of each batch, int64; None if there is none."""
 
-    def allowed(self, rows: Span, keys: Span, target: str) -> Local:
+    def allow(self, rows: Span, keys: Span, target: str) -> Local:
         """Returns nodes that make `target`, which is true where a row may attend to a key: [rows, keys], or
         [batch, 1, rows, keys] if the numbers of valid keys are read."""
         return tuple(self._yield_allowed(positions(rows)[:, None], positions(keys)[None, :], target))

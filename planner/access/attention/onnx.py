@@ -112,12 +112,12 @@ class Attended(Loops):
             return ()
         return (Axis("key", KEY, self.heads.total, reducer="log-sum-exp"),)
 
-    def narrowed(self, job: Job) -> Job:
+    def narrow(self, job: Job) -> Job:
         """Leaves out the keys that lie beyond the last causal row."""
-        narrow = (
+        causal_part = (
             self.frontier.causal and self.frontier.valid is None and self.writable and self.heads.rows > 1
         )
-        if not narrow or job.outputs != (Y,):
+        if not causal_part or job.outputs != (Y,):
             return job
         last = job.space.spans[ROW][-1].stop + self.frontier.before
         return replace(job, space=job.space.replace(KEY, span((0, min(last, self.heads.total)))))
@@ -148,7 +148,7 @@ class Attended(Loops):
 
     def written_out(self, job: Job) -> Local:
         """Returns nodes that make "mask" from the positions and from the mask that is given."""
-        allowed = self.frontier.allowed(job.space.spans[ROW], job.space.spans[KEY], "allowed")
+        allowed = self.frontier.allow(job.space.spans[ROW], job.space.spans[KEY], "allowed")
         return (*allowed, make_mask(self.bound, MASK, "allowed", "mask"))
 
     def _name_outputs(self, job: Job) -> tuple[int | str | None, ...]:
@@ -187,7 +187,7 @@ class AttendedPart(Attended):
         }
         super().__init__(replace(bound, outputs=tuple(one.shape for one in made)), heads, outputs)
 
-    def narrowed(self, job: Job) -> Job:
+    def narrow(self, job: Job) -> Job:
         return replace(job, space=job.space.replace(KEY, (self.part,)))
 
     def job_nodes(self, job: Job) -> Local:

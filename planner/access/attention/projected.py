@@ -92,7 +92,7 @@ class Projected(Headed):
             follow_scores(given_shape(bound, 5), heads),
         ]
         super().__init__(bound, heads, inputs, {0: hidden_outputs(heads, rows)[0], 1: _together(rows)})
-        self.narrow = rows and (padding is None or len(padding) > 1)
+        self.narrows = rows and (padding is None or len(padding) > 1)
 
     def attributes(self, job: Job) -> dict[str, Any]:
         changed = super().attributes(job)

@@ -92,7 +92,7 @@ class BoundOperator:
         found = self.graph.constants.get(self.operator.inputs[index])
         return None if found is None else found.load()
 
-    def listed(self, index: int, name: str) -> tuple[int, ...] | None:
+    def integers_of(self, index: int, name: str) -> tuple[int, ...] | None:
         """Returns integers that are an attribute in old opsets and a constant input in new ones; None if they are
         neither."""
         if (given := self.integers(name)) is not None:

@@ -124,7 +124,7 @@ class Loops(Derived):
     def job_work(self, job: Job) -> float:
         """Returns the FLOPs of the job."""
 
-    def narrowed(self, job: Job) -> Job:
+    def narrow(self, job: Job) -> Job:
         """Returns the job without indices that do not matter to it, such as keys that a causal mask hides from all of
         its rows."""
         return job
@@ -222,7 +222,7 @@ class Loops(Derived):
             else:
                 groups.append((wanted, [index]))
         return [
-            self.narrowed(
+            self.narrow(
                 Job(Region(tuple(span((0, 1)) if one is None else one for one in spans)), (*members,))
             )
             for spans, members in groups

@@ -27,7 +27,7 @@ class Window:
         """The number of input elements from a window's first to its last."""
         return (self.kernel - 1) * self.dilation + 1
 
-    def touched(self, out: Interval) -> tuple[int, int]:
+    def bounds_of(self, out: Interval) -> tuple[int, int]:
         """Returns the bounds of what the windows of `out` cover, padding included (so perhaps negative, or beyond the
         extent).
 
@@ -39,18 +39,18 @@ class Window:
 
     def read(self, out: Interval) -> Span:
         """Returns the input under the windows of `out`; () if they lie entirely in the padding."""
-        start, stop = self.touched(out)
+        start, stop = self.bounds_of(out)
         return span((max(start, 0), min(stop, self.extent)))
 
     def pads(self, out: Interval) -> tuple[int, int]:
         """Returns the padding to add at the begin and the end of `read(out)`. What hangs over the padded input does not
         count."""
-        start, stop = self.touched(out)
+        start, stop = self.bounds_of(out)
         return max(-start, 0), min(max(stop - self.extent, 0), self.pad_end)
 
     def hangs_over(self, out: Interval) -> bool:
         """Whether the last window ends beyond the padding, as ceil_mode allows."""
-        return self.touched(out)[1] > self.extent + self.pad_end
+        return self.bounds_of(out)[1] > self.extent + self.pad_end
 
     def widen(self, wanted: Span, output_extent: int) -> Span:
         """Returns the interval that is made for `wanted`: its hull, or the whole axis if only padding would be read."""

@@ -139,8 +139,8 @@ class Slice(DataMovement):
 
 
 def slice_(bound: BoundOperator) -> Derived:
-    starts = bound.listed(1, "starts")
-    given = [bound.listed(index, name) for index, name in ((3, "axes"), (4, "steps"))]
+    starts = bound.integers_of(1, "starts")
+    given = [bound.integers_of(index, name) for index, name in ((3, "axes"), (4, "steps"))]
     if starts is None or any(one is None and bound.has(n + 3) for n, one in enumerate(given)):
         return WholeOperator(bound, "where it begins is known only at run time")
     axes = given[0] or tuple(range(len(starts)))
@@ -222,7 +222,7 @@ class Pad(DataMovement):
 
 
 def pad(bound: BoundOperator) -> Derived:
-    pads = bound.listed(1, "pads")
+    pads = bound.integers_of(1, "pads")
     axes = bound.constant(3)
     if pads is None or (axes is None and bound.has(3)):
         return WholeOperator(bound, "how much it pads is known only at run time")

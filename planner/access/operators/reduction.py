@@ -70,7 +70,7 @@ def name_axes(shape: Shape, output: Shape, reduced: Sequence[int]) -> list[str]:
 def reduce_axes(bound: BoundOperator) -> Derived:
     """Declares Reduce*. The axes are an attribute or a constant input. If none are given, all axes are reduced (or none,
     if the model says so)."""
-    axes = bound.listed(1, "axes")
+    axes = bound.integers_of(1, "axes")
     if axes is None and bound.has(1):
         return WholeOperator(bound, "the axes it reduces are known only at run time")
     if not axes:

@@ -233,7 +233,7 @@ def test_nonsense_at_the_door_is_closed(first: identity.Identity, message: objec
         with pytest.raises((Unavailable, FrameError)):
             stream.read(UNAUTHENTICATED, time.monotonic() + BOUND_S)
         stream.close()
-        assert a.transport.linked() == frozenset()
+        assert a.transport.linked_nodes() == frozenset()
 
 
 def test_without_a_doorkeeper_nobody_is_let_in(first: identity.Identity, tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_a_newcomer_knows_who_is_out_and_the_credential_of_today(
     charter_file.revoke(first.directory.parent, ["0" * 16], NOW)
     with door(first) as a:
         joined = joining.join(new_token(first), tmp_path / "b", [a.address], "pi-b")
-    assert joined.revoked() == {"0" * 16}
+    assert joined.revoked_nodes() == {"0" * 16}
     assert joined.admin == identity.load(first.directory.parent).admin != first.admin
     (entry,) = issued.read(first.directory)
     assert (entry.node, entry.name, entry.at_s) == (joined.node_id, "pi-b", NOW)
@@ -307,7 +307,7 @@ def test_many_revocations_fit_the_conversation(first: identity.Identity, tmp_pat
     out = [f"{n:016x}" for n in range(1000)]
     charter_file.revoke(first.directory.parent, out, NOW)
     with door(first) as a:
-        assert joining.join(new_token(first), tmp_path / "b", [a.address]).revoked() == set(out)
+        assert joining.join(new_token(first), tmp_path / "b", [a.address]).revoked_nodes() == set(out)
 
 
 def test_an_issuer_of_the_version_before_tells_no_charter(
@@ -322,7 +322,7 @@ def test_an_issuer_of_the_version_before_tells_no_charter(
     monkeypatch.setattr(joining, "_write", older)
     with door(first) as a:
         joined = joining.join(new_token(first), tmp_path / "b", [a.address])
-    assert joined.revoked() == frozenset() and joined.admin == first.admin
+    assert joined.revoked_nodes() == frozenset() and joined.admin == first.admin
 
 
 def test_a_charter_that_the_ca_did_not_sign_ends_the_join(

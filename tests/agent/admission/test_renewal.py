@@ -42,7 +42,7 @@ class Wire:
                 wire.links[node].discard(node_id)
                 wire.links[node_id].discard(node)
 
-            def linked(self) -> frozenset[str]:
+            def linked_nodes(self) -> frozenset[str]:
                 return frozenset(wire.links[node])
 
             def renew(self) -> None:
@@ -104,7 +104,7 @@ def test_a_revocation_reaches_all_and_ends_links_and_credential(three: list[iden
     first, second, third = three
     charter_file.revoke(state(first), [third.node_id], NOW)
     wire.wardens[first.node_id]._look()
-    assert second.revoked() == {third.node_id} and third.node_id not in wire.links[second.node_id]
+    assert second.revoked_nodes() == {third.node_id} and third.node_id not in wire.links[second.node_id]
     assert wire.links[third.node_id] == set()
     fresh = identity.load(state(first)).admin
     assert wire.wardens[second.node_id].credential == identity.load(state(second)).admin == fresh
@@ -125,7 +125,8 @@ def test_it_spreads_where_the_founder_is_off_and_survives_restarts(three: list[i
     wire.add(third)
     wire.meet(second, third)
     assert (
-        third.revoked() == {GONE} and identity.load(state(third)).admin == identity.load(state(first)).admin
+        third.revoked_nodes() == {GONE}
+        and identity.load(state(third)).admin == identity.load(state(first)).admin
     )
 
 
@@ -137,7 +138,7 @@ def test_whoever_tells_an_older_charter_is_told_the_newer_one(three: list[identi
     charter_file.revoke(state(first), [GONE], NOW)
     one.charter = identity.read_charter(first.directory)  # it has not looked yet
     one.came(second.node_id, Charter())
-    assert two.revoked == {GONE}
+    assert two.revoked_nodes == {GONE}
     before = list(wire.told)
     one.came(second.node_id, one.charter)
     assert wire.told == before  # both have the same: nothing to say
@@ -151,7 +152,7 @@ def test_agents_of_the_version_before_are_told_nothing(three: list[identity.Iden
     charter_file.revoke(state(first), [GONE], NOW)
     wire.wardens[first.node_id]._look()
     wire.meet(*three, old=second.node_id)
-    assert second.node_id not in {to for _, to in wire.told} and third.revoked() == {GONE}
+    assert second.node_id not in {to for _, to in wire.told} and third.revoked_nodes() == {GONE}
 
 
 def test_a_forged_charter_ends_the_link_and_changes_nothing(
@@ -164,7 +165,7 @@ def test_a_forged_charter_ends_the_link_and_changes_nothing(
     wire.meet(first, second)
     forged = charter.revoke(Charter(), [GONE], first.ca, certificates.new_key(), NOW)
     warden.came(second.node_id, forged)
-    assert first.revoked() == frozenset() and wire.links[first.node_id] == set()
+    assert first.revoked_nodes() == frozenset() and wire.links[first.node_id] == set()
     assert "did not sign" in caplog.text
 
 
@@ -176,7 +177,7 @@ def test_last_words_of_a_revoked_node_are_not_heard(three: list[identity.Identit
     warden._look()
     said = charter.revoke(warden.charter, [GONE], first.ca, first.ca_key(), NOW)
     warden.came(second.node_id, said)
-    assert warden.revoked == {second.node_id}
+    assert warden.revoked_nodes == {second.node_id}
 
 
 def test_two_holders_settle_on_a_credential_that_nobody_who_is_out_knows(
@@ -314,7 +315,7 @@ def test_a_damaged_charter_does_not_stop_the_agent(
             running.cancel()
 
     asyncio.run(looks())
-    assert warden.revoked == {GONE}
+    assert warden.revoked_nodes == {GONE}
 
 
 def test_whoever_is_revoked_is_told_so_and_nothing_else(three: list[identity.Identity]) -> None:
@@ -328,6 +329,6 @@ def test_whoever_is_revoked_is_told_so_and_nothing_else(three: list[identity.Ide
     charter_file.revoke(state(first), [GONE, third.node_id], NOW)
     wire.wardens[first.node_id]._look()
     assert out and "revoked" in out[0]
-    assert third.revoked() == {third.node_id}, "it learns of itself alone"
+    assert third.revoked_nodes() == {third.node_id}, "it learns of itself alone"
     assert wire.wardens[third.node_id].charter.credential is None
-    assert third.node_id in second.revoked()
+    assert third.node_id in second.revoked_nodes()

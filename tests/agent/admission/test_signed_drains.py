@@ -119,9 +119,9 @@ def test_who_is_out_for_what_was_taken_back_says_so_and_is_in_again() -> None:
     """One side of a split carried a removal out, the other one took it back; the newer word wins on both."""
     out, back = replace(ENTRY, state=REMOVED), replace(ENTRY, state=IN, version=Version(4, A))
     one, other = Draining(A, [out]), Draining(B, [back])
-    (reply,) = other.told([out], (), teller=A)
+    (reply,) = other.merge([out], (), teller=A)
     assert reply == SendMessage(A, Drains((back,))) and other.map.state(B) == IN
-    one.told([back], (), teller=B)
+    one.merge([back], (), teller=B)
     assert one.map.state(B) == IN and not one.is_removed(B)
 
 
@@ -188,7 +188,7 @@ class Wire:
 
     async def ask(self, node: str, question: WantSigned, timeout_s: float) -> tuple[Signed, memoryview]:
         assert node == self.first.node_id
-        return await self.holder.asked(self.second.node_id, question), memoryview(b"")
+        return await self.holder.answer(self.second.node_id, question), memoryview(b"")
 
     async def nobody(self, node: str, question: WantSigned, timeout_s: float) -> tuple[Signed, memoryview]:
         raise Unavailable("there is no link")
@@ -196,15 +196,15 @@ class Wire:
 
 def test_a_device_without_the_key_has_one_sign_that_holds_it(tmp_path: Path) -> None:
     wire = Wire(tmp_path)
-    signed = asyncio.run(wire.asker.sealed(wire.entry))
+    signed = asyncio.run(wire.asker.seal(wire.entry))
     assert is_signed(signed, wire.first.ca) and replace(signed, signature=b"") == wire.entry
     with pytest.raises(UsageError, match="holds the CA's key"):
-        asyncio.run(wire.asker.sealed(replace(wire.entry, state=REMOVING)))
-    assert wire.asker.genuine(asyncio.run(wire.holder.sealed(replace(wire.entry, state=REMOVING))))
+        asyncio.run(wire.asker.seal(replace(wire.entry, state=REMOVING)))
+    assert wire.asker.genuine(asyncio.run(wire.holder.seal(replace(wire.entry, state=REMOVING))))
 
 
 def test_where_nobody_holds_the_key_that_is_said(tmp_path: Path) -> None:
     wire = Wire(tmp_path)
     (wire.first.directory / "ca.key").unlink()
     with pytest.raises(Unavailable, match="takes the CA's key"):
-        asyncio.run(wire.asker.sealed(wire.entry))
+        asyncio.run(wire.asker.seal(wire.entry))

@@ -150,7 +150,7 @@ def test_what_is_deployed_on_either_side_of_a_split_is_everybodys() -> None:
     net.heal()
     net.run(10)
     assert net.settled_faults() == []
-    assert [entry.name for entry in net.core(B).deployments.living()] == ["left", "right"]
+    assert [entry.name for entry in net.core(B).deployments.list_live()] == ["left", "right"]
     assert all("net" not in box.active for box in net.boxes.values())
 
 

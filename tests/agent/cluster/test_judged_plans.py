@@ -201,7 +201,7 @@ def test_a_plan_that_is_slower_than_one_device_is_planned_again_once_and_says_wh
     split, alone = plan(0.5, a=0.3, b=0.4), plan(0.8, a=0.8)
     epoch = story.serve(split, single_s=0.8)
     asked = len(story.orders)
-    assert story.cutover.measured(Latency("net", epoch, 0.9, MIN_REQUESTS))
+    assert story.cutover.note_latency(Latency("net", epoch, 0.9, MIN_REQUESTS))
     story.step()
     story.step()
     (order,) = [one for one in story.orders[asked:] if one.current]
@@ -213,7 +213,7 @@ def test_a_plan_that_is_slower_than_one_device_is_planned_again_once_and_says_wh
     assert story.cutover.standing is not None
     assert story.cutover.standing.note == "a plan on a, b took 0.9 s"
     asked = len(story.orders)
-    assert story.cutover.measured(Latency("net", story.cutover.active.epoch, 1.1, MIN_REQUESTS))
+    assert story.cutover.note_latency(Latency("net", story.cutover.active.epoch, 1.1, MIN_REQUESTS))
     for _ in range(3):
         story.step()
     assert [one for one in story.orders[asked:] if one.current] == []  # one device it is
@@ -226,7 +226,7 @@ def test_what_was_not_chosen_for_the_latency_of_one_request_is_not_judged_by_it(
     story = Story(replace(ENTRY, options=options))
     epoch = story.serve(plan(0.5, a=0.3, b=0.4), single_s=0.8)
     asked = len(story.orders)
-    story.cutover.measured(Latency("net", epoch, 9.0, MIN_REQUESTS))
+    story.cutover.note_latency(Latency("net", epoch, 9.0, MIN_REQUESTS))
     story.step()
     story.step()
     assert not any(one.key.disappointed for one in story.orders[asked:])
@@ -322,7 +322,7 @@ def test_a_drift_lets_a_disappointing_plan_be_judged_once_more() -> None:
     story = Story()
     split, alone = plan(0.5, a=0.3, b=0.4), plan(0.8, a=0.8)
     epoch = story.serve(split, single_s=0.8)
-    story.cutover.measured(Latency("net", epoch, 0.9, MIN_REQUESTS))
+    story.cutover.note_latency(Latency("net", epoch, 0.9, MIN_REQUESTS))
     settled(story)
     story.answer(alone, current_s=0.9, single_s=0.8, note="a plan on a, b took 0.9 s")
     story.step()
@@ -338,5 +338,5 @@ def test_a_drift_lets_a_disappointing_plan_be_judged_once_more() -> None:
     story.activate()
     assert story.cutover.active is not None and story.cutover.active.order.plan == split
     story.compare(split)
-    story.cutover.measured(Latency("net", story.cutover.active.epoch, 1.9, MIN_REQUESTS))
+    story.cutover.note_latency(Latency("net", story.cutover.active.epoch, 1.9, MIN_REQUESTS))
     assert settled(story).key.disappointed

@@ -224,7 +224,7 @@ def test_a_member_may_deploy_and_undeploy_as_its_credential_lets_it(net: Lies) -
     gone = replace(known, version=Version(known.version.counter + 1, LIAR), deleted=True)
     net.say(Deployments((gone,)))
     net.run(1)
-    assert [net.core(node).deployments.living() for node in (A, B)] == [[], []]
+    assert [net.core(node).deployments.list_live() for node in (A, B)] == [[], []]
     net.deploy(A)
     net.until(lambda: net.core(B).deployments.get("net") is not None, 5)
 

@@ -60,12 +60,12 @@ class Loaded:
             self._times = ran + round(RUNS * ALONE_S * 1e9), waited + round(RUNS * (takes_s - ALONE_S) * 1e9)
             took = {("net", "d1"): SegmentTime(self._runs, 0.0, ALONE_S, self._recent.copy())}
             spoilt = self._starving.look()
-            for event in self._timing._settled({"net": (Epoch(1, 1), PROGRAM)}, took, spoilt=spoilt):
+            for event in self._timing._confirm_events({"net": (Epoch(1, 1), PROGRAM)}, took, spoilt=spoilt):
                 self._post(event)
 
     def seen(self) -> set[Starved]:
         """As all boxes see it."""
-        return {self.net.core(node).membership.starved(C, self.net.now) for node in self.net.boxes}
+        return {self.net.core(node).membership.starvation_of(C, self.net.now) for node in self.net.boxes}
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -71,11 +71,11 @@ def test_who_was_in_is_remembered_unless_it_left_or_was_put_out(within: Within) 
     def story(lookout: Lookout, posted: list[events.Event]) -> None:
         lookout.members([member(A, "10.0.0.1:1"), member(B, "10.0.0.2:1")])
         everybody = {A: ("10.0.0.1:1",), B: ("10.0.0.2:1",), C: ("10.0.0.3:1",)}
-        assert lookout.remembered(lambda node: False) == everybody
+        assert lookout.addresses_to_keep(lambda node: False) == everybody
         lookout.members([member(A, "10.0.0.7:1")])  # B died; A moved
-        assert lookout.remembered(lambda node: False) == everybody | {A: ("10.0.0.7:1",)}
-        assert set(lookout.remembered(lambda node: node == B)) == {A, C}
-        lookout.revoked = lambda: frozenset({A})
-        assert set(lookout.remembered(lambda node: False)) == {B, C}
+        assert lookout.addresses_to_keep(lambda node: False) == everybody | {A: ("10.0.0.7:1",)}
+        assert set(lookout.addresses_to_keep(lambda node: node == B)) == {A, C}
+        lookout.revoked_nodes = lambda: frozenset({A})
+        assert set(lookout.addresses_to_keep(lambda node: False)) == {B, C}
 
     within(story)

@@ -110,7 +110,7 @@ def test_many_requests_in_flight_are_each_answered_right(net: Net) -> None:
     for device, node in handmade.NODES.items():
         executor = net.at[node]
         executor.stop()
-        assert executor.waiting() == (0, 0)
+        assert executor.count_waiting() == (0, 0)
         counters = executor.counters()
         assert counters.requests_done == 30
         runs = [times.runs for times in counters.segments.values()]
@@ -160,7 +160,7 @@ def test_retiring_hands_back_what_is_under_way(net: Net) -> None:
     executor.retire("m", EPOCH)
     failed = net.failure()
     assert failed.stale and failed.request == f"{GATE}/0/r"
-    assert executor.waiting() == (0, 0)
+    assert executor.count_waiting() == (0, 0)
 
 
 def test_frames_of_ended_and_cancelled_requests_start_nothing(net: Net) -> None:
@@ -172,7 +172,7 @@ def test_frames_of_ended_and_cancelled_requests_start_nothing(net: Net) -> None:
         message = Tensors("m", EPOCH, f"{GATE}/0/{request}", 0, ())
         net.at["node-a"].deliver(message, [handmade.request_input(1)[:, :, :5]])
     net.at["node-a"].stop()
-    assert net.at["node-a"].waiting() == (0, 0)
+    assert net.at["node-a"].count_waiting() == (0, 0)
     assert net.mail.empty()
 
 
@@ -255,7 +255,7 @@ def test_a_broken_link_hands_back_what_went_over_it_and_drops_the_lost_gateways_
     executor.deliver(Tensors("m", EPOCH, "node-b/0/its", 0, ()), [rows])
     executor.lost("node-b")
     assert {net.failure().request for _ in range(2)} == {f"{GATE}/0/waits", f"{GATE}/0/done"}
-    assert executor.waiting()[0] == 0
+    assert executor.count_waiting()[0] == 0
     executor.lost("node-b")
     executor.lost("nobody")
     assert net.mail.empty()
@@ -391,6 +391,6 @@ def test_data_counts_only_from_whom_the_plan_says(net: Net) -> None:
     piece = handmade.request_input(1)[:, :, :5]
     message = Tensors("m", EPOCH, f"{GATE}/0/r", 0, ())
     executor.deliver(message, [piece], "node-b")
-    assert executor.waiting() == (0, 0) and not faulty.entered.is_set()
+    assert executor.count_waiting() == (0, 0) and not faulty.entered.is_set()
     executor.deliver(message, [piece], GATE)
     assert faulty.entered.wait(BOUND_S)

@@ -92,7 +92,7 @@ def test_any_order_of_arrival_gives_the_same_sends_and_holds_nothing_at_the_end(
         progress, sent = Progress(schedule), []
         for number in [*order, *order]:  # everything twice
             values = [np.full(p.region.shape, number, np.float32) for p in schedule.incoming[number].pieces]
-            progress.arrived(number, values)
+            progress.keep_pieces(number, values)
             while (work := progress.next_work()) is not None:
                 assert progress.next_work() is None  # one step at a time
                 made = work.values()
@@ -113,8 +113,8 @@ def test_pieces_are_let_go_after_their_last_use() -> None:
     schedule = make_schedule(plan.programs["a"], plan.transfers)
     progress = Progress(schedule)
     x = handmade.request_input(0)[:, :, :5]
-    assert progress.arrived(0, [x])
-    assert not progress.arrived(0, [x])
+    assert progress.keep_pieces(0, [x])
+    assert not progress.keep_pieces(0, [x])
     assert progress.held_bytes == x.nbytes
     work = progress.next_work()
     assert work is not None and work.step == Run(0)
@@ -161,15 +161,15 @@ def test_arrivals_are_checked() -> None:
     ]
     for number, values in wrong:
         with pytest.raises(FrameError):
-            progress.arrived(number, values)
+            progress.keep_pieces(number, values)
     assert progress.held_bytes == 0
-    assert progress.arrived(0, [good])
+    assert progress.keep_pieces(0, [good])
 
 
 def test_a_run_that_gives_another_shape_is_our_own_fault() -> None:
     plan = handmade.split_plan()
     progress = Progress(make_schedule(plan.programs["a"], plan.transfers))
-    progress.arrived(0, [handmade.request_input(0)[:, :, :5]])
+    progress.keep_pieces(0, [handmade.request_input(0)[:, :, :5]])
     assert progress.next_work() is not None
     with pytest.raises(InternalError, match=r"segment 0 of a gave c1.* in shape \(3,\)"):
         progress.done([np.zeros(3, np.float32)])
@@ -178,7 +178,7 @@ def test_a_run_that_gives_another_shape_is_our_own_fault() -> None:
 def test_what_is_received_and_never_read_is_not_kept() -> None:
     transfers = [Transfer(0, GATEWAY, "a", (Piece("x", Region.box((0, 4))),), 16)]
     progress = Progress(make_schedule(Program("a", (Receive(0),), (), 0, 0), transfers))
-    progress.arrived(0, [np.zeros(4, np.float32)])
+    progress.keep_pieces(0, [np.zeros(4, np.float32)])
     assert progress.next_work() is None
     assert progress.finished and progress.held_bytes == 0
 

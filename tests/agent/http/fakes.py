@@ -205,7 +205,7 @@ class FakeNode:
         self.traced_s = seconds
         return {"model": name, "devices": [self.name], "missing": {}}
 
-    async def traced(self, name: str) -> dict[str, Any]:
+    async def end_trace(self, name: str) -> dict[str, Any]:
         if self.trace_document is None:
             raise RequestError(f"no trace of {name!r} is being taken through this agent (any more)")
         return self.trace_document

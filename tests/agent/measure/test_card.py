@@ -226,7 +226,7 @@ def test_a_crowd_that_one_does_not_join_is_tried_again() -> None:
 )
 def test_nobody_can_make_an_agent_send_without_end(question: EchoTogether) -> None:
     async def work(made: CardMeasurement, others: Others) -> None:
-        answer = await made.asked(question)
+        answer = await made.answer(question)
         assert answer.ticket == 5
         assert "not what an agent sends" in answer.error
         assert others.echoes == []
@@ -237,7 +237,7 @@ def test_nobody_can_make_an_agent_send_without_end(question: EchoTogether) -> No
 def test_who_cannot_reach_the_next_one_says_so() -> None:
     async def work(made: CardMeasurement, others: Others) -> None:
         others.silent = {"a"}
-        assert "a did not answer" in (await made.asked(EchoTogether(5, "a", 1, 1, 1))).error
-        assert (await made.asked(EchoTogether(5, "b", 1, 1, 3))).seconds > 0
+        assert "a did not answer" in (await made.answer(EchoTogether(5, "a", 1, 1, 1))).error
+        assert (await made.answer(EchoTogether(5, "b", 1, 1, 3))).seconds > 0
 
     run(work)

@@ -232,7 +232,7 @@ def test_runs_on_a_starved_device_are_never_told() -> None:
     timer, _ = made()
 
     def settled(*seconds: float, spoilt: bool) -> list[Any]:
-        return timer._settled(serving(0.1), runs(*seconds), spoilt=spoilt)
+        return timer._confirm_events(serving(0.1), runs(*seconds), spoilt=spoilt)
 
     assert settled(*[0.1] * 11, spoilt=False) == []
     assert settled(*[0.1] * 22, spoilt=False)  # what the look before found
@@ -251,9 +251,9 @@ def test_runs_on_a_starved_device_are_never_told() -> None:
 def test_what_a_starved_device_measures_counts_once_that_has_lasted() -> None:
     timer, _ = made()
     for _ in range(3):
-        assert timer._settled(serving(0.1), runs(*[0.4] * 11), spoilt=True) == []
-    assert timer._settled(serving(0.1), runs(*[0.4] * 20), spoilt=False) == []
-    (drift, _) = timer._settled(serving(0.1), runs(*[0.4] * 30), spoilt=False)
+        assert timer._confirm_events(serving(0.1), runs(*[0.4] * 11), spoilt=True) == []
+    assert timer._confirm_events(serving(0.1), runs(*[0.4] * 20), spoilt=False) == []
+    (drift, _) = timer._confirm_events(serving(0.1), runs(*[0.4] * 30), spoilt=False)
     assert drift == DriftMeasured("net", 4.0)
 
 

@@ -200,7 +200,7 @@ def test_a_start_that_fails_leaves_nothing_on() -> None:
 
 
 async def asked(world: World, node: str, question: Record | WantSpans) -> tuple[Any, Sequence[bytes]]:
-    return await world.tracing.asked(node, question)
+    return await world.tracing.answer(node, question)
 
 
 def test_it_records_for_one_other_member_at_a_time() -> None:

@@ -97,7 +97,7 @@ class FakeSession:
         """One look at the local sockets; whether anything was to be done."""
         watched: dict[int, int] = {}
         for part in self.parts:
-            found: Mapping[int, int] = part.watched()
+            found: Mapping[int, int] = part.poll_events()
             watched.update(found)
         poll = select.poll()
         for descriptor, events in watched.items():

@@ -195,7 +195,7 @@ def test_what_was_written_before_a_close_still_comes() -> None:
         came, ended = read(pair.b)
         assert (len(came), ended) == (50_000, True)
         pair.broker.settle()
-        assert not any(tunnels.watched() for tunnels in pair.tunnels)
+        assert not any(tunnels.poll_events() for tunnels in pair.tunnels)
 
 
 def test_a_lost_connection_to_the_broker_ends_all_streams() -> None:
@@ -314,7 +314,7 @@ def test_who_reads_at_any_pace_is_always_sent_more_and_never_more_than_the_windo
             on_the_way += 1
         assert 1 <= on_the_way <= window
         now += wait
-        if (credit := reader.used(now)) is not None:
+        if (credit := reader.note_read(now)) is not None:
             writer.take(credit)
         on_the_way -= 1
 
@@ -327,7 +327,7 @@ def test_as_much_is_on_the_way_as_is_read_in_a_moment(each_s: float, most: int) 
         while writer.has_room:
             reader.take(writer.data(b"x"))
         on_the_way.append(writer._sent - turn)
-        if (credit := reader.used(turn * each_s)) is not None:
+        if (credit := reader.note_read(turn * each_s)) is not None:
             writer.take(credit)
     assert most - 1 <= max(on_the_way[10:]) <= most
 

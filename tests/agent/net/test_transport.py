@@ -133,7 +133,7 @@ def test_both_dialling_at_once_makes_one_link(members: Identities) -> None:
         for a in made:
             others = {b.node_id for b in made if b is not a}
             a.until(lambda a=a, others=others: {n for n, up in a.changes() if up} == others)  # type: ignore[misc]
-            assert a.transport.linked() == others
+            assert a.transport.linked_nodes() == others
 
 
 def test_closing_is_seen_on_both_sides_and_the_link_can_come_back(pair: list[Station]) -> None:
@@ -207,7 +207,7 @@ def test_a_revoked_node_is_out_and_stays_out(members: Identities, tmp_path: Path
             a.transport.connect(victim.node_id, [b.address])
         with pytest.raises(NotAuthorised, match="revoked"):
             a.transport.connect(None, [b.address])
-        assert a.transport.linked() == frozenset()
+        assert a.transport.linked_nodes() == frozenset()
 
 
 def test_connect_tells_why_for_each_address(members: Identities, tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_a_peer_that_cannot_dial_back_is_said_so(members: Identities) -> None:
             with pytest.raises(Unavailable):
                 deaf.connect(None, [a.address])
             eventually(lambda: not a.transport._links)
-            assert a.links == [] and deaf.linked() == a.transport.linked() == frozenset()
+            assert a.links == [] and deaf.linked_nodes() == a.transport.linked_nodes() == frozenset()
         finally:
             deaf.stop()
 
@@ -419,7 +419,7 @@ def test_ipv6_links_too(members: Identities) -> None:
         for host in ("::1", "127.0.0.1"):
             assert a.connect(None, [(host, port)]) == members[1].node_id
             a.close(members[1].node_id)
-            eventually(lambda: not b.linked())
+            eventually(lambda: not b.linked_nodes())
     finally:
         a.stop()
         b.stop()

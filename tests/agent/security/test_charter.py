@@ -112,7 +112,7 @@ def test_what_is_no_charter_is_refused_at_the_wire(fields: dict[str, list[object
 def test_revoking_puts_out_and_renews_the_credential(tmp_path: Path) -> None:
     first = identity.create_cluster(tmp_path, NOW)
     held = charter_file.revoke(tmp_path, [NODES[1], NODES[2]], NOW)
-    assert first.revoked() == held.revoked == {NODES[1], NODES[2]} and held.is_covered
+    assert first.revoked_nodes() == held.revoked == {NODES[1], NODES[2]} and held.is_covered
     after = identity.load(tmp_path)
     assert after.admin == first.current_admin() == (tmp_path / "identity/admin").read_text() != first.admin
     again = charter_file.revoke(tmp_path, [NODES[1]], NOW + 5)
@@ -156,7 +156,7 @@ def test_who_may_not_revoke_is_told_so(tmp_path: Path) -> None:
         charter_file.revoke(tmp_path / "a", [first.node_id], NOW)
     with pytest.raises(UsageError, match="no node id"):
         charter_file.revoke(tmp_path / "a", ["pi-c"], NOW)
-    assert first.revoked() == frozenset() and identity.load(tmp_path / "a").admin == first.admin
+    assert first.revoked_nodes() == frozenset() and identity.load(tmp_path / "a").admin == first.admin
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_who_may_not_revoke_is_told_so(tmp_path: Path) -> None:
 def test_a_damaged_charter_is_named(tmp_path: Path, damage: bytes) -> None:
     first = identity.create_cluster(tmp_path, NOW)
     (tmp_path / "identity/charter.json").write_bytes(damage)
-    for read in (first.revoked, lambda: identity.load(tmp_path)):
+    for read in (first.revoked_nodes, lambda: identity.load(tmp_path)):
         with pytest.raises(UsageError, match=r"charter\.json"):
             read()
 

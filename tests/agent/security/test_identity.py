@@ -176,13 +176,13 @@ def test_certificates_of_others_are_not_read(tmp_path: Path) -> None:
 
 def test_nodes_that_were_put_out_by_hand_stay_out(tmp_path: Path) -> None:
     ours = identity.create_cluster(tmp_path, NOW)
-    assert ours.revoked() == frozenset()
+    assert ours.revoked_nodes() == frozenset()
     (tmp_path / "identity/revoked.json").write_text('{"nodes": ["' + "0" * 16 + '"]}')
     charter_file.revoke(tmp_path, ["1" * 16], NOW)
-    assert ours.revoked() == {"0" * 16, "1" * 16}
+    assert ours.revoked_nodes() == {"0" * 16, "1" * 16}
     (tmp_path / "identity/revoked.json").write_bytes(b"[]")
     with pytest.raises(UsageError, match="damaged"):
-        ours.revoked()
+        ours.revoked_nodes()
 
 
 def test_a_certificate_is_renewed_for_the_same_node_and_key(tmp_path: Path) -> None:

@@ -336,7 +336,7 @@ def test_frames_that_come_while_loading_are_kept() -> None:
         await bench.answer()
 
     bench = run(work)
-    assert bench.executor.waiting()[0] == 1
+    assert bench.executor.count_waiting()[0] == 1
 
 
 def test_each_frame_finds_its_way() -> None:
@@ -348,9 +348,9 @@ def test_each_frame_finds_its_way() -> None:
         bench.plans.arrived(to_gateway, [], "node-b")
         bench.plans.arrived(Failed("m", EPOCH, mine, True, "gone"), [], "node-b")
         bench.plans.arrived(Tensors("m", EPOCH, other, 0, ()), [np.zeros((1, 2, 5, 6), "f4")], "gate")
-        assert bench.executor.waiting()[0] == 1
+        assert bench.executor.count_waiting()[0] == 1
         bench.plans.arrived(Cancel("m", EPOCH, other), [], "gate")
-        assert bench.executor.waiting()[0] == 0
+        assert bench.executor.count_waiting()[0] == 0
 
     told = run(work).gateway.told
     assert [type(message).__name__ for _, message in told] == ["Tensors", "Failed"]

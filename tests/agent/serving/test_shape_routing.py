@@ -96,12 +96,12 @@ def test_a_new_shape_waits_until_it_is_served_and_the_first_does_not() -> None:
         waiting = [gateway.ask(2), gateway.ask(2)]
         await settled()
         assert gateway.told == [BindingWanted("net", gateway.version, {"x": (2, 3, 8, 8)})]  # once for both
-        assert gateway.router.waiting("net") == [{"x": (2, 3, 8, 8)}]
+        assert gateway.router.waiting_shapes("net") == [{"x": (2, 3, 8, 8)}]
         gateway.serve(2)
         for task in waiting:
             outputs, info = await task
             assert (outputs["x"] == 2).all() and info.epoch == Epoch(1, 2)
-        assert gateway.router.waiting("net") == []
+        assert gateway.router.waiting_shapes("net") == []
         outputs, _ = await gateway.ask(2)
         assert outputs["x"].shape == (2, 3, 8, 8)
 
@@ -127,7 +127,7 @@ def test_the_leader_is_told_again_and_again_while_somebody_waits(monkeypatch: py
         assert len(gateway.told) == told + 1
         again.cancel()
         await asyncio.gather(again, return_exceptions=True)
-        assert gateway.router.waiting("net") == []
+        assert gateway.router.waiting_shapes("net") == []
         assert gateway.requester.counts().keys() == {"net"}
 
     run(story)
@@ -139,7 +139,7 @@ def test_a_plan_that_is_given_up_is_waited_for_again() -> None:
         gateway.requester.suspend(gateway.name(2))
         task = gateway.ask(2)
         await settled()
-        assert gateway.router.waiting("net")
+        assert gateway.router.waiting_shapes("net")
         gateway.serve(2, number=3)
         assert (await task)[1].epoch == Epoch(1, 3)
 
@@ -151,7 +151,7 @@ def test_whoever_waits_too_long_is_told_what_to_do() -> None:
         error = await failure(gateway.ask(2, deadline_s=0.01))
         assert isinstance(error, Unavailable)
         assert "x=2,3,8,8" in str(error) and ADVICE in str(error)
-        assert gateway.router.waiting("net") == []
+        assert gateway.router.waiting_shapes("net") == []
 
     run(story)
 
@@ -172,7 +172,7 @@ def test_too_many_new_shapes_at_once_are_turned_away() -> None:
         for task in (*waiting, later):
             task.cancel()
         await asyncio.gather(*waiting, later, return_exceptions=True)
-        assert gateway.router.waiting("net") == []
+        assert gateway.router.waiting_shapes("net") == []
 
     run(story)
 

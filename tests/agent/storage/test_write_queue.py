@@ -67,8 +67,8 @@ def test_what_fails_is_told_and_the_next_is_written(error: Exception) -> None:
 
     async def work(queue: DiskQueue, disk: Disk) -> None:
         disk.free.set()
-        assert not await queue.written("a", fail)
-        assert await queue.written("b", disk.write("b"))
+        assert not await queue.write("a", fail)
+        assert await queue.write("b", disk.write("b"))
 
     assert run(work).written == ["b"]
 

@@ -187,7 +187,7 @@ class _Node:
             raise RequestError("too long")
         return {"model": name}
 
-    async def traced(self, name: str) -> dict[str, Any]:
+    async def end_trace(self, name: str) -> dict[str, Any]:
         raise RequestError("none is being taken")
 
 

@@ -67,7 +67,7 @@ def _tunnel(data: bytes) -> None:
             expect(all(letter.isprintable() for letter in reason(message)), "a reason that is not printable")
             continue
         came += len(tunnel.take(message))
-        tunnel.used(number * 0.01)
+        tunnel.note_read(number * 0.01)
         if tunnel.has_room:
             tunnel.data(b"x").encode()
         expect(tunnel.grant - number <= 9 + 8, "more is granted than the window")
@@ -107,7 +107,7 @@ def _tunnels() -> Iterator[Take]:
     def take(data: bytes) -> str:
         for piece in parts(data):
             tunnels.took(f"{ROOT}/to/{NODE}/{STREAM}", piece, False)
-            expect(len(tunnels.watched()) <= 4, "more streams than may be")
+            expect(len(tunnels.poll_events()) <= 4, "more streams than may be")
         _turn(tunnels)
         for connection in inside:
             connection.close()
@@ -115,7 +115,7 @@ def _tunnels() -> Iterator[Take]:
         tunnels.disconnected("the case is over")
         said = "".join(str(decode(payload).kind.value) for _, payload, _ in session.network.queue)
         session.network.queue.clear()
-        expect(not tunnels.watched(), "a stream outlives its connection")
+        expect(not tunnels.poll_events(), "a stream outlives its connection")
         return said[:8]
 
     yield take
@@ -123,7 +123,7 @@ def _tunnels() -> Iterator[Take]:
 
 def _turn(tunnels: Tunnels) -> None:
     poll = select.poll()
-    for descriptor, events in tunnels.watched().items():
+    for descriptor, events in tunnels.poll_events().items():
         poll.register(descriptor, events)
     for descriptor, events in poll.poll(0):
         tunnels.ready(descriptor, events)

@@ -185,7 +185,7 @@ def _identity(state: Path) -> None:
 def _revoked(state: Path) -> None:
     me = identity.load(_cluster())
     here = identity.Identity(state / "identity", me.node_id, me.fingerprint, me.ca, me.admin)
-    out = here.revoked()
+    out = here.revoked_nodes()
     expect(all(isinstance(node, str) for node in out), "a revoked node that is none")
 
 

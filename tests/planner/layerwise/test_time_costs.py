@@ -82,7 +82,7 @@ def test_what_is_priced_is_what_lowering_moves(model: str, seed: int) -> None:
         if len(near) != 1 or any(problem.nodes[n].is_junction for n in (m, near[0])):
             continue
         ((n, s),) = readers[name]
-        moved = made.moved(problem.nodes[m], k, problem.nodes[n], s)[taken[m], taken[n]]
+        moved = made.moved_bytes(problem.nodes[m], k, problem.nodes[n], s)[taken[m], taken[n]]
         expected = np.zeros_like(moved)
         places = {device.name: i for i, device in enumerate(asked.memo.cluster.devices)}
         for (tensor, source, target), elements in real.items():

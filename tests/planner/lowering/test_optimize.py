@@ -135,8 +135,8 @@ def test_hoist_sends_before_it_computes_the_rest() -> None:
     assert hoist_sends(schedule, predict_seconds(draft, NoCost()), NoCost()) == schedule  # Nothing to gain.
     hoisted = hoist_sends(schedule, predict_seconds(draft, Slow()), Slow())
     assert [names(s) for s in hoisted.stages["ada"]] == [["p", "q"], ["r"], ["s", "y"]]
-    assert hoisted.sent("ada", hoisted.stages["ada"][0])[0].target == "bob"
-    assert not hoisted.sent("ada", hoisted.stages["ada"][1])
+    assert hoisted.sent_messages("ada", hoisted.stages["ada"][0])[0].target == "bob"
+    assert not hoisted.sent_messages("ada", hoisted.stages["ada"][1])
     assert [names(s) for s in join_stages(hoisted).stages["ada"]] == [["p", "q"], ["r"], ["s", "y"]]
 
 

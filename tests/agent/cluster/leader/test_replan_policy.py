@@ -65,10 +65,10 @@ def test_without_a_plan_any_is_asked_for_at_once_and_taken() -> None:
     key = looking(planning, "a", "b", now=0.0)
     assert planning.ask(key, 0.0, b"", urgent=True)
     assert not planning.ask(key, 0.0, b"", urgent=True)  # under way
-    assert planning.needed(0.0) is None
+    assert planning.find_needed_plan(0.0) is None
     result = computed(key, b"plan", 9.0, float("inf"))
     planning.answered(result, 0.5)
-    assert planning.needed(0.5) == result
+    assert planning.find_needed_plan(0.5) == result
 
 
 def test_who_waits_takes_what_was_planned_for_devices_that_were_measured_again_since() -> None:
@@ -79,8 +79,8 @@ def test_who_waits_takes_what_was_planned_for_devices_that_were_measured_again_s
     planning.look(again, 0.2)
     result = computed(key, b"plan", 9.0, float("inf"))
     planning.answered(result, 0.5)
-    assert planning.needed(0.5) is None
-    assert planning.needed(0.5, waiting=True) == result
+    assert planning.find_needed_plan(0.5) is None
+    assert planning.find_needed_plan(0.5, waiting=True) == result
 
 
 @pytest.mark.parametrize(("latency_s", "moves"), [(0.94, True), (0.96, False), (1.5, False)])
@@ -91,7 +91,7 @@ def test_a_serving_one_moves_only_for_a_clear_gain(latency_s: float, moves: bool
     assert planning.ask(key, 1.0, b"old", urgent=False)
     planning.answered(computed(key, b"new", latency_s, 1.0), 1.5)
     assert (planning.better(b"old", 1.5) is not None) == moves
-    assert planning.settled(b"old") != moves
+    assert planning.is_settled(b"old") != moves
     if not moves:
         assert not planning.ask(key, 99.0, b"old", urgent=False)  # it was compared
 
@@ -123,17 +123,17 @@ def test_a_failure_that_may_pass_is_retried_ever_later_and_one_for_good_is_not()
     for _ in range(8):
         assert planning.ask(key, now, b"", urgent=True)
         planning.answered(PlanFailed(key, "worker died", "InternalError", False), now)
-        planning.needed(now)
+        planning.find_needed_plan(now)
         assert planning.error is not None and planning.error.error == "worker died"
         wait = planning.ask_at(b"", urgent=True) - now
         waits.append(wait)
         assert not planning.ask(key, now + wait / 2, b"", urgent=True)
         now += wait
-        assert planning.needed(now) is None
+        assert planning.find_needed_plan(now) is None
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
     assert planning.ask(key, now, b"", urgent=True)
     planning.answered(PlanFailed(key, "too big", "Infeasible", True), now)
-    assert planning.needed(now + 1000) is None
+    assert planning.find_needed_plan(now + 1000) is None
     assert not planning.ask(key, now + 1000, b"", urgent=True)
     other = looking(planning, "a", "b", now=now)
     assert planning.ask(other, now, b"", urgent=True)  # other devices are another question
@@ -147,7 +147,7 @@ def test_a_contingency_plan_is_there_when_its_device_is_lost() -> None:
     planning.answered(computed(spare, b"alone", 2.0, float("inf")), 5.5)
     assert not planning.ask(spare, 6.0, b"", urgent=False)  # known
     assert looking(planning, "a", now=9.0) == spare
-    found = planning.needed(9.0)
+    found = planning.find_needed_plan(9.0)
     assert found is not None and found.plan == b"alone"
 
 

@@ -370,7 +370,7 @@ BUSY = Starved(0.8)
 
 def test_one_that_said_that_it_is_starved_may_be_silent_for_longer(core: Membership) -> None:
     core.handle(MessageReceived(B, BUSY), 0.5)
-    assert core.starved(B, 1.0) == BUSY
+    assert core.starvation_of(B, 1.0) == BUSY
     quiet(core, 0.5, 6.4, C)
     assert core.alive() == [B, C]
     quiet(core, 6.4, 7.5, C)
@@ -389,7 +389,7 @@ def test_one_that_is_starved_no_more_is_as_any_other(core: Membership, over: str
         quiet(core, 0.5, end, B, C)
         assert core.alive() == [B, C]
         quiet(core, end, end + 4.0, C)
-    assert core.starved(B, 40.0) == Starved()
+    assert core.starvation_of(B, 40.0) == Starved()
     assert core.peers[B].status == DEAD
 
 
@@ -398,7 +398,7 @@ def test_nobody_is_starved_for_a_moment_for_ever(core: Membership) -> None:
     found = []
     for n in range(30):
         core.handle(MessageReceived(B, BUSY), n * step_s)
-        found.append(core.starved(B, n * step_s).lasting)
+        found.append(core.starvation_of(B, n * step_s).lasting)
     enough = round(core.timing.starved_most_s / step_s)
     assert found == [False] * enough + [True] * (30 - enough)
 
@@ -406,12 +406,12 @@ def test_nobody_is_starved_for_a_moment_for_ever(core: Membership) -> None:
 def test_another_process_is_not_starved_because_the_one_before_was(core: Membership) -> None:
     core.handle(MessageReceived(B, BUSY), 0.5)
     core.handle(MessageReceived(B, hello(B, "two")), 0.6)
-    assert core.starved(B, 0.7) == Starved()
+    assert core.starvation_of(B, 0.7) == Starved()
 
 
 def test_a_device_that_is_starved_suspects_nobody_early(core: Membership) -> None:
     core.handle(StarvationSeen(BUSY), 0.5)
-    assert core.starved(A, 0.5) == BUSY
+    assert core.starvation_of(A, 0.5) == BUSY
     quiet(core, 0.5, 5.0)
     assert core.alive() == [B, C]
     quiet(core, 5.0, 8.0)

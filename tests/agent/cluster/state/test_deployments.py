@@ -73,7 +73,7 @@ def test_a_later_write_wins_and_a_tombstone_is_a_write() -> None:
     here.merge([tombstone])
     assert here.get("net") is None  # of equal counters, b's counts
     assert here.put("a", "net", "m3", 1, DeployOptions()).version == Version(3, "a")
-    assert [entry.model for entry in here.living()] == ["m3"]
+    assert [entry.model for entry in here.list_live()] == ["m3"]
 
 
 def test_deleting_what_is_not_there_says_what_is() -> None:

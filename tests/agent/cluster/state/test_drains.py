@@ -263,7 +263,7 @@ def test_what_is_acknowledged_outlives_its_leader_that_dies_at_that_moment(seed:
     asked = net.running[0]
     net.until(lambda: not net.settled_faults(), 30)
     net.until(lambda: bool(net.devices(net.boxes[asked], "net")), 30)
-    assert [entry.name for entry in net.core(asked).deployments.living()] == ["net"]
+    assert [entry.name for entry in net.core(asked).deployments.list_live()] == ["net"]
 
 
 @pytest.mark.parametrize(
