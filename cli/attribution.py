@@ -74,7 +74,7 @@ def rows(trace: Trace, request: SpanBar, cluster: Cluster | None) -> list[Attrib
     plan = trace.plans.get((request.deployment, request.epoch))
     mine = trace.of_request(request.request)
     worked = stretches_of(trace, request)
-    forecast = predicted(plan, cluster, request.device, worked) if plan and cluster else {}
+    forecast = predict_seconds(plan, cluster, request.device, worked) if plan and cluster else {}
     found = [
         AttributionRow(name, shares(request.start_s, request.stop_s, own), forecast.get(name))
         for name, own in worked.items()
@@ -127,7 +127,7 @@ def _stretches(trace: Trace, request: SpanBar, device: str, plan: PlanShape | No
     return [*found, (WAIT, request.start_s, begin), (IDLE, end, request.stop_s)]
 
 
-def predicted(
+def predict_seconds(
     plan: PlanShape, cluster: Cluster, gateway: str, devices: Iterable[str]
 ) -> dict[str, dict[str, float]]:
     """The same seconds for the simulated plan and these devices; {} where the cluster lacks a device of the plan."""

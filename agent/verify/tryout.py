@@ -141,10 +141,10 @@ class Tryout:
             )
             return None
 
-        def asked(inputs: dict[str, Any]) -> Awaitable[Mapping[str, Any]]:
+        def ask(inputs: dict[str, Any]) -> Awaitable[Mapping[str, Any]]:
             return asyncio.to_thread(self._referee.answer, order.model, inputs, room, DEADLINE_S)
 
-        return _Expected(await asked(inputs), asked)
+        return _Expected(await ask(inputs), ask)
 
     async def _once(
         self, order: TryPlan, held: HeldPlan, epoch: Epoch, inputs: dict[str, Any]

@@ -81,7 +81,7 @@ Travelling = Any
 """A value, or a Rounded."""
 
 
-def rounded(array: Any, kind: str) -> Travelling:
+def round_array(array: Any, kind: str) -> Travelling:
     """The array as it is to be sent: a Rounded, or the array itself if `kind` is EXACT or rounding would lose more than the
     last digits. InternalError if a value that is to be rounded is no float32 array."""
     if kind == EXACT:
@@ -154,4 +154,4 @@ class RoundingTally:
 
 def round_all(kinds: Sequence[str], values: Sequence[Any]) -> list[Travelling]:
     """The pieces of a transfer as they are to be sent."""
-    return [rounded(value, kind) for kind, value in zip(kinds, values, strict=True)]
+    return [round_array(value, kind) for kind, value in zip(kinds, values, strict=True)]

@@ -3,7 +3,8 @@
 ONNX Runtime's optimiser lets convolutions, pools and sums pass blocked values to each other and puts operators that
 reorder them at a model's ends. So that it treats what lies behind a port as if more of the model came there, an
 operator that can be blocked and does nothing (a maximum over one place) is put at the port (`wrap_ports`), the model is
-optimised, and the operator is cut away again (`unwrap_ports`): together with the reordering where the port is to be blocked.
+optimised, and the operator is cut away again (`unwrap_ports`),
+together with the reordering where the port is to be blocked.
 
 An operator that reorders may transpose as well, as the optimiser merges a Transpose between (N, C, H, W) and
 (N, H, W, C) into it. Where the reordering is cut away, the Transpose is put back.

@@ -58,11 +58,11 @@ class Headed(Loops):
         """Returns the operator's attributes for the job's heads."""
         return self.bound.with_attributes(num_heads=span_size(job.space.spans[HEAD]) * self.heads.group)
 
-    def given(self, job: Job) -> tuple[int | None, ...]:
+    def local_inputs(self, job: Job) -> tuple[int | None, ...]:
         return tuple(None if region is None else n for n, region in enumerate(self.job_reads(job)))
 
     def job_nodes(self, job: Job) -> Local:
-        node = local_node(self.bound, job.outputs, self.given(job))
+        node = local_node(self.bound, job.outputs, self.local_inputs(job))
         return (replace(node, attributes=self.attributes(job)),)
 
     def from_first(self, job: Job) -> bool:
@@ -165,7 +165,7 @@ class MultiHead(Headed):
     def job_nodes(self, job: Job) -> Local:
         if self.from_first(job):
             return super().job_nodes(job)
-        inputs = [*self.given(job), None, None, None][: max(len(self.bound.inputs), self.added + 1)]
+        inputs = [*self.local_inputs(job), None, None, None][: max(len(self.bound.inputs), self.added + 1)]
         node = local_node(
             self.bound, job.outputs, [*inputs[: self.added], "added", *inputs[self.added + 1 :]]
         )

@@ -114,7 +114,7 @@ class Projected(Headed):
 
     def _written_out(self, job: Job) -> Iterator[LocalNode]:
         yield from self._projections(job)
-        given = [*self.given(job), None, None, None, None]
+        given = [*self.local_inputs(job), None, None, None, None]
         if written := self.frontier.causal:
             yield from self.written_out(job)
         kept = {name: self.bound.attribute(name) for name in ("scale", "mask_filter_value")}

@@ -48,24 +48,24 @@ class Scatter(Derived):
         return {0: region}
 
     @abstractmethod
-    def landing(self, region: Region) -> Landing | None:
+    def find_landing(self, region: Region) -> Landing | None:
         """Returns what lands in `region`; None if nothing does."""
 
     def reads(self, computed: Outputs) -> Reads:
-        found = self.landing(computed[0])
+        found = self.find_landing(computed[0])
         return (computed[0], found.indices, found.updates) if found else (computed[0], None, None)
 
     def nodes(self, computed: Outputs) -> Local:
-        if self.landing(computed[0]) is None:
+        if self.find_landing(computed[0]) is None:
             return (LocalNode("Identity", (0,), (0,)),)
-        return self.scattered(computed[0])
+        return self.scatter(computed[0])
 
-    def scattered(self, region: Region) -> Local:
+    def scatter(self, region: Region) -> Local:
         """Returns nodes that write into `region` what lands there."""
         return (local_node(self.bound),)
 
     def work(self, computed: Outputs) -> float:
-        found = self.landing(computed[0])
+        found = self.find_landing(computed[0])
         return float(found.updates.size) if found else 0.0
 
 
@@ -78,7 +78,7 @@ class ScatterElements(Scatter):
         self.axis = int(bound.attribute("axis", 0)) % len(bound.output)
         self.whole = frozenset({self.axis})
 
-    def landing(self, region: Region) -> Landing | None:
+    def find_landing(self, region: Region) -> Landing | None:
         places = Region.full(self.bound.shape(1))
         found = region.replace(self.axis, places.spans[self.axis]).intersect(places)
         return None if found.is_empty else Landing(found, found)
@@ -104,12 +104,12 @@ class ScatterSlices(Scatter):
             region = region.replace(axis, span_hull(region.spans[axis]))
         return {0: region}
 
-    def landing(self, region: Region) -> Landing | None:
+    def find_landing(self, region: Region) -> Landing | None:
         places = list(Region.full(self.places).spans)
         for axis, way in enumerate(self.ways):
             if way is None:
                 continue
-            landed = way.landing(region.spans[axis])
+            landed = way.find_landing(region.spans[axis])
             if not landed:
                 return None
             if way.axis is not None:
@@ -118,7 +118,7 @@ class ScatterSlices(Scatter):
         indices = Region((*places, span((0, self.named))))
         return None if updates.is_empty else Landing(indices, updates)
 
-    def scattered(self, region: Region) -> Local:
+    def scatter(self, region: Region) -> Local:
         start = np.asarray(region.origin[: self.named], np.int64)
         if not start.any():
             return (local_node(self.bound),)
@@ -134,7 +134,7 @@ class IndexPath:
     targets: Array
     """The targets, by position on that axis."""
 
-    def landing(self, wanted: Span) -> Span:
+    def find_landing(self, wanted: Span) -> Span:
         """Returns the positions on `axis` whose target is in `wanted`. If `axis` is None, the result is not empty if the
         target is in `wanted`."""
         return span(*(run for one in wanted for run in _runs(self.targets, one)))

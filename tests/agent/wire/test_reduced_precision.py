@@ -20,7 +20,7 @@ from edgepart.agent.wire.reduced_precision import (
     RoundingTally,
     restore_array,
     round_all,
-    rounded,
+    round_array,
 )
 from edgepart.agent.wire.tensors import pack_arrays, unpack_arrays, value_bytes
 from edgepart.planner.errors import FrameError, InternalError
@@ -60,7 +60,7 @@ def plainly_to_int8(array: Any) -> Any:
 
 @given(floats(-6e4, 6e4))
 def test_float16_is_off_by_half_of_its_last_digit_of_the_largest(array: Any) -> None:
-    value = rounded(array, FLOAT16)
+    value = round_array(array, FLOAT16)
     if not isinstance(value, Rounded):
         assert 0 < np.abs(array).max() < np.finfo(np.float16).tiny
         return
@@ -73,7 +73,7 @@ def test_float16_is_off_by_half_of_its_last_digit_of_the_largest(array: Any) -> 
 
 @given(floats(-(2.0**100), 2.0**100))
 def test_int8_is_off_by_half_a_step_of_its_row(array: Any) -> None:
-    value = rounded(array, INT8)
+    value = round_array(array, INT8)
     if not isinstance(value, Rounded):
         least = np.finfo(np.float32).tiny
         ranges = np.ptp(array.reshape(count_rows(array.shape), -1), axis=1)
@@ -93,7 +93,7 @@ def test_int8_is_off_by_half_a_step_of_its_row(array: Any) -> None:
 
 @given(arrays.arrays(np.float32, (1, 3, 5, 9), elements=st.integers(-1000, 1000).map(float)))
 def test_int8_is_what_all_digits_would_give(array: Any) -> None:
-    back = restore_array(rounded(array, INT8))
+    back = restore_array(round_array(array, INT8))
     steps = np.ptp(array.reshape(3, -1), axis=1).reshape(1, 3, 1, 1) / STEPS
     # Of two that are as near, either.
     assert np.all(np.abs(back - plainly_to_int8(array)) <= steps + 1e-3)
@@ -103,12 +103,12 @@ def test_int8_is_what_all_digits_would_give(array: Any) -> None:
 @given(SHAPES, st.floats(-6e4, 6e4, width=16), ROUNDING)
 def test_equal_numbers_come_back_as_they_were(shape: tuple[int, ...], number: float, kind: str) -> None:
     array = np.full(shape, number, np.float32)
-    assert np.array_equal(restore_array(rounded(array, kind)), array)
+    assert np.array_equal(restore_array(round_array(array, kind)), array)
 
 
 @given(floats(-1e4, 1e4), ROUNDING)
 def test_what_travels_is_as_long_as_the_plan_says(array: Any, kind: str) -> None:
-    value = rounded(array, kind)
+    value = round_array(array, kind)
     planned = wire_bytes(kind, array.shape)
     assert value_bytes(value) == (planned if isinstance(value, Rounded) else array.nbytes)
     assert pack_arrays([value])[1] == [] or sum(map(len, pack_arrays([value])[1])) == value_bytes(value)
@@ -119,7 +119,7 @@ def test_what_travels_is_as_long_as_the_plan_says(array: Any, kind: str) -> None
 def test_what_cannot_be_rounded_is_sent_as_it_is(odd: float, kind: str) -> None:
     array = np.array([[odd, 1.0, -odd]], np.float32)
     fits = kind == INT8 and odd in (1e5, 65520.0)
-    value = rounded(array, kind)
+    value = round_array(array, kind)
     assert isinstance(value, Rounded) is fits
     assert fits or np.array_equal(over_the_wire(value), array, equal_nan=True)
     tally = RoundingTally()
@@ -130,30 +130,30 @@ def test_what_cannot_be_rounded_is_sent_as_it_is(odd: float, kind: str) -> None:
 @pytest.mark.parametrize("kind", [FLOAT16, INT8])
 def test_numbers_below_all_digits_are_not_lost(kind: str) -> None:
     array = np.array([1e-42, -3e-43, 0.0], np.float32)
-    assert rounded(array, kind) is array
+    assert round_array(array, kind) is array
     beside = np.array([1e-42, 1.0], np.float32)
-    assert abs(restore_array(rounded(beside, kind))[0]) <= 2.0**-11
+    assert abs(restore_array(round_array(beside, kind))[0]) <= 2.0**-11
 
 
 def test_the_largest_that_float16_has_is_kept() -> None:
     array = np.array([65504.0, 65519.0], np.float32)
-    assert np.array_equal(restore_array(rounded(array, FLOAT16)), [65504.0, 65504.0])
+    assert np.array_equal(restore_array(round_array(array, FLOAT16)), [65504.0, 65504.0])
 
 
 def test_rows_have_ranges_of_their_own() -> None:
     array = np.zeros((1, 2, 1, 64), np.float32)
     array[0, 0] = np.linspace(0, 1, 64)
     array[0, 1] = np.linspace(0, 1e6, 64)
-    back = restore_array(rounded(array, INT8))
+    back = restore_array(round_array(array, INT8))
     assert np.abs(back[0, 0] - array[0, 0]).max() <= 1 / 500
-    assert rounded(array, INT8).error == pytest.approx(0.5 / 255)
+    assert round_array(array, INT8).error == pytest.approx(0.5 / 255)
 
 
 @pytest.mark.parametrize("value", [np.zeros(3), np.zeros(3, np.int32), [1.0], None])
 def test_only_float32_is_rounded(value: Any) -> None:
-    assert rounded(value, EXACT) is value
+    assert round_array(value, EXACT) is value
     with pytest.raises(InternalError):
-        rounded(value, FLOAT16)
+        round_array(value, FLOAT16)
 
 
 def test_a_frame_may_bring_what_is_planned_or_all_digits() -> None:
@@ -162,13 +162,13 @@ def test_a_frame_may_bring_what_is_planned_or_all_digits() -> None:
     planned = Transfer(0, "a", "b", (piece,), wire_bytes(INT8, (1, 4, 1, 64)), (INT8,))
     plain = Transfer(0, "a", "b", (piece,), array.nbytes)
     dtypes = {"x": np.dtype(np.float32)}
-    for value in (array, over_the_wire(rounded(array, INT8))):
+    for value in (array, over_the_wire(round_array(array, INT8))):
         assert check_pieces(planned, 0, [value], dtypes) == (piece,)
-    for transfer, value in ((planned, rounded(array, FLOAT16)), (plain, rounded(array, INT8))):
+    for transfer, value in ((planned, round_array(array, FLOAT16)), (plain, round_array(array, INT8))):
         with pytest.raises(FrameError, match="not as planned"):
             check_pieces(transfer, 0, [value], dtypes)
     with pytest.raises(FrameError, match="in shape"):
-        check_pieces(planned, 0, [rounded(array[:, :2], INT8)], dtypes)
+        check_pieces(planned, 0, [round_array(array[:, :2], INT8)], dtypes)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_frame_may_bring_what_is_planned_or_all_digits() -> None:
     ],
 )
 def test_frames_that_lie_are_refused(meta: Any) -> None:
-    _, buffers = pack_arrays([rounded(np.ones((1, 2, 64), np.float32), INT8)])
+    _, buffers = pack_arrays([round_array(np.ones((1, 2, 64), np.float32), INT8)])
     with pytest.raises(FrameError):
         unpack_arrays((meta,), memoryview(b"".join(buffers)))
 

@@ -15,7 +15,7 @@ from edgepart.agent.net.links import LINK_KINDS
 from edgepart.agent.trace.spans import Span, Subject, pack, unpack
 from edgepart.agent.wire.codec import Kinds, frame_to_message, message_to_frame
 from edgepart.agent.wire.frames import MEMBER, UNAUTHENTICATED, Frame, FrameLimits, encode, parse_frame
-from edgepart.agent.wire.reduced_precision import Rounded, restore_array, rounded
+from edgepart.agent.wire.reduced_precision import Rounded, restore_array, round_array
 from edgepart.agent.wire.tensors import pack_arrays, unpack_arrays
 from edgepart.planner.errors import FrameError
 from tests.agent.wire.decoder import Decoder
@@ -83,8 +83,8 @@ VALUES: tuple[Any, ...] = (
     np.array(["a", "é", b"x"], object),
     [np.ones(2), {"k": 1.5, "l": "t"}],
     {1: np.ones(1, np.float16), 2: None},
-    rounded(np.arange(3000, dtype=np.float32).reshape(1, 30, 100), "int8"),
-    rounded(np.arange(32, dtype=np.float32), "float16"),
+    round_array(np.arange(3000, dtype=np.float32).reshape(1, 30, 100), "int8"),
+    round_array(np.arange(32, dtype=np.float32), "float16"),
 )
 
 
