@@ -108,7 +108,7 @@ def _used_devices(document: Mapping[str, Any]) -> set[str]:
 def _format_value(objective: str, value_s: float) -> str:
     """The value of an objective with its unit.
 
-    >>> _said("latency", 0.0121), _said("throughput", 0.01)
+    >>> _format_value("latency", 0.0121), _format_value("throughput", 0.01)
     ('12.1 ms', '100/s')
     """
     if objective == "latency":

@@ -58,9 +58,11 @@ ALIKE = {
     "gpt_past_4bit_small",
     "letters_small",
     "mobilenet_v2_float16_small",
+    "resnet50_dyn_small",
     "resnet50_optimised_small",
     "resnet50_small",
     "shufflenet_v2_small",
+    "swin_small",
     "yolo_640_small",
 }
 """Models whose kind and axes another one has, too."""

@@ -221,7 +221,7 @@ def find_unused(
 def find_shared_names(named: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
     """The nodes of each name that several nodes have, from (node, name) pairs.
 
-    >>> shared_names([("1", "pi"), ("2", "nas"), ("3", "pi")])
+    >>> find_shared_names([("1", "pi"), ("2", "nas"), ("3", "pi")])
     {'pi': ('1', '3')}
     """
     pairs = sorted(set(named))

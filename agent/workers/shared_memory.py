@@ -155,7 +155,7 @@ class MappedMemory:
 def _round_up(nbytes: int) -> int:
     """The next larger of four sizes to each power of two, so that arrays of nearly equal size use the same places.
 
-    >>> [_rounded(one) for one in (1, 64, 65, 1000, 1025, 5000)]
+    >>> [_round_up(one) for one in (1, 64, 65, 1000, 1025, 5000)]
     [64, 64, 128, 1024, 1280, 5120]
     """
     step = max(LINE_BYTES, 1 << max(0, (nbytes - 1).bit_length() - 3))

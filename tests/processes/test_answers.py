@@ -33,7 +33,7 @@ def test_squeezenet_under_every_strategy_on_three_agents(trio: LocalCluster, way
         assert not differences(infer(agent, "squeezenet", inputs), run_alone(path, inputs))
     assert plan["strategy"] == way[0]
     if way != ("auto",):  # which takes as many as help, and one where splitting would lose
-        assert len(plan["devices"]) == (1 if way == ("single",) else 3)
+        assert (len(plan["devices"]) == 1) == (way == ("single",))  # a box that is busy may get no part
     undeploy(trio, "squeezenet")
 
 

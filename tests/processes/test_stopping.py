@@ -20,6 +20,7 @@ from benchmarks.scale import transformer
 
 from edgepart.cli.local import LocalAgent, LocalCluster, edgepart
 from edgepart.planner.errors import ClusterError
+from tests.nightly import nightly
 from tests.processes.asking import deploy
 
 pytestmark = pytest.mark.processes
@@ -84,6 +85,7 @@ def test_told_to_stop_while_a_model_is_worked_on(solo: LocalCluster, number: int
     assert "Traceback" not in agent.log.read_text(), agent.log.read_text()[-3000:]
 
 
+@pytest.mark.nightly
 def test_told_to_stop_while_a_model_comes_in(solo: LocalCluster) -> None:
     agent = solo.first
     deploying = in_background(solo, light("vgg19"))
@@ -119,7 +121,7 @@ def test_a_port_in_use_is_said_so(tmp_path: Path) -> None:
     assert not (tmp_path / "agent.json").exists()
 
 
-@pytest.mark.parametrize("name", ["term.json", "deployments.json"])
+@pytest.mark.parametrize("name", ["term.json", *nightly("deployments.json")])
 def test_a_damaged_state_file_is_kept_aside_and_named(solo: LocalCluster, name: str) -> None:
     """Members have what is in most of them; what cannot be read is kept for whoever wants to look at it."""
     agent = solo.first

@@ -31,7 +31,7 @@ class Window:
         """Returns the bounds of what the windows of `out` cover, padding included (so perhaps negative, or beyond the
         extent).
 
-        >>> Window(extent=8, kernel=3, pad_begin=1, pad_end=1).touched(Interval(4, 8))
+        >>> Window(extent=8, kernel=3, pad_begin=1, pad_end=1).bounds_of(Interval(4, 8))
         (3, 9)
         """
         start = out.start * self.stride - self.pad_begin

@@ -16,10 +16,10 @@ from edgepart.agent.host.child_process import start_child
 GONE_WITHIN_S = 60.0
 
 PARENT = """
-from edgepart.agent.host.child_process import started
+from edgepart.agent.host.child_process import start_child
 from tests.agent.host.test_child_process import never_ends
 if __name__ == "__main__":
-    process, pipe = started(never_ends, name="child")
+    process, pipe = start_child(never_ends, name="child")
     print(process.pid, pipe.recv(), flush=True)
     pipe.recv()
 """

@@ -308,9 +308,9 @@ def programs(devices: LocalRun) -> Sequence[PreparedProgram]:
     [
         ("squeezenet", "height", 2),
         ("squeezenet", "channel", 3),
-        ("resnet50", "width", 2),
-        ("inception_v1", "height", 3),
-        ("densenet121", "height", 2),
+        pytest.param("resnet50", "width", 2, marks=pytest.mark.nightly),
+        pytest.param("inception_v1", "height", 3, marks=pytest.mark.nightly),
+        pytest.param("densenet121", "height", 2, marks=pytest.mark.nightly),
     ],
 )
 def test_a_plan_gives_the_same_answers_compiled(tmp_path: Path, model: str, axis: str, devices: int) -> None:
