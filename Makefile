@@ -8,7 +8,7 @@ HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --fo
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: rooms figures unequal test-all demo test lint types tests lab lab-commands bench latency throughput links truth dominance placing placing-scale placing-proofs search transports replan chaos answers exports models docs cases emulators processors avx2 aarch64 fuzz load simulate third lock clean
+.PHONY: rooms figures unequal test-all demo test lint types tests lab lab-commands bench latency throughput links truth dominance placing placing-scale placing-proofs search transports ciphers memory replan chaos answers exports models docs cases emulators processors avx2 aarch64 fuzz load simulate third lock clean
 .DEFAULT_GOAL := test
 # Tests start hundreds of processes, and each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -111,8 +111,17 @@ search: .venv/.dev | results  ## how long strategies search; takes some minutes
 	$(BIN)/python -m benchmarks.search_time --devices 4 8 32 --unequal --markdown > results/search.md
 	$(call record,search)
 
-transports: .venv/.dev  ## the data path over TCP and through a broker (mosquitto has to be installed); takes a minute
-	$(BIN)/python -m benchmarks.transports --markdown
+transports: .venv/.dev | results  ## the data path over TCP and through a broker (mosquitto has to be installed); takes a minute
+	$(BIN)/python -m benchmarks.transports --markdown > results/transports.md
+	$(call record,transports)
+
+ciphers: .venv/.dev | results  ## what TLS costs; takes a minute
+	$(BIN)/python -m benchmarks.ciphers > results/ciphers.md
+	$(call record,ciphers)
+
+memory: .venv/.dev | results  ## what agents take against what is predicted; takes some minutes
+	$(BIN)/python -m benchmarks.memory --json results/memory.json > results/memory.md
+	$(call record,memory)
 
 replan: .venv/.dev lab-commands  ## as root: how long requests wait when a device joins, leaves or dies; takes an hour
 	$(BIN)/python -m benchmarks.replan --markdown

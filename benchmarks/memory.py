@@ -164,7 +164,7 @@ def main(arguments: list[str] | None = None) -> int:
     for model, agents, limit in CASES:
         if given.model in (None, model):
             rows += measure(model, agents, limit)
-    show_table(table(rows))
+    show_table(table(rows), markdown=True)
     if given.json:
         found = [asdict(row) | {"added": row.added, "of_limit": row.of_limit} for row in rows]
         given.json.write_text(json.dumps({"machine": describe(), "rows": found}, indent=1))

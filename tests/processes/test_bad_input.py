@@ -517,8 +517,15 @@ def test_nobody_changes_anything_without_the_credential(scene: Scene, headers: d
     scene.is_well()
 
 
-def test_the_other_member_saw_none_of_it(scene: Scene) -> None:
+def test_the_other_member_saw_none_of_it(
+    scene: Scene, counting: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert all(agent.alive for agent in scene.cluster.agents.values())
     scene.cluster.wait_for_members(2)
+    for name, value in counting.items():
+        monkeypatch.setenv(name, value)
+    found = edgepart("doctor", "--state", str(scene.target.state))
+    assert {box["name"]: box["state"] for box in found["boxes"]}["b"] == "member"
+    assert found["knocks"], "who was not let in"
     log = scene.target.log.read_text()
     assert "Traceback" not in log, log[-5000:]

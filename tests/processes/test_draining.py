@@ -45,14 +45,18 @@ def give_key(cluster: LocalCluster, agent: LocalAgent) -> None:
 
 
 @pytest.fixture
-def counted_first(tmp_path: Path, counting: dict[str, str]) -> Iterator[LocalCluster]:
-    """Three members, of which the first counts the lines that it runs."""
-    with LocalCluster(["a", "b", "c"], options=OPTIONS, folder=tmp_path, env={"a": counting}) as cluster:
+def counted(
+    tmp_path: Path, counting: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[LocalCluster]:
+    """Three members that count the lines that they run, as do the commands that the test gives."""
+    for name, value in counting.items():
+        monkeypatch.setenv(name, value)
+    with LocalCluster(["a", "b", "c"], options=OPTIONS, folder=tmp_path) as cluster:
         yield cluster
 
 
-def test_a_box_is_drained_taken_back_and_removed_and_nothing_is_lost(counted_first: LocalCluster) -> None:
-    victims = counted_first
+def test_a_box_is_drained_taken_back_and_removed_and_nothing_is_lost(counted: LocalCluster) -> None:
+    victims = counted
     expected = run_alone(PATH, INPUTS)
     deploy(victims, PATH, "squeezenet", "--strategy", "bbgrap")
     leader = victims.agents[victims.status()["leader"]]

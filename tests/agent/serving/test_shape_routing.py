@@ -124,7 +124,7 @@ def test_the_leader_is_told_again_and_again_while_somebody_waits(monkeypatch: py
         assert gateway.requester.counts().keys() == {"net"}
         again = gateway.ask(2)
         await settled()
-        assert len(gateway.told) == told + 1
+        assert len(gateway.told) > told
         again.cancel()
         await asyncio.gather(again, return_exceptions=True)
         assert gateway.router.waiting_shapes("net") == []

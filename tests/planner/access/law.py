@@ -41,6 +41,8 @@ class Case:
     """Version of ai.onnx where the operator is of another domain."""
     reference: bool = False
     """Run by ONNX's own reference: ONNX Runtime has no kernel for it, or not yet for its version."""
+    steps: int = 0
+    """How far integers may be off: 1 where the kernel rounds halves up or down by where they stand in the array."""
 
 
 @dataclass
@@ -157,7 +159,7 @@ def check_law(checked: Checked, wanted: Mapping[int, Region]) -> None:
     found = run_local(access, wanted, feeds, kinds, checked.graph.opset_imports, case.reference)
     for (index, region), array in zip(wanted.items(), found, strict=True):
         what = f"{case.op_type} output {index} at {region}"
-        assert_equal(array, region.crop(checked.results[index]), what, checked.results[index])
+        assert_equal(array, region.crop(checked.results[index]), what, checked.results[index], case.steps)
     assert access.flops(wanted) >= 0
 
 
@@ -217,7 +219,7 @@ def check_reduction(checked: Checked, axis: Axis, parts: Sequence[Interval], wan
     kind = element_type(checked.results[0])
     (found,) = run_local(combine, {0: wanted}, given, {0: kind}, imports)
     what = f"{case.op_type} reduced along {axis.name} in {[*map(str, parts)]} at {wanted}"
-    assert_equal(found, wanted.crop(checked.results[0]), what, checked.results[0])
+    assert_equal(found, wanted.crop(checked.results[0]), what, checked.results[0], case.steps)
 
 
 def _node_proto(number: int, node: LocalNode, initializers: dict[str, Array]) -> onnx.NodeProto:
@@ -248,14 +250,19 @@ def _name(value: int | str | Array | None, kind: str) -> str:
     return f"{kind}_{value}" if isinstance(value, int) else f"local.{value}"
 
 
-def assert_equal(found: Array, right: Array, what: str, whole: Array) -> None:
-    """Up to rounding, which counts relative to the largest magnitude in `whole`, the output that `right` was cut from."""
+def assert_equal(found: Array, right: Array, what: str, whole: Array, steps: int = 0) -> None:
+    """Up to rounding, which counts relative to the largest magnitude in `whole`, the output that `right` was cut from;
+    integers up to so many steps."""
     assert found.shape == right.shape, f"{what}: shape {found.shape}, should be {right.shape}"
     assert found.dtype == right.dtype, what
     if right.dtype.kind == "f":
         scale = float(np.abs(whole[np.isfinite(whole)]).max(initial=0.0))
         rough = 1e-3 if right.dtype.itemsize == 2 else 1e-5
         np.testing.assert_allclose(found, right, rtol=rough, atol=rough * max(scale, 1e-3), err_msg=what)
+    elif steps:
+        np.testing.assert_allclose(
+            found.astype(np.int64), right.astype(np.int64), rtol=0, atol=steps, err_msg=what
+        )
     else:
         np.testing.assert_array_equal(found, right, err_msg=what)
 

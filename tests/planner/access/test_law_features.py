@@ -23,6 +23,8 @@ from tests.planner.access.law import (
 )
 from tests.planner.access.node_cases import node_cases
 
+pytestmark = pytest.mark.uncounted
+
 OPERATORS = frozenset(
     {
         "ArrayFeatureExtractor",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 
 from edgepart.planner.region import Array, Region, span
 from tests.planner.access.law import Case, check_any_region, check_whole, declared, floats
+
+pytestmark = pytest.mark.uncounted
 
 MICROSOFT = "com.microsoft"
 EXAMPLES = settings(max_examples=10)
@@ -240,7 +243,7 @@ def test_average_pool(last: int, counted: int, data: st.DataObject) -> None:
         attributes["ceil_mode"] = 0
     inputs = [_bytes(2, 6, 5, 4), _scale(0.1), _zero(3), _scale(0.2), _zero(4)]
     case = _case("QLinearAveragePool", inputs, channels_last=last, count_include_pad=counted, **attributes)
-    check_any_region(declared(case), data, tries=2)
+    check_any_region(declared(replace(case, steps=1)), data, tries=2)
 
 
 @FEW

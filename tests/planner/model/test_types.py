@@ -24,6 +24,8 @@ from edgepart.planner.search.force_axis import axis_names, force
 from edgepart.planner.search.study import Study
 from tests.planner.random_plans import CLUSTER, NAMES
 
+pytestmark = pytest.mark.uncounted
+
 FLOAT, INT64, STRING, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.STRING, TensorProto.BOOL
 SHAPE = (4, 6)
 

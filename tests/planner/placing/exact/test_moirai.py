@@ -73,7 +73,6 @@ def test_what_was_searched_to_the_end_is_best_to_a_millionth_or_so(machines: int
     assert "to the end" in found.why
 
 
-@pytest.mark.uncounted
 def test_it_is_never_worse_than_the_others_and_graphs_too_big_for_a_model_are_contracted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
