@@ -43,10 +43,12 @@ lint: .venv/.dev
 types: .venv/.dev
 	$(BIN)/mypy
 
-TESTS = $(BIN)/pytest --cov --cov-report=term:skip-covered --durations=20 -n 3 --dist loadfile --no-loadscope-reorder
+# Three processes, as tests of processes wait a lot; --dist would do nothing, as tests/conftest.py says who runs what.
+TESTS = $(BIN)/pytest --cov --cov-report=term:skip-covered --durations=20 -n 3 --no-loadscope-reorder
 
 tests: .venv/.dev
-	$(TESTS) --examples 50
+	$(BIN)/pytest --collect-only --quiet --no-cov > /dev/null  # compiles all tests once, and not in each process
+	$(TESTS) --examples 30
 
 lab: .venv/.dev lab-commands  ## as root: a cluster of emulated hosts to play with, until Ctrl-C (docs/laboratory.md)
 	$(BIN)/python -m tests.lab $(LAB)

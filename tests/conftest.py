@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from pathlib import Path
+from typing import Any
 
 import coverage
 import pytest
 from hypothesis import Phase, settings
+from xdist.scheduler import LoadFileScheduling
 
 # A case takes as long as the machine lets it: no test is about time (benchmarks/ is).
 settings.register_profile("untimed", deadline=None)
@@ -16,6 +19,26 @@ _SETTINGS = "_hypothesis_internal_use_settings"
 """Where hypothesis keeps the settings of a test; it has no way to say from outside that a test is to draw less."""
 
 _PHASES = (Phase.explicit, Phase.generate)
+
+
+class SharedClusterScheduling(LoadFileScheduling):
+    """All tests of a file go to one worker, and so do all files that use the cluster `trio`: each worker would have one of
+    its own."""
+
+    def __init__(self, config: pytest.Config, log: Any = None) -> None:
+        super().__init__(config, log)
+        files = Path(__file__).parent.glob("processes/test_*.py")
+        self._sharing = {
+            f"tests/processes/{one.name}" for one in files if "trio: LocalCluster" in one.read_text()
+        }
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return "trio" if file in self._sharing else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
+    return SharedClusterScheduling(config, log)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

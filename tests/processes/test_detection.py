@@ -18,6 +18,7 @@ def member(cluster: LocalCluster, agent: LocalAgent, of: LocalAgent) -> dict[str
     return next((row for row in seen if row["name"] == agent.name), {})
 
 
+@pytest.mark.nightly
 def test_a_frozen_process_is_out_and_comes_back(victims: LocalCluster) -> None:
     leader = victims.agents[victims.status()["leader"]]
     others = [agent for agent in victims.living if agent is not leader]

@@ -42,6 +42,7 @@ def test_200_requests_while_an_agent_is_killed(victims: LocalCluster, victim: st
     victims.wait_for_members(2)
 
 
+@pytest.mark.nightly
 def test_all_agents_restart_at_once_and_serve_again(victims: LocalCluster) -> None:
     expected = run_alone(PATH, INPUTS)
     deploy(victims, PATH, "squeezenet")

@@ -47,7 +47,7 @@ def check(cluster: LocalCluster, path: Path, name: str, *options: str) -> Any:
     return plan
 
 
-QUICK = ("heft", "moirai")
+QUICK = ("heft",)
 """Tried every time; the others find placements in other ways, and what comes after is the same."""
 
 

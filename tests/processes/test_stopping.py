@@ -69,7 +69,7 @@ def in_background(cluster: LocalCluster, path: Path) -> Thread:
     return thread
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, *nightly(signal.SIGINT)])
 def test_told_to_stop_while_a_model_is_worked_on(solo: LocalCluster, number: int, tmp_path: Path) -> None:
     agent, path = solo.first, tmp_path / "transformer.onnx"
     onnx.save(transformer(8000), path)  # seconds of work, so that it is met

@@ -20,6 +20,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from edgepart.cli.local import LocalAgent, LocalCluster
+from tests.nightly import nightly
 from tests.processes.asking import deploy, differences, infer, run_alone, undeploy
 from tests.processes.test_shapes import blurring
 
@@ -152,7 +153,7 @@ def test_a_deployment_whose_device_is_gone_says_so(cluster: LocalCluster, model:
     undeploy(cluster, "net")
 
 
-@pytest.mark.parametrize("option", ["--listen", "--http"])
+@pytest.mark.parametrize("option", ["--listen", *nightly("--http")])
 def test_an_address_in_use_ends_an_agent_alike(tmp_path: Path, option: str) -> None:
     agent = LocalAgent("z", tmp_path / "z")
     agent.type("init", "--name", "z")

@@ -172,6 +172,7 @@ def card(agent: LocalAgent, name: str) -> dict[str, Any]:
     return dict(found)
 
 
+@pytest.mark.nightly
 def test_a_query_of_death_ends_nothing_but_itself(cluster: LocalCluster, tmp_path: Path) -> None:
     deploy(cluster, dividing(tmp_path), "dividing")
     first, *_, last = cluster.living
