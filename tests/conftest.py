@@ -21,7 +21,7 @@ _SETTINGS = "_hypothesis_internal_use_settings"
 _PHASES = (Phase.explicit, Phase.generate)
 
 
-class SharedClusterScheduling(LoadFileScheduling):
+class SharedClusterScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
     """All tests of a file go to one worker, and so do all files that use the cluster `trio`: each worker would have one of
     its own."""
 
