@@ -21,24 +21,28 @@ _SETTINGS = "_hypothesis_internal_use_settings"
 _PHASES = (Phase.explicit, Phase.generate)
 
 
-class SharedClusterScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
-    """All tests of a file go to one worker, and so do all files that use the cluster `trio`: each worker would have one of
-    its own."""
+SHARED = {"trio: LocalCluster": "the cluster of three", "node_cases": "the cases of the onnx project"}
+"""By a piece of the text of the files that use it: what takes long to make, and is made once in each process."""
+
+
+class SharingScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+    """All tests of a file go to one process, and so do all files that share something."""
 
     def __init__(self, config: pytest.Config, log: Any = None) -> None:
         super().__init__(config, log)
-        files = Path(__file__).parent.glob("processes/test_*.py")
-        self._sharing = {
-            f"tests/processes/{one.name}" for one in files if "trio: LocalCluster" in one.read_text()
+        folder = Path(__file__).parent
+        texts = {f"tests/{one.relative_to(folder)}": one.read_text() for one in folder.rglob("test_*.py")}
+        self._shares = {
+            file: SHARED[piece] for file, text in texts.items() for piece in SHARED if piece in text
         }
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
-        return "trio" if file in self._sharing else file
+        return self._shares.get(file, file)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
-    return SharedClusterScheduling(config, log)
+    return SharingScheduling(config, log)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.processes
 
 PATH = light("squeezenet")
 INPUTS = sample_inputs(load_graph(PATH))
-REQUESTS = 200
+REQUESTS = 100
 LOADED = "a program of "
 SERVED = "net is served on epoch"
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.processes
 
 PATH = light("squeezenet")
 INPUTS = sample_inputs(load_graph(PATH))
-REQUESTS = 200
+REQUESTS = 100
 
 
 def leader(cluster: LocalCluster) -> LocalAgent:
@@ -24,7 +24,7 @@ def leader(cluster: LocalCluster) -> LocalAgent:
 
 
 @pytest.mark.parametrize("victim", ["the leader", *nightly("a follower", "the client's own agent")])
-def test_200_requests_while_an_agent_is_killed(victims: LocalCluster, victim: str) -> None:
+def test_100_requests_while_an_agent_is_killed(victims: LocalCluster, victim: str) -> None:
     expected = run_alone(PATH, INPUTS)
     deploy(victims, PATH, "squeezenet", "--strategy", "bbgrap")
     leads = leader(victims)

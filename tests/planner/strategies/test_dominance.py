@@ -25,7 +25,7 @@ pytestmark = pytest.mark.uncounted
 CELLS = [(model, *where) for model in QUICK[0] for where in QUICK[1]]
 
 
-@pytest.mark.parametrize("where", CELLS[1:4], ids=str)
+@pytest.mark.parametrize("where", [CELLS[1], *nightly(*CELLS[2:4])], ids=str)
 def test_auto_is_as_fast_as_every_strategy_and_no_device_hurts(where: tuple[str, str, float]) -> None:
     cell = measure(where)
     assert set(cell.seconds) == set(strategies())
