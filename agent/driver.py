@@ -47,7 +47,7 @@ class DriverLinks(Protocol):
 
 
 async def refuse_trial(order: events.TryPlan) -> events.PlanTried:
-    """For agents that try no plans."""
+    """Refuse the trial, for agents that try no plans."""
     return events.PlanTried(order.deployment, order.epoch, events.UNTRIED, "this agent tries no plans")
 
 
@@ -63,7 +63,7 @@ class DriverParts:
     store: Store
     files: StateFiles
     disk: DiskQueue
-    """Who alone writes to `files`."""
+    """The queue through which alone `files` are written."""
     members: Callable[[tuple[events.Member, ...]], None]
     """Told of every change of the members."""
     standing: Callable[[Standing], None]
@@ -90,7 +90,8 @@ class Driver:
         self._tasks: set[asyncio.Task[None]] = set()
         self._members: tuple[events.Member, ...] = ()
         self._named: dict[str, tuple[float, int]] = {}
-        """Of members that are not believed, since when how many lines of the log would have been about them."""
+        """For each member that is not believed, since when, and the number of lines that the log would have had about
+        it."""
         self._stopped = False
         self._unkept: tuple[tuple[str, Version], ...] | None = None
         """Versions of deployments that the disk did not take; they are tried again."""
@@ -288,7 +289,7 @@ class Driver:
             self._planner.add_done_callback(self._ended)
 
     async def _abort(self, order: events.ComputePlan, grace_s: float) -> None:
-        """For something more urgent, where it is still under way then."""
+        """Abort planning that is still under way after `grace_s`, because something more urgent waits."""
         await asyncio.sleep(grace_s)
         if self._computing is order:
             await asyncio.to_thread(self._doors.planwork.abort, order)

@@ -56,7 +56,7 @@ class MaintainedState:
 
 
 class Upkeep:
-    """For the event loop's thread; each of these runs until cancelled."""
+    """The upkeep of an agent, on the event loop's thread. Each method runs until it is cancelled."""
 
     def __init__(self, kept: MaintainedState) -> None:
         self._kept = kept
@@ -118,7 +118,7 @@ def disk_trouble(files: StateFiles, disk: DiskQueue) -> str:
 
 
 def disk_document(files: StateFiles, disk: DiskQueue) -> dict[str, Any]:
-    """As the status shows it."""
+    """The state of the disk as the status shows it."""
     return {
         "free_bytes": files.free_bytes,
         "trouble": disk_trouble(files, disk),

@@ -29,14 +29,14 @@ class AgentOptions:
     name: str | None = None
     """What people call this device; None takes the host's name."""
     listen: Address = ("", LISTEN_PORT)
-    """Where other agents connect: "" (and "::") is every address, of IPv4 and IPv6. A narrower host keeps other networks
-    out, and devices on them too."""
+    """The address at which other agents connect: "" (and "::") is every address, of IPv4 and IPv6. A narrower host
+    keeps other networks out, and the devices on them."""
     http: Address = ("127.0.0.1", HTTP_PORT)
-    """Where clients connect. Loopback by default: HTTP is not encrypted, so open it only to a network you
-    trust."""
+    """The address at which clients connect. It is loopback by default: HTTP is not encrypted, so open it only to a
+    network that you trust."""
     inference: str = LOCAL
-    """Who may infer without the cluster's credential: "open": all who reach `http`; "local": this machine's programs;
-    "closed": nobody."""
+    """Who may infer without the cluster's credential: "open" is everybody who reaches `http`, "local" this machine's
+    programs, "closed" nobody."""
     client_rate: float = 100.0
     """Requests a second of one other address that shows no credential; beyond that it is told to wait. More serves busier
     clients; fewer leave more to others."""
@@ -49,20 +49,20 @@ class AgentOptions:
     transport: str = "tcp"
     """How members reach each other: "tcp", or "mqtt" through the broker alone, which is slower. The same for all."""
     threads: int | None = None
-    """For ONNX Runtime; None takes every core this process may use. Fewer leave room for other work on the
-    box."""
+    """The threads of ONNX Runtime; None takes every core that this process may use. Fewer leave room for other work on
+    the box."""
     memory_limit_bytes: int | None = None
     """What the agent may take of this device in all, plans included; None leaves plans most of what is free."""
     profile_budget_s: float = 10.0
-    """For how long the segments of a plan that may replace one are timed here before it does. More: slow segments are
-    noticed before they serve; less: the device computes less that nobody asked for. 0 times none."""
+    """The time for which the segments of a plan that may replace one are timed here before it does. With more, slow
+    segments are noticed before they serve; with less, the device computes less that nobody asked for. 0 times none."""
     measured: Path | None = None
     """A file that keeps the measurement of this device, for agents that start again or share a machine; None measures
     at each start."""
     compiled_bytes: int = 2 << 30
-    """Of the disk, for segments as ONNX Runtime has optimised them for this processor. More: plans that come back, also
-    after a restart, are loaded quicker; less: they are optimised again. 0 keeps none, and values are not kept in the
-    order that convolutions want."""
+    """Disk space for segments as ONNX Runtime has optimised them for this processor. With more, plans that come back
+    load quicker, also after a restart; with less, they are optimised again. 0 turns the cache off, and values are then
+    not kept in the order that convolutions want."""
 
     spares: int | None = None
     """So many plans for losses are kept ready for each deployment at most, while this agent leads; None is one for each
@@ -140,8 +140,7 @@ def parse_shapes(texts: list[str], *, option: str = "--shape") -> dict[str, tupl
 
 
 def state_folder(environ: Mapping[str, str], given: Path | None = None) -> Path:
-    """Where state is kept: `given`, EDGEPART_STATE, systemd's STATE_DIRECTORY, or the user's XDG state
-    folder."""
+    """The folder of the state: `given`, EDGEPART_STATE, systemd's STATE_DIRECTORY, or the user's XDG state folder."""
     if given is not None:
         return given
     if environ.get("EDGEPART_STATE"):

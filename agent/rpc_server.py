@@ -52,7 +52,7 @@ class Answering:
         self._under_way: set[asyncio.Task[None]] = set()
 
     def asked(self, node: str, question: Question) -> None:
-        """From a reader's thread."""
+        """Take a question, in a reader's thread."""
         if isinstance(question, Mine):
             self._loop.call_soon_threadsafe(self._begin, node, question)
         else:

@@ -238,7 +238,7 @@ class Agent:
             self.discharged.set_result(why)
 
     def addresses(self) -> list[Address]:
-        """Where other members listen; any thread."""
+        """The addresses at which other members listen. Any thread may ask."""
         return [each for member in self._members for each in parse_addresses(member.listen)]
 
     def link_bytes_s(self, node: str) -> float:

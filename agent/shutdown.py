@@ -9,14 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 MOST_S = 8.0
-"""After so long it goes anyway: some plans cannot do without it. Longer loses less, and whoever stops it waits so long."""
+"""The time after which it leaves anyway: some plans cannot do without it. A longer one loses less, and whoever stops
+the agent waits for so long."""
 QUIET_S = 0.3
-"""For so long nothing may have been asked of it: a gateway may have heard of the other plan later than it did."""
+"""The time for which nothing may have been asked of it: a gateway may hear of the other plan later than it did."""
 
 
 @dataclass
 class Withdrawal:
-    """Of one agent."""
+    """The withdrawal of one agent."""
 
     began_at: float
     _asked_at: float | None = field(default=None)

@@ -54,7 +54,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """Where a member listened when last seen."""
+    """The address at which a member listened when it was last seen."""
 
     node: NodeId
     listen: Addresses
@@ -118,7 +118,7 @@ class StateFiles:
     # Maps and hints
 
     def deployments(self) -> tuple[Deployment, ...]:
-        """Where the file is damaged, none: other members tell theirs."""
+        """Read the deployments. There are none if the file is damaged: other members tell theirs."""
         return self._entries("deployments.json", deployments.read_deployments, self.keep_deployments)
 
     def keep_deployments(self, entries: Iterable[Deployment]) -> bool:
@@ -126,14 +126,14 @@ class StateFiles:
         return self._write("deployments.json", deployments.to_json(entries))
 
     def drains(self) -> tuple[Drain, ...]:
-        """Where the file is damaged, none: other members tell theirs."""
+        """Read the drains. There are none if the file is damaged: other members tell theirs."""
         return self._entries("drains.json", drains.read_drains, self.keep_drains)
 
     def keep_drains(self, entries: Iterable[Drain]) -> bool:
         return self._write("drains.json", drains.to_json(entries))
 
     def profiles(self) -> tuple[Profile, ...]:
-        """Where the file is damaged, none: segments are measured again."""
+        """Read the profiles. There are none if the file is damaged: segments are measured again."""
         return self._entries("profiles.json", profiles.read_profiles, self.keep_profiles)
 
     def keep_profiles(self, timings: Iterable[Profile]) -> bool:

@@ -216,7 +216,7 @@ class DeployPatience:
 
     seconds: float
     text: str
-    """As the user wrote it."""
+    """The text as the user wrote it."""
 
 
 async def _deploy(

@@ -51,14 +51,14 @@ Find = Callable[[str, float], Sequence[Address]]
 
 
 class Dial(Protocol):
-    """As stream.dial."""
+    """The interface of `stream.dial`."""
 
     def __call__(self, address: Address, context: ssl.SSLContext, *, timeout_s: float) -> Stream: ...
 
 
 NONCE_BYTES = 32
 MOST_ADDRESSES = 64
-"""Of members or issuers in one message, and of addresses tried for one join."""
+"""The most members or issuers in one message, and the most addresses that one join tries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class JoinElsewhere:
 
     ca: bytes
     issuers: tuple[Address, ...]
-    """Where those listen who can, as far as it knows."""
+    """The addresses of devices that can issue certificates, as far as this one knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class JoinGrant:
 @dataclass(frozen=True, slots=True)
 class JoinRefused:
     why: str
-    """For people; ends with what to do."""
+    """The reason, for people. It ends with what to do."""
 
 
 JOIN_KINDS = kinds(JoinHello, JoinOffer, JoinElsewhere, JoinRequest, JoinGrant, JoinRefused, Charter)
@@ -304,7 +304,7 @@ def _converse(stream: Stream, token: tokens.Token, name: str, deadline: float) -
 
 
 def _charter(stream: Stream, ca: x509.Certificate, deadline: float) -> Charter:
-    """Who is out; nobody, where the member is of a version that does not tell."""
+    """Read the charter that says who was revoked. Nobody was, if the member's version does not tell."""
     try:
         frame = stream.read(MEMBER, deadline)  # it has shown who it is
     except Unavailable:

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 LOOK_S = 1.0
 """How often it looks whether a command has changed the charter, or a certificate is due."""
 AGAIN_S = 600.0
-"""After a renewal came to nothing; sooner when somebody comes in who may do it."""
+"""The time until a renewal is tried again. It is tried sooner when a device that may renew comes in."""
 WARN_S = 24 * 3600.0
 """How often the log repeats what people should see to."""
 CA_WARNED_BELOW_S = 365 * 24 * 3600.0
@@ -88,7 +88,7 @@ class Warden:
     # The charter
 
     def members(self, members: Sequence[Member]) -> None:
-        """Who is in now. Whoever came in, or back, is told the charter."""
+        """Note which members are in now, and tell the charter to those that have just come in."""
         before, me = self._members, self._identity.node_id
         self._members = {member.node: member for member in members if member.node != me}
         for node, member in self._members.items():
@@ -291,7 +291,7 @@ class Warden:
         return found
 
     def document(self) -> dict[str, Any]:
-        """For `edgepart status`; nothing secret."""
+        """The part of `edgepart status` about certificates. It holds no secret."""
         issuers = [m.name for m in self._members.values() if charter.is_issuer(m.version)]
         return {
             "certificate_ends_at": self._certificate.not_valid_after_utc.timestamp(),

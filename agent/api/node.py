@@ -48,7 +48,7 @@ FINAL = (
 """Kinds of errors that trying again does not mend: the deployment is taken back."""
 
 STILL_S = 5.0
-"""After so long whoever deploys is told again what is being done, and for how long."""
+"""The interval at which whoever deploys is told again what is being done, and for how long."""
 COMPARING_S = 60.0
 """How long whoever deploys waits to be told how far rounded answers are off, once the model serves."""
 
@@ -80,7 +80,7 @@ class RequestServing:
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """Where models are kept, and what looks at new ones."""
+    """The folder of models, and the processes that read new ones."""
 
     store: Store
     examine: Callable[[Path, Shapes], tuple[Sequence[str], Sequence[Path], Shapes]]
@@ -215,7 +215,7 @@ class NodeApi:
         )
 
     def _bindings(self, name: str, first: tuple[Epoch, HeldPlan]) -> tuple[BindingStatus, ...]:
-        """Where the model has free dimensions: those that serve here, and those that requests wait for here."""
+        """The shapes that serve here and the shapes that requests wait for here, if the model has free dimensions."""
         if not read_binding(first[1].plan.inputs):
             return ()
         serving = [
@@ -251,7 +251,7 @@ class NodeApi:
         return self._name_members(standing.text) if standing else "waiting for the leader"
 
     def _name_members(self, text: str) -> str:
-        """With the names of members, for people."""
+        """The text with the names of members in place of node ids."""
         return replace_node_ids(
             text, {member.node: member.name for member in self._core.membership.members()}
         )
@@ -492,7 +492,7 @@ class NodeApi:
         return await self._diagnostics.tracing.finish(name)
 
     def _kinds(self, deployment: str) -> judging.Kinds:
-        """Of the members that were measured, as they are now."""
+        """The kinds of the members that were measured, as they are now."""
         found = {}
         for member in self._core.membership.members():
             if (card := self._core.cards.get(member.node)) is not None:
@@ -502,7 +502,7 @@ class NodeApi:
         return found
 
     def _plan(self, name: str) -> Plan:
-        """With every device's segments: the leader's order has them, also for those that only serve."""
+        """The plan with every device's segments. The leader's order holds them, also for devices that only serve."""
         entry = self._entry(name)
         order = self._core.follower.active(name)
         if order is None:

@@ -174,8 +174,8 @@ class Node(Protocol):
         there is no plan."""
 
     async def doctor(self) -> dict[str, Any]:
-        """For each box that was ever heard of: whether it is a member, why not, and what to do; and what
-        there is to say about this device. {"agent", "boxes", "knocks", "checks", "notes"}."""
+        """For each box that was ever heard of, say whether it is a member, why not, and what to do; and check this
+        device. Returns {"agent", "boxes", "knocks", "checks", "notes"}."""
 
     async def trace(self, name: str, seconds: float) -> dict[str, Any]:
         """Have members record what they do, for `seconds` at most; returns which members take part, and which

@@ -84,8 +84,8 @@ class Lookout:
         http: Callable[[], str],
         post: Post,
     ) -> list[Work]:
-        """From now on `post` is told of hints. `listen`: the address in use; `saved`: members of an earlier life, by node
-        id; `http`: where this agent is to be asked, now. What is given back is the caller's to run."""
+        """Start telling `post` of hints. `listen` is the address in use, `saved` the members of an earlier life by node
+        id, and `http` returns where this agent can be asked now. The caller runs what is returned."""
         self._post = post
         for address in self._options.peers:
             self._hint(sightings.PEER, "", (format_address(address),), lasting=True)
@@ -146,14 +146,14 @@ class Lookout:
             self._post(events.DeviceSeen(node, addresses, lasting))
 
     def members(self, members: Iterable[events.Member]) -> None:
-        """Who is in, this device included."""
+        """Note who is in now, this device included."""
         for member in members:
             if member.node != self._identity.node_id:
                 self.boxes.member(member.node, member.name, member.version, member.listen, time.time())
 
     def addresses_to_keep(self, left: Callable[[str], bool]) -> dict[str, tuple[str, ...]]:
-        """Where to look for members after a restart, by node id: those that are in, and those that were and did not leave,
-        because a power cut takes one box after the other."""
+        """The addresses at which to look for members after a restart, by node id: of those that are in, and of those
+        that were and did not leave, because a power cut takes one box after the other."""
         out = self.revoked_nodes()
         known = [
             (max(box.member_at or 0.0, dict(box.heard).get(sightings.SAVED, 0.0)), box)

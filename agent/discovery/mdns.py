@@ -33,11 +33,11 @@ class Announcement:
 
     node_id: str
     fingerprint: str
-    """Of the cluster; the first 16 digits are announced."""
+    """The cluster's fingerprint, of which the first 16 digits are announced."""
     name: str
     version: str
     listen: Address
-    """With the port in use. A host that stands for all ("", 0.0.0.0, ::) announces every address."""
+    """The address with the port in use. A host that stands for all ("", 0.0.0.0, ::) announces every address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class DiscoveryTiming:
     ask_every_s: float = 5.0
     """Between fresh questions: sooner finds a device that was plugged in sooner; later spares the network."""
     resolve_s: float = 1.5
-    """For one name's addresses."""
+    """The time limit for resolving one name's addresses."""
     most_names: int = 256
     """Looked at between two questions, so that a flood of names is bounded."""
 
@@ -155,7 +155,8 @@ class Discovery:
 
 
 def find_members(fingerprint: str, timeout_s: float) -> tuple[Address, ...]:
-    """Where agents that claim this cluster listen; () where none was heard in time. Blocks; for joining."""
+    """Find where agents that claim this cluster listen. Returns () if none was heard in time. It blocks, and is for
+    joining."""
     return asyncio.run(_find(fingerprint, timeout_s))
 
 

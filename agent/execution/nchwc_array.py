@@ -20,7 +20,7 @@ class KeptBlocked:
     block: int = 0
     """Channels of a block; 0 where nothing is kept."""
     tensors: frozenset[str] = frozenset()
-    """Of the plan: every port of theirs here gives or takes blocked arrays."""
+    """The plan's tensors of which every port here gives or takes blocked arrays."""
 
     def block_of(self, tensor: str) -> int:
         return self.block if tensor in self.tensors else 0

@@ -15,7 +15,7 @@ SCHEMES = {"mqtt": False, "mqtts": True}
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """Where the broker is; read once, at the door."""
+    """A broker's address and credentials, read once where they come in."""
 
     host: str
     port: int
@@ -24,7 +24,7 @@ class Broker:
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     ca: Path | None = None
-    """Of the broker's certificate; None takes those that the system trusts."""
+    """The CA of the broker's certificate; None takes those that the system trusts."""
 
     def __str__(self) -> str:
         """Without the password."""

@@ -31,7 +31,7 @@ def root_of(fingerprint: str) -> str:
 
 
 class BrokerCarrier:
-    """Of a member: `start` when it knows where it listens, and `stop`."""
+    """The broker as a member uses it: `start` when it knows where it listens, and `stop`."""
 
     def __init__(
         self, broker: Broker, fingerprint: str, node: str, on_seen: Callable[[AgentHint], None]
@@ -58,7 +58,7 @@ class BrokerCarrier:
 
 
 class Visit:
-    """Of a device that joins: with it, members are found, and reached as they say. A context manager."""
+    """The broker as a device uses it that joins: a context manager in which members are found and reached."""
 
     def __init__(self, broker: Broker, fingerprint: str, connect_s: float = 10.0) -> None:
         root, endpoint = root_of(fingerprint), secrets.token_hex(8)
@@ -90,7 +90,8 @@ class Visit:
             self._changed.notify_all()
 
     def find(self, fingerprint: str, timeout_s: float) -> tuple[Address, ...]:
-        """Where members say that they are; () where none was heard in time. As discovery.find_members."""
+        """Find where members say that they listen, as `discovery.find_members`. Returns () if none was heard in
+        time."""
         with self._changed:
             if self._changed.wait_for(lambda: bool(self._seen), timeout_s):
                 # All that are there tell so at once; the first may be one that a broker has not forgotten yet.

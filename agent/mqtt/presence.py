@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 VERSION = 1
 MOST_BYTES = 4096
-"""Of a record."""
+"""The size limit of a record."""
 MOST_NODES = 1024
 """Whose records are kept; the broker's other writers are not to fill our memory."""
 GONE_S = 3600
@@ -41,7 +41,7 @@ class Present:
     boot: str
     """Random for each start."""
     name: str = ""
-    """For people."""
+    """The member's name, for people."""
     version: str = ""
     addresses: tuple[Address, ...] = ()
     """Empty: it is gone."""
@@ -116,7 +116,8 @@ class Presence:
         self._ticks = 0
 
     def say(self, me: Callable[[], Present]) -> None:
-        """From now on; before the session starts. `me` is asked again now and then: addresses change."""
+        """Announce this member from now on. It is called before the session starts; `me` is called again now and then,
+        as addresses change."""
         self._me = me
 
     def goodbye(self) -> None:

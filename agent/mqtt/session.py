@@ -45,7 +45,7 @@ READS = 16
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
     connect_s: float = 5.0
-    """For a connection and the broker's welcome. Longer suits a far broker."""
+    """The time limit for a connection and the broker's welcome. A longer one suits a far broker."""
     keepalive_s: int = 5
     """The broker tells the others that this device is gone after 1.5 times as long without a sign of life. Shorter
     notices a pulled cable sooner, and sends more when idle."""
@@ -77,7 +77,7 @@ class SessionUser(Protocol):
     def disconnected(self, why: str) -> None: ...
     def took(self, topic: str, payload: bytes, retained: bool) -> None: ...
     def unheard(self, message_id: int) -> None:
-        """Of a message published with QoS 1: the broker knows nobody who reads it."""
+        """Note that the broker knows no reader of a message that was published with QoS 1."""
 
     def poll_events(self) -> Mapping[int, int]:
         """What to wait for: poll()'s events by descriptor."""
@@ -103,7 +103,7 @@ class Session:
         self._lost: str | None = None
         """Why this connection is over."""
         self._why_not = "not connected yet"
-        """For people, while there is no connection."""
+        """The reason why there is no connection, for people."""
         self._state = threading.Condition()
         self._up = False
         self._refused = False

@@ -107,7 +107,7 @@ class Tunnel:
 
     @property
     def grant(self) -> int:
-        """For the HELLO or WELCOME of this side, and to say again."""
+        """The number of messages that this side grants, for HELLO and WELCOME, and to say again."""
         return self._granted
 
     @property

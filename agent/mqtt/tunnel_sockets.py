@@ -34,7 +34,7 @@ ENDPOINT = re.compile(r"[0-9a-f]{16}")
 STREAM_ID = re.compile(r"[0-9a-f]{32}")
 VERSION = "1"
 OVERHEAD_BYTES = 256
-"""Of a message besides a chunk: the topic, headers."""
+"""The bytes of a message besides its chunk: the topic and the headers."""
 LEAST_CHUNK_BYTES = 1 << 10
 ASK_AGAIN_S = 2.0
 """The broker is asked of a stream's other side once in so long, however often somebody says that it is gone."""
@@ -46,17 +46,17 @@ OnConnection = Callable[[socket.socket, Address], None]
 @dataclass(frozen=True, slots=True)
 class TunnelOptions:
     chunk_bytes: int = 128 << 10
-    """Of a stream, in one message; less where the broker says so. More: fewer messages; less: a heartbeat waits behind
-    less."""
+    """The bytes of a stream in one message, or less if the broker says so. Larger chunks make fewer messages; smaller
+    ones let a heartbeat wait for less."""
     window: int = 8
     """Messages of one stream on the way: what the broker keeps of it at most when its reader is slow. More suits a far
     broker; `window` times the streams to one agent has to stay below the broker's max_queued_messages (1000)."""
     most: int = 512
     """Tunnels at once; bounds what a flood costs."""
     linger_s: float = 5.0
-    """For what was written to a tunnel before it was closed here."""
+    """The time that what was written to a tunnel has to leave after the tunnel was closed here."""
     qos: int = 0
-    """Of data. 1 has the broker acknowledge each message to whoever sent it, which says nothing of who reads it."""
+    """The QoS of data. With 1 the broker acknowledges each message to its sender, which says nothing of its readers."""
 
 
 @dataclass(eq=False)
@@ -67,13 +67,13 @@ class End:
     remote: str
     """The other side's endpoint."""
     topic: str
-    """Where the other side listens."""
+    """The topic that the other side reads."""
     connection: socket.socket
     tunnel: Tunnel
     waiting: deque[memoryview] = field(default_factory=deque)
     """Came, and is not taken by the stream's reader yet; no more than the window."""
     settled: Callable[[str], None] | None = None
-    """Of one that we open: told "" when it is open, or why not."""
+    """Called for a tunnel that this side opens: with "" when it is open, or with the reason why it is not."""
     hung_at: float | None = None
     """When the agent's side of the pair was closed."""
     over: bool = False
@@ -364,7 +364,7 @@ class Tunnels:
 
 
 def _pair() -> tuple[socket.socket, socket.socket]:
-    """For the session, which must not wait, and for the agent."""
+    """A pair of sockets: one for the session, which must not wait, and one for the agent."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     return ours, theirs

@@ -35,9 +35,10 @@ class AcceptOptions:
     """Connections at once that are not known to be a member's. More lets many boards join at once; fewer
     bounds what a flood costs (a thread and some 100 KiB each). Where the process may open few files, they are fewer."""
     stranger_s: float = 10.0
-    """For a handshake and a join. Longer suits slow boards; shorter frees places sooner in a flood."""
+    """The time limit for a stranger's handshake and join. A longer one suits slow boards; a shorter one frees places
+    sooner in a flood."""
     spared_s: float = 0.5
-    """For so long nobody's place is given to another address, whatever comes."""
+    """The time for which nobody's place is given to another address."""
     dead_after_s: float = 5.0
     """A connection that acknowledges nothing for so long is over."""
     quiet_s: float = 10.0
@@ -178,7 +179,7 @@ class _Guest:
 
 
 def _address(peer: tuple[str, int] | tuple[str, int, int, int]) -> Address:
-    """As one would dial it: IPv4 that came in over IPv6 is IPv4, a link-local one has its scope."""
+    """The address as one would dial it: IPv4 that came in over IPv6 is IPv4, and a link-local one has its scope."""
     host = peer[0].removeprefix("::ffff:") if "." in peer[0] else peer[0]
     if len(peer) == 4 and peer[3] and "%" not in host:
         host = f"{host}%{peer[3]}"

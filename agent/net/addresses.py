@@ -63,7 +63,10 @@ def _kind(ip: IPv4Address | IPv6Address) -> int:
 
 
 def rank(addresses: Iterable[Address], interfaces: Sequence[Interface]) -> list[Address]:
-    """In which order to try another machine's addresses; those of one rank stay in their order.
+    """The order in which to try another machine's addresses; those of one rank stay in their order. A network that this
+    machine is on comes first, what needs a route there next, then link-local ones. Those of container bridges, which
+    both machines may have alike, this machine's own, and loopback come last. A link-local address without an interface
+    that is here is tried on each.
 
     A network that this machine is on comes first, what needs a way there next, then link-local ones; those of container
     bridges, which both machines may have alike, this machine's own, and loopback come last. A link-local address

@@ -230,7 +230,7 @@ class Tries:
             self._witness.tried(node_id, format_address(address), fault, str(error or ""))
 
     def failure(self) -> EdgepartError:
-        """Where none led anywhere: each address's reason."""
+        """The error if no address led anywhere, with the reason of each."""
         if len(self._refusals) == 1 and isinstance(self._refusals[0], NotAuthorised):
             return self._refusals[0]
         told = "; ".join(map(str, self._refusals))

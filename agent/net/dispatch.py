@@ -113,7 +113,7 @@ class Post:
         clocks: Callable[[str, queries.WantClock | queries.Clock], None] | None = None,
         charter: Callable[[str, Charter], None] | None = None,
     ) -> None:
-        """Where what comes in goes. `requests`, `echoes`, `question` and `clocks` are called in reader threads, the others
+        """Set where frames go. `requests`, `echoes`, `question` and `clocks` are called in reader threads, the others
         in the loop."""
         self._requests, self._echoes = requests, echoes
         self._to_core, self._question, self._answer = to_core, question, answer

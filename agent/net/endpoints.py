@@ -24,7 +24,7 @@ def bind(address: Address) -> socket.socket:
 
 
 def own_addresses(bound: Address) -> tuple[str, ...]:
-    """Where others reach what is bound to `bound`, the best first."""
+    """The addresses at which others reach what is bound to `bound`, the best first."""
     if mqtt_node(bound) is not None:
         return (format_address(bound),)
     hosts = local_addresses(bound[0]) or ("127.0.0.1",)
@@ -36,7 +36,7 @@ def parse_addresses(texts: Iterable[str]) -> list[Address]:
 
 
 def reachable_text(bound: Address) -> str:
-    """For programs on this machine."""
+    """The address at which programs on this machine reach it."""
     six = "127.0.0.1" if socket.has_dualstack_ipv6() else "::1"
     host = {"0.0.0.0": "127.0.0.1", "::": six, "": "127.0.0.1"}.get(bound[0], bound[0])
     return format_address((host, bound[1]))

@@ -31,7 +31,7 @@ class Fault(StrEnum):
     OURS_NOT_TAKEN = "ours not taken"
     """It does not take this device's certificate."""
     OURS_EXPIRED = "ours expired"
-    """By its clock."""
+    """Our certificate has expired by the other side's clock."""
     REVOKED = "revoked"
     """It is put out of the cluster."""
     OURS_REVOKED = "ours revoked"
@@ -57,7 +57,7 @@ class Unreached(Unavailable):
 
 
 class Mistrusted(NotAuthorised):
-    """Who answered is not who may be linked to."""
+    """The device that answered is not one that may be linked to."""
 
     def __init__(self, fault: Fault, message: str) -> None:
         super().__init__(message)

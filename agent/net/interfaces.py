@@ -38,7 +38,7 @@ def local_addresses(host: str) -> tuple[str, ...]:
 
 
 async def watch(current: Callable[[], object], changed: Callable[[], None]) -> None:
-    """For ever: calls `changed` when `current()` gives something else than it did."""
+    """Call `changed` whenever `current()` returns something new, for ever."""
     last = current()
     while True:
         await asyncio.sleep(WATCH_S)

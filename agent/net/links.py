@@ -32,7 +32,7 @@ class LinkOpen:
     expected: str
     """The node id in the certificate that the dialler saw."""
     listen: tuple[Address, ...]
-    """Where to dial back; host "" stands for the address that this connection comes from."""
+    """The addresses to dial back. The host "" stands for the address that this connection comes from."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,16 +44,16 @@ class Box:
     """Empty where only an address is known."""
     name: str = ""
     fingerprint: str = ""
-    """Of the cluster that it says it is in, 16 digits; empty where it did not say."""
+    """The cluster that it says it is in, 16 digits; empty if it did not say."""
     version: str = ""
     addresses: tuple[str, ...] = ()
-    """As it was last announced, or given."""
+    """The addresses as they were last announced, or given."""
     heard: tuple[tuple[str, float], ...] = ()
     """By which ways, and when last by each."""
     tries: tuple[Try, ...] = ()
     """One for each address, newest first."""
     called: tuple[str, float] | None = None
-    """From where it connected to this agent last, and when; with a certificate of this cluster."""
+    """The address from which it last connected to this agent with a certificate of this cluster, and when."""
     member_at: float | None = None
     """When it was last known to be a member."""
     ended: tuple[str, float] | None = None
@@ -78,13 +78,13 @@ class Witness(Protocol):
     """Whoever is told how links come about; from any thread."""
 
     def tried(self, node: str, address: str, fault: Fault | None, text: str) -> None:
-        """As Boxes.tried."""
+        """The same as Boxes.tried."""
 
     def called(self, node: str, address: str) -> None:
-        """As Boxes.called."""
+        """The same as Boxes.called."""
 
     def knocked(self, address: str, why: str) -> None:
-        """As Boxes.knocked."""
+        """The same as Boxes.knocked."""
 
 
 class Boxes:
@@ -178,7 +178,8 @@ class Boxes:
         return self._boxes.get(key) or Box(node)
 
     def _make_room(self, kept: str) -> None:
-        """Who was never a member and not heard for longest goes; a flood of names must not push out who was in."""
+        """Forget the box that was never a member and was not heard of for longest. A flood of names must not push out
+        members."""
         while len(self._boxes) > MOST_BOXES:
             strangers = (key for key, box in self._boxes.items() if box.member_at is None and key != kept)
             del self._boxes[next(strangers, None) or next(iter(self._boxes))]
@@ -196,8 +197,8 @@ class AgentHint:
     fingerprint: str
     """16 hex digits, or "" where unknown."""
     name: str
-    """For people; any text of up to 63 characters."""
+    """The box's name for people, any text of up to 63 characters."""
     ours: bool
     """Whether it claims our cluster. Others are told only so that a person can see them."""
     version: str = ""
-    """As it says; any text of up to 63 characters."""
+    """The version that it says it runs, any text of up to 63 characters."""

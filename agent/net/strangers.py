@@ -63,7 +63,8 @@ class Strangers:
             return len(self._waiting)
 
     def _victim(self, host: str, now: float) -> Hashable | None:
-        """Of the others with the most places, whoever waits longest; None where the newcomer has as many as any."""
+        """Choose whose place a newcomer takes: whoever waits longest of those with the most places. None if the
+        newcomer has as many as any."""
         held = Counter(stranger.host for stranger in self._waiting.values())
         most = max(held.values())
         if held[host] >= most:

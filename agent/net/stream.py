@@ -166,7 +166,8 @@ def _describe_failure(where: str, error: Exception) -> Unreached:
 
 
 def _describe_loss(error: Exception) -> Unavailable:
-    """Of a connection that was there: only then does TLS 1.3 say what the other side thinks of our certificate."""
+    """Describe the loss of a connection that was there: only then does TLS 1.3 say what the other side thinks of our
+    certificate."""
     if isinstance(error, ssl.SSLError):
         fault, text = blame(error)
         return Unreached(fault, f"connection lost: {text}")

@@ -66,7 +66,7 @@ class Carrier(Protocol):
 
     @property
     def address(self) -> Address:
-        """Where others reach this agent by it."""
+        """The address at which others reach this agent over this carrier."""
 
     def listen(self, welcome: Callable[[socket.socket, Address], None]) -> None:
         """`welcome` is called with each connection from another agent, and who it says it is."""
@@ -74,16 +74,17 @@ class Carrier(Protocol):
     def dial(
         self, address: Address, context: ssl.SSLContext, *, timeout_s: float, dead_after_s: float
     ) -> Stream:
-        """As stream.dial."""
+        """The same as `stream.dial`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransportOptions:
     accept: AcceptOptions = field(default_factory=AcceptOptions)
     limits: FrameLimits = MEMBER
-    """Of a member's frames."""
+    """The limits of a member's frames."""
     connect_s: float = 5.0
-    """For each step: connection, handshake, the other side's dialling back. Longer suits slow boards."""
+    """The time limit of each step: connection, handshake, and the other side's dialling back. A longer one suits slow
+    boards."""
     control_queue_bytes: int = 32 << 20
     """Per peer. More rides out longer stalls, at the cost of memory; over it `send` fails at once."""
     data_queue_bytes: int = 256 << 20

@@ -31,7 +31,8 @@ AT_ONCE_BYTES = 64 << 10
 """Larger frames are left to the thread: encrypting them would hold up the sender for longer than waking it does."""
 
 _ROOM = 4
-"""Of the kernel's buffer, the part that may be used for it to take a frame without waiting: it counts its own overhead."""
+"""The divisor of the kernel's buffer that says how large a frame may be for it to be taken without waiting: the kernel
+counts its own overhead."""
 
 
 class Writer:
@@ -133,7 +134,7 @@ class Writer:
             return done and self._over is None
 
     def finish(self) -> None:
-        """After `flush`: say that nothing more comes; the other side closes when it has read it all."""
+        """Say, after `flush`, that nothing more comes. The other side closes when it has read everything."""
         with self._changed:
             if self._over is None and not self._queued_bytes:
                 self._stream.end_writing()

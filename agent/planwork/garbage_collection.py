@@ -10,10 +10,14 @@ one generation before one of the next."""
 
 
 def collect_rarely() -> None:
-    """From now on, look for cycles seldom, and never among the objects that exist already.
+    """Look for cycles seldom from now on, and never among the objects that exist already. A search makes millions of
+    small records that have no cycles and stay until it ends. With Python's own thresholds they would all be looked
+    through again and again, which is up to a third of the time that planning takes. The price is some megabytes of
+    garbage that stay longer.
 
     A search makes millions of small records that have no cycles and stay until it ends. With Python's own thresholds they
     would all be looked through again and again, which is up to a third of the time that planning takes. The price is some
-    megabytes of garbage that stay longer."""
+    megabytes of garbage that stay longer.
+    """
     gc.freeze()
     gc.set_threshold(THRESHOLD_YOUNG, MIDDLE, OLD)

@@ -274,7 +274,8 @@ class Fetching:
     async def _fetch(
         self, partial: Partial, want: WantPart, sources: Sequence[str], refusals: dict[str, str]
     ) -> bool:
-        """From all that are not doubted at once; where they disagree, from one after the other, to see whom to doubt."""
+        """Fetch from all sources that are not doubted at once. If they disagree, fetch from one after the other to see
+        which to doubt."""
         trusted, doubted = self._doubts.order(sources, time.monotonic())
         several, rest = trusted[:MOST_SOURCES], trusted[MOST_SOURCES:]
         alone = len(several) == 1 and partial.arrived == 0

@@ -23,7 +23,7 @@ Ask = Callable[[str, int, int], Awaitable[memoryview]]
 
 
 class Gathering:
-    """Of one blob. For the event loop's thread."""
+    """The state of fetching one blob, for the event loop's thread."""
 
     def __init__(self, partial: Partial, ask: Ask, part_bytes: int) -> None:
         self.refusals: dict[str, str] = {}

@@ -7,15 +7,17 @@ of its time only a share: a request that comes meanwhile waits for one such part
 from __future__ import annotations
 
 SHARE = 0.2
-"""Of what a link carries, while requests are served. More brings models sooner; less slows requests down less."""
+"""The part of a link's rate that copying takes while requests are served. With more, models arrive sooner; with less,
+requests are slowed down less."""
 HOLD_S = 0.004
 """How long a part may hold up a link while requests are served. Shorter disturbs less, and takes more messages."""
 LEAST_BYTES, MOST_BYTES = 16 << 10, 1 << 20
-"""Of a part then: smaller ones are mostly overhead; larger ones are not asked for anyway."""
+"""The smallest and largest part that is asked for while requests are served: smaller ones are mostly overhead, and
+larger ones are not asked for anyway."""
 UNKNOWN_BYTES_S = 5e6
-"""Of a link that was not measured yet."""
+"""The rate that is assumed of a link that was not measured yet."""
 BUSY_S = 2.0
-"""For so long after a request more are expected."""
+"""The time after a request in which more of them are expected."""
 
 
 class Business:

@@ -24,8 +24,8 @@ from edgepart.planner.errors import NotAuthorised
 
 NODE_ID = re.compile(r"[0-9a-f]{16}")
 LIFETIME = timedelta(days=365)
-"""Of a node's certificate. Shorter: a box that was given away and forgotten is out sooner; longer: the CA's key may be away
-for longer."""
+"""The lifetime of a node's certificate. With a shorter one, a box that was given away and forgotten is out sooner; with
+a longer one, the CA's key may be away for longer."""
 RENEWED_BELOW = LIFETIME * 2 / 3
 """What is left of a certificate's life when it is renewed."""
 WARNED_BELOW = LIFETIME / 4
@@ -163,7 +163,7 @@ def issued_at(certificate: x509.Certificate) -> float:
 
 
 def seconds_left(certificate: x509.Certificate, now: float) -> float:
-    """Of its life; negative when it has expired."""
+    """The seconds until the certificate expires; negative if it has."""
     return certificate.not_valid_after_utc.timestamp() - now
 
 

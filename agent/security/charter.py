@@ -87,7 +87,7 @@ class Charter:
 
 
 CHARTERS = "charter"
-"""In a member's `Hello.version`, after the plus: it understands Charter and WantCertificate."""
+"""The word in a member's `Hello.version`, after the plus, that says that it understands Charter and WantCertificate."""
 ISSUER = "issuer"
 """Likewise: it held the CA's key when it started."""
 
@@ -109,7 +109,7 @@ def is_issuer(version: str) -> bool:
 
 
 def revoke(charter: Charter, nodes: Iterable[str], ca: x509.Certificate, key: Key, now: float) -> Charter:
-    """With these nodes out. UsageError for what is no node id, or too many."""
+    """The charter with these nodes revoked. UsageError if one is no node id, or they are too many."""
     added = []
     for node in sorted(set(nodes) - charter.revoked):
         if not NODE_ID.fullmatch(node):
@@ -122,7 +122,7 @@ def revoke(charter: Charter, nodes: Iterable[str], ca: x509.Certificate, key: Ke
 
 
 def renew(charter: Charter, secret: str, ca: x509.Certificate, key: Key) -> Charter:
-    """With a new credential, which the revoked are never told."""
+    """The charter with a new credential, which revoked nodes are never told."""
     number = charter.credential.number + 1 if charter.credential else 1
     covers = tuple(sorted(charter.revoked))
     signature = sign(_credential(number, secret, covers, ca), key)

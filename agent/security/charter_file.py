@@ -63,8 +63,8 @@ def rotate(state: Path) -> str:
 
 
 def renew_credential(held: Charter, me: Identity, key: Key | None = None) -> Charter:
-    """With a new credential where a revoked node knows this one: by its revocation, or as two holders of the CA's key
-    revoked at the same time."""
+    """The charter with a new credential if a revoked node knows this one: by its revocation, or because two holders of
+    the CA's key revoked at the same time."""
     if held.is_covered:
         return held
     return charter.renew(held, secrets.token_urlsafe(32), me.ca, key or _ca_key(me))

@@ -58,5 +58,5 @@ def configuration(system: str, place: str) -> str | None:
 
 
 def grant_chacha(context: ssl.SSLContext) -> None:
-    """For a server: a client that has ChaCha20 first gets it."""
+    """Let a server take ChaCha20 if a client has it first."""
     context.options |= PRIORITIZE_CHACHA

@@ -47,7 +47,7 @@ class Identity:
     admin: str = field(repr=False)
     """The cluster's management credential when this was read; the same on every member."""
     first_members: tuple[Address, ...] = ()
-    """Where members listened when this node joined: hints, perhaps old."""
+    """The addresses at which members listened when this node joined: hints, which may be old."""
 
     @property
     def is_issuer(self) -> bool:
@@ -128,7 +128,7 @@ class Identity:
         return held.secret if held else self.admin
 
     def server_context(self) -> ssl.SSLContext:
-        """For listening: TLS 1.3; a client's certificate is of this cluster, or missing (joiners)."""
+        """The context for listening: TLS 1.3, where a client's certificate is of this cluster or missing (joiners)."""
         context = self._context(ssl.PROTOCOL_TLS_SERVER)
         context.verify_mode = ssl.CERT_OPTIONAL
         # Tickets would make this side write after the handshake on a connection that only ever reads.
@@ -137,7 +137,8 @@ class Identity:
         return context
 
     def client_context(self) -> ssl.SSLContext:
-        """For connecting: TLS 1.3, mutual, the CA pinned. `peer_id` tells who answered, not the host name."""
+        """The context for connecting: mutual TLS 1.3 with the CA pinned. `peer_id` tells who answered, not the host
+        name."""
         context = self._context(ssl.PROTOCOL_TLS_CLIENT)
         context.verify_mode = ssl.CERT_REQUIRED
         return context
@@ -173,7 +174,7 @@ class Identity:
 
 
 def read_charter(directory: Path) -> Charter:
-    """Of an identity's folder; empty where nothing was decided yet. UsageError where it is damaged."""
+    """Read the charter in an identity's folder; it is empty if nothing was decided yet. UsageError if it is damaged."""
     path = directory / "charter.json"
     document = read_json(path)
     try:

@@ -33,7 +33,7 @@ class IssuedEntry:
 
 
 def read(directory: Path) -> tuple[IssuedEntry, ...]:
-    """Of an identity's folder, oldest first. UsageError where it is damaged."""
+    """Read the entries in an identity's folder, oldest first. UsageError if they are damaged."""
     path = directory / "issued.json"
     document = read_json(path)
     try:

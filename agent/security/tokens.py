@@ -25,9 +25,9 @@ from edgepart.planner.errors import FrameError, NotAuthorised, UsageError
 from edgepart.planner.json_text import parse_json
 
 INIT_TTL_S, INIT_USES = 24 * 3600.0, 16
-"""Of the token that `edgepart init` prints: a day and a shelf of boards."""
+"""The lifetime and the uses of the token that `edgepart init` prints: a day and a shelf of boards."""
 CREATE_TTL_S, CREATE_USES = 3600.0, 1
-"""Of `edgepart token create`, unless told otherwise."""
+"""The lifetime and the uses of a token of `edgepart token create`, unless told otherwise."""
 
 _TEXT = re.compile(r"EP1-([0-9a-f]{64})-([0-9a-f]{12})\.([0-9a-f]{40})")
 

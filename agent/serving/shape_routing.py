@@ -74,8 +74,8 @@ class ShapeRouter:
     async def infer(
         self, deployment: str, inputs: Mapping[str, Value], deadline_s: float, outputs: Sequence[str] = ()
     ) -> tuple[dict[str, Value], AnswerInfo]:
-        """As Requester.infer, for any shapes that the model takes. Also raises RequestError if the model cannot be run
-        with these shapes, and Infeasible if no device has room for them."""
+        """Infer as `Requester.infer`, for any shapes that the model takes. It also raises RequestError if the model
+        cannot be run with these shapes, and Infeasible if no device has room for them."""
         deadline = self._loop.time() + deadline_s
         while True:
             left_s = deadline - self._loop.time()

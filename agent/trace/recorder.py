@@ -25,7 +25,7 @@ class RecordedSpans:
     """What was recorded."""
 
     spans: list[Span]
-    """As they ended."""
+    """The spans in the order in which they ended."""
     forgotten: int = 0
     """Earlier ones, which there was no room for."""
 

@@ -22,15 +22,15 @@ SEND = "send"
 WRITE = "write"
 """Bytes encrypted and given to the kernel, by a connection's own thread or by whoever sends."""
 RECEIVE = "receive"
-"""From a message's first bytes until it is with whoever waits for it; decrypting included."""
+"""The time from a message's first bytes until its receiver has it, decrypting included."""
 WAIT = "wait"
 """The compute thread has nothing to do because a transfer has not come."""
 REQUEST = "request"
-"""At the gateway: from a request's acceptance to its answer."""
+"""The time at the gateway from a request's acceptance to its answer."""
 QUEUE = "queue"
-"""At the gateway: accepted, and no attempt at it is under way."""
+"""The time at the gateway in which a request is accepted and no attempt at it is under way."""
 ATTEMPT = "attempt"
-"""At the gateway: one that was lost."""
+"""An attempt of a request, at the gateway, that was lost."""
 BODY = "body"
 """A client's request on its way in."""
 DECODE = "decode"
@@ -56,7 +56,7 @@ class Subject:
     """A variant's own name, where it is one."""
     epoch: Epoch = NO_EPOCH
     request: str = ""
-    """Of the attempt, as in Tensors; empty where it is of none."""
+    """The request of the attempt, as in Tensors; empty if the span belongs to none."""
 
 
 NOTHING = Subject()
@@ -73,22 +73,23 @@ class Span:
     took_s: float
     about: Subject = NOTHING
     what: str = ""
-    """For people: a segment's name and operators, a message's kind."""
+    """A name for people: a segment's name and operators, or a message's kind."""
     peer: str = ""
     """Node id of whom it is sent to, comes from, or is waited for; empty where it is this agent's gateway."""
     transfer: int = -1
-    """Of the plan; -1 where it is none."""
+    """The number of the plan's transfer; -1 if it is none."""
     nbytes: int = 0
     cpu_s: float = 0.0
-    """Of this, what the thread computed itself: for WRITE and RECEIVE mostly TLS. 0 where that is not known."""
+    """The part of the time that the thread computed itself, which for WRITE and RECEIVE is mostly TLS; 0 if it is not
+    known."""
 
 
 _TYPES = (str, str, float, float, str, int, int, str, str, str, int, int, float)
-"""Of a packed span's fields."""
+"""The types of a packed span's fields."""
 
 
 def pack(spans: list[Span]) -> bytes:
-    """For a message's payload."""
+    """Pack spans as a message's payload."""
     rows = []
     for span in spans:
         lane, kind, began_s, took_s, (deployment, (term, number), request), *rest = astuple(span)

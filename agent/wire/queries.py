@@ -25,7 +25,7 @@ from edgepart.agent.wire.control import Drain
 
 @dataclass(frozen=True, slots=True)
 class WantFiles:
-    """Which files make up this model?"""
+    """Ask which files make up this model."""
 
     ticket: Ticket
     model: Digest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 OPEN, LOCAL, CLOSED = "open", "local", "closed"
 OPENNESS = (OPEN, LOCAL, CLOSED)
-"""Who may infer, and see the models' inputs and outputs, without the credential: everybody, programs of this machine, or
-nobody."""
+"""The settings of who may infer, and see the models' inputs and outputs, without the credential: everybody, programs of
+this machine, or nobody."""
 TRANSPORTS = ("tcp", "mqtt")
 """The ways in which members can reach each other."""

@@ -119,7 +119,7 @@ class ArrayRun:
     program: int
     segment: int
     offsets: tuple[int, ...]
-    """Where in shared memory the inputs, and then the outputs, begin, in bytes."""
+    """The offsets in shared memory, in bytes, at which the inputs and then the outputs begin."""
 
     def to_bytes(self) -> bytes:
         count = len(self.offsets)

@@ -171,7 +171,8 @@ class Worker:
             process.tell(orders.ReleaseProgram(made.number))
 
     def time(self, made: RemoteProgram, segment: int, budget_s: float) -> float | None:
-        """As RunnableProgram.best_s. None also if the worker ended over it: the first request will say why."""
+        """The same as `RunnableProgram.best_s`. It is also None if the worker ended meanwhile: the first request will
+        say why."""
         with self._ordering:
             process = self._alive()
             try:
@@ -196,7 +197,7 @@ class Worker:
         self.memory.close()
 
     def join(self) -> None:
-        """After `close`, wait until the process is gone, even if it was just being started."""
+        """Wait, after `close`, until the process is gone, even if it was just being started."""
         for process in self._closing:
             process.death()
         if self._ordering.acquire(timeout=JOIN_S):

@@ -143,7 +143,7 @@ class WorkerPrograms:
         return orders.PREPARED, dtypes, prepared.kept.block, tuple(prepared.kept.tensors), types
 
     def _rest(self, took_s: float) -> None:
-        """After each session, wait until the agent says to go on: it knows whether requests are computed meanwhile."""
+        """Wait after each session until the agent says to go on: it knows whether requests are computed meanwhile."""
         self._told.send_bytes(orders.answer_to_bytes(orders.MADE, took_s))
         self._waiting.get()
 

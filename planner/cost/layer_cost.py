@@ -32,7 +32,7 @@ class LayerCost:
     """What one device does for given regions of a layer's exits."""
 
     works: tuple[OperatorCost | Work, ...] = ()
-    """What it computes."""
+    """The work that it computes."""
     weight_bytes: float = 0.0
     reads: Mapping[str, Region] = field(default_factory=dict)
     """By tensor, the region that it reads, of those too that its own operators hand each other."""

@@ -109,7 +109,7 @@ NORMS = frozenset(
 SKIP_NORMS = frozenset(
     {"SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "EmbedLayerNormalization"}
 )
-"""With a sum before it, which the runtime makes of the two operators as well."""
+"""Norms with a sum before them, which the runtime makes of the two operators as well."""
 ROUNDING = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
 PICKING = frozenset({"Gather", "GatherElements", "GatherND", "EmbedLayerNormalization"})
 """Read as much of their first input as they write, whatever its size."""

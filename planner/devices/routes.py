@@ -21,7 +21,7 @@ MOST_CHUNKS = 16
 """More make a detour hardly quicker, and are all messages that a device has to deal with."""
 
 LEAST_BYTES = 4096
-"""Of a chunk."""
+"""The smallest size of a chunk."""
 
 SLOWER = 1.5
 """Times as slow as the widest way at least, for a link to be gone around."""
@@ -56,7 +56,7 @@ class LinkTable:
     gateway: str
     """The device that the gateway is taken to be on."""
     known: dict[tuple[str, frozenset[str]], dict[str, tuple[str, ...]]] = field(default_factory=dict)
-    """What `widest` found."""
+    """The routes that `widest` found."""
 
     @cached_property
     def is_even(self) -> bool:

@@ -72,7 +72,7 @@ class Layer:
         return axis is not None and axis.extent >= 2 * axis.quantum
 
     def place(self, axis: Axis, name: str) -> int | None:
-        """Which axis of the exit `name` the axis is; None where one device makes all of that exit."""
+        """The place of the axis in the exit `name`; None if one device makes all of that exit."""
         return self.places.get((axis.name, name), axis.index)
 
     def reduces(self, name: str) -> tuple[str, Axis] | None:
@@ -151,7 +151,7 @@ class Coarse:
                 yield replace(made, name=axis.name)
 
     def _places(self, axis: Axis, exits: tuple[str, ...]) -> Iterator[tuple[tuple[str, str], int | None]]:
-        """Which axis of each exit an axis is, for an operator with several outputs."""
+        """Yield the place of an axis in each exit, for an operator with several outputs."""
         if axis.places:
             for name in exits:
                 outputs = self.graph.producers[name].outputs

@@ -38,7 +38,7 @@ class Pattern:
     rank: int | None = None
     """How many axes its output must have."""
     name: str = ""
-    """For its output, to be named again elsewhere in the rule."""
+    """The name of its output, so that the rule can name it again."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class _Fusing:
         return len(maker.inputs) >= len(wanted.inputs)
 
     def _absorb(self, rule: Rule, names: frozenset[str]) -> set[str]:
-        """With those that the rule absorbs."""
+        """The operators with those that the rule absorbs."""
         members = set(names)
         for name in names:
             for tensor in self._graph.by_name[name].inputs:

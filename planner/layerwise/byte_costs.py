@@ -39,8 +39,8 @@ class ByteCosts:
     """Tables in bytes, each made once for all that are alike."""
 
     def __init__(self, memo: Memo, weights: bool = False) -> None:
-        """With `weights`, each copy of a weight counts like what moves, as it takes memory; else none does, as no request
-        moves it."""
+        """Count the bytes. With `weights`, each copy of a weight counts like what moves, as it takes memory; without,
+        no weight does, as no request moves it."""
         self.memo = memo
         self.weights = weights
         self.nodes: tuple[SearchNode, ...] = memo.operator_costs.search_nodes

@@ -21,7 +21,7 @@ Table = np.ndarray[Any, np.dtype[np.float64]]
 """Costs; `inf` for what must not be."""
 
 Edge = tuple[int, int, Table]
-"""From a node to another, and the cost by their values."""
+"""An edge: the node that it leaves, the node that it enters, and the cost by their values."""
 
 LARGEST = 2_000_000
 """Elements of the largest table that is made; 16 bytes each while it is."""
@@ -53,7 +53,7 @@ class Solution:
     """Whether no choice costs less."""
     steps: tuple[Step, ...]
     why: str = ""
-    """Where it is not exact, why."""
+    """The reason why the result is not exact; empty if it is."""
 
 
 def minimise(unary: Sequence[Table], edges: Sequence[Edge], largest: int = LARGEST) -> Solution:

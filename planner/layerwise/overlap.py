@@ -40,8 +40,8 @@ def _axis(ones: Sequence[Span], twos: Sequence[Span]) -> Table:
 
 
 def _intervals(spans: Iterable[Span]) -> tuple[list[int], Table, Table]:
-    """Where each span's intervals begin in the list of all, and their bounds; nothing is one interval without
-    length."""
+    """The places at which each span's intervals begin in the list of all, and the bounds of all. An empty span is one
+    interval without length."""
     starts: list[int] = []
     bounds: list[tuple[float, float]] = []
     for one in spans:

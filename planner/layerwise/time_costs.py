@@ -242,8 +242,8 @@ class TimeCosts:
         return self._tables[key]
 
     def _senders(self, choice: Choice, elements: float, to_gateway: bool = False) -> Mask:
-        """Who sends to whom what the other lacks (rows send): all who hold a part; of several who hold everything,
-        one, the same as `demand.fetch` takes. To the gateway, its own device sends too."""
+        """The devices that send (rows) to each device what it lacks: all that hold a part, or one of several that hold
+        everything, the same as `demand.fetch` takes. To the gateway, its own device sends too."""
         choice = choice.then if isinstance(choice, Reduce) else choice
         names = choice.devices if isinstance(choice, Whole) else ()
         key = (names, elements if len(names) > 1 else 0, to_gateway)

@@ -60,8 +60,8 @@ class Reduce:
     shares: Shares
     """Device and its part, in order along the axis; need not sum to one."""
     then: Divide | Whole
-    """Where the addends are combined, and the rest of the layer is computed: in pieces (a reduce-scatter), or all of
-    it on each of some devices (an all-reduce)."""
+    """The way in which the addends are combined and the rest of the layer is computed: in pieces (a reduce-scatter), or
+    all of it on each of some devices (an all-reduce)."""
     quantum: int = 1
     """Parts begin at multiples of this: of a head's features, where heads are what arrives divided."""
 

@@ -40,7 +40,7 @@ class TensorReads:
     """What all its readers together read of one tensor."""
 
     regions: DeviceRegions
-    """What each device reads."""
+    """The region that each device reads."""
     by_parts: DeviceRegions
     """What each device reads for layers that are divided. A layer that is whole reads everything, which is no halo."""
     for_whole: frozenset[str] = frozenset()

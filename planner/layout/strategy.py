@@ -14,13 +14,16 @@ from edgepart.planner.region import Interval, Region
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which region of one tensor each device *computes*.
+    """The region of one tensor that each device *computes*. Regions may overlap (a recomputed halo) or be equal
+    (copies). A device that is not named, or whose region is empty, sits out. Together they cover the tensor, save for
+    parts that nobody reads.
 
     Regions may overlap (a recomputed halo) or be equal (copies). A device that is not named, or whose region is
-    empty, sits out. Together they cover the tensor, save for parts that nobody reads."""
+    empty, sits out. Together they cover the tensor, save for parts that nobody reads.
+    """
 
     regions: Mapping[str, Region]
-    """By device name."""
+    """The region of each device, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +75,8 @@ class Strategy:
     """By layer, what begins first, where a device's work is not to go by levels (planner/lowering/by_order.py); only with
     Sync.NEEDED."""
     replicas: tuple[Strategy, ...] = ()
-    """Where it is not empty, all other fields but `name` and `why` are, and requests are dealt out to these, which are on
-    different devices."""
+    """The strategies of the replicas, which are on different devices and share the requests. If there are any, all
+    other fields but `name` and `why` are empty."""
 
     @cached_property
     def all_layouts(self) -> Mapping[str, Layout]:

@@ -24,7 +24,7 @@ Box = tuple[str, Region]
 """A part of a tensor."""
 
 MOST_BOXES = 64
-"""Of what is sent at one time: where overlaps cut it into more, it goes straight."""
+"""The most boxes that are sent at one time by detours: if overlaps cut it into more, it goes straight."""
 
 WHOLE_BLOCKS = 16
 """A chunk ends at a multiple of that, where the axis is long: what is computed in blocks of channels is sent in blocks."""
@@ -54,9 +54,9 @@ class _Turn(NamedTuple):
     """A chunk that comes to a device and is passed on; a device does so in this order."""
 
     level: int
-    """At which it was first sent."""
+    """The level at which it was first sent."""
     round: int
-    """Of the hop that brings it."""
+    """The round of the hop that brings it."""
     multicast: int
     chunk: int
 
@@ -97,7 +97,7 @@ def list_multicasts(schedule: Schedule) -> Iterator[Multicast]:
 
 
 def _multicasts_among(messages: Sequence[StageMessage]) -> Iterator[Multicast]:
-    """Of what is sent at one time: boxes that go to the same targets."""
+    """The multicasts among messages that are sent at one time: boxes that go to the same targets."""
     found: dict[tuple[int, ...], list[Box]] = {}
     for name in dict.fromkeys(move.tensor for message in messages for move in message.moves):
         wanted = [
@@ -140,9 +140,9 @@ class _Rewriting:
         self.taken: dict[int, list[Box]] = {}
         """By id of a message, what it does not bring any more."""
         self.hops: list[tuple[Hop, Multicast, tuple[Move, ...], int]] = []
-        """With what they bring, and the number of their multicast."""
+        """The hops, with the moves that they bring and the number of their multicast."""
         self.passes: dict[str, list[_Turn]] = {}
-        """By device."""
+        """The turns at which each device passes on what it received."""
 
     def along(self, routed: Sequence[tuple[Multicast, Route]]) -> Schedule:
         for number, (multicast, way) in enumerate(routed):

@@ -96,7 +96,7 @@ class Graph:
     """Graph inputs and the outputs of operators, by name; no constants."""
     constants: Mapping[str, Constant]
     operators: tuple[Operator, ...]
-    """In topological order."""
+    """The operators in topological order."""
     opset_imports: Mapping[str, int]
     ir_version: int
     notes: tuple[str, ...] = ()

@@ -32,7 +32,7 @@ SMALL_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a model came from."""
+    """The files that a model came from."""
 
     name: str
     """The name for messages."""

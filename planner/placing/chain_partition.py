@@ -23,7 +23,7 @@ MOST_DEVICES = 8
 
 @dataclass(frozen=True)
 class Stages:
-    """Who does what, in order."""
+    """The stages of a division, in order, each with its device."""
 
     busiest: float
     """The largest load; their sum where that was asked for."""
@@ -32,8 +32,8 @@ class Stages:
 
 
 def balance(loads: Sequence[Loads], whole: np.ufunc = np.maximum) -> Iterator[Stages]:
-    """For 1, 2, 3 ... devices, the division with the least busiest device; those that cannot be are left out. With
-    `whole` np.add it is the sum of the loads that is least: of a sample that goes through them one after the other."""
+    """Yield the division with the least busiest device, for 1, 2, 3 ... devices, if there is one. With `whole` np.add
+    it is the sum of the loads that is least: that of a sample that goes through them one after the other."""
     few = [_stages_only(load) for load in loads[:MOST_DEVICES]]
     yield from _in_any_order(few, whole)
     if len(loads) > len(few):

@@ -111,7 +111,7 @@ def _port_faults(plan: Plan) -> Iterator[str]:
 
 @dataclass
 class _ProgramPlace:
-    """Where one device is in its program, and the pieces that it holds."""
+    """The place of one device in its program, and the pieces that it holds."""
 
     program: Program
     at: int = 0
@@ -187,7 +187,8 @@ def _replica_faults(plan: Plan) -> Iterator[str]:
 
 
 def _answer_faults(plan: Plan, graph: Graph) -> Iterator[str]:
-    """From each replica, every output that operators write reaches the gateway whole, each element once."""
+    """Yield the faults of each replica's answer: every output that operators write has to reach the gateway whole, each
+    element once."""
     for replica in plan.parts:
         coming = [t for t in plan.transfers if t.target == GATEWAY and t.source in replica.devices]
         yield from _answer_faults_of(coming, plan, graph)

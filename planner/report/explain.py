@@ -40,7 +40,7 @@ NOTABLE = 0.97
 less than that."""
 
 TRIAL_BUDGET_PART = 0.2
-"""Of the search budget, for both what-ifs together."""
+"""The part of the search budget for both what-ifs together."""
 
 TRIAL_AXES = 3
 """Axes along which a model that is whole is divided for a what-if."""
@@ -124,7 +124,7 @@ def _bound_by_moving(moving: Mapping[tuple[str, str], float], simulation: Simula
 
 
 def _bound_of_many(scorer: Scorer, simulation: Simulation) -> str:
-    """For many requests: what they share that is busiest."""
+    """The reason that bounds many requests: the busiest thing that they share."""
     order = ("compute", "medium", "link", "send", "receive")
     many = scorer.run_stream(simulation)
     loads = simulation.loads_of(many.parts)

@@ -32,11 +32,11 @@ class SavedStrategy:
     hub: str | None
     why: str
     early: frozenset[str] = frozenset()
-    """As in the strategy."""
+    """The same as in the strategy."""
     detours: frozenset[str] = frozenset()
-    """As in the strategy."""
+    """The same as in the strategy."""
     order: Mapping[int, float] = field(default_factory=dict)
-    """As in the strategy."""
+    """The same as in the strategy."""
 
     def fits(self, memo: Memo) -> bool:
         """Whether the problem of `memo` has these layers and devices."""

@@ -83,7 +83,8 @@ class _CertainWork:
         self._walk()
 
     def _walk(self) -> None:
-        """From readers to writers: who computes a reader computes what it holds of what is read."""
+        """Walk from readers to writers: a device that computes a reader computes the tensors that it holds of what is
+        read."""
         reading: dict[str, set[str]] = defaultdict(set)
         for op in reversed(self.graph.operators):
             names = [name for name in op.outputs if name]
@@ -131,8 +132,8 @@ class _CertainWork:
         return found
 
     def one_after_another_s(self) -> float:
-        """Of the longest way through the model, what is computed in one piece, on one device, and the messages on it. What
-        a divided operator takes to compute is not counted, as borders may be computed before the rest."""
+        """The time of the longest path through the model, of what is computed in one piece on one device, and of the
+        messages on it. The time of a divided operator does not count, as borders may be computed before the rest."""
         done: dict[str, float] = {}
         for op in self.graph.operators:
             devices = self._sharers(op)
@@ -181,7 +182,7 @@ class _CertainWork:
         return received, sent
 
     def _sources(self, name: str) -> Owned:
-        """Who has the tensor; {} where that is not known."""
+        """The devices that have the tensor; {} if they are not known."""
         tensor = self.graph.tensors[name]
         if tensor.shape is None or tensor.region.is_empty:
             return {}

@@ -28,7 +28,7 @@ class Mode:
     joined: bool = False
     """Whether, with `fused`, the next stretch's halo is computed as well, so that the two make one block."""
     home: str | None = None
-    """Who computes what is whole; None is the recipe's `home`."""
+    """The device that computes what is whole; None is the recipe's `home`."""
 
     def __str__(self) -> str:
         if self.axis is None:

@@ -51,12 +51,12 @@ class SharedResource:
         self.reach, self.most = 0.0, NEVER
         """The offer may rise to `reach` and fall to `most` before a way notices; kept only while there is any crowd."""
         self.line: list[tuple[float, int]] | None = None
-        """In a crowd, a heap of (served bytes at which a way is done, code of the way), which may still contain ways that
-        left. None without a crowd."""
+        """A heap, in a crowd, of (served bytes at which a way is done, code of the way), which may still contain ways
+        that left. None without a crowd."""
         self.wants: list[tuple[float, int]] = []
-        """In a crowd, (bytes/s alone, crossings) of all ways that carry something, slowest first."""
+        """The ways that carry something in a crowd, as (bytes/s alone, crossings), slowest first."""
         self.crossings = 0
-        """In a crowd, the sum of the crossings in `wants`."""
+        """The sum of the crossings in `wants`, in a crowd."""
         self.served = self.since = 0.0
         """The bytes that each way in line was served until the time `since`."""
         self.first: LinkDirection | None = None
@@ -121,4 +121,4 @@ class LinkDirection:
         self.line: SharedResource | None = None
         """The crowd in whose line it is; None if it is in none."""
         self.until = 0.0
-        """In a line, the served bytes at which its last byte is sent."""
+        """The served bytes at which the last byte of a line is sent."""

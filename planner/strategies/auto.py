@@ -53,7 +53,7 @@ STRETCHES = 12
 """Parts of the model that can be treated differently."""
 
 CANDIDATE_S, SHARE_S = 0.01, 6e-5
-"""Of planning, about: for a candidate, and for each of its operators and devices (to the power of 1.5, as
+"""The approximate time of planning: for a candidate, and for each of its operators and devices (to the power of 1.5, as
 each talks to others)."""
 
 UNSIMULATED = 0.15
@@ -66,22 +66,22 @@ AMPLE_S = 2.0
 """A search budget from which on all candidates of all strategies are looked at, whatever that costs."""
 
 LIKELY = 0.65
-"""Of the best so far: an opening (or Tofu's equal halves) whose busiest device or card takes longer is not looked at, as
-devices also wait."""
+"""The part of the best latency so far within which the busiest device or card of an opening (or of Tofu's equal halves)
+has to stay to be looked at, as devices also wait."""
 
 FEWEST, MOST = 4, 400
 """Bounds on the number of candidates."""
 
 DENSE_PART = 0.5
-"""Of the work, from which on dense layers in pairs are tried."""
+"""The part of the work from which on dense layers in pairs are tried."""
 
 Order = Mapping[int, float]
-"""As in a strategy."""
+"""The same as in a strategy."""
 
 PLACED = "as in a placement of whole operators"
 
 ROUNDS = 6
-"""Of moving work between devices."""
+"""The rounds of moving work between devices."""
 
 KEPT = 4
 """Best candidates that are remembered: what their stretches do is tried in the best of them."""
@@ -93,19 +93,20 @@ HOPEFUL = 1.5
 """Times as long as the best single device: several devices that take longer than that are not improved."""
 
 PLACED_S = 1e-4
-"""Of placing, about, for each layer and device: by those who place quickly, and what follows from it."""
+"""The approximate time of placing each layer on each device, by the placers that are quick, and of what follows from
+it."""
 
 QUICK = ("heft", "m-etf")
-"""Who place in so little time that they are asked whatever comes of it; with less than an ample budget the first only."""
+"""The placers that take so little time that they are always asked; with less than an ample budget only the first is."""
 
 THOROUGH = tuple(name for name in PLACERS if name not in QUICK)
-"""Who are asked where a quick placement is nearly as good as the best so far."""
+"""The placers that are asked if a quick placement is nearly as good as the best so far."""
 
 EXACT = "moirai"
-"""Of these, who goes on for as long as it may: asked only where somebody counts seconds."""
+"""The one of these that goes on for as long as it may. It is asked only if somebody counts seconds."""
 
 THOROUGH_SHARE = 0.2
-"""Of the search budget, for the exact one; the others have a quarter of that each."""
+"""The part of the search budget for the exact placer; each of the others has a quarter of that."""
 
 NEARLY = 1.3
 """Times as long as the best so far."""

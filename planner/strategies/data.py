@@ -18,7 +18,7 @@ from edgepart.planner.strategies.registry import register
 from edgepart.planner.strategies.single import run_alone
 
 Wanted = Callable[[Layer], str | None]
-"""Of a layer, the axis that it is to be divided along; None leaves it whole."""
+"""A function that returns the axis along which a layer is to be divided; None leaves it whole."""
 
 
 @register("data")

@@ -21,7 +21,7 @@ SPATIAL = ("height", "width", "depth")
 
 @register("modnn")
 def candidates(study: Study) -> Iterator[Strategy]:
-    """With the fastest device as the hub, and with the gateway."""
+    """The strategies with the fastest device as the hub, and with the gateway as the hub."""
     for hub in dict.fromkeys((study.memo.by_speed[0], study.memo.problem.gateway)):
         yield tiles(study, hub)
 

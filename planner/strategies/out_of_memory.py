@@ -28,16 +28,17 @@ from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.single import run_alone
 
 PLACES = 160
-"""Where a chain of layers is cut at most; what lies between two places stays together."""
+"""The most places at which a chain of layers is cut; what lies between two places stays together."""
 
 ROUNDS = 3
 """Forecasts of one way, each with the room that the one before has left."""
 
 LARGE = (0.3, 0.05)
-"""Of the least room, what a layer's weights take for it to be divided while others are placed."""
+"""The parts of the smallest room that a layer's weights have to take for the layer to be divided while others are
+placed."""
 
 FEWEST_COLUMNS = 4
-"""For each device: with fewer, parts are far from what they should be."""
+"""The fewest columns for each device: with fewer, parts are far from what they should be."""
 
 TRIES = 6
 """Limits that are tried in search of the least that do."""
@@ -276,7 +277,8 @@ def _by_room(rooms: Rooms) -> Shares:
 
 
 def _by_speed(memo: Memo, weights: Weights, rooms: Rooms) -> Shares:
-    """In proportion to speed, but to none more than it has room for; in proportion to room where that is not enough."""
+    """The shares in proportion to speed, but none larger than its device has room for; in proportion to room if that is
+    not enough."""
     total = float(weights.total)
     if sum(room for room in rooms.values() if room > 0) <= total:
         return _by_room(rooms)

@@ -100,7 +100,7 @@ def _nbytes(memo: Memo, names: Sequence[str]) -> float:
 
 
 def _seconds(memo: Memo, device: str, part: LayerStretch) -> float:
-    """Of computing the stretch there."""
+    """The seconds of computing the stretch there."""
     return sum(memo.seconds_on(device)[op.name] for layer in part.layers for op in layer.operators)
 
 

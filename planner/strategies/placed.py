@@ -22,11 +22,11 @@ from edgepart.planner.strategies.model_workload import build_fused_workload
 from edgepart.planner.strategies.registry import PLACERS, register
 
 ATTEMPTS = 4
-"""At a placement that fits, each with less memory to place in; the first has half of the budget, the next one half of
-the rest."""
+"""The attempts at a placement that fits, each with less memory to place in. The first has half of the budget, the next
+one half of the rest."""
 
 LOOK_S = 0.001
-"""Where nobody counts seconds: what a look at the clock counts for."""
+"""The time that a look at the clock counts for if nobody counts seconds."""
 
 
 class Looks:
@@ -76,7 +76,7 @@ def place_on_free_links(name: str, study: Study) -> Strategy:
 
 
 def _candidates(name: str, study: Study) -> Iterator[Strategy]:
-    """With all of the budget."""
+    """The candidates of the placer, with all of the budget."""
     try:
         yield from placements(name, study, study.memo.problem.search_budget_s)
     except Infeasible as error:

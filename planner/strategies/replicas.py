@@ -31,7 +31,7 @@ AXES = 2
 """Directions that a group's model is divided along, those that most layers have."""
 
 LEAST = 0.01
-"""Of all requests, what a replica gets at least; otherwise it does not keep the model for that."""
+"""The smallest part of all requests that a replica gets; otherwise it does not keep the model for that."""
 
 FEW = 8
 """Up to so many replicas any number of the quickest are tried; of more, all of them, a half, a quarter ..."""
@@ -85,7 +85,7 @@ def _balance(devices: Sequence[str], weights: dict[str, float], count: int) -> l
 
 
 class _Groups:
-    """Of each group, the best that its devices do as one replica; remembered."""
+    """The best strategy of each group of devices as one replica, remembered."""
 
     def __init__(self, study: Study) -> None:
         self.study = study
@@ -93,7 +93,7 @@ class _Groups:
         self._found: dict[tuple[str, ...], Strategy | None] = {}
 
     def make(self, groups: Iterable[tuple[str, ...]]) -> list[Strategy]:
-        """Of those groups that the model fits."""
+        """The strategies of those groups that the model fits."""
         for group in groups:
             if group not in self._found:
                 self._found[group] = self._make(group)

@@ -40,7 +40,7 @@ class RecursiveCuts:
     """What the recursion came to."""
 
     choices: dict[int, Choice]
-    """By layer."""
+    """The choice of each layer."""
     solutions: tuple[Solution, ...]
     """By level; the last one's cost is all bytes that move."""
 
@@ -68,8 +68,8 @@ def find_likely(study: Study, part: float) -> Iterator[Strategy]:
 
 
 def _halve(study: Study, byte_costs: ByteCosts, part: float) -> Iterator[Strategy]:
-    """For each team, those beyond the paper first, and of these none behind one that is slower than the larger one before
-    it."""
+    """The halves for each team, those beyond the paper first, and of these none behind one that is slower than the
+    larger one before it."""
     tight, best = is_tight(study.memo), float("inf")
     said = ", copies of weights counted" if byte_costs.weights else ""
     first, usual = choose_paper_team(study.memo)

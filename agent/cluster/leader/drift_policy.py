@@ -31,7 +31,7 @@ class DriftPolicyTiming:
     """The least time between two refinements, doubled each time: 60, 120, 240 s. A member that dies or joins
     is planned for at once all the same."""
     rounds: int = 4
-    """After so many refinements the wait is `most_wait_s`."""
+    """The number of refinements after which the wait is `most_wait_s`."""
     most_wait_s: float = 600.0
     """The longest wait: a drift that lasts is worth a search every ten minutes."""
     calm: float = 4.0

@@ -37,10 +37,10 @@ class ElectionTiming:
     """The waits before a device leads: longer ones avoid needless leaderships, shorter ones serve sooner."""
 
     start_s: float = 1.5
-    """After its start a device waits for so long to find others before it leads alone. In the simulation
-    1,000 agents find each other in 0.6 s."""
+    """The time that a device looks for others after its start before it leads alone. In the simulation 1,000 agents
+    find each other in 0.6 s."""
     hold_s: float = 0.3
-    """For so long after a device came in nobody takes over, because the members' views may differ for a
+    """The time after a device came in during which nobody takes over, because the members' views may differ for a
     moment."""
 
 

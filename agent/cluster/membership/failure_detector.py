@@ -78,8 +78,8 @@ class DetectorTiming:
     starved_s: float = 30.0
     """A device that said that it is starved counts as starved for so long; it says so again long before."""
     starved_most_s: float = 300.0
-    """After so long without being told of its end, starvation counts as lasting whatever the device says. So
-    nobody can prevent for ever that plans are judged."""
+    """The time after which starvation counts as lasting if its end was not told. Without it a device could prevent for
+    ever that plans are judged."""
     forget_s: float = 600.0
     """Devices that died or left are remembered, and shown as lost, for so long."""
     silence: SilenceTiming = field(default_factory=SilenceTiming)

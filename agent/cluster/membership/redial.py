@@ -57,7 +57,7 @@ class Redialer:
         self._unnamed: dict[str, RedialTarget] = {}
         """The targets that are known by an address alone."""
         self._not_before: dict[str, float] = {}
-        """For each refused node, the time before which it is not dialled."""
+        """The time before which each refused node is not dialled."""
         self._next_due_at = math.inf
         """No target is due before this."""
 

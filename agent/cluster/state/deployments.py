@@ -37,7 +37,7 @@ class ReadResult(Generic[T]):
 
     entries: tuple[T, ...]
     faults: tuple[str, ...]
-    """For each entry that could not be read, its place in the file and what is wrong with it."""
+    """The place in the file of each entry that could not be read, and what is wrong with it."""
 
 
 class TooNew(UsageError):

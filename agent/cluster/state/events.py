@@ -195,7 +195,7 @@ class PlanComputed:
     """The same for `ComputePlan.current`, predicted now on the same cluster; inf if there was none, or if it
     cannot run."""
     quick: bool = False
-    """As in ComputePlan: a plan that was made in haste is compared with a thorough one once it serves."""
+    """Whether the plan was made in haste. It is then compared with a thorough one once it serves."""
     single_s: float = float("inf")
     """The predicted latency of the best single device; inf if none has the memory, or if throughput is the
     objective."""
@@ -234,8 +234,7 @@ class SegmentsTimed:
 
 @dataclass(frozen=True, slots=True)
 class DriftMeasured:
-    """For this deployment's segments, this device takes `factor` times as long as it was calibrated to
-    take."""
+    """A device takes `factor` times as long for this deployment's segments as it was calibrated to take."""
 
     deployment: str
     factor: float
@@ -271,7 +270,7 @@ class RoundingMeasured:
     deployment: str
     epoch: Epoch
     text: str
-    """For people."""
+    """The message, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -530,7 +529,7 @@ class TryPlan:
     """The model's digest."""
     model_bytes: int
     tolerance: float | None
-    """As in PlanComputed."""
+    """The tolerance of PlanComputed."""
     trusted: Epoch
     """The epoch of the serving plan, if its answers were right; else NO_EPOCH."""
 

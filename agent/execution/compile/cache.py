@@ -147,7 +147,7 @@ def _together(used: Mapping[Path, Mapping[str, int]]) -> dict[str, int]:
 
 
 def _weights(path: Path) -> Mapping[str, int] | None:
-    """Of an entry; None where it is damaged."""
+    """The weights of an entry, with their sizes; None if the entry is damaged."""
     try:
         return _read(path.read_bytes()).weights
     except ValueError:

@@ -53,7 +53,7 @@ FAULTS: tuple[type[Exception], ...] = (*ORT_ERRORS, OSError, LookupError)
 THROWAWAY_BYTES = 8 << 30
 """What such a folder may hold between two uses."""
 _WAYS = "3"
-"""Of compiling: another number where entries that were made before are not to be used."""
+"""The version of compiling. A new number makes all earlier entries invalid."""
 
 
 class Compiler:
@@ -105,7 +105,7 @@ class Compiler:
         return min(found, key=_operators)
 
     def make_room(self) -> None:
-        """After a program is loaded: what is over the limit is deleted."""
+        """Delete the entries beyond the limit, after a program is loaded."""
         if gone := self._compiled.make_room():
             log.info("%d compiled segments made room for others", gone)
 
@@ -122,7 +122,7 @@ class Compiler:
         return found & in_blocks(segment, block()) if found else found
 
     def _entry(self, segment: Segment, ports: frozenset[str], weights: Weights) -> CompiledEntry:
-        """As it is on disk, or made now."""
+        """The entry from the disk, made now if there is none."""
         where = environment()
         key = entry_key(segment.digest, ports, where)
         try:
@@ -181,7 +181,7 @@ def _operators(model: ModelProto) -> int:
 
 
 def _initializers(graph: GraphProto) -> Iterator[TensorProto]:
-    """Of a graph and those inside it."""
+    """Yield the initializers of a graph and of those inside it."""
     yield from graph.initializer
     for attribute in (a for node in graph.node for a in node.attribute):
         for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
@@ -189,7 +189,7 @@ def _initializers(graph: GraphProto) -> Iterator[TensorProto]:
 
 
 def _optimise(model: ModelProto, weights: Mapping[str, Weight], threads: int, making: Path) -> ModelProto:
-    """As ONNX Runtime would run it on this processor; big initializers are in a file in `making`."""
+    """Optimise the model as ONNX Runtime would run it on this processor. Big initializers are in a file in `making`."""
     values = {name: value for name, value in weights.items() if not isinstance(value, Path)}
     files = {name: value for name, value in weights.items() if isinstance(value, Path)}
     options = session_options(threads, values, ort.GraphOptimizationLevel.ORT_ENABLE_ALL)

@@ -203,7 +203,7 @@ def _must_be_plain(name: str, blocked: bool) -> None:
 
 
 class _Uses:
-    """Who reads and writes each value of a graph."""
+    """The readers and the writer of each value of a graph."""
 
     def __init__(self, graph: GraphProto) -> None:
         self.readers: Mapping[str, list[NodeProto]] = defaultdict(list)

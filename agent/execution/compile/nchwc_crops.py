@@ -137,14 +137,14 @@ def _is(node: NodeProto, domain: str, op_type: str) -> bool:
 
 @dataclass(frozen=True)
 class _CropBounds:
-    """Of a crop of rows and columns."""
+    """The bounds of a crop of rows and columns."""
 
     starts: Sequence[int]
     ends: Sequence[int]
     axes: Sequence[int]
-    """Of (N, C, H, W)."""
+    """The axes of (N, C, H, W) that are cropped."""
     are_inputs: bool
-    """As operator sets from 10 have them; attributes before."""
+    """Whether the bounds are inputs, as from operator set 10 on; before that they are attributes."""
 
 
 def _bounds(node: NodeProto, constants: Mapping[str, TensorProto]) -> _CropBounds | None:

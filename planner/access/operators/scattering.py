@@ -127,7 +127,7 @@ class ScatterSlices(Scatter):
 
 @dataclass(frozen=True)
 class IndexPath:
-    """Where known indices point on one axis of the data, if that varies along at most one axis of the indices."""
+    """The targets of known indices on one axis of the data, which vary along at most one axis of the indices."""
 
     axis: int | None
     """The axis of the indices along which the target varies; None if all indices have the same target."""

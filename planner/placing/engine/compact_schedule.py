@@ -9,10 +9,13 @@ from edgepart.planner.placing.problem.workload import Workload
 
 
 def retime(workload: Workload, schedule: PlacementSchedule) -> PlacementSchedule:
-    """With the same placement and orders, and with what everything really takes.
+    """The schedule with the same placement and orders, and with the time that everything really takes. The times given
+    need only be about right: whatever waits for something comes after it, and of what can begin, what comes first in
+    the schedule begins first. A schedule that keeps the rules never gets longer by this.
 
     The times given need only be about right: whatever waits for something comes after it, and of what can begin the one
-    that the schedule has first comes first. A schedule that keeps the rules never gets longer by this."""
+    that the schedule has first comes first. A schedule that keeps the rules never gets longer by this.
+    """
     return _Retiming(workload, schedule).run()
 
 

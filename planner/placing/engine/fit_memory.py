@@ -14,7 +14,7 @@ from edgepart.planner.errors import Infeasible
 from edgepart.planner.placing.problem.workload import Placement, Workload
 
 MOST_STEPS = 50_000
-"""Of the last search. Beyond it an infeasible workload is not told from one that is hard to pack."""
+"""The most steps of the last search. Beyond it an infeasible workload cannot be told from one that is hard to pack."""
 
 
 class Room:
@@ -32,7 +32,7 @@ class Room:
             for task in group:
                 self.group[task] = number
         self.bytes = [sum(workload.tasks[task].memory_bytes for task in group) for group in workload.groups]
-        """By group."""
+        """The bytes that each group takes."""
         self.chosen = [-1] * len(workload.groups)
         """By group, its machine; -1 before it has one."""
 
@@ -44,7 +44,7 @@ class Room:
         return machine in self.choices[group] and self.bytes[group] <= self.left_bytes[machine]
 
     def machines(self, task: int) -> list[int]:
-        """Where the task can go now; [] where all are full."""
+        """The machines that can take the task now; [] if all are full."""
         group = self.group[task]
         if self.chosen[group] >= 0:
             return [self.chosen[group]]

@@ -43,7 +43,8 @@ def turn_loads(workload: Workload, turns: Turns) -> list[float]:
 def _ways(
     source: tuple[int, ...], readers: frozenset[tuple[int, ...]]
 ) -> tuple[tuple[tuple[int, int], ...], int]:
-    """From which machine to which a tensor goes in as many samples as bring all turns round, and how many these are."""
+    """The pairs of machines between which a tensor goes, in as many samples as bring all turns round, and the number of
+    these."""
     samples = lcm(len(source), *map(len, readers))
     ways = []
     for sample in range(samples):
@@ -53,5 +54,5 @@ def _ways(
 
 
 def max_load(workload: Workload, placement: Placement) -> float:
-    """Of the busiest machine: one over it is the throughput."""
+    """The load of the busiest machine. One over it is the throughput."""
     return max(loads(workload, placement))

@@ -90,14 +90,15 @@ class Sides:
         self.start_s = [0.0] * len(workload.tasks)
         self.end_s = [0.0] * len(workload.tasks)
         self._arrived: list[dict[int, float]] = [{} for _ in workload.tensors]
-        """By tensor and machine."""
+        """The time at which each tensor arrived, by tensor and machine."""
 
     def ready_s(self, task: int, machine: int) -> float:
         """When all that the task reads could be there; what it reads from is placed."""
         return self._schedule_arrivals(task, machine)[0]
 
     def _schedule_arrivals(self, task: int, there: int) -> tuple[float, list[tuple[int, int, float, float]]]:
-        """And the transfers for it, one after the other: tensor, from where, start, end."""
+        """The time at which a task can start there, and the transfers for it, one after the other: tensor, source,
+        start, end."""
         workload, ready_s = self._workload, 0.0
         wanted: list[tuple[float, int]] = []
         for number in workload.read[task]:

@@ -12,7 +12,7 @@ from edgepart.planner.placing.problem.workload import TaskTensor, Workload
 Array = NDArray[np.float64]
 
 ROUNDS = 300
-"""Of raising the prices of machines and of their memory."""
+"""The number of times that the prices of machines and of their memory are raised."""
 
 
 def latency_bound(workload: Workload) -> float:

@@ -124,7 +124,7 @@ class _Contraction:
                         last = twin
 
     def _join_neighbours(self, limit_s: float, most: int) -> None:
-        """In an order that stays on a machine while it does not run far ahead of the others."""
+        """Join neighbours in an order that stays on a machine while it does not run far ahead of the others."""
         last = -1
         for group in self._runs(len(self._where) // most * LOOKAHEAD + 1):
             if len(self._alive) <= most:

@@ -29,7 +29,7 @@ class GraphPiece:
     entry: int | None
     """Index of the task that it begins with, in the piece; None for the first."""
     exit: int | None
-    """Of the one that it ends with; None for the last."""
+    """The task that the piece ends with; None for the last piece."""
 
     @property
     def kept_bytes(self) -> float:
@@ -37,7 +37,7 @@ class GraphPiece:
         return sum(task.memory_bytes for task in self.workload.tasks)
 
     def pin(self, pair: Pair) -> Workload:
-        """With its ends on these two machines; -1 where it has no such end."""
+        """The piece with its ends on these two machines; -1 stands for an end that it lacks."""
         tasks = list(self.workload.tasks)
         for end, machine in ((self.entry, pair[0]), (self.exit, pair[1])):
             if end is not None:
@@ -89,7 +89,7 @@ def dominators(workload: Workload) -> tuple[int, ...]:
 
 
 def pieces(workload: Workload) -> tuple[GraphPiece, ...]:
-    """In order; the whole as one where nothing dominates."""
+    """The pieces in order; the whole graph is one piece if nothing dominates."""
     order = workload.order
     position = {task: number for number, task in enumerate(order)}
     borders = [position[task] for task in dominators(workload)]

@@ -23,10 +23,10 @@ from edgepart.planner.placing.problem.schedule import PlacedTransfer, PlacementS
 from edgepart.planner.placing.problem.workload import Workload
 
 WORKERS = 2
-"""Of CP-SAT at once."""
+"""The number of CP-SAT's workers."""
 
 MOST_TERMS = 20_000
-"""Of the sums over what lies between two tasks."""
+"""The most terms of the sums over what lies between two tasks."""
 
 FEW = 100
 """Tasks, for which proofs are within reach: beyond, what only proofs gain from is left out, and time is counted coarsely,
@@ -256,7 +256,8 @@ class _LatencyModel:
         return find_equal_machines(self._workload)
 
     def _tell_apart(self) -> None:
-        """Of machines that are the same in all, a later one is used only by groups behind the first on the one before."""
+        """Let groups use one of several equal machines only after the machine before it, so that equal placements are
+        searched once."""
         leaders = [group[0] for group in self._workload.groups]
         for machines in self._alike:
             for one, other in pairwise(machines):
@@ -297,7 +298,7 @@ class _LatencyModel:
             add(literal, int(transfer is not None and transfer.source == here))
 
     def search(self, budget_s: float, seed: int) -> Solved:
-        """After searching."""
+        """Search for the shortest schedule within the budget."""
         solver = self._cp.CpSolver()
         solver.parameters.max_time_in_seconds = max(budget_s, 0.01)
         solver.parameters.num_workers = WORKERS

@@ -30,13 +30,13 @@ class Judged:
     placement: tuple[int, ...]
     value_s: float
     schedule: PlacementSchedule | None
-    """For latency."""
+    """The schedule, if latency is the objective."""
     busy: tuple[int, ...]
     """Tasks of which at least one has to move for a better value, roughly."""
 
 
 Judge = Callable[[Workload, Placement, Judged | None], Judged]
-"""Of a placement, and perhaps of one much like it."""
+"""A function that judges a placement, given perhaps the judgement of a similar one."""
 
 
 def judge_by_latency(workload: Workload, placement: Placement, like: Judged | None = None) -> Judged:
@@ -136,7 +136,7 @@ class _Climb:
         return best
 
     def _move(self, now: Judged) -> list[int] | None:
-        """With a task and some of its neighbours on another machine; None where that cannot be."""
+        """A placement with a task and some of its neighbours on another machine; None if there is none."""
         random, placement = self._random, now.placement
         critical = bool(now.busy) and random.random() < 0.7
         seed = random.choice(now.busy) if critical else random.randrange(len(placement))

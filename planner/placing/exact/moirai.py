@@ -42,21 +42,21 @@ MODEL = 15_000
 """Transfers and tasks, times machines, that CP-SAT is given at most."""
 
 CLIMB_S = 2.0
-"""At most, before anything is proved: what is better from the start leaves less to be searched."""
+"""The most seconds of local search before anything is proved: with a better start less is left to be searched."""
 
 GROUPS = (400, 150, 1500, 60)
-"""To so many a big graph is contracted, by turns."""
+"""The numbers of groups to which a big graph is contracted, by turns."""
 
 WINDOW = 40
 """So many tasks are placed anew at once where there are many."""
 
 PINNED = 500
-"""To so many groups the others are contracted then."""
+"""The number of groups to which all tasks are contracted that are not free."""
 
 WINDOW_S = 5.0
 
 LAYERS = 0.8
-"""Of the time, for pieces that repeat, where there are some."""
+"""The part of the time for pieces that repeat, if there are any."""
 
 SAME = 1e-9
 """A bound this close to the value, relative to it, is the value: the rest is the rounding of floats."""
@@ -119,7 +119,7 @@ class _MoiraiSearch:
         return self._best
 
     def begin(self) -> None:
-        """From the best of the other placers."""
+        """Start from the best placement of the other placers."""
         refused: Infeasible | None = None
         named, left_out = "", []
         for number, name in enumerate(STARTS):
@@ -383,7 +383,7 @@ class _MoiraiSearch:
 def _pin(
     workload: Workload, groups: Sequence[Sequence[int]], placement: Placement, free: frozenset[int]
 ) -> Workload:
-    """With all tasks where they are that are not free; a group is free or not as its first task is."""
+    """The workload with all tasks fixed that are not free. A group is free if its first task is."""
     tasks = []
     for task, group in zip(workload.tasks, groups, strict=True):
         here = placement[group[0]]

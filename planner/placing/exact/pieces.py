@@ -23,7 +23,7 @@ from edgepart.planner.placing.problem.schedule import PlacementSchedule
 from edgepart.planner.placing.problem.workload import Pair, Workload
 
 FIRST_S = 2.0
-"""For a piece between two machines at first; each time more that it is come back to."""
+"""The first time limit for a piece between two machines; each return to it gets more."""
 MORE = 4.0
 SAME = 1e-9
 """What is no further apart counts as equal, relative to it."""
@@ -60,7 +60,7 @@ class PiecePath:
         return True
 
     def search(self, budget_s: float, seed: int = 0) -> None:
-        """For a better schedule and a better bound."""
+        """Search for a better schedule and a better bound."""
         self.slice_s *= MORE
         if self.schedule is None:
             return
@@ -96,7 +96,7 @@ class PiecePaths:
             self._stops.append([m for m in machines if row[m] < inf] if row else [-1])
 
     def way(self, number: int, pair: Pair) -> PiecePath:
-        """Of that piece, between those two machines; -1 where it has no such end."""
+        """The path through that piece between those two machines; -1 stands for an end that it lacks."""
         key = self.kinds[number], pair
         if key not in self.known:
             pinned = self.pieces[number].pin(pair)

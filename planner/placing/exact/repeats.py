@@ -21,7 +21,7 @@ from edgepart.planner.placing.problem.workload import Workload
 TRIES = 4
 """So often a way is searched in vain at most."""
 SLICE_S = 2.0
-"""For the first try of a way; each later one takes longer."""
+"""The time limit of the first try of a path; each later one takes longer."""
 NEAR = 1.2
 """What takes at most so many times as long as the shortest of its kind is climbed from, too."""
 
@@ -112,7 +112,7 @@ class _RepeatSearch:
             self._begin(number, part, start)
 
     def _begin(self, number: int, part: GraphPiece, start: PlacementSchedule) -> None:
-        """With what is known of the piece."""
+        """Begin with what is known of the piece."""
         placement = tuple(start.placement[task] for task in part.tasks)
         here = -1 if part.entry is None else placement[part.entry]
         there = -1 if part.exit is None else placement[part.exit]

@@ -86,7 +86,7 @@ class _ThroughputModel:
                 self._moved[number, here, there] = literal
 
     def search(self, start: Placement, budget_s: float, seed: int) -> Assigned:
-        """After searching."""
+        """Search for a placement with a smaller largest load within the budget."""
         for group in self._workload.groups:
             for m, literal in self._at[group[0]].items():
                 self._model.add_hint(literal, int(m == start[group[0]]))

@@ -19,7 +19,7 @@ EXACT = 10**9
 ENOUGH = 10**7
 """So many ticks long it is where there are none."""
 COARSE = 10**5
-"""And so many where no proof is to be hoped for."""
+"""The number of ticks where no proof is to be hoped for."""
 ROUNDED = 1e-12
 """What reading a float as a number of few digits changes at most, relative to it."""
 
@@ -49,7 +49,7 @@ class Ticks:
 
 
 def ticks(workload: Workload, horizon_s: float, parts: int = ENOUGH) -> Ticks:
-    """For finding schedules of at most `horizon_s`, about `parts` ticks long where nothing is a multiple of fewer."""
+    """Ticks with which to find schedules of at most `horizon_s`, about `parts` ticks long unless fewer are exact."""
     compute_s = tuple(
         {m: _fraction(s) for m, s in enumerate(task.compute_s) if s < inf} for task in workload.tasks
     )

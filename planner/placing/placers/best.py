@@ -19,11 +19,11 @@ IN_TURN = ("heft", "m-etf", "expert", "pipeline", "metis", "m-sct", "getf", "moi
 """Placers as `auto` asks them: those that cost least first; the last one gets all the time that is left."""
 
 SHARE = 0.25
-"""Of the budget that is left, what any other may take."""
+"""The part of the remaining budget that any other placer may take."""
 
 
 def names() -> tuple[str, ...]:
-    """Of everything that can be asked for, in the order of a comparison."""
+    """The names of all placers, in the order of a comparison."""
     return ("single", *MODULES, "auto")
 
 

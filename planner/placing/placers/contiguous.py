@@ -21,7 +21,7 @@ from edgepart.planner.placing.problem.workload import Workload
 from edgepart.planner.placing.registry import register
 
 MOST_ROUNDS = 3
-"""Of a long order, which is cut coarsely first, and then again near the best cuts."""
+"""The rounds over a long order, which is cut coarsely first, and then again near the best cuts."""
 
 Runs = tuple[tuple[tuple[int, ...], int, int], ...]
 """Stages: the machines that take turns at it, from block, to block."""

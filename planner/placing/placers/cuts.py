@@ -201,7 +201,7 @@ class _Corners:
 
 
 def _corners(workload: Workload, where: Numbers) -> tuple[_Corners, _Corners]:
-    """Where a stage, from row to column, receives a tensor, and where it sends it."""
+    """The corners at which a stage, from row to column, receives a tensor, and those at which it sends it."""
     received, sent = _Corners([], [], [], []), _Corners([], [], [], [])
     last = int(where.max(initial=0)) + 2
     for number, tensor in enumerate(workload.tensors):

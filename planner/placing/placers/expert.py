@@ -16,8 +16,8 @@ from edgepart.planner.placing.registry import register
 
 @register("expert")
 def expert(workload: Workload, asked: Asked) -> PlacementFound:
-    """For latency one machine after the other, the fastest first, as much as its memory holds; for throughput so much
-    of the work on each as it has of the speed, or memory, of all."""
+    """For latency, fill one machine after the other, the fastest first, as far as its memory allows. For throughput,
+    give each machine as much of the work as it has of the total speed, or memory."""
     if asked.objective == "throughput":
         why = "tasks in order, dealt to the machines by their speed, as memory allows"
     else:
@@ -48,7 +48,7 @@ def place_by_hand(workload: Workload, asked: Asked) -> list[int]:
 
 
 def _elsewhere(workload: Workload, room: Room, task: int) -> int:
-    """For an odd one that this machine cannot run, or if all is full: wherever it is fastest."""
+    """The fastest machine that has room for a task that this machine cannot run, or if all are full."""
     machines = room.machines(task) or [room.force(task)]
     return min(machines, key=lambda machine: workload.tasks[task].compute_s[machine])
 

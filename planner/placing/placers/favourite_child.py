@@ -24,7 +24,7 @@ THRESHOLD = 0.5
 """Below it a relaxed variable says that the child is the favourite: the papers' rounding."""
 
 TIE_BREAK = 0.01
-"""Of the makespan, what all favourites together count for; ours, not the papers'."""
+"""The part of the makespan that all favourites together count for. It is ours, not the papers'."""
 
 Edge = tuple[int, int]
 """A task, and one that reads from it."""
@@ -32,7 +32,7 @@ Edge = tuple[int, int]
 
 @dataclass(frozen=True)
 class Favourites:
-    """Who is spared a transfer."""
+    """The pairs of tasks that are spared a transfer."""
 
     child: tuple[int, ...]
     """By task; -1 for none. No task is the child of two."""
@@ -53,7 +53,7 @@ class _Costs:
 
 
 def favourites(workload: Workload, asked: Asked) -> Favourites:
-    """In half of the budget, about."""
+    """Find the favourites, in about half of the budget."""
     until_s = asked.clock() + asked.budget_s / 2
     costs = _costs(workload)
     scores: list[tuple[float, float, Edge]] = []

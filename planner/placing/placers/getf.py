@@ -111,7 +111,8 @@ def _assign(workload: Workload, groups: Sequence[Speeds], asked: Asked) -> tuple
 
 
 def _round_to_group(share: Sequence[float], groups: Sequence[Speeds]) -> int:
-    """Of the fastest groups that together have half of the task, and those between, the one of the largest capacity."""
+    """The group of the largest capacity among the fastest groups that together have half of the task, and those
+    between."""
     slowest = max((number for number in range(len(groups)) if sum(share[number:]) >= 0.5 - 1e-9), default=0)
     return max(range(slowest, len(groups)), key=lambda number: (groups[number].capacity, number))
 

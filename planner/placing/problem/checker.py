@@ -16,7 +16,7 @@ from edgepart.planner.placing.problem.schedule import PlacedTransfer, PlacementF
 from edgepart.planner.placing.problem.workload import TaskTensor, Workload
 
 TOLERANCE = 1e-9
-"""Of the value, by which times may be wrong: they are sums of floats."""
+"""The relative error that times may have: they are sums of floats."""
 
 Span = tuple[float, float, str]
 """From, to, and what keeps a side of a machine busy then."""

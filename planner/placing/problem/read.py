@@ -17,12 +17,12 @@ from edgepart.planner.placing.problem.workload import Machine, Pair, Task, TaskT
 SCHEMA = "edgepart-workload/1"
 
 MOST_BYTES = 256 << 20
-"""Of a file."""
+"""The size limit of a file."""
 MOST_NODES, MOST_EDGES, MOST_DEVICES = 200_000, 2_000_000, 256
 MOST_COSTS = 8_000_000
 """Nodes times devices: what is kept for each pair of them."""
 LEAST, MOST = 1e-30, 1e30
-"""Of any number but 0: with others, reckoning comes to infinity."""
+"""The smallest and largest number other than 0: with others, sums become infinite."""
 
 Table = tuple[tuple[float, ...], ...]
 
@@ -263,7 +263,7 @@ def _transfer_s(entry: Mapping[str, Any], where: str, numbers: Mapping[str, int]
 
 
 def _pair(key: str, numbers: Mapping[str, int], where: str) -> Pair:
-    """Of "a->b"; a name may have an arrow in it."""
+    """The pair of "a->b"; a name may have an arrow in it."""
     parts = key.split("->")
     for at in range(1, len(parts)):
         a, b = "->".join(parts[:at]), "->".join(parts[at:])

@@ -26,7 +26,7 @@ class PlacementSchedule:
     placement: tuple[int, ...]
     """By task, the index of its machine."""
     start_s: tuple[float, ...]
-    """By task."""
+    """The start of each task."""
     transfers: tuple[PlacedTransfer, ...]
     makespan_s: float
     """When the last task ends."""
@@ -38,7 +38,7 @@ class PlacementFound:
 
     placement: tuple[int, ...]
     value_s: float
-    """For latency the makespan; for throughput the largest load."""
+    """The makespan for latency, and the largest load for throughput."""
     schedule: PlacementSchedule | None = None
     """None for throughput."""
     bound_s: float | None = None
@@ -47,7 +47,7 @@ class PlacementFound:
     """By task, the machines that take turns at it, the one of `placement` first; () where each task is on one machine.
     Only for throughput."""
     why: str = ""
-    """In a sentence: what decided it, and what was left out of the search."""
+    """A sentence that says what decided it, and what was left out of the search."""
 
     @property
     def gap(self) -> float | None:
@@ -64,6 +64,6 @@ class Asked:
     clock: Callable[[], float]
     """Seconds that pass, as whoever asks counts them."""
     objective: str = "latency"
-    """Or "throughput"."""
+    """The objective: "latency" or "throughput"."""
     budget_s: float = 10.0
-    """Of search, about."""
+    """The time for the search, about."""

@@ -11,7 +11,7 @@ from edgepart.planner.placing.problem.workload import Workload
 def answer_document(
     workload: Workload, found: PlacementFound, strategy: str, objective: str, search_s: float
 ) -> dict[str, Any]:
-    """Where each node is, when it starts, and what is sent when; of throughput only where it is."""
+    """The document of an answer: the device of each node and, for latency, when it starts and what is sent when."""
     names = [machine.name for machine in workload.machines]
     document: dict[str, Any] = {
         **summary(found, search_s),
@@ -46,7 +46,7 @@ def summary(found: PlacementFound, search_s: float) -> dict[str, Any]:
 
 
 def _transfers(workload: Workload, schedule: PlacementSchedule) -> list[dict[str, Any]]:
-    """In the order in which they begin; a tensor is named by who makes it and who reads it there."""
+    """The transfers in the order in which they begin. A tensor is named by its writer and its reader there."""
     names = [machine.name for machine in workload.machines]
     return [
         {
