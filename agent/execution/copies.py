@@ -1,4 +1,4 @@
-"""Copies: make one piece of a tensor from the pieces that this device holds. Rules: arrays only.
+"""Copies: makes one piece of a tensor from the pieces that this device holds. Rules: arrays only.
 
 A piece is held plain or blocked (nchwc_array.py), and wanted plain or blocked; where the two differ, the copy converts.
 
@@ -38,7 +38,7 @@ class Copy:
     source_block: int = 0
     target_block: int = 0
     size: int = 0
-    """The box's number of elements; counted only where an end is blocked."""
+    """The box's number of elements; counted only if an end is blocked."""
 
     def into(self, whole: Array, held: Array) -> None:
         source = (by_block(held, self.source_block) if self.source_block else held)[self.source]
@@ -67,7 +67,7 @@ class Scratch:
         self._used = 0
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """An uninitialised array, as of np.empty; in memory of its own if no room is left here."""
+        """An uninitialised array, as np.empty returns; it has memory of its own if no room is left here."""
         if dtype.hasobject:
             return np.empty(shape, dtype)
         start, nbytes = self._used, prod(shape) * dtype.itemsize
@@ -96,9 +96,9 @@ class CopyPlan:
     slots: tuple[int, ...]
     """The slots of the pieces that are read."""
     crop: Region | None = None
-    """The part of a single slot's array that is taken; None takes all of it. Unused where there are `copies`."""
+    """The part of a single slot's array that is taken; None takes all of it. Unused if there are `copies`."""
     copies: tuple[Copy, ...] = ()
-    """What is copied into a new array, if there are several slots or an end is blocked."""
+    """The copies into a new array, if there are several slots or an end is blocked."""
 
     @property
     def converted(self) -> int:
@@ -106,7 +106,7 @@ class CopyPlan:
         return sum(copy.size for copy in self.copies if copy.source_block != copy.target_block)
 
     def make(self, held: Mapping[int, Value], scratch: Scratch | None = None) -> Value:
-        """The piece: the held array itself if it fits as it is, else a contiguous array, usually a new one. It may lie
+        """The piece: the held array itself if it fits as it is, else a contiguous array, usually a new one, which may lie
         in `scratch`."""
         if self.copies:
             dtype, shape = held[self.slots[0]].dtype, self.piece.region.shape

@@ -32,8 +32,8 @@ from edgepart.planner.plans.plan import Send as Dispatch
 log = logging.getLogger(__name__)
 
 Send = Callable[[str, Tensors | Failed | Cancel, Sequence[Value]], None]
-"""send(node id, message, values): to a member or to this device itself. A Tensors' `arrays` is left () for
-the sender to fill in while packing `values`. Raises ClusterError where the node cannot be reached."""
+"""send(node id, message, values) sends to a member or to this device itself. The `arrays` of a Tensors are left () for
+the sender to fill in while packing `values`. Raises ClusterError if the node cannot be reached."""
 
 ProgramKey = tuple[str, Epoch]
 """Deployment and epoch of an installed program."""
@@ -148,7 +148,7 @@ class _Lane:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """A request that this device finished and that may be asked for again. It holds no program."""
+    """A request that this device finished and that may be asked for again. This record refers to no program."""
 
     deployment: str
     epoch: Epoch
@@ -326,8 +326,8 @@ class Executor:
 
     @property
     def computes(self) -> bool:
-        """Whether all compute threads are alive; the watchdog asks. A step that never ends does not count: it ends with
-        its request."""
+        """Whether all compute threads are alive; the watchdog asks. A thread whose step never ends is alive: the step ends
+        with its request."""
         with self._lock:
             lanes = list(self._lanes.values())
             return self._stopping or all(lane.thread is not None and lane.thread.is_alive() for lane in lanes)
@@ -469,7 +469,7 @@ class Executor:
                     return
                 lane.task, lane.began_s = job[0], time.monotonic()
                 if len(self._lanes) > 1:
-                    # From now on they wait for this step, and no longer than it has the device to itself.
+                    # The others now wait for this step, but only for as long as it has the device to itself.
                     self._give_turn(lane)
             self._do(lane, *job)
 

@@ -15,12 +15,12 @@ from edgepart.planner.region import Array
 
 @dataclass(frozen=True, slots=True)
 class KeptBlocked:
-    """What a program keeps blocked between its segments."""
+    """The tensors that a program keeps blocked between its segments."""
 
     block: int = 0
-    """Channels of a block; 0 where nothing is kept."""
+    """Number of channels per block; 0 if no tensor is kept blocked."""
     tensors: frozenset[str] = frozenset()
-    """The plan's tensors of which every port here gives or takes blocked arrays."""
+    """The plan's tensors that all ports on this device read and write as blocked arrays."""
 
     def block_of(self, tensor: str) -> int:
         return self.block if tensor in self.tensors else 0

@@ -1,7 +1,8 @@
-"""Keeping: which tensors a program keeps blocked between its segments (nchwc_array.py). Rules.
+"""Keeping: chooses the tensors that a program keeps blocked between its segments (nchwc_array.py). Rules.
 
-A tensor is kept when a segment here makes it in blocks and all that read it here take it so; and when what is then
-converted by hand (what is sent, and what arrives of it) is little beside what ONNX Runtime need not reorder.
+A tensor is kept blocked if a segment on this device writes it in blocks and all segments that read it here read it so, and
+if few of its elements are converted by hand (those that are sent or arrive), compared with those that ONNX Runtime then
+need not reorder.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from edgepart.agent.execution.schedule import make_schedule
 from edgepart.planner.plans.plan import Port, Program, Run, Segment, Transfer
 
 BY_HAND = 2
-"""What it costs to convert an element here, where one costs ONNX Runtime 1."""
+"""The cost of converting an element by hand, where reordering one costs ONNX Runtime 1."""
 
 Native = Callable[[Segment], frozenset[str]]
-"""The ports of a segment that are native where all that can be are blocked."""
+"""Returns the ports at which a segment computes in blocks if all its ports that can be blocked are."""
 
 
 def keep(program: Program, transfers: Sequence[Transfer], block: int, native: Native) -> KeptBlocked:
-    """What `program` keeps in blocks of `block`; nothing where that is 0."""
+    """The tensors that `program` keeps in blocks of `block` channels; none if `block` is 0."""
     tensors = _candidates(program, block) if block else frozenset()
     if tensors:
         tensors = _worth(program, transfers, KeptBlocked(block, tensors))
@@ -36,7 +37,7 @@ def ports_of(segment: Segment, kept: KeptBlocked) -> frozenset[str]:
 
 
 def has_pictures(program: Program) -> bool:
-    """Whether anything goes from segment to segment that could be blocked at all."""
+    """Whether a segment reads or writes anything that could be blocked at all: a piece of rank 4."""
     ports = (port for segment in program.segments for port in _ports(segment))
     return any(port.piece.region.rank == 4 for port in ports)
 
@@ -71,7 +72,7 @@ def _has_blocks(port: Port, block: int) -> bool:
 
 
 def _worth(program: Program, transfers: Iterable[Transfer], kept: KeptBlocked) -> frozenset[str]:
-    """Those of the kept tensors for which less work is done than without."""
+    """The kept tensors that take less work blocked than plain."""
     by_hand = dict.fromkeys(kept.tensors, 0)
     for recipes in make_schedule(program, transfers, kept=kept).recipes:
         for one in recipes:

@@ -58,8 +58,8 @@ class Loader(Protocol):
         """Forget a program. Never waits."""
 
     def abandon(self, deployment: str, model: str) -> None:
-        """Nothing waits any longer for the programs of this deployment that are being prepared: end their preparation
-        after a while. Never waits."""
+        """End the preparation of this deployment's programs after a while, as nothing waits for them any longer. Never
+        waits."""
 
 
 def describe_segment(segment: Segment) -> str:

@@ -24,7 +24,7 @@ from edgepart.planner.plans.plan import Piece, Program, Receive, Run, Send, Tran
 
 @dataclass(frozen=True)
 class DeviceSchedule:
-    """What each step of a program reads, makes and frees; the same for every request."""
+    """The pieces that each step of a program reads, makes and frees. They are the same for every request."""
 
     program: Program
     incoming: Mapping[int, Transfer]

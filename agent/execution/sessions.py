@@ -6,9 +6,9 @@ stay in the order that convolutions compute in. Without one, and where compiling
 it is in the plan:
 
 Weights are not in a segment's model. ONNX Runtime gets those that the store has as files by their paths: it maps each
-file, packs what it computes with into memory of its own, and unmaps the file, so that a session holds its weights once.
-(OrtValues it copies, and keeps the mapped file beside the copy.) Equal segments share one session, which is freed with the
-last program that uses it.
+file, packs the weights into memory of its own, and unmaps the file, so that a session holds its weights once. (Given
+OrtValues, it would copy them and keep the mapped file beside the copy.) Equal segments share one session, which is freed
+with the last program that uses it.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ _EXACT_PRODUCTS = "session.x64quantprecision"
 
 @dataclass(eq=False)
 class LoadedModel:
-    """A session, and what is needed to run it."""
+    """A session, and the facts that are needed to run it."""
 
     called: str
-    """Its name in errors."""
+    """The model's name in errors."""
     session: Any
     input_names: tuple[str, ...]
     output_names: tuple[str, ...]
@@ -95,8 +95,8 @@ class LoadedModel:
     """Whether numpy knows the types of all inputs and outputs."""
 
     def run(self, inputs: Sequence[Value], options: Any = None) -> list[Value]:
-        """The outputs in their order. `options` are ort.RunOptions, by which another thread can end the run. Raises
-        RequestError, which says why ONNX Runtime could not run with these inputs."""
+        """Run the model and return its outputs in their order. `options` are ort.RunOptions, by which another thread can
+        end the run. Raises RequestError, which says why ONNX Runtime could not run with these inputs."""
         try:
             if self.plain:
                 feed = dict(zip(self.input_names, inputs, strict=True))
@@ -250,7 +250,7 @@ class SegmentCompiler(Protocol):
 
 
 _Key = tuple[str, str, tuple[int, ...]]
-"""Digest, dtype and shape of a weight: what segments must agree on to share its value. The digest alone is not enough,
+"""Digest, dtype and shape of a weight; segments that agree on all three share its value. The digest alone is not enough,
 as the same bytes may be weights of several shapes (zeros, mostly)."""
 
 
@@ -360,7 +360,7 @@ class Sessions:
 
     def _compile(self, segment: Segment, ports: frozenset[str]) -> LoadedSegment | None:
         """The compiled segment; None if there is no compiler, the segment is the whole model, or it has no compiled form.
-        Raises Uncompiled in the last case if `ports` are to be blocked, because an uncompiled session has no blocked
+        Raises NotCompiled in the last case if `ports` are to be blocked, because an uncompiled session has no blocked
         ports."""
         if self._compiler is None or segment.whole:
             return None
@@ -417,8 +417,8 @@ class Sessions:
 
 
 def load_model(model: Path | bytes, *, level: Any = None, threads: int = 0) -> LoadedModel:
-    """One session over a whole model, with whose answers every plan's are compared. Raises ModelError if ONNX Runtime
-    refuses the model."""
+    """One session over a whole model. Its answers are those that every plan's answers are compared with. Raises ModelError
+    if ONNX Runtime refuses the model."""
     source, called = (model, "the model") if isinstance(model, bytes) else (str(model), model.name)
     options = session_options(threads, {}, level)
     try:
@@ -475,8 +475,8 @@ def _forms(held: Sequence[LoadedSegment], kept: KeptBlocked) -> str:
 
 
 def with_external_weights(model: ModelProto, files: Mapping[str, Path], options: Any) -> bytes:
-    """The model's bytes, after its external initializers were changed to lie in these files. ONNX Runtime reads them only
-    from one folder and the folders below it, after resolving links; `options` are told that folder."""
+    """Make the model's external initializers refer to these files, and return the model's bytes. ONNX Runtime reads such
+    files only from one folder and the folders below it, after resolving links; that folder is set in `options`."""
     found = {name: path.resolve() for name, path in files.items()}
     folder = os.path.commonpath([path.parent for path in found.values()])
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
@@ -502,8 +502,8 @@ def session_options(threads: int, weights: Mapping[str, Any], level: Any = None)
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-    # Sessions run one at a time, and an arena for each would keep the most memory that its session ever took. The next
-    # session takes what was freed from the C library's heap, as fast.
+    # Sessions run one at a time, and an arena for each would keep the most memory that its session ever took. Without
+    # arenas, the next session reuses the memory that was freed to the C library's heap, and is as fast.
     options.enable_cpu_mem_arena = options.enable_mem_pattern = False
     options.log_severity_level = LOG_FATAL_ONLY  # The errors that are raised say what is wrong.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -525,8 +525,8 @@ def force_exact_int8_products(options: Any) -> None:
 def make_session(model: str | bytes, options: Any) -> Any:
     """A session over the file or the bytes.
 
-    `force_exact_int8_products` also turns weights into uint8 that quantised operators multiply with int8, and ONNX
-    Runtime has no kernel for that. Products of two int8 are exact as they are, so such a model is loaded without the
+    With `force_exact_int8_products`, ONNX Runtime also turns weights into uint8 that quantised operators multiply with
+    int8, for which it has no kernel. Products of two int8 are exact as they are, so such a model is loaded without the
     option."""
     try:
         return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])

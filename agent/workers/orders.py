@@ -40,8 +40,8 @@ class WorkerSettings:
 
 @dataclass(frozen=True, slots=True)
 class PrepareProgram:
-    """Make a program's sessions. The worker answers ("made", seconds) after each session, and then waits for GoOn; at the
-    end it answers ("prepared", ...) or ("failed", kind, text)."""
+    """Make a program's sessions. The worker answers ("made", seconds) after each session, and then waits for Continue; at
+    the end it answers ("prepared", ...) or ("failed", kind, text)."""
 
     number: int
     """The program's number, by which later orders name it."""
@@ -85,7 +85,7 @@ class ReturnFreedMemory:
 Order = PrepareProgram | Continue | TimeSegment | ReleaseProgram | StopRun | ReturnFreedMemory
 
 DONE, WANTS, FAILED = "done", "wants", "failed"
-"""Answers to a run: all outputs are at their offsets; packed outputs need so many bytes; the run failed."""
+"""Answers to a run: all outputs are at their offsets; the packed outputs need a number of bytes; the run failed."""
 READY, MADE, PREPARED, TIMED = "ready", "made", "prepared", "timed"
 
 
@@ -144,7 +144,7 @@ def answer_to_bytes(*answer: Any) -> bytes:
 
 
 def answer_from_bytes(data: bytes) -> tuple[Any, ...]:
-    """The answer that a worker sent. Raises InternalError if the bytes are none."""
+    """The answer that a worker sent. Raises InternalError if these are not the bytes of an answer."""
     if data == DONE_BYTES:
         return (DONE,)
     try:
@@ -162,7 +162,7 @@ ERROR_KINDS: dict[str, type[EdgepartError]] = {
 
 
 def error_to_answer(error: Exception) -> tuple[str, str, str]:
-    """An answer that says what went wrong."""
+    """The answer that reports this error."""
     kind = next((name for name, cls in ERROR_KINDS.items() if isinstance(error, cls)), InternalError.__name__)
     text = str(error) if isinstance(error, EdgepartError) else f"{type(error).__name__}: {error}"
     return FAILED, kind, text

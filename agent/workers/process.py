@@ -29,9 +29,9 @@ class Death:
     """How a worker process ended."""
 
     status: int
-    """Its exit status, or minus the signal that ended it, as in subprocess."""
+    """The exit status, or minus the signal that ended the process, as in subprocess."""
     why: str = ""
-    """Why the agent ended it; "" if the agent did not."""
+    """The reason for which the agent ended the process; "" if the agent did not."""
 
     @property
     def ordered(self) -> bool:
@@ -39,7 +39,7 @@ class Death:
 
     @property
     def is_crash(self) -> bool:
-        """Whether a model ended it. SIGKILL is no crash: people send it, and the kernel does when memory runs out."""
+        """Whether a model ended the process. SIGKILL is no crash: people send it, and the kernel if memory runs out."""
         return not self.ordered and self.status != -signal.SIGKILL
 
     def __str__(self) -> str:
@@ -106,7 +106,7 @@ class WorkerProcess:
         waiting.start()
 
     def ask(self, order: orders.Order) -> tuple[Any, ...]:
-        """Send an order and return its answer. Raises Ended."""
+        """Send an order and return its answer. Raises WorkerEnded."""
         self.tell(order)
         try:
             with self._asking:
@@ -119,7 +119,7 @@ class WorkerProcess:
         self._send(order)
 
     def exchange(self, message: bytes) -> tuple[Any, ...]:
-        """Send a run's message and return its answer. Raises Ended."""
+        """Send a run's message and return its answer. Raises WorkerEnded."""
         try:
             with self._exchanging:
                 self._runs.send(message)
@@ -134,7 +134,7 @@ class WorkerProcess:
             self._process.kill()
 
     def death(self) -> Death:
-        """How the process ended. One that only closed its connections is ended after a second."""
+        """How the process ended. A process that only closed its connections is ended after a second."""
         try:
             self._process.wait(1.0)
         except subprocess.TimeoutExpired:
@@ -146,7 +146,7 @@ class WorkerProcess:
         return self._process.pid
 
     def own_bytes(self) -> int:
-        """Bytes of memory that it shares with no other process; 0 if it has ended or the system does not tell."""
+        """Bytes of memory that the process shares with no other; 0 if it has ended or the system does not tell."""
         return own_bytes(self._process.pid)
 
     def _send(self, message: object) -> None:

@@ -54,7 +54,7 @@ class SharedMemory:
         """The most bytes taken at once since the file was emptied last."""
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """An uninitialised array, as of np.empty, in the file. Its place is free again when nothing refers to the array
+        """An uninitialised array in the file, as np.empty returns. Its place is free again when nothing refers to the array
         or a part of it. Raises MemoryError if there is no room."""
         size = _round_up(max(1, prod(shape) * dtype.itemsize))
         with self._lock:
@@ -119,7 +119,7 @@ class SharedMemory:
 
 
 class _MemoryPlace:
-    """A part of the file. The arrays that lie in it hold it, and it is free again when they are gone."""
+    """A part of the file. The arrays in it refer to this object, so the part is free again when all of them are gone."""
 
     def __init__(self, memory: SharedMemory, at: int, size: int) -> None:
         self._memory, self._at, self._size = memory, at, size
@@ -135,7 +135,7 @@ class _MemoryPlace:
 
 
 class MappedMemory:
-    """A SharedMemory as the other process sees it: arrays at offsets that its maker names."""
+    """A SharedMemory as the other process sees it: arrays at offsets that the process which made it sends."""
 
     def __init__(self, file: int) -> None:
         """Map the file of this descriptor, and close the descriptor."""
@@ -153,7 +153,7 @@ class MappedMemory:
 
 
 def _round_up(nbytes: int) -> int:
-    """The next larger of four sizes to each power of two, so that arrays of nearly equal size use the same places.
+    """The next larger size, of four for each power of two, so that arrays of nearly equal size use the same places.
 
     >>> [_round_up(one) for one in (1, 64, 65, 1000, 1025, 5000)]
     [64, 64, 128, 1024, 1280, 5120]

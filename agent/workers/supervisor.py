@@ -1,9 +1,9 @@
 """Supervisor: starts, uses and restarts the worker processes of this device, one for each deployment. Door: processes,
 their connections, shared memory.
 
-A worker that ends is started again, with all of its programs. What it was doing is blamed: a run (WorkerDied; it is tried
-once more), or the loading of a program, which is tried once more with no run beside it and then given up (CrashError).
-Requests that only waited continue, as their values lie in the agent's memory.
+A worker that ends is started again, with all of its programs. Its end is blamed on what it was doing: a run (WorkerDied),
+which is tried once more, or the loading of a program, which is tried once more with no run beside it and then given up
+(CrashError). Requests that only waited continue, as their values lie in the agent's memory.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class RemoteProgram:
     dtypes: Mapping[str, np.dtype[Any]] = field(default_factory=dict)
     kept: KeptBlocked = field(default_factory=KeptBlocked)
     types: tuple[tuple[np.dtype[Any], ...] | None, ...] = ()
-    """The types of each segment's inputs and outputs; None for a segment of which some are not usual (orders.py)."""
+    """The types of each segment's inputs and outputs; None for a segment for which `ArrayRun` cannot be used."""
     fault: str = ""
     """Why the program cannot be run any more; "" if it can."""
 
@@ -101,24 +101,24 @@ class Worker:
         self.name = name
         self.memory = SharedMemory(shared_bytes)
         self.deaths = 0
-        """Number of its processes that ended without being told to."""
+        """Number of this worker's processes that ended without being told to."""
         self._settings = settings
         self._crashed = crashed
         self._crashes = 0
         self._programs: dict[int, RemoteProgram] = {}
         self._ordering = threading.RLock()
-        """Held during an exchange of orders, and while a process is started."""
+        """Guards the exchange of orders and the start of a process."""
         self._running = threading.Lock()
-        """Held during a run."""
+        """Guards runs, of which there is one at a time."""
         self._state = threading.Lock()
-        """Guards the attributes below; held for moments only."""
+        """Guards the attributes below. Threads hold it for moments only."""
         self._process: WorkerProcess | None = None
         self._starting: WorkerProcess | None = None
-        """The process that is being started, and loads again the programs of the last one."""
+        """The process that is being started and loads the programs of the last one again."""
         self._run: tuple[int, RemoteProgram] | None = None
         self._loading: RemoteProgram | None = None
         self._ambiguous = False
-        """Whether something other than a run may be what ends the process now."""
+        """Whether something other than a run may be the cause if the process ends now."""
         self._closed = threading.Event()
         self._closing: tuple[WorkerProcess, ...] = ()
         self._numbers = itertools.count(1)
@@ -149,7 +149,7 @@ class Worker:
         return made
 
     def abandon(self) -> None:
-        """Nothing waits any longer for the program that is being loaded: end its loading after ABANDONED_S."""
+        """End the loading of the present program after ABANDONED_S, as nothing waits for it any longer."""
         with self._state:
             process, made = self._process, self._loading
         if process is not None and made is not None:
@@ -213,13 +213,13 @@ class Worker:
 
     @property
     def pid(self) -> int | None:
-        """The id of its process; None if there is none."""
+        """The id of the worker's process; None if there is none."""
         with self._state:
             return self._process.pid if self._process is not None else None
 
     @property
     def own_bytes(self) -> int:
-        """Bytes of memory that its process shares with no other; 0 if there is none."""
+        """Bytes of memory that the worker's process shares with no other; 0 if there is no process."""
         with self._state:
             process = self._process
         return process.own_bytes() if process is not None else 0
@@ -317,7 +317,7 @@ class Worker:
         return True
 
     def _ended(self, process: WorkerProcess) -> None:
-        """Called by the thread that waits for the process."""
+        """Handle the end of the process. The thread that waits for the process calls this."""
         self._handle_death(process)
 
     def _handle_death(self, process: WorkerProcess) -> Death:
@@ -520,8 +520,8 @@ class Workers:
         self._keys: dict[int, tuple[str, str]] = {}
         self._lock = threading.Lock()
         self._preparing = threading.Lock()
-        """Held while a program is prepared: making a session takes twice its weights for a moment, so they are made one
-        at a time."""
+        """Guards the preparation of programs: making a session takes twice its weights for a moment, so sessions are made
+        one at a time."""
         self._numbers = itertools.count(1)
         self._stopped = False
 
@@ -589,7 +589,7 @@ class Workers:
             worker.give_back()
 
     def deaths(self) -> Mapping[str, int]:
-        """How many worker processes ended without being told to, by deployment."""
+        """The number of worker processes that ended without being told to, by deployment."""
         return {worker.name: worker.deaths for worker in self._all_workers()}
 
     def _all_workers(self) -> list[Worker]:

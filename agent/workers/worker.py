@@ -143,7 +143,7 @@ class WorkerPrograms:
         return orders.PREPARED, dtypes, prepared.kept.block, tuple(prepared.kept.tensors), types
 
     def _rest(self, took_s: float) -> None:
-        """Wait after each session until the agent says to go on: it knows whether requests are computed meanwhile."""
+        """Wait after each session until the agent says to go on: it knows whether this device computes for requests."""
         self._told.send_bytes(orders.answer_to_bytes(orders.MADE, took_s))
         self._waiting.get()
 
@@ -201,8 +201,8 @@ class WorkerPrograms:
         return unpack_arrays(metas, self._memory.span(offset, nbytes))
 
     def _pack(self, values: Sequence[Any]) -> None:
-        """Write outputs whose size was not known before the run to where the agent makes room for them. Raises
-        RequestError if it has no room."""
+        """Write outputs whose size was not known before the run into the room that the agent then makes for them. Raises
+        RequestError if the agent has no room."""
         metas, buffers = pack_arrays(values)
         nbytes = sum(buffer.nbytes for buffer in buffers)
         self._runs.send(orders.answer_to_bytes(orders.WANTS, nbytes, metas))
@@ -217,7 +217,7 @@ class WorkerPrograms:
 
 
 def _types(loaded: LoadedSegment) -> tuple[str, ...] | None:
-    """numpy's names of the types of a segment's inputs and outputs; None unless all of them are usual (orders.py)."""
+    """numpy's names of the types of a segment's inputs and outputs; None if `ArrayRun` cannot be used for the segment."""
     ports = [(port, loaded.dtypes[port.name]) for port in (*loaded.segment.inputs, *loaded.segment.outputs)]
     if not loaded.plain or not all(orders.has_known_array(port, dtype) for port, dtype in ports):
         return None

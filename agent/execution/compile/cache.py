@@ -1,12 +1,12 @@
 """Compiled: segments that ONNX Runtime has optimised, kept on disk for the next time. Door: files.
 
-    entries/<key>     a segment's optimised model, and what is to be known to trust it
-    weights/<digest>  an initializer of such models by the SHA-256 of its bytes: ONNX Runtime maps these files, so that
-                      sessions share their pages, with each other and with the system's cache
+    entries/<key>     a segment's optimised model, and the facts by which it is checked before use
+    weights/<digest>  an initializer of such models, named by the SHA-256 of its bytes: ONNX Runtime maps these files, so
+                      that sessions share their pages with each other and with the system's cache
 
-An entry is only good on the kind of processor and for the version of ONNX Runtime that it was made with: both are in its
-key, and in it. One that is damaged, or whose weights are, is thrown away as if it had never been. What was not used for
-longest makes room.
+An entry is valid only on the kind of processor and for the version of ONNX Runtime that it was made with: its key and the
+entry itself contain both. A damaged entry, or one with damaged weights, is deleted. The entries that were not used for the
+longest time are deleted first to make room.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 _DIGEST_BYTES = 32
 MAKING = ".making-"
-"""How the names of folders begin in which segments are being compiled."""
+"""The prefix of the names of folders in which segments are being compiled."""
 
 
 @dataclass(frozen=True)
@@ -37,34 +37,35 @@ class CompiledEntry:
     """A segment, optimised with some of its ports wrapped (nchwc.py)."""
 
     environment: str
-    """What it was made with: processor, ONNX Runtime, options."""
+    """The processor, the ONNX Runtime and the version of compiling that made the entry."""
     native: frozenset[str]
-    """Those of these ports that are native."""
+    """The wrapped ports at which the segment computes in blocks (`nchwc.native`)."""
     model: bytes
-    """Optimised, with what is put at these ports. Its big initializers are external, in `weights/`."""
+    """The optimised model, with the operators that were put at the wrapped ports. Its big initializers are external, in
+    `weights/`."""
     weights: Mapping[str, int]
-    """Bytes by digest."""
+    """Sizes of the external weights in bytes, by digest."""
 
 
 def entry_key(segment: str, ports: Collection[str], environment: str) -> str:
-    """SHA-256 (hex), by the segment's digest and the names of the ports that are wrapped."""
+    """Return the SHA-256 (hex) of the segment's digest, the names of the wrapped ports and the environment."""
     return hashlib.sha256(msgpack.packb([segment, sorted(ports), environment])).hexdigest()
 
 
 class Compiled:
-    """A folder of entries that takes `limit_bytes` at most between two uses. One process at a time; not thread-safe."""
+    """A folder of entries, which `make_room` keeps to `limit_bytes`. For one process at a time; not thread-safe."""
 
     def __init__(self, root: Path, limit_bytes: int) -> None:
         self.root = root
         self._limit_bytes = limit_bytes
         self._sound: set[str] = set()
-        """Weights that this process has read and found as they should be."""
+        """Digests of the weights that this process has written, or has read and found undamaged."""
 
     def weight_path(self, digest: str) -> Path:
         return self.root / "weights" / digest
 
     def get(self, key: str, environment: str) -> CompiledEntry | None:
-        """None where there is none that can be trusted; what cannot be is deleted."""
+        """Return the entry, or None if there is none that can be trusted. An entry that cannot be trusted is deleted."""
         path = self.root / "entries" / key
         try:
             entry = _read(path.read_bytes())
@@ -83,8 +84,8 @@ class Compiled:
         return None
 
     def _check(self, digest: str, nbytes: int) -> None:
-        """ValueError where that weight is not what it should be; then it is deleted. Its bytes are read once in the life of
-        a process."""
+        """Raise ValueError and delete the weight if its file does not have that digest and size. The bytes of a weight are
+        read once in the life of a process."""
         path = self.weight_path(digest)
         if path.stat().st_size == nbytes and (digest in self._sound or file_digest(path) == digest):
             self._sound.add(digest)
@@ -94,12 +95,12 @@ class Compiled:
         raise ValueError(f"weight {digest[:8]} is damaged")
 
     def put(self, key: str, entry: CompiledEntry) -> None:
-        """Its weights are there already."""
+        """Write an entry, whose weights must have been written before."""
         write_atomic(self.root / "entries" / key, _serialise(entry), synced=False)
 
     def put_weight(self, data: memoryview, like: Path | None = None) -> str:
-        """Keeps an initializer; its digest. `like` is a file that may have the same bytes: then it is one file with two
-        names."""
+        """Keep an initializer and return its digest. `like` is a file that may hold the same bytes: if it does, it gets a
+        second name and nothing is copied."""
         digest = hashlib.sha256(data).hexdigest()
         path = self.weight_path(digest)
         if digest in self._sound and path.exists():
@@ -112,8 +113,9 @@ class Compiled:
         return digest
 
     def make_room(self) -> int:
-        """Deletes what was not used for longest until the rest keeps to the limit, and what belongs to nothing; how many
-        entries. Sessions that have mapped a weight keep it. What cannot be deleted is logged, and stays."""
+        """Delete the entries that were not used for the longest time until the rest fits into the limit, and all weights
+        that belong to no entry. Return the number of entries deleted, or 0 if an error stopped this, which is logged.
+        Sessions that have mapped a weight keep it."""
         try:
             return self._make_room()
         except OSError as error:
@@ -155,7 +157,8 @@ def _weights(path: Path) -> Mapping[str, int] | None:
 
 
 def _link(source: Path, path: Path, digest: str) -> bool:
-    """Gives `source` a second name, if it holds just that and the file system can."""
+    """Give `source` the second name `path` if its own name is `digest`, as it then holds the same bytes. Return False if
+    it is not, or if the file system cannot link the two."""
     if source.name != digest:
         return False
     try:
@@ -173,7 +176,7 @@ def _serialise(entry: CompiledEntry) -> bytes:
 
 
 def _read(data: bytes) -> CompiledEntry:
-    """ValueError where these are not the bytes of an entry."""
+    """Return the entry in these bytes. Raises ValueError if they are not the bytes of an entry."""
     digest, packed = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
     if hashlib.sha256(packed).digest() != digest:
         raise ValueError("it is damaged")
@@ -186,6 +189,6 @@ def _read(data: bytes) -> CompiledEntry:
 
 
 def _is_weight(digest: object, nbytes: object) -> bool:
-    """Digests become the names of files."""
+    """Whether these are a SHA-256 in hex and a size. This is checked because digests become the names of files."""
     named = isinstance(digest, str) and re.fullmatch(r"[0-9a-f]{64}", digest) is not None
     return named and type(nbytes) is int and nbytes >= 0

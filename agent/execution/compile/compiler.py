@@ -1,8 +1,8 @@
-"""Compiling: optimises segments once, with the ports that a program keeps blocked, and loads what was optimised. Door:
+"""Compiling: optimises segments once, with the ports that a program keeps blocked, and loads the optimised models. Door:
 ONNX Runtime, /proc, the files of cache.py.
 
-Running sessions is sessions.py's; the ones made here are those that optimise, and those that load what came of it. Whatever
-cannot be compiled is refused with the reason; sessions.py then makes an ordinary session of the segment.
+Sessions are run by sessions.py. This module makes only the sessions that optimise a segment and those that load the result.
+A segment that cannot be compiled is refused with the reason, and sessions.py makes an ordinary session of it.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ log = logging.getLogger(__name__)
 Weights = Callable[[Segment], Mapping[str, Weight]]
 
 _BLOCKS = (4, 8, 16, 32, 64)
-"""Channels of a block that processors may want."""
+"""The numbers of channels per block that are tried: ONNX Runtime uses one of them, depending on the processor."""
 _APART_BYTES = 1024
-"""Initializers from this size are files of their own; smaller ones stay in the model."""
+"""Initializers of at least this size are files of their own; smaller ones stay in the model."""
 FAULTS: tuple[type[Exception], ...] = (*ORT_ERRORS, OSError, LookupError)
-"""What compiling may meet: what ONNX Runtime refuses, a disk that is full, and models as nobody has thought of."""
+"""Errors to expect from compiling: ONNX Runtime refuses a model, the disk is full, or a model has an unforeseen form."""
 THROWAWAY_BYTES = 8 << 30
-"""What such a folder may hold between two uses."""
+"""The most bytes that the entries of a throwaway compiler may take."""
 _WAYS = "3"
 """The version of compiling. A new number makes all earlier entries invalid."""
 
@@ -64,14 +64,14 @@ class Compiler:
         self._threads = threads
 
     def keep(self, program: Program, transfers: Sequence[Transfer], weights: Weights) -> KeptBlocked:
-        """What the program keeps blocked. Its segments are compiled so where that was not done before; `weights` gives what
-        a segment computes with, and is only asked then."""
+        """Return the tensors that the program keeps blocked. This compiles the segments that were not compiled so before;
+        `weights` returns the weights of a segment and is called only for those."""
         if not has_pictures(program):
             return PLAIN
         return keep(program, transfers, block(), partial(self._native, weights))
 
     def load(self, segment: Segment, ports: frozenset[str], weights: Weights) -> LoadedSegment:
-        """A session whose `ports` are blocked. Uncompiled says why there is none."""
+        """Return a session whose `ports` are blocked. Raises NotCompiled, with the reason, if there is none."""
         model = self._model(segment, ports, weights)
         options = session_options(self._threads, {}, ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
         root = str(self._compiled.root.resolve())
@@ -88,9 +88,9 @@ class Compiler:
         return wrap_session(segment, session, (), form)
 
     def _model(self, segment: Segment, ports: frozenset[str], weights: Weights) -> ModelProto:
-        """What is loaded. Ports that stay plain are computed with in blocks, too, where others are blocked or the runtime
-        then has fewer operators to run: a sum becomes a part of the convolution before it, and what comes in plain is
-        reordered for it."""
+        """Return the model to load. A segment computes with plain ports in blocks, too, if other ports are blocked or if
+        the runtime then has fewer operators to run: a sum becomes a part of the convolution before it, and its plain input
+        is reordered for it. Raises NotCompiled."""
         whole = self._wrappable(segment)
         found = []
         for wrapped in (whole,) if ports else dict.fromkeys((ports, whole)):
@@ -122,7 +122,7 @@ class Compiler:
         return found & in_blocks(segment, block()) if found else found
 
     def _entry(self, segment: Segment, ports: frozenset[str], weights: Weights) -> CompiledEntry:
-        """The entry from the disk, made now if there is none."""
+        """Return the entry from the disk; if there is none, make and keep it now. Raises NotCompiled."""
         where = environment()
         key = entry_key(segment.digest, ports, where)
         try:
@@ -138,7 +138,7 @@ class Compiler:
         self._compiled.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(dir=self._compiled.root, prefix=MAKING) as making:
             model = nchwc.wrap_ports(onnx.load_model_from_string(segment.model), ports)
-            # Shape inference takes the process megabytes for good: only where there is something to find.
+            # Shape inference costs the process megabytes that it never gives back, so it runs only if it is needed.
             crops = bool(ports) and any(node.op_type == "Slice" for node in model.graph.node)
             shapes = shapes_of(model) if crops else {}
             optimised = _optimise(model, weights, self._threads, Path(making))
@@ -151,7 +151,8 @@ class Compiler:
     def _take_weights(
         self, model: ModelProto, making: Path, weights: Mapping[str, Weight]
     ) -> Mapping[str, int]:
-        """Puts the external initializers where they stay, and has the model say so; bytes by digest."""
+        """Move the external initializers into the folder of weights and make the model refer to them there. Return their
+        sizes in bytes, by digest."""
         held: dict[str, int] = {}
         for tensor in _initializers(model.graph):
             if tensor.data_location != TensorProto.EXTERNAL:
@@ -170,18 +171,18 @@ class Compiler:
 
 @contextmanager
 def throwaway(threads: int = 1) -> Iterator[Compiler]:
-    """A compiler whose folder is deleted afterwards: to try plans as agents run them."""
+    """Yield a compiler whose folder is deleted afterwards. It serves to try plans as agents run them."""
     with tempfile.TemporaryDirectory(prefix="edgepart-", ignore_cleanup_errors=True) as root:
         yield Compiler(Compiled(Path(root), THROWAWAY_BYTES), threads)
 
 
 def _operators(model: ModelProto) -> int:
-    """That do something with values."""
+    """The number of operators that do something with values, which a Reshape does not."""
     return sum(node.op_type != "Reshape" for node in model.graph.node)
 
 
 def _initializers(graph: GraphProto) -> Iterator[TensorProto]:
-    """Yield the initializers of a graph and of those inside it."""
+    """Yield the initializers of a graph and of the graphs inside it."""
     yield from graph.initializer
     for attribute in (a for node in graph.node for a in node.attribute):
         for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
@@ -189,7 +190,7 @@ def _initializers(graph: GraphProto) -> Iterator[TensorProto]:
 
 
 def _optimise(model: ModelProto, weights: Mapping[str, Weight], threads: int, making: Path) -> ModelProto:
-    """Optimise the model as ONNX Runtime would run it on this processor. Big initializers are in a file in `making`."""
+    """Return the model as ONNX Runtime optimises it for this processor. Its big initializers are in a file in `making`."""
     values = {name: value for name, value in weights.items() if not isinstance(value, Path)}
     files = {name: value for name, value in weights.items() if isinstance(value, Path)}
     options = session_options(threads, values, ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
@@ -198,7 +199,7 @@ def _optimise(model: ModelProto, weights: Mapping[str, Weight], threads: int, ma
     for name, value in (
         ("session.optimized_model_external_initializers_file_name", "initializers"),
         ("session.optimized_model_external_initializers_min_size_in_bytes", str(_APART_BYTES)),
-        ("session.disable_prepacking", "1"),  # which only the session that runs is to do
+        ("session.disable_prepacking", "1"),  # Only the session that runs the segment needs packed weights.
     ):
         options.add_session_config_entry(name, value)
     make_session(data, options)
@@ -207,7 +208,8 @@ def _optimise(model: ModelProto, weights: Mapping[str, Weight], threads: int, ma
 
 @cache
 def block() -> int:
-    """Channels of a block on this processor, found by trying; 0 where ONNX Runtime uses none, or others than we know."""
+    """The number of channels per block on this processor, found by trying; 0 if ONNX Runtime uses no blocks, or blocks of
+    a size that is not in _BLOCKS."""
     shape = (1, 2 * max(_BLOCKS), 3, 5)
     chance = np.random.default_rng(0)
     x = chance.standard_normal(shape).astype(np.float32)
@@ -240,12 +242,12 @@ def block() -> int:
 
 @cache
 def environment() -> str:
-    """What a compiled segment depends on besides itself."""
+    """Everything that a compiled segment depends on besides the segment itself, as text."""
     return f"{_WAYS} onnxruntime {ort.__version__} {platform.machine()} {_features()}"
 
 
 def _features(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """SHA-256 (hex) of what this processor says of itself that does not change while it runs."""
+    """SHA-256 (hex) of the properties that this processor reports and that do not change while it runs."""
     try:
         text = cpuinfo.read_text(errors="replace")
     except OSError:

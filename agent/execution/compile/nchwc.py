@@ -1,13 +1,12 @@
-"""NCHWc: segments' models that take and give blocked arrays (nchwc_array.py). Rules: ONNX protos only.
+"""NCHWc: makes segments' models read and write blocked arrays (nchwc_array.py). Rules: ONNX protos only.
 
-ONNX Runtime's optimiser lets convolutions, pools and sums pass blocked values to each other and puts operators that
-reorder them at a model's ends. So that it treats what lies behind a port as if more of the model came there, an
-operator that can be blocked and does nothing (a maximum over one place) is put at the port (`wrap_ports`), the model is
-optimised, and the operator is cut away again (`unwrap_ports`),
-together with the reordering where the port is to be blocked.
+ONNX Runtime's optimiser lets convolutions, pools and sums pass blocked values to each other, and puts operators that
+reorder values at a model's ends. To make it treat a port as if the model went on behind it, `wrap_ports` puts an operator
+there that can be blocked and does nothing (a maximum over one place). After the model is optimised, `unwrap_ports` removes
+this operator, and also the reordering if the port is to be blocked.
 
-An operator that reorders may transpose as well, as the optimiser merges a Transpose between (N, C, H, W) and
-(N, H, W, C) into it. Where the reordering is cut away, the Transpose is put back.
+An operator that reorders may transpose as well, because the optimiser merges a Transpose between (N, C, H, W) and
+(N, H, W, C) into it. Where the reordering is removed, the Transpose is put back.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 DOMAIN = "com.microsoft.nchwc"
 _TO_CHANNELS_LAST, _TO_CHANNELS_FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 _INNER = "/edgepart-inner"
-"""Behind a port's name, in the model that is optimised: the value on the inner side of what is put there."""
+"""Suffix to a port's name, which gives the name of the value on the inner side of the operator put at that port."""
 
 
 def wrap_ports(model: ModelProto, ports: Collection[str]) -> ModelProto:
-    """The model with an operator that does nothing at each of these inputs and outputs."""
+    """Return the model with an operator that does nothing at each of these inputs and outputs."""
     made = ModelProto()
     made.CopyFrom(model)
     graph = made.graph
@@ -55,8 +54,8 @@ def _rename(names: list[str], ports: Collection[str]) -> None:
 
 
 def can_wrap(model: ModelProto) -> frozenset[str]:
-    """Inputs and outputs that may be blocked as far as the model says: pictures of float32. None where an operator has a
-    graph inside, which names values of the one around it."""
+    """The inputs and outputs that may be blocked as far as the model says: float32 tensors of rank 4. The set is empty if
+    an operator contains a graph, because that graph may read values of the graph around it."""
     if any(a.HasField("g") or a.graphs for node in model.graph.node for a in node.attribute):
         return frozenset()
     made = {name for node in model.graph.node for name in node.output}
@@ -70,8 +69,9 @@ def _is_picture(value: ValueInfoProto) -> bool:
 
 
 def native(optimised: ModelProto, ports: Iterable[str]) -> frozenset[str]:
-    """Those of the wrapped ports behind which (or before which, for an output) something computes in blocks: whatever reads
-    or writes blocked values and does not reorder them; sums and concatenations keep their names there."""
+    """The wrapped ports at which the segment computes in blocks: behind an input, or before an output, an operator reads or
+    writes blocked values and does more than reorder them. Any other operator counts, because sums and concatenations of
+    blocked values keep their ordinary names."""
     uses = _Uses(optimised.graph)
 
     def is_native(name: str) -> bool:
@@ -85,8 +85,8 @@ def native(optimised: ModelProto, ports: Iterable[str]) -> frozenset[str]:
 
 
 def unwrap_ports(optimised: ModelProto, ports: Collection[str], blocked: Collection[str]) -> ModelProto:
-    """The optimised model without what was put at its `ports`; those of them that are `blocked`, which are native, take
-    and give blocked arrays. At the others the runtime reorders where that is needed."""
+    """Return the optimised model without the operators that were put at `ports`. The ports in `blocked`, which must be
+    native, read and write blocked arrays; at the others the runtime reorders where that is needed."""
     made = ModelProto()
     made.CopyFrom(optimised)
     cuts = _Cuts(made.graph)
@@ -101,7 +101,7 @@ def unwrap_ports(optimised: ModelProto, ports: Collection[str], blocked: Collect
 
 
 class _Cuts:
-    """What is taken out of a graph, and who then reads what."""
+    """The operators to remove from a graph, and the values to read in place of theirs."""
 
     def __init__(self, graph: GraphProto) -> None:
         self._graph = graph
@@ -109,9 +109,9 @@ class _Cuts:
         self._ends = {value.name for value in (*graph.input, *graph.output)}
         self._gone: list[NodeProto] = []
         self._instead: dict[str, str] = {}
-        """What is read in place of a value."""
+        """Maps a removed value to the value that is read in its place."""
         self._given: dict[str, str] = {}
-        """By output, the value that it is."""
+        """Maps an output to the value that it is from now on."""
 
     def open_input(self, name: str, blocked: bool) -> None:
         found = self._uses.at_input(name)
@@ -177,12 +177,12 @@ class _Cuts:
         return name
 
     def nodes(self) -> list[NodeProto]:
-        """What is left, in order."""
+        """The operators that are left, in order."""
         new: dict[str, str] = {}
         copies = []
         for output, value in self._given.items():
             source = self._read(value)
-            if source in self._ends or source in new:  # What comes in, or one value under two names.
+            if source in self._ends or source in new:  # An end itself, or one value under two names.
                 copies.append((source, output))
             else:
                 new[source] = output
@@ -216,13 +216,13 @@ class _Uses:
         self._inputs = {value.name for value in graph.input}
 
     def at_input(self, name: str) -> tuple[NodeProto, NodeProto] | None:
-        """What reorders an input and the operator put there, if that is blocked."""
+        """The operator that reorders an input, and the operator that was put there; None if the latter is not blocked."""
         first = self._only_reader(name) if name in self._inputs else None
         second = self._only_reader(first.output[0]) if _is(first, "ReorderInput") and first else None
         return (first, second) if first and second and _is(second, "MaxPool") else None
 
     def at_output(self, name: str) -> tuple[NodeProto, NodeProto] | None:
-        """What reorders an output and the operator put there, if that is blocked."""
+        """The operator that reorders an output, and the operator that was put there; None if the latter is not blocked."""
         last = self.writer.get(name)
         before = self.writer.get(last.input[0]) if last and _is(last, "ReorderOutput") else None
         return (last, before) if last and before and _is(before, "MaxPool") else None
@@ -233,12 +233,12 @@ class _Uses:
 
 
 def transposes(node: NodeProto) -> bool:
-    """Whether an operator that reorders gives, or takes, plain values as (N, H, W, C)."""
+    """Whether an operator that reorders writes, or reads, plain values as (N, H, W, C)."""
     return any(a.name == "channels_last" and a.i != 0 for a in node.attribute)
 
 
 def _only_transpose(node: NodeProto, read: str, perm: list[int]) -> None:
-    """Makes what reorders and transposes a plain Transpose of `read`."""
+    """Replace an operator that reorders and transposes with a plain Transpose of `read`."""
     node.CopyFrom(helper.make_node("Transpose", [read], list(node.output), node.name, perm=perm))
 
 

@@ -1,8 +1,8 @@
-"""Block crops: crops of rows and columns inside a segment, done on blocked values (nchwc.py). Rules: ONNX protos only.
+"""Block crops: crops rows and columns of blocked values inside a segment (nchwc.py). Rules: ONNX protos only.
 
-ONNX Runtime's optimiser crops plain values only: between two convolutions it has a value put into the plain order, cropped
-and put back. Rows and columns of a blocked array are as easy to crop, if it is seen by its blocks: (N * C / block, H, W,
-block).
+ONNX Runtime's optimiser crops plain values only: between two convolutions, a value is put into the plain order, cropped and
+put back. Rows and columns of a blocked array are as easy to crop if the array is seen by its blocks, in the shape
+(N * C / block, H, W, block).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Shape = tuple[int, ...]
 
 
 def shapes_of(model: ModelProto) -> dict[str, Shape]:
-    """By value, where all extents are known, in a model that is not optimised yet."""
+    """The shapes of the values whose extents are all known, by name. The model must not be optimised yet."""
     graph = shape_inference.infer_shapes(model).graph
     values = (*graph.input, *graph.output, *graph.value_info)
     return {value.name: shape for value in values if (shape := _shape(value)) is not None}
@@ -42,8 +42,9 @@ def _shape(value: ValueInfoProto) -> Shape | None:
 
 
 def crop_in_blocks(model: ModelProto, block: int, shapes: Mapping[str, Shape]) -> int:
-    """Changes an optimised model so that what is reordered only to be cropped is cropped in blocks of `block`; how many
-    crops. `shapes` are those of its values before it was optimised: what is plain keeps its name."""
+    """Change an optimised model so that values that were reordered only to be cropped are cropped in blocks of `block`.
+    Return the number of such crops. `shapes` are the shapes of the model's values before it was optimised, as plain values
+    keep their names."""
     graph = model.graph
     crops = _Crops(graph, block, shapes)
     blocked = {
@@ -62,7 +63,7 @@ def crop_in_blocks(model: ModelProto, block: int, shapes: Mapping[str, Shape]) -
             nodes += made
             blocked[name] = made[-1].output[0]
             cropped.add(name)
-        elif node.input and node.input[0] in cropped:  # which only reorders
+        elif node.input and node.input[0] in cropped:  # This operator only reorders (see `can`).
             instead[node.output[0]] = blocked[node.input[0]]
         else:
             kept = NodeProto.FromString(node.SerializeToString())
@@ -88,7 +89,7 @@ class _Crops:
                 self._readers[name].append(node)
 
     def can(self, node: NodeProto) -> bool:
-        """Whether it crops rows and columns, and all that read it reorder what it gives, or crop it once more."""
+        """Whether the node crops rows and columns, and all readers of its output reorder it or crop it once more."""
         before, after = self._shapes.get(node.input[0]), self._shapes.get(node.output[0])
         if before is None or after is None or len(after) != 4 or after[1] % self._block:
             return False
@@ -105,7 +106,7 @@ class _Crops:
         )
 
     def made(self, node: NodeProto, source: str) -> list[NodeProto]:
-        """The operators that crop `source`, the blocked form of what the node crops."""
+        """The operators that crop `source`, the blocked form of the node's input."""
         bounds = _bounds(node, self._constants)
         if bounds is None:
             raise ValueError(f"{node.output[0]!r} is no crop of rows and columns")
@@ -148,7 +149,7 @@ class _CropBounds:
 
 
 def _bounds(node: NodeProto, constants: Mapping[str, TensorProto]) -> _CropBounds | None:
-    """None where it crops something else, or what is not known."""
+    """The bounds of a crop; None if other axes are cropped, in steps, or by bounds that are not constants."""
     are_inputs = len(node.input) > 1
     given: dict[str, list[int]] = {}
     if are_inputs:
