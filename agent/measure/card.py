@@ -1,12 +1,12 @@
-"""Card: measures what this device's card says of it and its links, and keeps the card up to date. Door: the clock; probe.py
-measures the device, echoes.py makes round trips to other devices.
+"""Card: measures this device's links for its card, and keeps the card up to date. Door: the clock; probe.py measures the
+device, echoes.py makes round trips to other devices.
 
 The device is probed at the start. A new member measures its links, one at a time so that two measurements do not share a
 wire. The member with the largest node id measures how much all devices can send at once, whenever the members have changed:
 if they share a wireless channel, a hub or a processor, that is less than their links can carry one by one.
 
 A link that is measured while one of its ends is starved of the CPU (starvation.py) appears slower than it is. The result is
-told, because no plan can be made without one, and the link is measured anew when both ends have the CPU again.
+told all the same, because no plan can be made without one, and the link is measured again when both ends have the CPU.
 """
 
 from __future__ import annotations
@@ -45,15 +45,16 @@ QUIET_S = 1.0
 ECHO_S = 18.0
 """Seconds that an echo may take: enough for three of 1 MiB there and back at 2 Mbit/s, sent together."""
 PAUSE_S = 0.003
-"""Seconds before an echo that goes alone. Devices compute between two exchanges, so threads sleep and caches hold other
-data; the pause makes the echo meet the same."""
+"""Seconds before an echo that goes alone. Between two exchanges of a plan, devices compute, so threads sleep and caches
+hold other data; the pause makes the echo meet the same conditions."""
 BURSTS = 5
+"""Number of bursts of echoes without payload that measure a link; the median counts."""
 LARGE_ECHOES_AT_ONCE = 3
 """Large echoes under way at once: devices that exchange borders load both directions, and both ends' processors."""
 LEAST_RING = 3
-"""The least number of devices that echo together: for two, their link says it all."""
+"""The least number of devices that echo together: for two, the measurement of their link is enough."""
 RING_ROUND_S = 0.2
-"""About how many seconds echoing together may take, if the links did not disturb each other."""
+"""The approximate seconds that a round of echoing together takes if the links do not disturb each other."""
 MOST_RING_ECHOES = 32
 """The most echoes that one device sends for a question of echoing together."""
 NEIGHBOURS, SMALL_TIMES = 2, 16
@@ -90,8 +91,8 @@ class CardMeasurement:
         theirs: Callable[[str], MeasuredDevice | None],
         starved: Callable[[], Collection[str]] = tuple,
     ) -> None:
-        """`theirs(node)` returns what another member measured; None if it has not told yet. `starved` returns the members,
-        which may include this device, on which measurements do not count now."""
+        """`theirs(node)` returns another member's measurements; None if that member has not told them yet. `starved`
+        returns the members, which may include this device, on which measurements do not count now."""
         self._node = node
         self._measured = MeasuredDevice(device)
         self._echoes = echoes
@@ -106,7 +107,7 @@ class CardMeasurement:
         self._changed = asyncio.Event()
 
     def members(self, nodes: Iterable[str]) -> None:
-        """Take the node ids of the members now, without this device."""
+        """Take the node ids of the current members, without this device."""
         self._present = set(nodes)
         self._changed.set()
 
@@ -146,7 +147,7 @@ class CardMeasurement:
         return not {node, self._node}.isdisjoint(self._starved())
 
     def _is_to_crowd(self) -> bool:
-        """Whether this device has to measure what all can send at once, and has not done so with all members."""
+        """Whether this device has to measure how much all can send at once, and has not done so with all members."""
         everybody = self._present | {self._node}
         known = self._measured.together
         return (
@@ -180,8 +181,8 @@ class CardMeasurement:
             self._ready(CardReady(write_card(self._measured)))
 
     async def measure(self, node: str) -> Link:
-        """Measure a link: with echoes without payload one at a time and in bursts, middle ones one at a time, and large
-        ones TOGETHER at once. Raises Unavailable if the other end does not answer."""
+        """Measure a link: echoes without payload go one at a time and in bursts, middle ones one at a time, and large ones
+        LARGE_ECHOES_AT_ONCE together. Raises Unavailable if the other end does not answer."""
         probe = LinkProbe()
         await self._trip_s(node, 0)  # The first echo meets cold caches, and does not count.
         for _ in range(BURSTS):
@@ -189,7 +190,7 @@ class CardMeasurement:
         for size in echo_sizes():
             await asyncio.sleep(PAUSE_S)
             if size == ECHO_BYTES:
-                # An echo starts back when all of it has arrived: all take as long as TOGETHER + 1 in one direction.
+                # An echo starts back when all of it has arrived: n together take as long as n + 1 in one direction.
                 probe.add(
                     size * (LARGE_ECHOES_AT_ONCE + 1) // 2,
                     await self._trip_s(node, size, LARGE_ECHOES_AT_ONCE),
@@ -199,7 +200,7 @@ class CardMeasurement:
         return probe.link()
 
     async def _trip_s(self, node: str, nbytes: int, count: int = 1) -> float:
-        """A round trip, measured in a thread, because compute threads wait for transfers in the same way."""
+        """Seconds of a round trip. A thread measures it, because compute threads wait for transfers in the same way."""
         return await asyncio.to_thread(self._echoes.trip_s, node, nbytes, count, ECHO_S)
 
     # All at once

@@ -19,11 +19,11 @@ class Exchange:
     """One question for the time, and its answer."""
 
     sent_s: float
-    """When the question was sent, by our clock."""
+    """The time by our clock when the question was sent."""
     there_s: float
     """The time in the answer, by their clock."""
     back_s: float
-    """When the answer was back, by our clock; not before `sent_s`."""
+    """The time by our clock when the answer was back; not before `sent_s`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Offset:
     """The offset of another agent's clock from ours."""
 
     at_s: float
-    """When it was measured, by our clock."""
+    """The time by our clock when the offset was measured."""
     ahead_s: float
     """Their clock minus ours, in seconds."""
     error_s: float

@@ -46,7 +46,7 @@ class CpuWaitWatch:
 
     @property
     def spoils(self) -> bool:
-        """What the last `look` returned; False before the first."""
+        """The result of the last `look`; False before the first."""
         return self._starvation.spoils
 
     def spoilt_since(self, before: ThreadTimes, passed_s: float) -> bool:

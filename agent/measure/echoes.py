@@ -60,7 +60,7 @@ class Echoes:
                 self._changed.notify_all()
 
     def lost(self, node: str) -> None:
-        """The link to `node` is down: fail the echoes that wait for it."""
+        """Fail the echoes that wait for `node`, as the link to it is down."""
         with self._changed:
             self._lost.update(ticket for ticket, other in self._awaited.items() if other == node)
             self._changed.notify_all()

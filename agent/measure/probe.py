@@ -60,7 +60,7 @@ ROOM_BYTES = 700 << 20
 UNKNOWN_MEMORY_BYTES = 1 << 30
 """Free memory that is assumed if the system does not tell: what the smallest devices have."""
 _SHARE_OF_MEMORY = 0.8
-"""The part of the free memory that plans may take; the rest is for the system, and for what plans do not count."""
+"""The part of the free memory that plans may take; the rest is for the system, and for memory that plans do not count."""
 
 _LEAST_RUNS = 3
 _MOST_RUNS = 400
@@ -90,7 +90,7 @@ def probe_device(
         raise UsageError(
             f"cannot measure with {threads} threads and {memory_limit} bytes; both must be positive"
         )
-    from edgepart.agent.measure import probe_models  # Their weights are tens of megabytes.
+    from edgepart.agent.measure import probe_models  # Imported here: its weights are tens of megabytes.
 
     free = memory_limit or available_memory_bytes()
     tried = probe_models.MOVES if free < ROOM_BYTES else {**probe_models.MOVES, **probe_models.large_moves()}
@@ -98,7 +98,8 @@ def probe_device(
     common = (one, probe_models.ONE_CONV, probe_models.TWO_CONVS)
     taken_s: dict[int, float] = {}
     for number, trial in enumerate((chained, *tried.values(), *probe_models.FAMILIES.values())):
-        # Their times are subtracted from others: after a disturbance, short trials would seem to take no time.
+        # The times of the common trials are subtracted from others: if they were measured only once, a disturbance would
+        # make short trials seem to take no time.
         again = common if number % _ANEW == 0 else ()
         for run in (*again, trial):
             taken_s[id(run)] = min(taken_s.get(id(run), float("inf")), _best_s(run, threads, clock))
@@ -182,8 +183,8 @@ def _program(model: bytes, runs: int) -> tuple[Program, tuple[Transfer, ...]]:
 
 
 def _border(own_s: Callable[[Trial], float], most: float) -> float:
-    """Bytes/s, read and written, of bringing values into the order of convolutions, and back; `most` if no time for that
-    can be measured."""
+    """The bytes/s, read and written, at which values are brought into the order of convolutions and back; `most` if no
+    time for that can be measured."""
     from edgepart.agent.measure.probe_models import ONE_CONV, TWO_CONVS
 
     taken_s = 2 * own_s(ONE_CONV) - own_s(TWO_CONVS)
@@ -265,10 +266,10 @@ def _left_in_groups(root: Path, inside: str, limit: str, usage: str) -> list[int
 class LinkProbe:
     """Computes a Link from the round trips of echoes.
 
-    A small round trip is twice the way of one message. Each further message of a burst adds the fixed cost of a message at
-    the slower end; the rest of the way is latency. A large round trip takes longer because of its payload, in both
-    directions. Of several echoes of one size the median counts, as the next echo will take about that long; of several
-    sizes the slowest counts."""
+    A round trip without payload is twice the way of one message. Each further message of a burst adds the fixed cost of a
+    message at the slower end; the rest of the way is latency. A large round trip takes longer because its payload travels
+    in both directions. Of several echoes of one size, the median counts, as the next echo will take about that long; of
+    several sizes, the one with the lowest bandwidth counts."""
 
     small_s: list[float] = field(default_factory=list)
     """Round trips of echoes without payload, in seconds."""

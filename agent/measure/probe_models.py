@@ -1,7 +1,7 @@
 """Probe models: the small models with which a device is measured, called trials. Facts: probe.py runs them.
 
 Each trial represents the operators to which the planner gives the same family or kind (planner/cost/work.py), at one size.
-They are short, so that nothing disturbs the best of several runs.
+Trials are short, so that at least the best of several runs is undisturbed.
 """
 
 from __future__ import annotations

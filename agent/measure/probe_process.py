@@ -1,8 +1,9 @@
 """Probe process: runs the probe in a process of its own, so that it takes no memory of the agent's. Door: a process and a
 file.
 
-Its trials hold tens of megabytes, and ONNX Runtime as much again while they run. An agent that has a memory limit would
-start with that much less. A measurement can be kept in a file, so that a restart or a second agent does not repeat it.
+The probe's trials hold tens of megabytes, and ONNX Runtime as much again while they run. An agent that has a memory limit
+would start with that much less. A measurement can be kept in a file, so that a restart or a second agent does not repeat
+it.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ def probe_in_process(name: str, threads: int) -> Device:
 def measure_device(name: str, threads: int, kept: Path | None = None) -> Device:
     """The device as `kept` has it, or else as `probe_in_process` measures it, which is then written to `kept`.
 
-    A file counts only if it was made by this version, on a device of this kind, for as many threads; a warning says why one
-    does not, or could not be written. Free memory is always read anew. Raises Unavailable if the probe fails."""
+    The file counts only if it was made by this version, on a device of this kind, for as many threads. A warning says why
+    it does not count or could not be written. Free memory is always read anew. Raises Unavailable if the probe fails."""
     if kept is None:
         return probe_in_process(name, threads)
     made_for = {"version": __version__, "kind": device_kind(), "threads": threads}

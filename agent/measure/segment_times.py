@@ -1,11 +1,11 @@
 """Segment times: measures how long segments take on this device, and requests through this gateway. Door: the clock, a
 task.
 
-Segments of a plan are timed when the plan is ready and before it serves. The executor times those of plans that serve as
-they run, and this module looks at its times every few seconds. Both tell how far the device has drifted from its
+Segments of a plan are timed when the plan is ready and before it serves. While it serves, the executor times each run of
+its segments, and this module looks at these times every few seconds. Both tell how far the device has drifted from its
 calibration.
 
-Measurements do not count while a device is starved of the CPU (starvation.py). As a look may come just after that began,
+Measurements do not count while a device is starved of the CPU (starvation.py). A look may come just after that began, so
 its findings are told only when the next look finds no device starved either.
 """
 
@@ -36,7 +36,7 @@ RECENT_RUNS = 11
 LOOK_S = 2.0
 """Seconds between two looks at the times of runs."""
 LEAST_LATENCY_CHANGE = 0.05
-"""The least relative change of a latency that is told."""
+"""The least relative change of a latency for which it is told again."""
 
 Programs = Mapping[str, tuple[Epoch, Program]]
 """This device's program in the plan that serves, and its epoch, by deployment."""
@@ -68,9 +68,9 @@ class SegmentTimer:
         rest: Callable[[float], None] = lambda took_s: None,
         starving: CpuWaitReader | None = None,
     ) -> None:
-        """`budget_s` is about how many seconds the timing of a plan's segments may take; with 0 none are timed. The books
+        """`budget_s` is the approximate time in seconds for timing a plan's segments; with 0, none are timed. The books
         contain what this device itself told. `rest` is called after each segment that is timed before its plan serves,
-        with the seconds that it took, and may wait, so that plans that serve get their share of the device. Without
+        with the seconds that this took, and may wait, so that plans that serve get their share of the device. Without
         `starving`, all measurements count."""
         self._rest = rest
         self._starving = starving
@@ -88,7 +88,7 @@ class SegmentTimer:
         self._drifted: dict[tuple[str, Epoch], float] = {}
         """The drift that was told for each plan that serves."""
         self._looked: tuple[Programs, Segments] | None = None
-        """What the last look saw; None if it does not count."""
+        """The programs and times that the last look saw; None if that look does not count."""
         self._timed: dict[tuple[str, Epoch], tuple[float, ...]] = {}
         """Latencies of each plan, in seconds, that count if no device turns out to be starved."""
         self._spoilt: dict[tuple[str, Epoch], int] = {}
@@ -114,7 +114,7 @@ class SegmentTimer:
                 self._rest(time.perf_counter() - began)
         if self._starving is not None and self._starving.spoilt_since(
             threads_before, time.perf_counter() - began_all
-        ):  # Nothing shows that the device differs from what was told, so that is told again.
+        ):  # These times do not count, so nothing shows that the drift has changed: it is told again.
             return [DriftMeasured(deployment, expected)] if idle and expected != 1.0 else []
         factor = compute_drift(prepared.program, self._device, took) if idle else None
         found: list[DriftMeasured | SegmentsTimed] = []
@@ -186,7 +186,7 @@ class SegmentTimer:
         }
         told, factor = self._drifted.get(plan), compute_drift(program, self._device, took)
         known = self._drifts.factor(self._node, plan[0])
-        # A drift that has not changed is told once for each plan, too: other members may have dropped it meanwhile.
+        # A drift that has not changed is still told once for each plan, as other members may have dropped it meanwhile.
         if factor is not None and (is_news(factor, known) or (told is None and known != 1.0)):
             known = self._drifted[plan] = round_to_step(factor) if is_news(factor, known) else known
             yield DriftMeasured(plan[0], known)

@@ -19,26 +19,26 @@ ThreadTimes = Mapping[int, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class StarvationTiming:
-    """When a device counts as starved, and for how long."""
+    """The thresholds by which a device counts as starved, and its starvation as over or as lasting."""
 
     share: float = 0.25
-    """The least share of the time that threads could have run that they waited. From this share on their work takes a third
-    longer than it needs, which is three steps of drift.py. In agents that serve on an otherwise idle device, threads wait a
-    tenth to a sixth of the time for each other."""
+    """The least waiting time of starved threads, as a share of the time in which they could have run. From this share on,
+    their work takes a third longer than it needs, which is three steps of drift.py. In agents that serve on an otherwise
+    idle device, threads wait a tenth to a sixth of the time for each other."""
     least: float = 0.02
-    """The least part of the time passed that all threads together have waited: the few milliseconds of an idle agent say
-    nothing."""
+    """The least waiting time of all starved threads together, as a part of the time passed: the few milliseconds of an idle
+    agent say nothing."""
     calm_s: float = 10.0
-    """Seconds without starvation after which it is over. With a shorter time a load with pauses counts as many loads, and
+    """Seconds without starvation after which it is over. With a shorter time, a load with pauses counts as many loads and
     never as a lasting one."""
     lasting_s: float = 180.0
     """Seconds after which measurements count again, and plans are made for the load. A shorter time moves work, there and
     back, for updates, backups and compilers, which take a minute or two; a longer one leaves work on a slow device for that
     long."""
     news: float = 0.1
-    """The least change of the share that is told."""
+    """The least change of the share for which it is told again."""
     looks: int = 5
-    """Number of last looks from which the share is computed that is told."""
+    """Number of the last looks from which the told share is computed."""
 
     def __post_init__(self) -> None:
         if not 0 < self.share < 1 or not self.calm_s < self.lasting_s:
@@ -53,7 +53,7 @@ class Wait(NamedTuple):
 
     @property
     def share(self) -> float:
-        """The part that they waited of the time that they could have run."""
+        """The waiting time as a part of the time in which the threads could have run."""
         return self.waited_s / (self.ran_s + self.waited_s) if self.waited_s > 0 else 0.0
 
 
@@ -91,14 +91,14 @@ class Starvation:
         self._timing = timing or StarvationTiming()
         self._looked_at = now
         self._began: float | None = None
-        """When the starvation that goes on began; None if there is none."""
+        """The time at which the present starvation began; None if there is none."""
         self._last = now
-        """When the device was starved last."""
+        """The time at which the device was last starved."""
         self._waits: deque[Wait] = deque(maxlen=self._timing.looks)
         self.spoils = False
         """Whether measurements taken since the look before the last one do not count."""
         self.told = Starved()
-        """What the other members must be told."""
+        """The starvation that the other members must be told."""
 
     def is_starved(self, wait: Wait, passed_s: float) -> bool:
         """Whether threads that waited like this in `passed_s` seconds were starved of the CPU."""
@@ -110,7 +110,7 @@ class Starvation:
         return self._began is not None and self._looked_at >= self._began + self._timing.lasting_s
 
     def look(self, wait: Wait, now: float) -> None:
-        """Take what threads did since the last look."""
+        """Take how long the threads ran and waited since the last look."""
         passed_s, before = now - self._looked_at, self._looked_at
         self._looked_at = now
         self._waits.append(wait)

@@ -97,8 +97,8 @@ class TraceCollector:
     # Taking one
 
     async def start(self, deployment: str, seconds: float) -> dict[str, Any]:
-        """Let the members record from now on. Raises RequestError if `seconds` is more than MOST_S, and Unavailable if
-        this device is already recording."""
+        """Let the members record from now on. Raises RequestError if `seconds` is more than LONGEST_TRACE_S, and
+        Unavailable if this device is already recording."""
         if not 0 < seconds <= LONGEST_TRACE_S:
             raise RequestError(f"a trace takes up to {LONGEST_TRACE_S:.0f} seconds, not {seconds}")
         if error := self._begin(self._node, seconds):
@@ -189,7 +189,7 @@ class TraceCollector:
     # Recording
 
     async def answer(self, node: str, question: Record | WantSpans) -> tuple[Recording | Spans, list[bytes]]:
-        """Begin to record for another member, or hand over what was recorded: the answer, and its payload."""
+        """Begin to record for another member, or hand over the recorded spans. Returns the answer and its payload."""
         if isinstance(question, Record):
             fits = 0 < question.seconds <= LONGEST_TRACE_S
             error = self._begin(node, question.seconds) if fits else f"not for {question.seconds} s"
@@ -212,7 +212,7 @@ class TraceCollector:
         return ""
 
     def _end(self) -> RecordedSpans:
-        """Stop recording, and return what was recorded."""
+        """Stop recording, and return the recorded spans."""
         if self._lapse is not None:
             self._lapse.cancel()
         self._owner, self._lapse, self._trace = "", None, None

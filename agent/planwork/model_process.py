@@ -36,9 +36,9 @@ class ModelProcess:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        """Held while work is done."""
+        """Guards the pipe: a thread holds this lock while its work is done."""
         self._life = Lock()
-        """Held while the process is started or ended, because a process that is only half started cannot be killed."""
+        """Guards starting and killing the process, because a process that is only half started cannot be killed."""
         self._process: BaseProcess | None = None
         self._pipe: Connection[Any, Any] | None = None
         self._stopped = False

@@ -35,11 +35,11 @@ from edgepart.planner.strategies.registry import strategies
 log = logging.getLogger(__name__)
 
 GRAPHS_KEPT = 4
-"""Number of loaded graphs that are kept, so that planning the same model anew need not load it again."""
+"""Number of loaded graphs that are kept, so that planning the same model again need not load it again."""
 
 QUICK_S, THOROUGH_S = 1.0, 10.0
-"""Search budgets in seconds: the most while requests wait, and that for options without one. A larger budget finds better
-plans; a smaller one finds a plan sooner."""
+"""Search budgets in seconds: the most while requests wait, and the default for options without a budget. A larger budget
+finds better plans; a smaller one finds a plan sooner."""
 
 FALLBACK_STRATEGIES = ("single", "bbgrap", "optcnn", "tofu", "pipeline")
 """Strategies that are tried when a plan was refused."""
@@ -102,7 +102,7 @@ class PlanComputer:
             tolerance=tolerance_for(graph),
         )
         if options.objective == "throughput":
-            # The latency of a single request says nothing for or against such a plan.
+            # The latency of a single request says nothing about a plan for throughput.
             found = replace(found, latency_s=1 / plan.predicted_throughput_per_s)
             return replace(found, note=_note(order, found))
         latency_s, single_s = simulation.latency_s, _single_s(study)
@@ -202,7 +202,7 @@ def _next_best(
 
 
 def _replace_by_single(order: ComputePlan, found: PlanComputed, alone: Plan, chosen: bytes) -> PlanComputed:
-    """`found` with the plan `alone` on one device in place of one on several that is no faster."""
+    """`found` with `alone`, a plan on one device, in place of its plan on several devices, which is no faster."""
     note = _replacement_note(order, 1, found.single_s)
     plan = replace(alone, why="\n".join(filter(None, (alone.why, as_sentence(note)))))
     return replace(
@@ -221,7 +221,7 @@ def _note(order: ComputePlan, found: PlanComputed) -> str:
 
 
 def _replacement_note(order: ComputePlan, devices: int, single_s: float) -> str:
-    """The note about a plan on one device that replaces one on several, which was measured to be slower; else ""."""
+    """The note about a plan on one device that replaces a measured, slower plan on several; "" for other plans."""
     before = tuple(plan_from_bytes(order.current).programs) if order.measured_s and order.current else ()
     if devices > 1 or len(before) < 2 or order.measured_s <= single_s:
         return ""

@@ -21,6 +21,7 @@ from edgepart.agent.storage.store import Store
 from edgepart.planner.errors import Unavailable
 
 NICENESS = 10
+"""The process runs at a lower priority than the agent, which answers heartbeats and requests meanwhile."""
 IDLE_S = 30.0
 """Seconds without an order after which the process ends, so that models can use its memory. A longer time more often saves
 starting it again."""

@@ -206,9 +206,9 @@ class Fail:
     request: int
     error: str
     kind: str
-    """"request": it does not fit the model. "failed": a device could not compute it. "crashed": it ended two workers.
-    "deadline": the deadline passed. "unplanned": the deadline passed, and there was no plan. "removed": the deployment
-    does not exist any more."""
+    """"request": the request does not fit the model. "failed": a device could not compute it. "crashed": it ended two
+    workers. "deadline": the deadline passed. "unplanned": the deadline passed, and there was no plan. "removed": the
+    deployment does not exist any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,9 +242,9 @@ class _RequestState:
     crashes: int = 0
     """Number of workers that ended while they computed this request."""
     tried: set[tuple[Epoch, int]] = field(default_factory=set)
-    """Epochs and sides on which its last attempts were lost."""
+    """Epochs and sides on which the request's last attempts were lost."""
     not_before_s: float = -inf
-    """Time from which it may be tried on those again."""
+    """Time from which the request may be tried on the sides in `tried` again."""
     last_error: str = ""
 
 

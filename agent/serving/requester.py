@@ -106,7 +106,7 @@ class ActivePlan:
     sides: tuple[ActiveSide, ...]
     """One for each replica; a single one with all devices if the plan has no replicas."""
     program: str = ""
-    """The deployment under which its devices hold it; "" if it is the one that requests name."""
+    """The deployment under which the devices hold the plan; "" if it is the one that requests name."""
 
     @property
     def rules(self) -> tuple[rules.ReplicaSide, ...]:
@@ -127,9 +127,9 @@ class _Held:
     answer: asyncio.Future[tuple[dict[str, Value], AnswerInfo]]
     began_s: float = 0.0
     idle_s: float = 0.0
-    """Time since which no attempt at it is under way."""
+    """Time since which no attempt at the request has been under way."""
     exact: bool = False
-    """Whether none of its pieces may be rounded on their way."""
+    """Whether none of the request's pieces may be rounded on their way."""
 
 
 @dataclass
@@ -142,7 +142,7 @@ class _Flight:
     side: int = 0
     began_s: float = 0.0
     alone: bool = False
-    """Whether no other request of this gateway was under way when it began."""
+    """Whether no other request of this gateway has been under way meanwhile; always False for an exact request."""
     got: dict[int, Value] = field(default_factory=dict)
     """The pieces that have arrived, by slot."""
 
@@ -205,8 +205,8 @@ class Requester:
         *,
         exact: bool = False,
     ) -> tuple[dict[str, Value], AnswerInfo]:
-        """`infer` for inputs and names that were checked (`check_inputs`, `output_names`). Waits if there is no plan yet.
-        With `exact`, no piece of the request is rounded."""
+        """Run a request as `infer` does, with inputs and names that were checked (`check_inputs`, `output_names`). Waits if
+        there is no plan yet. With `exact`, no piece of the request is rounded."""
         self._count += 1
         number = self._count
         now = self._loop.time()
@@ -239,12 +239,12 @@ class Requester:
         self._handle(rules.Activated(deployment, epoch, active.rules))
 
     def suspend(self, deployment: str) -> None:
-        """None of the deployment's plans is current any more, and another may come: its requests wait for it."""
+        """Let the deployment's requests wait: none of its plans is current any more, and another may come."""
         self._current.pop(deployment, None)
         self._handle(rules.Suspended(deployment))
 
     def refuse(self, deployment: str, error: Callable[[], EdgepartError]) -> None:
-        """There will be no plan of the deployment: answer its requests with this error, which is made anew for each."""
+        """Answer the deployment's requests with this error, which is made anew for each: there will be no plan."""
         for held in self._held.values():
             if held.deployment == deployment and not held.answer.done():
                 held.answer.set_exception(error())
@@ -264,11 +264,12 @@ class Requester:
         return self._rules.counts()
 
     def latencies(self) -> Mapping[tuple[str, Epoch], tuple[float, ...]]:
-        """Seconds that the last requests took that ran alone on this gateway, by deployment and epoch."""
+        """Latencies, in seconds, of the last requests that ran alone on this gateway, by deployment and epoch."""
         return {key: tuple(seconds) for key, seconds in self._alone_s.items()}
 
     def alone(self) -> Mapping[tuple[str, Epoch], LoneRequests]:
-        """The latencies with the number of such requests so far and the nodes that took part, by deployment and epoch."""
+        """The latencies of requests that ran alone, their number so far and the nodes that took part, by deployment and
+        epoch."""
         return {
             key: LoneRequests(
                 seconds, self._alone_count[key], frozenset((self._node, *self._plans[key].nodes.values()))
@@ -289,11 +290,11 @@ class Requester:
         self._loop.call_soon_threadsafe(self._deliver, message, values, source)
 
     def lost(self, node: str) -> None:
-        """The connection with a node broke. For any thread."""
+        """Handle a broken connection with a node. For any thread."""
         self._loop.call_soon_threadsafe(self._handle, rules.DeviceLost(node))
 
     def found(self, node: str) -> None:
-        """There is a connection with a node. For any thread."""
+        """Handle a new connection with a node. For any thread."""
         self._loop.call_soon_threadsafe(self._handle, rules.DeviceFound(node))
 
     # In the loop

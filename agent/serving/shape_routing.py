@@ -68,7 +68,8 @@ class ShapeRouter:
         self._loop = asyncio.get_running_loop()
         self._wanted: dict[str, _Wanted] = {}
         self._refused: OrderedDict[str, tuple[Callable[[], EdgepartError], float]] = OrderedDict()
-        """By variant, a function that makes the error, and the time until which asking the leader again is useless."""
+        """Maps each refused variant to a function that makes the error, and the time until which asking the leader again
+        is useless."""
         self._timer: asyncio.TimerHandle | None = None
 
     async def infer(

@@ -1,6 +1,7 @@
-"""Recorder: what this agent did when, while a trace is taken. Door: the clock, and threads that record.
+"""Recorder: records what this agent does, and when, while a trace is taken. Door: the clock, and threads that record.
 
-Off, it costs those who would record one test of `on`. On, it keeps the latest spans and forgets older ones.
+While the recorder is off, code that would record a span only tests `on`. While it is on, it keeps the latest spans and
+forgets older ones.
 """
 
 from __future__ import annotations
@@ -17,39 +18,40 @@ from edgepart.agent.wire.frames import Frame
 from edgepart.agent.wire.inference import NO_EPOCH, Epoch
 
 MOST_SPANS = 1 << 16
-"""Kept at once, some 300 bytes each. More: longer traces are whole; fewer: less memory while one is taken."""
+"""The most spans kept at once, of some 300 bytes each. With more, longer traces are complete; with fewer, taking a trace
+needs less memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedSpans:
-    """What was recorded."""
+    """The spans of one agent in a trace."""
 
     spans: list[Span]
     """The spans in the order in which they ended."""
     forgotten: int = 0
-    """Earlier ones, which there was no room for."""
+    """Number of earlier spans, for which there was no room."""
 
 
 class Recorder:
-    """One agent's. Any thread may record."""
+    """The recorder of one agent. Any thread may record."""
 
     def __init__(self) -> None:
         self.on = False
-        """Whether spans are wanted: to be looked at before anything is timed for one."""
+        """Whether spans are wanted. Test this before timing anything for a span."""
         self._lock = Lock()
         self._spans: deque[Span] = deque()
         self._forgotten = 0
 
     now = staticmethod(time.monotonic)
-    """The clock that spans are timed by."""
+    """The clock by which spans are timed."""
 
     def start(self, most: int = MOST_SPANS) -> None:
-        """Anew; what was recorded before is gone."""
+        """Begin to record, and forget all earlier spans."""
         with self._lock:
             self._spans, self._forgotten, self.on = deque(maxlen=most), 0, True
 
     def stop(self) -> RecordedSpans:
-        """What was recorded since `start`; nothing is kept."""
+        """Stop recording, and return the spans since `start`. The recorder keeps none of them."""
         with self._lock:
             found = RecordedSpans(list(self._spans), self._forgotten)
             self._spans, self._forgotten, self.on = deque(), 0, False
@@ -69,7 +71,7 @@ class Recorder:
         ended_s: float | None = None,
         cpu_s: float = 0.0,
     ) -> None:
-        """A span that began then and ends now, or at `ended_s`. Dropped where nothing is recorded any more."""
+        """Add a span that began at `began_s` and ends now, or at `ended_s`. If the recorder is off, the span is dropped."""
         took_s = max(0.0, (self.now() if ended_s is None else ended_s) - began_s)
         span = Span(lane, kind, began_s, took_s, about, what, peer, transfer, nbytes, cpu_s)
         with self._lock:
@@ -79,7 +81,7 @@ class Recorder:
 
     @contextmanager
     def time_frame(self, lane: str, kind: str, peer: str, frame: Frame, nbytes: int) -> Iterator[None]:
-        """The block writes or takes this frame."""
+        """Record the time of the block, which writes or takes this frame, as a span."""
         began_s, cpu_s = self.now(), time.thread_time()
         try:
             yield
@@ -89,13 +91,14 @@ class Recorder:
     def add_frame(
         self, lane: str, kind: str, began_s: float, peer: str, frame: Frame, nbytes: int, cpu_s: float
     ) -> None:
-        """A frame that was on its way from then until now."""
+        """Add a span for a frame that was on its way from `began_s` until now."""
         about, transfer = subject_of(frame)
         self.add(lane, kind, began_s, about, frame.kind, peer, transfer, nbytes, cpu_s=cpu_s)
 
 
 def subject_of(frame: Frame) -> tuple[Subject, int]:
-    """What a frame is about, and its transfer; a peer's frame may hold anything and is not checked yet."""
+    """The subject of a frame, and the number of its transfer; NOTHING and -1 if it has none. The frame comes from a peer
+    and is not checked yet, so it may hold anything."""
     header = frame.header
     deployment, request, transfer = (header.get(key) for key in ("deployment", "request", "transfer"))
     if not isinstance(deployment, str) or not isinstance(request, str):

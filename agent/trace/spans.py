@@ -1,12 +1,12 @@
-"""Spans: what a device did when, as a trace holds it. Facts and their packing, no clock, no thread.
+"""Spans: the parts of a trace, each of which says what a device did, and when. Facts and their packing; no clock.
 
-Times are seconds of the recording agent's monotonic clock; clock_offset.py takes them to another agent's.
+Times are seconds of the recording agent's monotonic clock; clock_offset.py converts them to another agent's clock.
 """
 
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass, fields
-from reprlib import repr as shortly  # what others sent may be of any size and depth
+from reprlib import repr as shortly  # Data from peers may have any size and depth.
 
 import msgpack
 
@@ -16,28 +16,28 @@ from edgepart.planner.errors import FrameError
 
 COMPUTE = "compute"
 COPY = "copy"
-"""Pieces cropped, or put together from several."""
+"""Cropping pieces, or putting them together from several."""
 SEND = "send"
-"""A message handed over: packed and queued; small ones are written at once."""
+"""Handing over a message: it is packed and queued; small messages are written at once."""
 WRITE = "write"
-"""Bytes encrypted and given to the kernel, by a connection's own thread or by whoever sends."""
+"""Encrypting bytes and giving them to the kernel, in the connection's own thread or in the thread that sends."""
 RECEIVE = "receive"
 """The time from a message's first bytes until its receiver has it, decrypting included."""
 WAIT = "wait"
-"""The compute thread has nothing to do because a transfer has not come."""
+"""The time in which the compute thread has nothing to do because a transfer has not arrived."""
 REQUEST = "request"
 """The time at the gateway from a request's acceptance to its answer."""
 QUEUE = "queue"
 """The time at the gateway in which a request is accepted and no attempt at it is under way."""
 ATTEMPT = "attempt"
-"""An attempt of a request, at the gateway, that was lost."""
+"""The time at the gateway of an attempt that was lost."""
 BODY = "body"
-"""A client's request on its way in."""
+"""Receiving the body of a client's request."""
 DECODE = "decode"
 ENCODE = "encode"
 
 COMPUTING, GATEWAY_LANE, REQUESTS, QUEUES, HTTP = "compute", "gateway", "requests", "queue", "http"
-"""Lanes; with `sending_lane` and `receiving_lane` all that there are."""
+"""The lanes, besides those of `sending_lane` and `receiving_lane`."""
 
 
 def sending_lane(node: str) -> str:
@@ -50,10 +50,10 @@ def receiving_lane(node: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a span was about."""
+    """The deployment, epoch and request that a span belongs to."""
 
     deployment: str = ""
-    """A variant's own name, where it is one."""
+    """The name of the deployment, or of its variant if the plan is a variant's."""
     epoch: Epoch = NO_EPOCH
     request: str = ""
     """The request of the attempt, as in Tensors; empty if the span belongs to none."""
@@ -64,10 +64,10 @@ NOTHING = Subject()
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One thing that took time."""
+    """One activity of a device, and its time."""
 
     lane: str
-    """Spans of one lane that has a thread of its own do not overlap."""
+    """The row of a trace in which the span is shown. Spans of a lane that has a thread of its own do not overlap."""
     kind: str
     began_s: float
     took_s: float
@@ -75,13 +75,12 @@ class Span:
     what: str = ""
     """A name for people: a segment's name and operators, or a message's kind."""
     peer: str = ""
-    """Node id of whom it is sent to, comes from, or is waited for; empty where it is this agent's gateway."""
+    """Node id of the device that data is sent to, comes from or is awaited from; "" if that is the request's gateway."""
     transfer: int = -1
     """The number of the plan's transfer; -1 if it is none."""
     nbytes: int = 0
     cpu_s: float = 0.0
-    """The part of the time that the thread computed itself, which for WRITE and RECEIVE is mostly TLS; 0 if it is not
-    known."""
+    """Seconds of CPU time that the thread itself used, for WRITE and RECEIVE mostly in TLS; 0 if that is not known."""
 
 
 _TYPES = (str, str, float, float, str, int, int, str, str, str, int, int, float)
@@ -98,7 +97,7 @@ def pack(spans: list[Span]) -> bytes:
 
 
 def unpack(payload: Buffer) -> list[Span]:
-    """FrameError where these are no packed spans, or one lasts less than nothing."""
+    """The spans in a message's payload. Raises FrameError if these are no packed spans, or one has a negative time."""
     try:
         rows = msgpack.unpackb(payload, use_list=False)
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
@@ -112,7 +111,7 @@ def _span(row: object) -> Span:
     if not isinstance(row, tuple) or tuple(map(type, row)) != _TYPES:
         raise FrameError(f"a span has {len(fields(Span))} fields, and {shortly(row)} is none")
     lane, kind, began_s, took_s, deployment, term, number, request, *rest = row
-    # Written so that it is false for what is no number.
+    # Written so that a NaN is refused, too.
     if not (0 <= took_s < float("inf") and abs(began_s) < float("inf")):
         raise FrameError(f"a span cannot begin at {began_s} and take {took_s} s")
     return Span(lane, kind, began_s, took_s, Subject(deployment, Epoch(term, number), request), *rest)

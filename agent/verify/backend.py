@@ -135,9 +135,9 @@ class EdgepartBackend(Backend):
         level: Any = None,
         **kwargs: Any,
     ) -> PreparedModel:
-        """The model over len(shares) devices; every node that has `axis` is divided along it in proportion to the shares
-        (None: each node along its first axis). `level` is an ort.GraphOptimizationLevel. `kwargs` are test runners' own
-        options (rtol, atol), and are ignored.
+        """Divide the model over len(shares) devices: every node that has `axis` is divided along it in proportion to the
+        shares (None: each node along its first axis). `level` is an ort.GraphOptimizationLevel. `kwargs` are test runners'
+        own options (rtol, atol), and are ignored.
 
         Raises ModelError if the model cannot be used; UsageError for a device that is no CPU, invalid shares, or an axis
         that the model does not have (if it has free dimensions, only when it is run)."""
@@ -164,7 +164,7 @@ class EdgepartBackend(Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Whether it is the CPU, which is the only device."""
+        """Whether `device` is the CPU, which is the only device."""
         try:
             return bool(Device(device).type == DeviceType.CPU)
         except (AttributeError, ValueError):

@@ -24,6 +24,7 @@ from edgepart.agent.wire.tensors import pack_arrays, unpack_arrays
 from edgepart.planner.errors import EdgepartError, FrameError, RequestError, Unavailable
 
 NICENESS = 10
+"""The process runs at a lower priority than the agent."""
 ENDING_S = 0.2
 """Seconds to wait for a process that ends by itself before it is killed."""
 IDLE_S = 10.0
@@ -59,7 +60,7 @@ class ReferenceProcess:
                     return _read(pipe.recv_bytes())
                 except (EOFError, OSError) as error:
                     self._end()
-                    # With 0 it had just ended, because it had no questions: try again.
+                    # With exit code 0 the process had just ended because it had no questions: try again.
                     if process.exitcode != 0:
                         text = "the model ended the process that ran it on made-up inputs"
                         raise RequestError(text) from error

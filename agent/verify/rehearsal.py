@@ -1,7 +1,7 @@
 """Rehearsal: divides a model along a given axis over devices that are all in this process, and runs it. Door: it makes
 sessions.
 
-Checks of a model are made with it: which axes there are, which operators are really split along one, and what comes out.
+Checks of a model use a rehearsal to find its axes, the operators that are really split along an axis, and the outputs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class DividedModel:
     devices: LocalRun = field(repr=False)
 
     def run(self, inputs: Mapping[str, Value]) -> dict[str, Value]:
-        """Every output by name. Raises RequestError as InProcess.run does."""
+        """Every output by name. Raises RequestError as LocalRun.run does."""
         return self.devices.run(inputs)
 
 
@@ -82,7 +82,7 @@ class Rehearsal:
 
     @cached_property
     def opaque(self) -> dict[str, str]:
-        """By operator that cannot be split at all, why."""
+        """Maps each operator that cannot be split at all to the reason."""
         accesses = self.study.memo.coarse.accesses
         reasons = ((op.name, accesses[op.name].opaque) for op in self.graph.operators)
         return {name: reason for name, reason in reasons if reason is not None}
@@ -90,8 +90,8 @@ class Rehearsal:
     def divide(self, axis: str | None) -> DividedModel:
         """Divide every operator that has `axis` along it; None divides each operator along its first axis.
 
-        UsageError lists the axes where there is none of that name. InternalError where a plan breaks its rules or ONNX
-        Runtime refuses a segment."""
+        Raises UsageError, which lists the axes, if there is none of that name, and InternalError if a plan breaks its rules
+        or ONNX Runtime refuses a segment."""
         problem, accesses = self.study.memo.problem, self.study.memo.coarse.accesses
         strategy = force(self.study, axis, self.shares)
         plan = make_plan(problem, strategy, model_digest="", digests=self._digests, accesses=accesses)

@@ -24,6 +24,7 @@ from edgepart.planner.plans.plan import Plan
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.5
+"""Seconds between two looks at the plans that serve."""
 DEADLINE_S = 120.0
 """The deadline of each request, in seconds."""
 FEWEST, MOST = 2, 6

@@ -21,7 +21,8 @@ Values = Mapping[str, Any]
 """Values by name: a numpy array for a tensor; else a list or a dict of such values, or None."""
 
 TOLERANCE = 1e-4
-"""The allowed difference of float32 and float64 outputs, relative to the output's largest magnitude."""
+"""The allowed difference of float32 and float64 outputs, relative to the output's largest magnitude, as promised in
+docs/architecture.md."""
 
 TOLERANCE_FLOAT16 = 2e-2
 """The same for an output that is float16, or that depends on a value computed in float16: twenty steps of that type. Some

@@ -43,8 +43,8 @@ DEADLINE_S = 60.0
 """Seconds for each answer that is compared. With a longer time slower models can be tried; with a shorter one a deployment
 that could not be tried serves sooner."""
 SESSION_BYTES_PER_MODEL_BYTE = 2.5
-"""Memory of one session over a model, in multiples of the model's size, about: its weights as they are in the file and
-packed, and something for the tensors."""
+"""The approximate memory of one session over a model, in multiples of the model's size: its weights as they are in the file
+and packed, and something for the tensors."""
 LEAST_BYTES = 200_000_000
 """The least memory that a session takes beyond the model's size, in bytes: ONNX Runtime, and small models."""
 TRYOUT_SUFFIX = "tried"
@@ -52,7 +52,7 @@ TRYOUT_SUFFIX = "tried"
 
 
 class ReferenceRunner(Protocol):
-    """The interface of Referee."""
+    """The interface of ReferenceProcess."""
 
     def answer(
         self, model: str, inputs: Mapping[str, Any], memory_bytes: int, within_s: float
