@@ -1,5 +1,5 @@
-"""The agent's process. `edgepart agent` replaces itself with it once the options are read. The code that reads command
-lines takes 11 MB, a tenth of an idle agent, and an agent runs for months.
+"""The agent's process, with which `edgepart agent` replaces itself once the options are read: the code that reads command
+lines takes 11 MB, a tenth of an idle agent's memory, and an agent runs for months.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def become(options: AgentOptions, log_level: str) -> NoReturn:
 
 
 def set_ciphers(state: Path, cpuinfo: Path) -> None:
-    """Makes OpenSSL prefer ChaCha20 in the agent's process where the processor has no AES instructions. It changes nothing
-    where OPENSSL_CONF is set, or where the system has a policy of its own."""
+    """Makes OpenSSL prefer ChaCha20 in the agent's process if the processor has no AES instructions. Changes nothing if
+    OPENSSL_CONF is set, or if the system has a policy of its own."""
     if "OPENSSL_CONF" in os.environ or not state.is_dir() or not os.access(cpuinfo, os.R_OK):
         return
     # These are imported here because only the agent needs them.
@@ -90,7 +90,7 @@ def main(log_level: str, text: str) -> None:
     logging.basicConfig(
         stream=sys.stderr, level=log_level.upper(), format=f"{stamp}%(levelname)s %(name)s: %(message)s"
     )
-    # It warns about every interface without multicast; discovery itself reports when there is none at all.
+    # zeroconf warns about every interface without multicast; discovery itself reports if no interface has it.
     logging.getLogger("zeroconf").setLevel(logging.ERROR)
     limit_log(logging.getLogger(), time.monotonic)
     from edgepart.agent.service import run

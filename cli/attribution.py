@@ -1,5 +1,5 @@
-"""Attribution: where the time of a request went on each device, and where the plan predicted that it would go. Rules: no
-door.
+"""Attribution: computes where the time of a request went on each device, and where the plan predicted that it would go.
+Rules: no door.
 
 Every instant of the request counts once for each device, for the first activity in `ORDER` that goes on there. Waiting
 is therefore only the time in which nothing was being sent or received.
@@ -39,7 +39,7 @@ class AttributionRow:
     seconds: Mapping[str, float]
     """The seconds of each activity in `ORDER`. They add up to the request's."""
     predicted: Mapping[str, float] | None
-    """The same for the simulated plan, in which receiving counts as waiting; None where it cannot be simulated."""
+    """The same for the simulated plan, in which receiving counts as waiting; None if it cannot be simulated."""
 
 
 def shares(start_s: float, stop_s: float, stretches: Iterable[Stretch]) -> dict[str, float]:
@@ -101,7 +101,7 @@ def _category(bar: SpanBar) -> str:
 
 
 def _is_gateways(bar: SpanBar, plan: PlanShape | None) -> bool:
-    """Whether the gateway did it, and not the device on which the gateway runs."""
+    """Whether the bar is an activity of the gateway, and not of the device on which the gateway runs."""
     if bar.lane == GATEWAY_LANE:
         return True
     if plan is None or not 0 <= bar.transfer < len(plan.messages) or bar.kind not in (WRITE, RECEIVE):
@@ -130,7 +130,8 @@ def _stretches(trace: Trace, request: SpanBar, device: str, plan: PlanShape | No
 def predict_seconds(
     plan: PlanShape, cluster: Cluster, gateway: str, devices: Iterable[str]
 ) -> dict[str, dict[str, float]]:
-    """The same seconds for the simulated plan and these devices; {} where the cluster lacks a device of the plan."""
+    """The seconds of each activity in `ORDER` for the simulated plan, by device; {} if the cluster lacks a device of the
+    plan."""
     known = {device.name for device in cluster.devices}
     if not known.issuperset({*plan.steps, gateway}):
         return {}

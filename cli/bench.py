@@ -48,7 +48,7 @@ def bench(
     agent: Agent = None,
     as_json: Json = False,
 ) -> None:
-    """Measure latency and throughput. Exits 1 where a request gets no answer."""
+    """Measure latency and throughput. Exits with 1 if a request gets no answer."""
     target = target_of(agent, state)
     with progress({}) as bar:
 
@@ -69,7 +69,7 @@ def bench(
 
 @dataclass
 class BenchRun:
-    """What one run of `edgepart bench` measured."""
+    """The measurements of one run of `edgepart bench`."""
 
     model: str
     number: int
@@ -80,7 +80,7 @@ class BenchRun:
     latencies_s: list[float] = field(default_factory=list)
     answered_at: list[float] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
-    """For each request without an answer, the reason."""
+    """The reason for each request without an answer."""
     retries: int = 0
     replays: int = 0
     epochs: set[str] = field(default_factory=set)
@@ -90,7 +90,7 @@ class BenchRun:
     """The largest difference between any answer and the first one. All requests have the same inputs."""
 
     def document(self) -> dict[str, Any]:
-        """What --json prints."""
+        """The document that --json prints."""
         import numpy as np
 
         times = np.array(self.latencies_s)

@@ -25,7 +25,8 @@ FIRST = "each its first"
 """The name of the way that divides every operator along its first axis."""
 
 PICTURES = (0, 2)
-"""Seeds of the further inputs that are tried where values are rounded."""
+"""Seeds of the further inputs that are tried if values are rounded. They are even, for which `sample_value` makes numbers
+from 0 to 1, as in pictures."""
 
 WHOLE = "whole"
 """The name of the only way for a model that cannot be split."""
@@ -41,14 +42,14 @@ class AxisSplit:
     """The axis of each operator of which more than one device computed a part."""
     devices_used: int = 0
     difference: float = math.nan
-    """The largest difference from one session, relative to each output's largest magnitude; nan without an answer."""
+    """The largest difference from one session, relative to each output's largest magnitude; nan if there is no answer."""
     faults: tuple[str, ...] = ()
-    """How the answer differs, or why there is none."""
+    """The differences of the answer, or the reason why there is none."""
     rounded_difference: float = math.nan
     """The same as `difference`, with the values that devices send rounded as --transfer-dtype says."""
     rounded: int = 0
     as_they_are: int = 0
-    """How many pieces were rounded, and how many were not because more than their last digits would be lost."""
+    """The number of pieces that were rounded, and of those that were not, as more than their last digits would be lost."""
 
 
 def check(
@@ -72,7 +73,7 @@ def check(
     """Try every way to split MODEL, and compare the answers with those of one session.
 
     Nothing is deployed: the devices run in this process and compile segments as agents do. The inputs are random. Exits
-    1 where an answer differs."""
+    with 1 if an answer differs."""
     from edgepart.agent.execution.compile.compiler import throwaway
     from edgepart.agent.options import parse_shapes
     from edgepart.agent.verify.reference import make_reference
@@ -147,8 +148,8 @@ def try_split(
 
 
 def _rounding_difference(divided: DividedModel, reference: Reference, inputs: Values) -> float:
-    """The largest difference of the answers where the values that devices send are rounded, over these inputs and others
-    from 0 to 1, as in pictures. (Where one class is nearly certain, hardly anything changes the answer.)"""
+    """The largest difference of the answers if the values that devices send are rounded, over these inputs and others
+    from 0 to 1, as in pictures. (If one class is nearly certain, hardly anything changes the answer.)"""
     from edgepart.agent.verify.same_answer import is_float, largest_difference
     from edgepart.agent.verify.sample_inputs import sample_value
     from edgepart.agent.wire.dtypes import element_name
@@ -173,7 +174,7 @@ def _rounding_difference(divided: DividedModel, reference: Reference, inputs: Va
 def document_of(
     model: Path, rehearsal: Rehearsal, reference: Reference, ways: list[AxisSplit]
 ) -> dict[str, Any]:
-    """What --json prints."""
+    """The document that --json prints."""
     nodes = dict(_nodes(rehearsal, ways))
     flops = sum(node["flops"] for node in nodes.values())
     opaque_flops = sum(node["flops"] for node in nodes.values() if node["opaque"] is not None)
@@ -212,7 +213,8 @@ def document_of(
 
 
 def _nodes(rehearsal: Rehearsal, ways: list[AxisSplit]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """For each node: its type, the axes of its splits, and the largest difference of the answers where it was split."""
+    """Yields each node's name and facts: its type, the axes of its splits, and the largest difference of the answers for
+    which it was split."""
     graph, accesses = rehearsal.graph, rehearsal.study.memo.coarse.accesses
     for op in graph.operators:
         full = {index: graph.region_of(name) for index, name in enumerate(op.outputs) if name}
@@ -232,7 +234,7 @@ def _nodes(rehearsal: Rehearsal, ways: list[AxisSplit]) -> Iterator[tuple[str, d
 
 
 def _operators(nodes: Mapping[str, Any], flops: float) -> dict[str, dict[str, Any]]:
-    """The same for each operator type."""
+    """The facts of `_nodes`, summed up by operator type."""
     found: dict[str, dict[str, Any]] = {}
     for node in nodes.values():
         called = f"{node['domain']}::{node['op_type']}" if node["domain"] else node["op_type"]
@@ -254,7 +256,7 @@ def _operators(nodes: Mapping[str, Any], flops: float) -> dict[str, dict[str, An
 
 
 def _worst(values: Any) -> float | None:
-    """The largest value; None where there is none, or where it is not finite."""
+    """The largest value; None if there is none, or if it is not finite."""
     known = [value for value in values if value is not None]
     return _finite(max(known)) if known else None
 
@@ -302,7 +304,8 @@ def _show(document: Mapping[str, Any]) -> None:
 
 
 def _along(one: Mapping[str, Any]) -> str:
-    """The axes, each with its number of nodes where that is not all of them; or why there are none."""
+    """The axes along which an operator type was split, each with its number of nodes unless that is all of them, and the
+    reasons why other nodes are whole."""
     axes = [
         axis if count == one["nodes"] else f"{axis} ({count})"
         for axis, count in sorted(one["axes"].items(), key=lambda item: (-item[1], item[0]))
@@ -333,7 +336,7 @@ def _conclude(document: Mapping[str, Any]) -> None:
 
 
 def _describe_tried(document: Mapping[str, Any]) -> str:
-    """The tried shapes, where the model accepts others too, of which nothing is known."""
+    """The shapes that were tried, if the model accepts others too, about which nothing is known."""
     free = [f"{name}={shape(one['shape'])}" for name, one in document["inputs"].items() if one["free"]]
     return f" for {', '.join(free)}" if free else ""
 

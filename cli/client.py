@@ -28,14 +28,15 @@ from edgepart.planner import errors
 from edgepart.planner.errors import EdgepartError, Unavailable
 
 CONNECT_S = 5.0
+"""Seconds that opening a connection may take."""
 SILENT_S = 30.0
-"""A connection that is silent for longer is lost: agents report progress every few seconds while a deployment goes on."""
+"""Seconds of silence after which a connection is lost: agents report progress every few seconds during a deployment."""
 TRACE_S = 120.0
-"""How long an agent may take to collect a trace."""
+"""Seconds that an agent may take to collect a trace."""
 AGAIN_S = 0.1
-"""The pause between two tries; it grows to ten times this."""
+"""Seconds between two tries; the pause grows to ten times this."""
 LOST = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError)
-"""The errors of a request whose agent dies."""
+"""The errors of a request whose agent is gone."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Reply:
     """The time that the agent measured."""
     replays: int
     retries: int
-    """How often this client sent the request again."""
+    """Number of times that this client sent the request again."""
 
 
 @dataclass(frozen=True)
@@ -56,22 +57,22 @@ class TraceHandle:
     """A trace that is being recorded."""
 
     url: str
-    """The URL that ends it."""
+    """The URL that ends the trace."""
     devices: tuple[str, ...]
     """The devices that record."""
     missing: Mapping[str, str]
-    """For each device that does not record, the reason."""
+    """Maps each device that does not record to the reason."""
 
 
 class Client:
-    """`async with Client(target) as client:`."""
+    """A client of the cluster, to be used as `async with Client(target) as client:`."""
 
     def __init__(self, target: AgentTarget, timing: ProbeTiming | None = None) -> None:
         """`timing` says when to give up on a silent agent."""
         self._target = target
         self._timing = timing or ProbeTiming()
         self._urls = [target.url]
-        """The agent in use is the first."""
+        """The URLs of known members; the first is that of the agent in use."""
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Client:
@@ -151,7 +152,8 @@ class Client:
             raise Unavailable(text) from error
 
     async def undeploy(self, name: str) -> Mapping[str, Any]:
-        """{"undeployed": name}, or {"dismissed": name} where there was only the notice of a failed attempt."""
+        """Undeploys a model. Returns {"undeployed": name}, or {"dismissed": name} if there was only the notice of a failed
+        attempt."""
         try:
             async with self._open().delete(
                 f"{self._urls[0]}/api/deployments/{name}", headers=self._admin()
@@ -163,7 +165,8 @@ class Client:
             raise Unavailable(_gone(self._urls[0], error)) from error
 
     async def drain(self, name: str, *, remove: bool, wait: bool) -> AsyncIterator[dict[str, Any]]:
-        """Yields progress documents and, with `wait`, {"result": ...} at the end. Raises the error that the agent tells."""
+        """Yields progress documents and, with `wait`, {"result": ...} at the end. Raises the error that the agent
+        reports."""
         url = f"{self._urls[0]}/api/members/{quote(name, safe='')}" + ("" if remove else "/drain")
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENT_S)
         query = {"wait": str(int(wait))}
@@ -194,7 +197,7 @@ class Client:
         return TraceHandle(url, tuple(document["devices"]), dict(document["missing"]))
 
     async def end_trace(self, tracing: TraceHandle) -> Any:
-        """Ends the trace and returns it. It asks the agent that began the trace, which alone has it."""
+        """Ends the trace and returns it. Only the agent that began the trace has it, so that agent is asked."""
         return await self._manage("DELETE", tracing.url, {}, TRACE_S)
 
     async def _manage(self, method: str, url: str, query: Mapping[str, str], silent_s: float) -> Any:
@@ -238,8 +241,8 @@ class Client:
         *,
         binary: bool = False,
     ) -> tuple[Any, int]:
-        """The answer, and how many tries failed before it. Raises the last failure when the time is up, or when no known
-        member could be reached three times in a row."""
+        """The answer, and the number of tries that failed before it. Raises the last failure when the time is up, or when
+        no known member could be reached three times in a row."""
         until = time.monotonic() + deadline_s
         tries = 0
         unreachable = 0
@@ -292,7 +295,7 @@ class Client:
             return await response.read(), response.headers.get("Inference-Header-Content-Length")
 
     async def _probe(self, url: str, seconds: float) -> None:
-        """Raises one of LOST where the agent answers nothing within that time; any answer will do."""
+        """Raises one of LOST if the agent does not answer within `seconds`; any answer will do."""
         timeout = aiohttp.ClientTimeout(total=seconds)
         async with self._open().get(f"{url}/v2/health/live", timeout=timeout):
             pass
@@ -312,7 +315,7 @@ class Client:
 
 
 class _Sent:
-    """How many bytes of the upload are sent."""
+    """The number of bytes of the upload that are sent."""
 
     nbytes = 0
 

@@ -30,12 +30,12 @@ class TracedLeg:
     target: str
     """The device; for a message, its receiver."""
     seconds: float
-    """For a message: from its sending until the receiver goes on."""
+    """The time that the part took; for a message, from its sending until the receiver goes on."""
 
 
 def critical_path(trace: Trace, request: SpanBar) -> list[TracedLeg]:
-    """The parts from first to last. Their seconds add up to the request's, unless parts of the trace are missing. Empty
-    where the plan is unknown, or the trace does not show how the answer came."""
+    """The parts from first to last. Their seconds add up to the request's, unless parts of the trace are missing. The list
+    is empty if the plan is unknown, or if the trace does not show how the answer came."""
     plan = trace.plans.get((request.deployment, request.epoch))
     return _Walk(plan, trace.of_request(request.request), request).legs() if plan else []
 
@@ -115,7 +115,8 @@ def totals(legs: Sequence[TracedLeg]) -> dict[tuple[str, str, str], tuple[float,
 
 
 def waits(trace: Trace, request: SpanBar) -> Mapping[tuple[str, str], tuple[float, int, float]]:
-    """By device and the device it waits for (GATEWAY: the request itself): total seconds, count, longest; worst first."""
+    """Maps each device and the device that it waits for (GATEWAY: the request itself) to the total seconds of these waits,
+    their number, and the seconds of the longest; the largest total first."""
     found: dict[tuple[str, str], tuple[float, int, float]] = {}
     for bar in trace.of_request(request.request):
         if bar.kind == WAIT:

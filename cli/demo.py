@@ -29,11 +29,13 @@ NAMES = ("attic", "desk", "shelf")
 JOINER = "van"
 DETECTOR, RECOGNISER = "find-text", "read-text"
 STRATEGY = "bbgrap"
-"""It divides a model over all devices. `auto` may rightly use one device only, since all share one machine's cores."""
+"""A strategy that divides a model over all devices. `auto` may rightly use one device only, since all share one machine's
+cores."""
 ANSWERS = 8
-"""The demo waits for this many answers before and after each event."""
+"""Number of answers for which the demo waits before and after each event."""
 PATIENCE_S = 180.0
-"""The longest wait for any event. On two cores, a new device is used after 25 s; beside other work, after over 60 s."""
+"""The longest wait for any event, in seconds. On two cores, a new device is used after 25 s; beside other work, after over
+60 s."""
 
 Image = Annotated[
     Path | None, typer.Option("--image", help="Read this image instead of the page of the demo.")
@@ -61,7 +63,7 @@ def demo(image: Image = None, as_json: Json = False) -> None:
 
 
 class Story:
-    """What the demo tells. It goes to stderr where stdout is for the document."""
+    """Prints the texts of the demo. They go to stderr if stdout is for the document."""
 
     def __init__(self, as_json: bool) -> None:
         self._console = console(stderr=as_json)
@@ -85,7 +87,7 @@ class Story:
         self._console.print(table(("device", "node id", "address", ""), rows))
 
     def plan(self, plan: dict[str, Any]) -> None:
-        """Prints who computes what and which data is moved, and the first sentence about the plan."""
+        """Prints what each device computes and which data it sends and receives, and the first sentence about the plan."""
         total = sum(device["flops"] for device in plan["devices"].values()) or 1.0
         shared: dict[str, str] = next(
             (parts for parts in plan["shares"].values() if len(parts) == len(plan["devices"])), {}
@@ -272,7 +274,7 @@ class Demo:
             return pool.submit(call).result()
 
     def _session(self, name: str) -> Session:
-        """A session that is the cluster."""
+        """A session that runs the deployment on the cluster."""
         from edgepart.cli.client import Client
 
         async def infer(batch: Array) -> Array:
@@ -292,5 +294,5 @@ class Demo:
 
 
 def _finite(difference: float) -> float | None:
-    """None for infinity, which JSON lacks. (A NaN in one answer counts as an infinite difference.)"""
+    """The difference, or None for infinity, which JSON lacks. (A NaN in one answer counts as an infinite difference.)"""
     return difference if math.isfinite(difference) else None

@@ -122,7 +122,7 @@ def deploy(
     agent: Agent = None,
     as_json: Json = False,
 ) -> None:
-    """Run MODEL on the cluster: the leader splits it, the devices load their parts, and every agent serves it. Exits 3
+    """Run MODEL on the cluster: the leader splits it, the devices load their parts, and every agent serves it. Exits with 3
     when the time to wait is up."""
     target = target_of(agent, state)
     called = name or default_name(model)
@@ -182,7 +182,7 @@ def undeploy(
 
 
 def check_shapes(model: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raises UsageError where the shapes do not fit the model's inputs. It runs before any byte is sent."""
+    """Raises UsageError if the shapes do not fit the model's inputs. This is checked before any byte is sent."""
     if shapes:
         from edgepart.planner.model.load import check_shapes as fit
 
@@ -190,7 +190,8 @@ def check_shapes(model: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
 
 
 def default_name(model: Path) -> str:
-    """A deployment's name made of the file's name, without its ending. UsageError where no allowed character is left."""
+    """A deployment's name made of the file's name, without its ending. Raises UsageError if no allowed character is
+    left."""
     made = re.sub(r"[^A-Za-z0-9._-]+", "-", model.stem).strip("-._")[:128]
     if not made:
         raise UsageError(f"{model}: its name makes no deployment's name; give one with --name")
@@ -198,7 +199,7 @@ def default_name(model: Path) -> str:
 
 
 def files_of(model: Path) -> dict[str, Path]:
-    """The model and its external data, by their paths relative to the model's folder. UsageError, ModelError."""
+    """The model and its external data, by their paths relative to the model's folder. Raises UsageError and ModelError."""
     check_there(model)
     from edgepart.planner.model.load import model_files
 
@@ -212,7 +213,7 @@ def files_of(model: Path) -> dict[str, Path]:
 
 @dataclass(frozen=True)
 class DeployPatience:
-    """How long to wait until a deployment is served."""
+    """The time to wait until a deployment is served."""
 
     seconds: float
     text: str
@@ -226,7 +227,7 @@ async def _deploy(
     options: DeployOptions,
     patience: DeployPatience | None,
 ) -> dict[str, Any]:
-    """The result that the agent reports at the end. StillGoing when the time to wait is up."""
+    """The result that the agent reports at the end. Raises StillGoing when the time to wait is up."""
     from edgepart.agent.api.protocol import check_name
     from edgepart.cli.client import Client
 
@@ -257,7 +258,8 @@ async def _deploy(
 
 
 async def _check_devices(client: Client, chosen: Sequence[str]) -> None:
-    """Raises where a chosen device is unknown or away. It runs before any byte of the model is sent."""
+    """Raises UsageError if a chosen device is unknown, and Unavailable if none of them is here. This is checked before any
+    byte of the model is sent."""
     if chosen:
         status = await client.get("/api/status")
         here, away = ([str(row["name"]) for row in status.get(key, ())] for key in ("members", "lost"))
@@ -273,7 +275,7 @@ def _still_going(name: str, patience: DeployPatience | None, stage: str) -> Stil
 
 
 def _plan_of(target: AgentTarget, name: str) -> Mapping[str, Any]:
-    """The agent's report of the plan that serves; {} where there is none any more, which is no error here."""
+    """The agent's report of the plan that serves; {} if there is none any more, which is no error here."""
     try:
         report: dict[str, Any] = fetch(target, f"/api/models/{name}/plan")
     except EdgepartError:

@@ -1,7 +1,7 @@
-"""`edgepart doctor`: says of each device that was ever seen whether it is a member, why not, and what to do. It changes
-nothing.
+"""`edgepart doctor`: says for each device that was ever seen whether it is a member, and if not, why, and what to do. It
+changes nothing.
 
-It asks the agent of this machine, or the one that --agent names. Where none runs, it searches the network itself.
+The command asks the agent of this machine, or the one that --agent names. If none runs, it searches the network itself.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ MARKS = {"good": ("ok", "green"), "note": ("note", "yellow"), "bad": ("BAD", "re
 COLOURS = {"member": "green", "other cluster": "dim", "left": "dim", "gone": "dim", "new": "yellow"}
 """Colours of states; other states are red."""
 SKEW_S = 60.0
-"""A larger difference between two clocks may make certificates look not yet valid, or expired."""
+"""Seconds by which two clocks may differ: a larger difference may make certificates look not yet valid, or expired."""
 CLOCK_S = 1.5
-"""The time limit for asking a member's HTTP server for its clock."""
+"""The time limit in seconds for asking a member's HTTP server for its clock."""
 
 
 def doctor(
@@ -42,7 +42,7 @@ def doctor(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Say why a device is not a member: for each device that was seen, and this one, what is wrong and what to do."""
+    """Say why a device is not a member: what is wrong with each device that was seen and with this one, and what to do."""
     document = asyncio.run(_document(state_target(agent, state), state_of(state)))
     if as_json:
         print_json(document)
@@ -53,7 +53,7 @@ def doctor(
 
 
 def state_target(agent: str | None, state: Any) -> AgentTarget | None:
-    """The agent to ask; None where none runs here and none is named."""
+    """The agent to ask; None if none runs here and none is named."""
     try:
         return target_of(agent, state)
     except Unavailable:
@@ -83,8 +83,8 @@ async def _document(target: AgentTarget | None, folder: Any) -> dict[str, Any]:
 
 
 def _check_here(target: AgentTarget, document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The check of the firewall, made by this process: a person may be allowed to read it where the agent is not. It
-    replaces the agent's."""
+    """The check of the firewall, made by this process because a person may be allowed to read the firewall when the agent
+    is not. This check replaces the agent's."""
     from edgepart.agent.doctor.checkup import check_firewall
 
     if target.is_local and (port := document["agent"].get("port")):
@@ -94,7 +94,7 @@ def _check_here(target: AgentTarget, document: Mapping[str, Any]) -> Iterator[di
 
 
 async def _clocks(members: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Compares the members' clocks with this machine's, as far as their HTTP is open to it."""
+    """Checks of the clocks of those members whose HTTP servers are open to this machine, against this machine's clock."""
     import aiohttp
 
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=CLOCK_S)) as session:
@@ -117,7 +117,7 @@ def _is_open(http: Any) -> bool:
 
 
 def clock_check(name: str, ahead_s: float) -> dict[str, Any] | None:
-    """The check of a member's clock; None where it is right. (HTTP gives whole seconds.)"""
+    """The check of a member's clock; None if the clock is right. (HTTP gives whole seconds.)"""
     if abs(ahead_s) < SKEW_S:
         return None
     way = "ahead of" if ahead_s > 0 else "behind"

@@ -35,7 +35,8 @@ def drain(
     agent: Agent = None,
     as_json: Json = False,
 ) -> None:
-    """Plan without a device, and let others store its data. It stays a member. Exits 3 when the time to wait is up."""
+    """Plan without a device, and let others store its data. The device stays a member. Exits with 3 when the time to wait
+    is up."""
     result = _wait_for(name, target_of(agent, state), timeout, wait, remove=False)
     if as_json:
         print_json(result)
@@ -71,7 +72,7 @@ def remove(
     as_json: Json = False,
 ) -> None:
     """Drain a device and remove it for good: its agent stops, and the others forget it. A device that is gone already is
-    removed at once. Exits 3 when the time to wait is up."""
+    removed at once. Exits with 3 when the time to wait is up."""
     result = _wait_for(name, target_of(agent, state), timeout, wait, remove=True)
     if as_json:
         print_json(result)

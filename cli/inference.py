@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from edgepart.cli.tensors import Array
 
 SHOWN = 6
-"""Values of each output that are printed."""
+"""Number of values of each output that are printed."""
 
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write the outputs to this .npz file.")]
 
@@ -64,7 +64,7 @@ def _write(answer: Reply, output: Path) -> None:
 
 
 def _document(answer: Reply, output: Path | None) -> dict[str, Any]:
-    """What --json prints. It holds the values only where they are written to no file."""
+    """The document that --json prints. It holds the values only if they are not written to a file."""
     from edgepart.cli.tensors import plain
 
     outputs = {

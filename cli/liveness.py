@@ -1,7 +1,7 @@
 """Liveness: detects that an agent has gone while a request waits for its answer. Door: the event loop's clock.
 
 The connections of a killed agent end. An agent that froze, or lost its power or its network, just stays silent, and
-waiting for its answer is in vain. So while a request waits, the agent is probed now and then beside it.
+waiting for its answer is in vain. Therefore the agent is probed now and then while a request waits.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ProbeTiming:
-    """When to probe an agent. Shorter times give up sooner on an agent that is gone; longer ones probe less, and suit
-    slower networks."""
+    """The times of probes, in seconds. With shorter times, an agent that is gone is given up sooner; with longer ones,
+    there are fewer probes, and slower networks are tolerated."""
 
     quiet_s: float = 0.5
     """The agent is probed after this time without an answer, and again this long after each probe that it answers."""
     probe_s: float = 1.0
-    """How long a probe may take during the first try of a request. It is twice as long during the second try, and so on."""
+    """The time that a probe may take during the first try of a request; twice that during the second try, and so on."""
 
 
 class Silent(TimeoutError):
@@ -36,8 +36,8 @@ async def while_alive(
     timing: ProbeTiming,
     tries: int,
 ) -> T:
-    """The result of `work`. It cancels `work` and raises Silent where `probe(seconds)` raises one of `lost` before that.
-    `tries`: how often the request was tried before."""
+    """The result of `work`. If `probe(seconds)` raises one of `lost` before `work` ends, `work` is cancelled and Silent is
+    raised. `tries` is the number of earlier tries of the request."""
     task = asyncio.ensure_future(work)
     try:
         while not (await asyncio.wait([task], timeout=timing.quiet_s))[0]:

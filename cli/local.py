@@ -38,7 +38,7 @@ class Place:
 def edgepart(
     *arguments: str, env: Mapping[str, str] | None = None, timeout_s: float = 60, prefix: Sequence[str] = ()
 ) -> Any:
-    """Runs `edgepart ... --json` and returns its document; ClusterError with its stderr where the command fails."""
+    """Runs `edgepart ... --json` and returns its document. Raises ClusterError, with the command's stderr, if it fails."""
     command = [*prefix, sys.executable, "-m", "edgepart", *arguments, "--json"]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=timeout_s, env={**os.environ, **(env or {})}
@@ -65,7 +65,7 @@ class LocalAgent:
         return self.state.with_suffix(".log")
 
     def start(self) -> None:
-        """Starts the process. `addresses` is empty until it can be reached."""
+        """Starts the process. `addresses` is empty until the agent can be reached."""
         if self.alive:
             raise InternalError(f"agent {self.name} runs already")
         command = [sys.executable, "-m", "edgepart", "agent", "--state", str(self.state), "--name", self.name]
@@ -98,7 +98,7 @@ class LocalAgent:
         return str(self.addresses["http"])
 
     def type(self, *arguments: str, timeout_s: float = 60, env: Mapping[str, str] | None = None) -> Any:
-        """Runs a command as a person would where the agent runs, with its state directory."""
+        """Runs a command where the agent runs, as a person would, with the agent's state directory."""
         state = ("--state", str(self.state))
         return edgepart(*arguments, *state, timeout_s=timeout_s, prefix=self.place.prefix, env=env)
 
@@ -107,13 +107,13 @@ class LocalAgent:
             os.killpg(self.process.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL: what a pulled plug is to a process."""
+        """Ends the process with SIGKILL, which is as sudden as a power failure, and waits until it is gone."""
         self.signal(signal.SIGKILL)
         if self.process is not None:
             self.process.wait()
 
     def stop(self, timeout_s: float = 20) -> int:
-        """SIGTERM and the exit status; killed when it does not leave in time."""
+        """Sends SIGTERM and returns the exit status. Kills the process if it does not end in time."""
         self.signal(signal.SIGTERM)
         if self.process is None:
             return 0
@@ -125,8 +125,8 @@ class LocalAgent:
 
 
 class LocalCluster:
-    """`with LocalCluster(["a", "b", "c"]) as cluster:` three members that have found each other and elected
-    a leader."""
+    """Agents on this machine. In a block `with LocalCluster(["a", "b", "c"]) as cluster:`, these three members have found
+    each other and elected a leader."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class LocalCluster:
         self._names = tuple(names)
         self.agents: dict[str, LocalAgent] = {}
         self.notes: list[str] = []
-        """Problems, and what was done instead."""
+        """Problems that occurred, and what was done instead."""
 
     def __enter__(self) -> LocalCluster:
         try:
@@ -231,7 +231,8 @@ class LocalCluster:
         self.wait(is_settled, f"{count} members with one leader", timeout_s=timeout_s)
 
     def wait(self, done: Any, what: str, agent: LocalAgent | None = None, timeout_s: float = 60) -> Any:
-        """The first true value of `done()`; ClusterError with the end of the agents' logs after `timeout_s`."""
+        """The first true value of `done()`. Raises ClusterError, with the end of the agents' logs, after `timeout_s`, or if
+        `agent` ends."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             with contextlib.suppress(ClusterError):
@@ -255,6 +256,6 @@ class LocalCluster:
 
 
 def _make_request(target: AgentTarget, path: str) -> urllib.request.Request:
-    """The request, with the credential where the agent runs on another machine."""
+    """The request, with the credential if the agent runs on another machine."""
     headers = {} if target.is_local else {"Authorization": f"Bearer {target.credential()}"}
     return urllib.request.Request(target.url + path, headers=headers)

@@ -80,7 +80,7 @@ app.command(rich_help_panel=_START)(demo)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The console script. Exits with 0 on success, 1 on failure, 2 on wrong usage, and 3 where the work goes on."""
+    """The console script. Exits with 0 on success, 1 on failure, 2 on wrong usage, and 3 if the work goes on."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         app(given)

@@ -1,4 +1,5 @@
-"""`edgepart init`, `join` and `token`: who is in the cluster. They work on the state directory; no agent needs to run."""
+"""`edgepart init`, `join` and `token`: make a cluster and its members. They work on the state directory; no agent needs to
+run."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from edgepart.cli.options import (
 from edgepart.cli.output import console, print_json, say, table
 
 MOST_TOKEN = 4096
-"""Characters of a token that are read from standard input, at most."""
+"""The most characters of a token that are read from standard input."""
 
 token = typer.Typer(
     help="Make, list and revoke the tokens with which devices join. Run it where `edgepart init` was run.",

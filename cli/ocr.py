@@ -67,8 +67,8 @@ class Reader:
     def read(
         self, detect: Session | None = None, recognise: Session | None = None
     ) -> tuple[RecordingSession, RecordingSession]:
-        """Reads the image with the given sessions, or with ones in this process. Returns the detector and the recogniser
-        with what went through them."""
+        """Reads the image with the given sessions, or with sessions in this process. Returns the detector and the
+        recogniser with the arrays that went through them."""
         detector, recogniser = (
             RecordingSession(detect or self._alone[0]),
             RecordingSession(recognise or self._alone[1]),
@@ -88,6 +88,6 @@ def _whole(session: Any) -> Session:
 
 
 def relative_difference(one: Array, two: Array) -> float:
-    """The largest difference divided by the largest magnitude of `two`: the measure of "same answer". It is infinite where
-    only one of the two is NaN."""
+    """The largest difference divided by the largest magnitude of `two`: the measure of "same answer". It is infinite if
+    only one of two numbers is NaN."""
     return largest_difference({"": one}, {"": two}) / max(float(np.max(np.abs(two))), 1e-30)

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they stand for: the state directory, an agent's URL, the credential.
+"""Options that several commands share, and the things that they name: the state directory, an agent, a broker.
 
 Door: it reads the state directory and the environment, and opens no connection.
 """
@@ -103,7 +103,7 @@ MqttCa = Annotated[
 
 
 def check_there(model: Path) -> None:
-    """Raises UsageError where `model` is no file."""
+    """Raises UsageError if `model` is no file."""
     if not model.is_file():
         raise UsageError(f"there is no model {str(model)!r}; give the path of an .onnx file")
 
@@ -114,7 +114,7 @@ def state_of(given: Path | None) -> Path:
 
 
 def broker_of(url: str | None, password_file: Path | None, ca: Path | None) -> Broker | None:
-    """The broker that the options and the environment describe; None without a URL. UsageError where they are wrong."""
+    """The broker that the options and the environment describe; None without a URL. Raises UsageError if they are wrong."""
     if url is None:
         if password_file is not None or ca is not None:
             raise UsageError("--mqtt-password-file and --mqtt-ca need --mqtt")
@@ -135,7 +135,7 @@ class AgentTarget:
     """An agent to talk to, and the state directory that holds the credential for it."""
 
     url: str
-    """Without a slash at the end."""
+    """The agent's URL, without a slash at the end."""
     state: Path
 
     @property
@@ -148,14 +148,15 @@ class AgentTarget:
             return False
 
     def credential(self) -> str:
-        """The cluster's management credential. UsageError where this machine is not a member."""
+        """The cluster's management credential. Raises UsageError if this machine is not a member."""
         from edgepart.agent.security import identity
 
         return identity.load(self.state).admin
 
 
 def target_of(agent: str | None, state: Path | None) -> AgentTarget:
-    """The agent that --agent names, or the one on this machine. UsageError for a bad URL; Unavailable where none runs."""
+    """The agent that --agent names, or the one on this machine. Raises UsageError for a bad URL, and Unavailable if no
+    agent runs."""
     folder = state_of(state)
     if agent is not None:
         url = urlsplit(agent if "//" in agent else f"http://{agent}")
@@ -178,7 +179,7 @@ def target_of(agent: str | None, state: Path | None) -> AgentTarget:
 
 
 def parse_duration(text: str, option: str = "--ttl") -> float:
-    """A duration such as "90s", "30m", "24h" or "7d", in seconds. UsageError names `option`.
+    """The seconds of a duration such as "90s", "30m", "24h" or "7d". Raises UsageError, which names `option`.
 
     >>> parse_duration("24h")
     86400.0
@@ -198,7 +199,7 @@ def remember_name(state: Path, name: str | None) -> None:
 
 
 def recall_name(state: Path) -> str | None:
-    """The name that `remember_name` stored; None where there is none."""
+    """The name that `remember_name` stored; None if there is none."""
     try:
         return (state / "name").read_text()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What commands print: tables, figures with units, progress bars, errors, and the exit status that goes with an error.
+"""The output of commands: tables, figures with units, progress bars, errors, and the exit status that goes with an error.
 Results go to stdout, everything else to stderr."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def print_json(document: Any) -> None:
 
 
 def console(*, stderr: bool = False, soft_wrap: bool = True) -> Console:
-    """The only console of the program. It prints text as it is, even where brackets in it look like markup."""
+    """The only console of the program. It prints text as it is, even if brackets in it look like markup."""
     from rich.console import Console
 
     return Console(stderr=stderr, highlight=False, soft_wrap=soft_wrap, markup=False, emoji=False)
@@ -126,8 +126,8 @@ def exit_status(error: EdgepartError) -> int:
 
 
 def print_error(error: EdgepartError, as_json: bool) -> None:
-    """Prints what went wrong to stderr. With `as_json`, it also prints {"error", "kind"} to stdout, and "short_bytes", the
-    bytes that each device lacks, where they are known."""
+    """Prints the error to stderr. With `as_json`, it also prints {"error", "kind"} to stdout, and "short_bytes", the bytes
+    that each device lacks, if they are known."""
     if as_json:
         lacking = error.short_bytes if isinstance(error, Infeasible) else {}
         short = {"short_bytes": lacking} if lacking else {}

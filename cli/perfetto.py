@@ -116,7 +116,7 @@ def _name(bar: SpanBar) -> str:
 
 
 def _arrows(bars: Iterable[SpanBar], places: Mapping[int, tuple[int, int]], origin_s: float) -> list[Event]:
-    """An arrow from each message's sending to its reception, where the trace has both."""
+    """An arrow from each message's sending to its reception, if the trace has both."""
     sent = {(bar.request, bar.transfer): bar for bar in bars if bar.kind == SEND and bar.transfer >= 0}
     arrows: list[Event] = []
     for number, bar in enumerate(bar for bar in bars if bar.kind == RECEIVE and bar.transfer >= 0):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from edgepart.planner.placing.problem.workload import Workload
 
 HEAD_BYTES = 64
-"""The part of a file that is read to see what it is."""
+"""Bytes of a file that are read to see whether it is a workload."""
 
 FEW = 40
 """The most nodes that are listed one by one."""
@@ -37,7 +37,7 @@ def is_workload(path: Path) -> bool:
 
 
 def read(path: Path) -> Workload:
-    """The workload in the file. ModelError says what is wrong with it."""
+    """The workload in the file. Raises ModelError, which says what is wrong with it."""
     from edgepart.planner.placing.problem.read import MOST_BYTES, read_workload
 
     try:
@@ -58,7 +58,7 @@ def place(
     reasons: bool,
     as_json: bool,
 ) -> None:
-    """Prints the placement that a strategy finds, or a comparison of all strategies. Infeasible, UsageError."""
+    """Prints the placement that a strategy finds, or a comparison of all strategies. Raises Infeasible and UsageError."""
     if compare:
         document = compare_strategies(workload, objective, budget_s)
         print(json.dumps(document)) if as_json else _print_comparison(document, reasons)
@@ -192,7 +192,7 @@ def _devices(workload: Workload, document: Mapping[str, Any]) -> Any:
 
 
 def _nodes(document: Mapping[str, Any]) -> Any:
-    """A row for each node, in the order in which the nodes begin, where that is known."""
+    """A row for each node, in the order in which the nodes begin, if that is known."""
     starts, where = document.get("start_s"), document["placement"]
     turns = document.get("replicas", {})
     if starts is None:

@@ -200,7 +200,7 @@ class WhatIf:
 
 @dataclass(frozen=True)
 class PlanPrinting:
-    """What to print of the plan."""
+    """The options that say what to print of the plan."""
 
     compare: bool
     verify: bool
@@ -226,7 +226,7 @@ def _check_combination(what_if: WhatIf, *, compare: bool, html: bool, verify: bo
 def _predict(
     problem: Problem, strategy: str, what_if: WhatIf, html: Path | None, printing: PlanPrinting
 ) -> None:
-    """Prints the answer to what was asked: variants of the cluster, a comparison, or one plan."""
+    """Prints the result that the options ask for: variants of the cluster, a comparison, or one plan."""
     for note in problem.graph.notes:
         print(f"note: {note}", file=sys.stderr)
     if what_if:
@@ -253,7 +253,7 @@ def _draw(offer: Offer, problem: Problem, html: Path) -> None:
 
 
 def _print_plan(document: Mapping[str, Any], printing: PlanPrinting) -> None:
-    """The figures, a table of the devices, and one sentence; with --why, every reason."""
+    """Prints the figures, a table of the devices, and one sentence; with --why, every reason."""
     from rich.text import Text
 
     if printing.as_json:

@@ -1,6 +1,6 @@
-"""What `edgepart plan` reads: the model, cluster.json, and the options that describe the planning problem.
+"""The inputs of `edgepart plan`: the model, cluster.json, and the options that describe the planning problem.
 
-Door: it reads files, and measures this machine where no cluster is given.
+Door: it reads files, and measures this machine if no cluster is given.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def problem_of(
     axis: str | None,
     budget: float,
 ) -> Problem:
-    """The planning problem that the options describe. UsageError for wrong options, ModelError for a wrong model."""
+    """The planning problem that the options describe. Raises UsageError for wrong options, and ModelError for a wrong
+    model."""
     from edgepart.planner.layout.strategy import Problem
     from edgepart.planner.model.assumed_shapes import load_with_likely_shapes
 
@@ -49,8 +50,8 @@ def problem_of(
 
 
 def read_cluster(path: Path | None) -> tuple[Cluster, str]:
-    """The cluster of a cluster.json, and the gateway that it names ("" where it names none). Without a file, it measures
-    this machine. UsageError says what is wrong with the file."""
+    """The cluster of a cluster.json, and the gateway that it names ("" if it names none). Without a file, this machine is
+    measured. Raises UsageError, which says what is wrong with the file."""
     from edgepart.planner.devices.cluster import Cluster, cluster_from_json
 
     if path is None:
@@ -83,8 +84,8 @@ def shape_option(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def limits_option(texts: Sequence[str], names: Sequence[str]) -> dict[str, float]:
-    """The limits in bytes, by device; a limit without a name is for all devices. UsageError for a wrong size or an unknown
-    device."""
+    """The limits in bytes, by device; a limit without a name is for all devices. Raises UsageError for a wrong size or an
+    unknown device."""
     found: dict[str, float] = {}
     for text in texts:
         name, _, size = text.rpartition("=")

@@ -1,5 +1,5 @@
-"""A plan as a self-contained HTML page: its figures, the predicted timeline with its messages, and who computes which part
-of every layer. It uses inline SVG and CSS, runs no script and fetches nothing. Pure: text in, text out."""
+"""A plan as a self-contained HTML page: its figures, the predicted timeline with its messages, and which device computes
+which part of every layer. The page uses inline SVG and CSS, runs no script and fetches nothing. Pure: text in, text out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ COLOURS = ("#3b82f6", "#f59e0b", "#10b981", "#ec4899", "#8b5cf6", "#14b8a6", "#e
 WIDTH = 1280
 LEFT = 110
 MOST_ARROWS = 400
-"""More arrows would only make a black page: the biggest messages are drawn, and the others counted."""
+"""The most arrows that are drawn: more would only make the page black. The largest messages are drawn, and the others are
+counted."""
 
 STYLE = """ :root{color-scheme:light
 dark;--ink:#1f2937;--soft:#6b7280;--line:#d1d5db;--paper:#fff;--card:#f3f4f6} @media(prefers-color-
@@ -196,7 +197,7 @@ def _parts(problem: Problem, strategy: Strategy, colours: Mapping[str, str]) -> 
 
 
 def _cut_axis(regions: Mapping[str, Region], full: Region) -> int | None:
-    """The first axis of which a device has only a part; None where all have everything."""
+    """The first axis of which a device has only a part; None if all devices have everything."""
     for region in regions.values():
         for axis, (mine, whole) in enumerate(zip(region.spans, full.spans, strict=True)):
             if mine != whole:

@@ -15,7 +15,8 @@ SIZES = ("sent_bytes", "received_bytes", "weight_bytes", "peak_memory_bytes")
 
 
 def device_table(devices: Mapping[str, Mapping[str, Any]]) -> Table:
-    """What each device does for one request. `devices`: by name, the rows of a plan's document or of an agent's report."""
+    """A table of the work of each device for one request. `devices` maps names to rows of a plan's document or of an
+    agent's report."""
     columns = ("device", "computes", "sends", "receives", "weights", "peak memory", "segments")
     rows = [
         (

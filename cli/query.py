@@ -9,7 +9,7 @@ from edgepart.cli.options import AgentTarget
 
 
 def fetch(target: AgentTarget, path: str) -> Any:
-    """The JSON document that the agent serves at `path`. Unavailable where no agent answers."""
+    """The JSON document that the agent serves at `path`. Raises Unavailable if no agent answers."""
 
     async def get() -> Any:
         from edgepart.cli.client import Client

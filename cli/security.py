@@ -1,4 +1,4 @@
-"""`edgepart revoke`, `credential` and `ca`: who may be in the cluster, and who may manage it. They work on the state
+"""`edgepart revoke`, `credential` and `ca`: decide who may be in the cluster, and who may manage it. They work on the state
 directory; a running agent notices the change within a second."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from edgepart.planner.errors import EdgepartError, UsageError
 
 PASSPHRASE = "EDGEPART_PASSPHRASE"
 SPREAD_S = 5.0
-"""How long `revoke` waits for this device's agent to notice."""
+"""Seconds that `revoke` waits for this device's agent to notice the change."""
 
 credential = typer.Typer(
     help="The management credential: it allows deploying and undeploying, and access from other machines.",
@@ -68,7 +68,7 @@ def revoke(
 
 
 def _members(agent: str | None, folder: Path) -> dict[str, str]:
-    """The members' names by node id; {} where no agent runs."""
+    """The members' names by node id; {} if no agent runs."""
     from edgepart.cli.query import fetch
 
     try:
@@ -209,7 +209,7 @@ def drop(
 
 def passphrase_of(file: Path | None, *, twice: bool = False) -> str:
     """The passphrase, from the file, the environment or the terminal; never from the command line, which others can see.
-    UsageError where there is none."""
+    Raises UsageError if there is none."""
     if file is not None:
         try:
             return file.read_text().rstrip("\r\n")

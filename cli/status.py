@@ -1,4 +1,4 @@
-"""`edgepart status`, `devices` and `models`: what an agent knows. They change nothing."""
+"""`edgepart status`, `devices` and `models`: show what an agent knows. They change nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WATCH_S = 1.0
 WARNING, TROUBLE = "yellow", "red"
 """Colours of notices."""
 Notice = tuple[str, str]
-"""Its colour and its text."""
+"""A notice's colour and text."""
 
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Refresh every second.")]
 

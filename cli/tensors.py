@@ -30,7 +30,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 def read_inputs(texts: Sequence[str], metadata: Mapping[str, Any]) -> dict[str, Array]:
     """The inputs by name. Each text is "NAME=FILE" (.npy, .json, or .npz with one array), or "FILE" alone: an .npz whose
-    arrays have the inputs' names, or any file where the model has one input. UsageError names the option and the file."""
+    arrays have the inputs' names, or any file if the model has one input. Raises UsageError, which names the option and
+    the file."""
     known = {entry["name"]: entry for entry in metadata["inputs"]}
     found: dict[str, Array] = {}
     for text in texts:
@@ -87,7 +88,7 @@ def _read(path: Path, entry: Mapping[str, Any] | None) -> dict[str, Array]:
 
 
 def _from_json(data: Any, entry: Mapping[str, Any] | None, path: Path) -> Array:
-    """Nested lists, read as the input's datatype."""
+    """The array that nested lists hold, in the input's datatype."""
     if entry is None:
         raise UsageError(f"--input {path}: name the input it is for: --input NAME={path}")
     shape = np.shape(np.array(data, dtype=object)) if not isinstance(data, list) else _extents(data)
@@ -134,7 +135,7 @@ def random_inputs(metadata: Mapping[str, Any], seed: int) -> dict[str, Array]:
 def encode_request(
     inputs: Mapping[str, Array], outputs: Sequence[str] | None, deadline_s: float
 ) -> list[bytes | memoryview]:
-    """The pieces of the body: the JSON part, then the bytes of the arrays, not copied where they are contiguous."""
+    """The pieces of the body: the JSON part, then the bytes of the arrays, which are not copied if they are contiguous."""
     entries = []
     buffers: list[bytes | memoryview] = []
     for name, array in inputs.items():
@@ -184,7 +185,8 @@ def plain(array: Array) -> Any:
 
 
 def largest_difference(a: Mapping[str, Array], b: Mapping[str, Array]) -> float:
-    """The largest distance between two numbers of `a` and `b`. Other values differ by 0 where equal, else by infinity."""
+    """The largest distance between two numbers in the same place of `a` and `b`. Arrays of other values, or of different
+    shapes, differ by 0 if they are equal, else by infinity."""
     worst = 0.0
     for name in a:
         x, y = a[name], b[name]

@@ -100,7 +100,8 @@ def trace(
 
 
 def _record(run: TraceRun, output: Path) -> tuple[Trace, Any, int]:
-    """Takes the trace and writes it: the trace, the cluster's description, and the number of events in the file."""
+    """Takes the trace and writes it to a file. Returns the trace, the cluster's description, and the number of events in
+    the file."""
     from edgepart.cli.perfetto import trace_events
     from edgepart.cli.trace_records import read
 
@@ -129,25 +130,25 @@ def _print(found: dict[str, Any], drawn: Trace | None) -> None:
 
 @dataclass
 class TraceRun:
-    """What the user asked for, and what became of the requests."""
+    """The options that the user gave, and the outcomes of the requests."""
 
     target: AgentTarget
     model: str
     number: int
-    """Requests to send."""
+    """Number of requests to send."""
     watch_s: float | None
     given: Sequence[str]
     seed: int
     timeout_s: float
     sent: int = 0
     lost: list[str] = field(default_factory=list)
-    """For each request without an answer, the reason."""
+    """The reason for each request without an answer."""
 
 
 @contextlib.contextmanager
 def _writable(output: Path) -> Any:
-    """A file that replaces `output` when it is complete. Where it cannot be written, it raises UsageError before the
-    cluster is asked for anything."""
+    """Yields a file that replaces `output` when it is complete. Raises UsageError, before the cluster is asked for
+    anything, if the file cannot be written."""
     if output.is_dir():
         raise UsageError(f"--output {output}: is a folder; give a file's name")
     part = output.with_name(f".{output.name}.part")

@@ -34,7 +34,7 @@ class SpanBar:
     request: str
     what: str
     peer: str
-    """A device's name; GATEWAY where it is the request's gateway."""
+    """The name of the device at the other end; GATEWAY if that is the request's gateway."""
     transfer: int
     nbytes: int
     cpu_s: float
@@ -46,11 +46,11 @@ class SpanBar:
 
 @dataclass(frozen=True, slots=True)
 class DeviceTrace:
-    """What is known about one device's part of the trace."""
+    """The facts about one device's part of the trace, besides its bars."""
 
     device: str
     clock_error_s: float
-    """The largest error of the times of its bars."""
+    """The largest error of the times of its bars, in seconds."""
     forgotten: int
     """The number of its first spans, which are missing because there was no room for them."""
 
@@ -61,9 +61,9 @@ class PlanShape:
 
     predicted_latency_s: float
     steps: Mapping[str, tuple[tuple[str, float], ...]]
-    """By device: ("run", predicted seconds), ("send", transfer), ("receive", transfer)."""
+    """Maps each device to its steps: ("run", predicted seconds), ("send", transfer) and ("receive", transfer)."""
     messages: tuple[tuple[str, str, int], ...]
-    """By transfer: source, target, bytes."""
+    """The source, the target and the bytes of each transfer, by its number."""
     replicas: tuple[tuple[str, ...], ...]
 
 
@@ -80,7 +80,7 @@ class Trace:
     """Ordered by start."""
     plans: Mapping[tuple[str, Epoch], PlanShape]
     missing: Mapping[str, str]
-    """For each device that is missing, the reason."""
+    """Maps each device that is missing to the reason."""
 
     def requests(self) -> list[SpanBar]:
         """The requests of the traced model that were recorded from beginning to end, ordered by start."""
@@ -105,7 +105,7 @@ def typical(requests: Iterable[SpanBar]) -> SpanBar | None:
 
 
 def read(document: Mapping[str, Any]) -> Trace:
-    """The trace in the agent's document. ClusterError where it does not have the form of this version."""
+    """The trace in the agent's document. Raises ClusterError if the document does not have the form of this version."""
     try:
         return _read(document)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
@@ -166,7 +166,7 @@ def join_waits(bars: Iterable[SpanBar]) -> list[SpanBar]:
     """The bars ordered by start, with successive waits for the same message joined."""
     found: list[SpanBar] = []
     last: dict[str, int] = {}
-    """By device, the index of its last bar of computing."""
+    """Maps each device to the index of its last bar of the computing lane."""
     for bar in sorted(bars, key=lambda bar: (bar.start_s, bar.stop_s)):
         if bar.lane == COMPUTING:
             before = found[last[bar.device]] if bar.device in last else None

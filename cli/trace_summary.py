@@ -1,4 +1,4 @@
-"""Trace summary: what a trace shows, as a document and for people. Rules over rich's tables; no door."""
+"""Trace summary: sums up a trace, as a document and for people. Rules over rich's tables; no door."""
 
 from __future__ import annotations
 
@@ -182,7 +182,8 @@ def _name_of(device: str) -> str:
 
 
 def draw(trace: Trace) -> str:
-    """The median request as text: a line for each device, where each character shows what took most of its time."""
+    """The median request as text: a line for each device, in which each character shows the activity that took most of its
+    time."""
     request = typical(trace.requests())
     if request is None or request.took_s <= 0:
         return ""

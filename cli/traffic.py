@@ -23,7 +23,7 @@ class Tally:
 
     sent: int = 0
     lost: list[str] = field(default_factory=list)
-    """For each request without an answer, the reason."""
+    """The reason for each request without an answer."""
     wrong: int = 0
     """The number of answers that differ from that of a single session."""
     largest_difference: float = 0.0

@@ -26,12 +26,13 @@ if TYPE_CHECKING:
 REQUESTS = 10
 WARM_UP = 2
 LOOKS = 12
-"""How often an agent is asked, at most, whether it has measured the plan."""
+"""The most times that an agent is asked whether it has measured the plan."""
 LOOK_S = 0.5
+"""Seconds between two of these questions."""
 
 
 def off(predicted_s: float | None, measured_s: float | None) -> float | None:
-    """The error of the prediction, relative to the measurement; negative where the prediction is too short.
+    """The error of the prediction, relative to the measurement; negative if the prediction is too short.
 
     >>> off(1.1, 1.0)
     0.1
@@ -45,7 +46,8 @@ def comparison(
     devices: Mapping[str, tuple[float | None, float | None]],
     requests: int,
 ) -> dict[str, Any]:
-    """The comparison as a document. `devices`: by name, predicted and measured seconds of computing for one request."""
+    """The comparison as a document. `devices` maps each device to its predicted and measured seconds of computing for one
+    request."""
     return {
         "requests": requests,
         "predicted_latency_s": predicted_s,
@@ -76,7 +78,7 @@ def comparison_table(document: Mapping[str, Any]) -> Table:
 
 
 def percent(part: float | None) -> str:
-    """A share with its sign; "-" where it is unknown.
+    """A share with its sign; "-" if it is unknown.
 
     >>> percent(-0.0421)
     '-4.2 %'
@@ -96,7 +98,7 @@ def of_plan(report: Mapping[str, Any], measured_s: float | None, requests: int) 
 def verify_here(
     problem: Problem, plan: Plan, predicted_s: float, compute_s: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Measures the plan by running its segments in this process. UsageError where the plan is for other machines."""
+    """Measures the plan by running its segments in this process. Raises UsageError if the plan is for other machines."""
     from edgepart.agent.verify.local_run import LocalRun
     from edgepart.agent.verify.sample_inputs import random_inputs
 

@@ -24,7 +24,7 @@ def print_variants(
     sweep: str | None,
     as_json: bool,
 ) -> None:
-    """Prints the prediction for each variant of the cluster. UsageError for an option that describes no variant."""
+    """Prints the prediction for each variant of the cluster. Raises UsageError for an option that describes no variant."""
     from edgepart.planner.devices.what_if import cluster_variants, parse_addition, parse_rates
 
     added = []
@@ -49,7 +49,7 @@ def _add_named(cluster: Any, name: str) -> Any:
 
 
 def _row(problem: Problem, variant: ClusterVariant, strategy: str) -> dict[str, Any]:
-    """The best plan for one request, and the best plan for many."""
+    """The row of a variant: its best plan for one request, and its best plan for many."""
     names = {device.name for device in variant.cluster.devices}
     limits = {name: limit for name, limit in problem.memory_limit_bytes.items() if name in names}
     row: dict[str, Any] = {
@@ -82,7 +82,7 @@ def _best(problem: Problem, strategy: str) -> dict[str, Any]:
 
 
 def _sources(kinds: set[str], here: set[str]) -> dict[str, str]:
-    """Where the figures of each kind of device come from."""
+    """The source of the figures of each kind of device."""
     from edgepart.planner.devices.boards import KINDS
 
     return {
