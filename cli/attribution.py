@@ -86,7 +86,7 @@ def rows(trace: Trace, request: SpanBar, cluster: Cluster | None) -> list[Attrib
 
 
 def stretches_of(trace: Trace, request: SpanBar) -> dict[str, list[Stretch]]:
-    """For each device that did a step of the request, its activities during the request."""
+    """Maps each device that did a step of the request to its activities during the request."""
     plan = trace.plans.get((request.deployment, request.epoch))
     worked = {bar.device for bar in trace.of_request(request.request) if bar.lane == COMPUTING}
     return {

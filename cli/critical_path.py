@@ -1,7 +1,7 @@
 """Critical path of a traced request: the steps that followed each other from its arrival to its answer. Rules: no door.
 
-It is found as planner/plans/timeline.py finds it in a simulation: backwards from the last output, and from each wait to
-the device that sent the awaited message.
+The path is found as planner/plans/timeline.py finds it in a simulation: backwards from the last output, and from each wait
+to the device that sent the awaited message.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from edgepart.planner.errors import ClusterError, InternalError
 
 @dataclass(frozen=True)
 class Place:
-    """Where an agent runs, and the addresses at which it is reached."""
+    """A place in which an agent runs, and the addresses at which the agent is reached."""
 
     prefix: tuple[str, ...] = ()
     """Words put before each command. They move the process to the place, and then become the command."""

@@ -47,7 +47,7 @@ def revoke(
     agent: Agent = None,
     as_json: Json = False,
 ) -> None:
-    """Exclude devices for good, and renew the management credential, which they know. Run it where the CA's key is."""
+    """Exclude devices for good, and renew the management credential, which they know. Run this where the CA's key is."""
     from edgepart.agent.security import charter_file, identity, issued
 
     folder = state_of(state)
@@ -95,7 +95,7 @@ def _is_noticed(agent: str | None, folder: Path, nodes: list[str]) -> bool:
 
 @credential.command()
 def show(state: State = None, as_json: Json = False) -> None:
-    """Print the credential. Whoever has it can deploy."""
+    """Print the credential. Anyone who has it can deploy."""
     from edgepart.agent.security import identity
 
     me = identity.load(state_of(state))
@@ -107,7 +107,7 @@ def show(state: State = None, as_json: Json = False) -> None:
 
 @credential.command()
 def rotate(state: State = None, as_json: Json = False) -> None:
-    """Make a new credential for the whole cluster; the old one stops working. Run it where the CA's key is."""
+    """Make a new credential for the whole cluster; the old one stops working. Run this where the CA's key is."""
     from edgepart.agent.security import charter_file, identity
 
     folder = state_of(state)

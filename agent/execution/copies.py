@@ -90,7 +90,7 @@ def _lines(nbytes: int) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class CopyPlan:
-    """How to get one piece from the pieces held: take one as it is, crop one, or put it together from several."""
+    """The way to get one piece from the pieces held: take one as it is, crop one, or put it together from several."""
 
     piece: Piece
     slots: tuple[int, ...]
@@ -121,8 +121,8 @@ class CopyPlan:
 def plan_copy(
     want: Piece, slots: Mapping[int, Piece], blocks: Mapping[int, int] | None = None, block: int = 0
 ) -> CopyPlan | None:
-    """How to get `want`, in blocks of `block`, from the pieces in `slots`, which are in blocks of `blocks[slot]` (0:
-    plain). None if some of it is missing.
+    """The way to get `want`, in blocks of `block`, from the pieces in `slots`, which are in blocks of `blocks[slot]` (0:
+    plain); None if some of `want` is missing.
 
     A held piece that equals `want` is taken as it is; else the smallest that contains it is cropped; else several are
     copied, first those that cover most of it."""

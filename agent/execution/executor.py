@@ -53,7 +53,8 @@ nothing."""
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """How much may wait here at once. A request over a limit is handed back to its gateway, which tries again later."""
+    """Limits on what may wait here at once. A request over a limit is handed back to its gateway, which tries again
+    later."""
 
     requests: int = 1024
     """Requests under way. A larger limit takes more memory at worst; a smaller one hands bursts back sooner."""
@@ -137,7 +138,7 @@ class _Lane:
     task: _Task | None = None
     """The request whose step is being done."""
     began_s: float = 0.0
-    """When that step began, on the monotonic clock."""
+    """The time at which that step began, on the monotonic clock."""
     unblocked: tuple[str, int] = ("", START_TRANSFER)
     """The request and the transfer that woke the thread last."""
 

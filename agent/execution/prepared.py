@@ -51,7 +51,7 @@ class Loader(Protocol):
         self, deployment: str, model: str, program: Program, transfers: Sequence[Transfer]
     ) -> RunnableProgram:
         """Load the program's sessions. This takes long: call it from a thread of its own. `model` is the digest of the
-        plan's model. Raises InternalError, which names the segment that ONNX Runtime refuses, and ModelCrash if
+        plan's model. Raises InternalError, which names the segment that ONNX Runtime refuses, and CrashError if
         loading ends the process."""
 
     def release(self, prepared: RunnableProgram) -> None:

@@ -38,7 +38,7 @@ class DeviceSchedule:
     computed: Mapping[int, tuple[int, ...]]
     """The slots of a Run's outputs, by step."""
     recipes: tuple[tuple[CopyPlan, ...], ...]
-    """How to make each of a Run's inputs or a Send's pieces, by step; () for a Receive."""
+    """The recipes for a Run's inputs or a Send's pieces, by step; () for a Receive."""
     frees: tuple[tuple[int, ...], ...]
     """The slots that no later step reads, by step."""
     dtypes: Mapping[str, np.dtype[Any]] = field(default_factory=dict)
@@ -264,8 +264,8 @@ def check_pieces(
 
 
 def _misfit(piece: Piece, value: Value, dtypes: Mapping[str, np.dtype[Any]]) -> str | None:
-    """Why `value` cannot be `piece`; None if it can. `Region(())` matches any shape, as its shape is not known before the
-    run."""
+    """The reason why `value` cannot be `piece`; None if it can. `Region(())` matches any shape, as its shape is not known
+    before the run."""
     known = piece.region.rank > 0
     if not isinstance(value, np.ndarray):
         return f"{type(value).__name__} for {piece.tensor}[{piece.region}], a tensor" if known else None

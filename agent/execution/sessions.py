@@ -48,7 +48,7 @@ LOG_FATAL_ONLY = 4
 """ONNX Runtime's log level: only fatal errors, as its log bypasses ours. Requests cause the other messages, and the
 errors that are raised contain them."""
 TIMED_RUNS = 3
-"""How often a segment is timed before its plan serves; the best time counts."""
+"""Number of runs by which a segment is timed before its plan serves; the best time counts."""
 
 WeightSource = Callable[[WeightRef], Array | Path]
 """Returns a weight's bytes: a file that holds nothing else, or a contiguous array of any type and shape with `nbytes`
@@ -177,7 +177,7 @@ class LoadedSegment(LoadedModel):
 
     segment: Segment
     form: str = AS_PLANNED
-    """How the session was made, in words for the log."""
+    """The way in which the session was made, in words for the log."""
     ports: frozenset[str] = frozenset()
     """Names of the ports that read or write blocked arrays."""
     holds_weights: bool = False

@@ -250,7 +250,7 @@ def available_memory_bytes(
 
 
 def _left_in_groups(root: Path, inside: str, limit: str, usage: str) -> list[int]:
-    """Bytes left in a control group and in each of those around it that has a limit."""
+    """Bytes left in a control group, and in each group around it, that has a limit."""
     left = []
     folder = root / inside.lstrip("/")
     for group in [folder, *folder.parents]:

@@ -65,7 +65,7 @@ class _Trace:
     names: dict[str, str] = field(default_factory=dict)
     """The members' names, by node id."""
     missing: dict[str, str] = field(default_factory=dict)
-    """Why a member's part is missing, by the member's name."""
+    """Maps the name of each member whose part is missing to the reason."""
 
 
 class TraceCollector:

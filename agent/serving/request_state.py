@@ -30,7 +30,7 @@ one's data travels."""
 
 @dataclass(frozen=True, slots=True)
 class RequestWindow:
-    """How many requests of one deployment may be in flight or wait, and how soon lost ones are tried again."""
+    """Limits on the requests of one deployment that are in flight or wait, and pauses before lost ones are tried again."""
 
     in_flight: int = 16
     """Requests that are started at once. A larger number fills pipelines better; a smaller one takes less memory on the
@@ -49,7 +49,7 @@ class ReplicaSide:
     """One replica of a plan, as its gateway knows it; the whole plan, if it has no replicas."""
 
     nodes: frozenset[str]
-    """Node ids of the devices that it needs."""
+    """Node ids of the devices that the replica needs."""
     outputs: frozenset[int]
     """Numbers of the transfers that bring its outputs to the gateway."""
     pace: Replica = field(default=Replica(()))

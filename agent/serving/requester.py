@@ -63,12 +63,12 @@ FAILURES: Mapping[str, type[EdgepartError]] = {
     "crashed": CrashError,
     "unplanned": Unavailable,
 }
-"""The errors by kind of rules.Fail; other kinds are a ClusterError."""
+"""Maps kinds of rules.Fail to errors; other kinds are a ClusterError."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerInfo:
-    """How a request was answered."""
+    """Facts about the answer to a request."""
 
     epoch: Epoch
     replays: int
@@ -91,7 +91,7 @@ class ActiveSide:
     slots: Mapping[tuple[int, int], int]
     """The slot of each piece that arrives, by the number of its transfer and its index there."""
     recipes: Mapping[str, CopyPlan]
-    """How each output is put together from the slots, by its name."""
+    """The recipe that makes each output from the slots, by the output's name."""
     starts: tuple[str, ...]
     """Devices whose programs receive nothing, which therefore have to be told to start."""
 

@@ -186,7 +186,8 @@ def refuse_other_shapes(wanted: _Wanted, plan: Plan) -> None:
 
 
 def _error_of(standing: Standing, wanted: _Wanted) -> tuple[Callable[[], EdgepartError], float]:
-    """The leader's answer as an error, which is made anew for each request, and the seconds for which it holds."""
+    """A function that makes the leader's answer into an error, anew for each request, and the seconds for which the answer
+    holds."""
     kind = getattr(errors, standing.error_kind, ClusterError)
     shapes, why = format_shapes(wanted.shapes), standing.error
     if issubclass(kind, errors.UserError):

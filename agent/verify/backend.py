@@ -80,7 +80,7 @@ class PreparedModel(BackendRep):
 
     @property
     def report(self) -> dict[str, Any]:
-        """How the model is divided, with the same shapes: {"split": {node: axis}, "opaque": {node: reason},
+        """The division of the model, with the same shapes: {"split": {node: axis}, "opaque": {node: reason},
         "devices_used": n}. A node is in "split" if more than one device computed a part of it. Raises UsageError if there
         is no such axis."""
         latest = self._latest

@@ -45,7 +45,7 @@ class Reference:
     """The tolerance of the model, as from `tolerance_for`."""
 
     def differences(self, got: Values) -> list[str]:
-        """How `got` differs from this answer, a text for each output; empty if the answers are the same."""
+        """A text for each output of `got` that differs from this answer; empty if the answers are the same."""
         return differences(got, self.outputs, self.tolerance)
 
     def largest_difference(self, got: Values) -> float:

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """How a worker process ended."""
+    """The way in which a worker process ended."""
 
     status: int
     """The exit status, or minus the signal that ended the process, as in subprocess."""
@@ -134,7 +134,7 @@ class WorkerProcess:
             self._process.kill()
 
     def death(self) -> Death:
-        """How the process ended. A process that only closed its connections is ended after a second."""
+        """The way in which the process ended. A process that only closed its connections is ended after a second."""
         try:
             self._process.wait(1.0)
         except subprocess.TimeoutExpired:

@@ -69,12 +69,12 @@ class RemoteProgram:
     types: tuple[tuple[np.dtype[Any], ...] | None, ...] = ()
     """The types of each segment's inputs and outputs; None for a segment for which `ArrayRun` cannot be used."""
     fault: str = ""
-    """Why the program cannot be run any more; "" if it can."""
+    """The reason why the program cannot be run any more; "" if it can."""
 
     def run(
         self, segment: int, inputs: Sequence[Value], wanted: Callable[[], bool] = lambda: True
     ) -> list[Value]:
-        """Same as RunnableProgram.run."""
+        """The same as `RunnableProgram.run`."""
         return self.worker.run(self, segment, inputs, wanted)
 
     def stop(self) -> None:
@@ -355,7 +355,7 @@ class Worker:
     def run(
         self, made: RemoteProgram, segment: int, inputs: Sequence[Value], wanted: Callable[[], bool]
     ) -> list[Value]:
-        """Same as RunnableProgram.run."""
+        """The same as `RunnableProgram.run`."""
         while True:
             process = self._await_process(wanted)
             with self._running:
@@ -375,7 +375,7 @@ class Worker:
                     self._run = None
 
     def stop_run(self, made: RemoteProgram) -> None:
-        """Same as RunnableProgram.stop."""
+        """The same as `RunnableProgram.stop`."""
         with self._state:
             process, run = self._process, self._run
         if process is None or run is None or run[1] is not made:
@@ -528,7 +528,7 @@ class Workers:
     def prepare(
         self, deployment: str, model: str, program: Program, transfers: Sequence[Transfer]
     ) -> RemoteProgram:
-        """Same as Loader.prepare."""
+        """The same as `Loader.prepare`."""
         key = parent_of(deployment), model
         with self._lock:
             if self._stopped:
@@ -551,7 +551,7 @@ class Workers:
         return made
 
     def release(self, prepared: Any) -> None:
-        """Same as Loader.release."""
+        """The same as `Loader.release`."""
         with self._lock:
             key = self._keys.pop(prepared.number, None)
         if key is not None:
@@ -559,7 +559,7 @@ class Workers:
             self._leave(key)
 
     def abandon(self, deployment: str, model: str) -> None:
-        """Same as Loader.abandon."""
+        """The same as `Loader.abandon`."""
         with self._lock:
             worker = self._workers.get((parent_of(deployment), model))
         if worker is not None:

@@ -111,7 +111,7 @@ class _Cuts:
         self._instead: dict[str, str] = {}
         """Maps a removed value to the value that is read in its place."""
         self._given: dict[str, str] = {}
-        """Maps an output to the value that it is from now on."""
+        """Maps an output to the value that becomes it."""
 
     def open_input(self, name: str, blocked: bool) -> None:
         found = self._uses.at_input(name)
