@@ -117,7 +117,8 @@ def _alone(study: Study) -> Strategy | None:
 
 
 def compare(problem: Problem, study: Study | None = None) -> list[Result]:
-    """The best candidate of every strategy, in the order of the registry. They are only sketched: no plan is built."""
+    """The best candidate of every strategy, in the order of the registry. No plan is built: candidates are
+    only sketched."""
     study = study or Study(problem)
     found: list[Result] = []
     for name in strategies():

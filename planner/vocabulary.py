@@ -12,7 +12,7 @@ from edgepart.planner.errors import UsageError
 OBJECTIVES = ("latency", "throughput")
 
 AXES = ("height", "width", "channel", "batch")
-"""The axes that a deployment can be forced along."""
+"""The axes that a user may force for a deployment."""
 
 STRATEGIES = (
     "single",
