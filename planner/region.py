@@ -256,7 +256,7 @@ class Region:
         return tuple(Region(tuple((i,) for i in choice)) for choice in product(*self.spans))
 
     def within(self, outer: Region) -> Region:
-        """This region in the coordinates of the packed array of `outer`. ValueError if `outer` does not contain it.
+        """This region in the coordinates of the packed array of `outer`. Raises ValueError if `outer` does not contain it.
 
         >>> Region.box((5, 6)).within(Region((span((0, 2), (4, 8)),)))
         Region(spans=((Interval(start=3, stop=4),),))
@@ -266,7 +266,7 @@ class Region:
         return Region(tuple(map(_pack, self.spans, outer.spans)))
 
     def slices(self) -> tuple[slice, ...]:
-        """The Python slices of a box; ValueError for a region with several intervals on an axis."""
+        """The Python slices of a box. Raises ValueError for a region with several intervals on an axis."""
         if not self.is_box:
             raise ValueError(f"{self} is not a box")
         return tuple(slice(s[0].start, s[0].stop) if s else slice(0, 0) for s in self.spans)

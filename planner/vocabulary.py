@@ -39,7 +39,7 @@ STRATEGIES = (
 
 
 def check_word(word: str, allowed: Sequence[str], option: str) -> str:
-    """`word` itself. UsageError if it is not among `allowed`.
+    """`word` itself. Raises UsageError if it is not among `allowed`.
 
     >>> check_word("latency", OBJECTIVES, "--objective")
     'latency'

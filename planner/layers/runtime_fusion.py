@@ -231,7 +231,7 @@ class _Fusing:
     def _may_be_absorbed(self, maker: Operator) -> bool:
         if maker.op_type in ("Add", "Mul", "Div"):
             return any(name in self._graph.constants for name in maker.inputs)
-        if maker.op_type == "Transpose":  # It must transpose matrices: a product can read no other order of axes.
+        if maker.op_type == "Transpose":  # It must swap the last two axes: a product reads no other order.
             axes = list(maker.attributes.get("perm", ()))
             last = len(axes) - 1
             return last > 0 and axes == [*range(last - 1), last, last - 1]

@@ -79,7 +79,7 @@ class PropagatedLayouts:
     """The results of a choice for every layer."""
 
     layouts: Mapping[str, Layout]
-    """The region that each device computes of each tensor, by name of the tensor."""
+    """The region that each device computes of each tensor that an operator writes, by name of the tensor."""
     parted: Mapping[str, Parted]
     """The parts of each operator that is parted along a reduced axis, by name."""
     reads: Mapping[str, Mapping[str, Region]]

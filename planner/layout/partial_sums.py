@@ -106,7 +106,7 @@ class PartialStrategies:
     ) -> _Parts | None:
         """The parts of one operator; None if no device makes any of the operator's output."""
         layout = strategy.layouts.get(op.outputs[0])
-        key = (op.name, parted, id(layout))  # The layout is kept with the result, so that its id is not reused.
+        key = (op.name, parted, id(layout))  # The layout is kept too, so that its id is not reused.
         if key not in self._found:
             regions = layout.regions if layout else {}
             combined = {device: region for device, region in regions.items() if not region.is_empty}

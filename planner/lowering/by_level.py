@@ -96,8 +96,8 @@ def _feeding(share: Share, flows: Mapping[str, Flow]) -> _Feeding:
                 own_ones.append((name, 0))
             continue
         if own is not None and covers(own, need):
-            # The need is joined from a local part and received parts. The segment that computes the local part cannot join
-            # them.
+            # The need is joined from a local part and received ones, which the segment that computes the local part
+            # cannot do.
             own_ones.append((name, 1))
         moves = enumerate(flows[name].moves)
         sent += [(name, n) for n, m in moves if m.target == share.device and covers(m.region, need)]

@@ -167,6 +167,7 @@ class Blueprint:
     problem: Problem
     strategy: Strategy
     accesses: Mapping[str, Access]
+    """The access map of each operator, by name."""
     owned: Mapping[str, OwnedRegions]
     """The regions of each tensor in the strategy's layouts, without empty ones."""
 

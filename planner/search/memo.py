@@ -43,7 +43,7 @@ class CutPoint:
 
 
 class Memo:
-    """One problem, and the facts about it that strategies ask for."""
+    """One problem, and the facts about it that strategies need."""
 
     def __init__(self, problem: Problem, profiles: Profiles | None = None) -> None:
         """`profiles` are measured seconds of segments. Raises UsageError for an unknown objective or gateway."""
@@ -65,7 +65,7 @@ class Memo:
         other = Memo(problem, self.cost.profiles)
         other._layer_costs = self._layer_costs
         shared = ("coarse", "propagator", "operator_costs", "chain_costs")
-        other.__dict__.update({name: getattr(self, name) for name in shared})  # This fills the cached properties.
+        other.__dict__.update({name: getattr(self, name) for name in shared})  # Fills the cached properties.
         return other
 
     def once(self, make: Callable[[Memo], T]) -> T:

@@ -54,7 +54,7 @@ class SharedResource:
         """The offer may rise to `reach` and fall to `most` before it affects a way; kept only while there is
         any crowd."""
         self.line: list[tuple[float, int]] | None = None
-        """A heap, in a crowd, of (served bytes at which a way is done, code of the way), which may still contain ways
+        """In a crowd, a heap of (served bytes at which a way is done, code of the way), which may still contain ways
         that left. None without a crowd."""
         self.wants: list[tuple[float, int]] = []
         """The ways that carry a message in a crowd, as (bytes/s alone, crossings), slowest first."""
