@@ -153,7 +153,7 @@ class Region:
 
     @staticmethod
     def box(*bounds: tuple[int, int]) -> Region:
-        """One interval per axis: `Region.box((0, 1), (4, 8))`."""
+        """The region with one interval per axis, as in `Region.box((0, 1), (4, 8))`."""
         return Region(tuple(span(b) for b in bounds))
 
     @property

@@ -9,7 +9,7 @@ Each operator of a chain reads the one before it and constants, and no other ope
 between them (planner/layers/chains.py). So a chain runs on one device, in one segment and at one time,
 whatever a strategy chooses: a sketch in which each chain is one operator has the same segments, messages and
 seconds. Only the memory that a device needs inside a chain is missing from the sketch;
-`ChainCosts.inner_bytes` is an upper bound of it. Rules only."""
+`ChainCosts.inner_bytes` is an upper bound on it. Rules only."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class ChainCosts:
 
     @property
     def inner_bytes(self) -> int:
-        """An upper bound of the memory that a device needs in addition to what a sketch of chains predicts:
+        """An upper bound on the memory that a device needs in addition to what a sketch of chains predicts:
         for operators that the sketch does not count, and for the tensors inside one chain."""
         tensors = self.coarse.graph.tensors
         inside = [sum(tensors[output_of(op)].nbytes for op in chain) for chain in self.chains]

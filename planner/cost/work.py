@@ -61,8 +61,8 @@ INT8 = frozenset(
 )
 INT8_CONVOLUTIONS = frozenset({"QLinearConv", "ConvInteger"})
 QUANTISED = {"Conv": "int8_conv", "MatMul": "int8", "Gemm": "int8"}
-"""Operators that the runtime computes with 8-bit integers between a DequantizeLinear and a QuantizeLinear,
-and their families."""
+"""The families of operators that the runtime computes with 8-bit integers between a DequantizeLinear and a
+QuantizeLinear."""
 
 FEW_CHANNELS = 4
 """A convolution that reads at most so many channels is of the family "stem": it reads an image, not features."""

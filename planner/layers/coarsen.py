@@ -151,7 +151,7 @@ class Coarse:
                 yield replace(made, name=axis.name)
 
     def _places(self, axis: Axis, exits: tuple[str, ...]) -> Iterator[tuple[tuple[str, str], int | None]]:
-        """Yield the place of an axis in each exit, for an operator with several outputs."""
+        """Yields the position of an axis in each exit, for an operator with several outputs."""
         if axis.places:
             for name in exits:
                 outputs = self.graph.producers[name].outputs

@@ -13,11 +13,12 @@ import numpy as np
 from edgepart.planner.model.graph import Constant, Graph, Operator
 
 TELLING = {"int32": 256, "int64": 256, "bool": 16, "float": 10, "float16": 10, "double": 10, "bfloat16": 10}
-"""The most elements of a constant, by type, whose values may determine how an operator reads (starts, pads,
-scales). These values are compared."""
+"""The values of a constant with at most so many elements, by type, may determine how an operator reads
+(starts, pads, scales), so they are compared."""
 
 NAMED = frozenset({"int32", "int64", "bool", "string"})
-"""Types of constants that may do so even with more elements: such a constant is equal only to itself."""
+"""Types of constants whose values may determine that even with more elements. Such a constant is equal only
+to itself."""
 
 LOOKING_AROUND = frozenset({"MaxUnpool"})
 """Operators whose regions depend on the operators that write their inputs: each has a kind of its own."""

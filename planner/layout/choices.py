@@ -92,10 +92,10 @@ region's."""
 
 
 def divide(extent: int, shares: Sequence[float], quantum: int = 1) -> tuple[tuple[int, int], ...]:
-    """`extent` cut in proportion to `shares`, on multiples of `quantum`; () bounds (a, a) where nothing is
-    left.
+    """The bounds of the parts of `extent`, cut in proportion to `shares` at multiples of `quantum`. An empty part has
+    bounds (a, a).
 
-    With equal shares this is BBGraP's Equation 1: the floor for everybody, and the remainder round robin.
+    With equal shares this is BBGraP's Equation 1: the floor for each part, and the remainder round robin.
 
     >>> divide(8, [1, 1, 1])
     ((0, 3), (3, 6), (6, 8))

@@ -62,7 +62,7 @@ def find_cuts(schedule: Schedule, tensors: Collection[str] | None = None) -> Sta
 
 
 def apply_cuts(schedule: Schedule, cuts: StageCuts) -> Schedule:
-    """The schedule with these stages cut; messages keep their places."""
+    """The schedule with these stages cut. Messages to and from a cut stage are received and sent at its parts."""
     stages: dict[str, tuple[Stage, ...]] = {}
     received, sent = dict[int, StagePlace](), dict[int, StagePlace]()
     for device, old in schedule.stages.items():
@@ -176,8 +176,9 @@ def _shares_computing(
     wanted: ComputedRegions,
     there: Sequence[ComputedRegions],
 ) -> tuple[Share, ...] | None:
-    """Shares that compute the `wanted` regions of a stage, and what these need from the stage and is not
-    `there`. None if an operator would read something that its share in the stage does not read."""
+    """Shares that compute the `wanted` regions of a stage, and the regions that these shares need from the
+    stage and that are not `there`. None if an operator would read something that its share in the stage does
+    not read."""
     wanting, found = dict(wanted), list[Share]()
     for share in reversed(stage.shares):
         outputs = {

@@ -31,7 +31,8 @@ Needs = Mapping[str, tuple[Region, ...]]
 """The regions of one tensor that each device (or GATEWAY) reads."""
 
 Decide = Callable[[str, Needs, OwnedRegions], list[Move]]
-"""Returns the moves of a tensor, from its name, the regions that are needed, and the regions that devices compute."""
+"""A function that returns the moves of a tensor, from its name, the regions that are needed, and the regions
+that devices compute."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -41,7 +41,7 @@ class Case(Enum):
 
 
 def classify_need(need: Region, owned: Region | None) -> Case:
-    """The case of a need on a device that computes `owned`, None for nothing.
+    """The case of a need on a device that computes `owned` (None if the device computes nothing).
 
     >>> classify_need(Region.box((0, 5)), Region.box((0, 4)))
     <Case.BIGGER: 'bigger'>

@@ -31,7 +31,7 @@ def is_requested(wanted: Sequence[Region], region: Region) -> bool:
 
 
 def requested_regions(schedule: Schedule, device: str) -> Iterator[RequestedRegions]:
-    """Yield, for each stage of a device, the regions of its tensors that other stages read or that are sent."""
+    """Yields, for each stage of a device, the regions of its tensors that other stages read or that are sent."""
     stages = schedule.stages[device]
     readers: dict[str, list[tuple[int, Region]]] = {}
     for n, stage in enumerate(stages):

@@ -85,8 +85,8 @@ class Lowering:
         return assemble(schedule, seconds, self.cost, model_digest, digests=known)
 
     def outline(self, strategy: Strategy) -> tuple[timeline.TimedSchedule, dict[str, int]]:
-        """The schedule that a sketched plan would have in the simulator, and an upper bound in bytes of each
-        device's memory, without making the plan. Not for replicas."""
+        """The schedule that a sketched plan would have in the simulator, and an upper bound on each device's
+        memory in bytes, without making the plan. Not for replicas."""
         schedule, seconds = self.schedule(strategy, optimised=True, sketch=True)
         return self.outliner.outline(schedule, seconds), self.outliner.most_bytes(schedule)
 
@@ -156,8 +156,8 @@ def make_plan(
     `optimised=False` keeps BBGraP's initial partition (and one message per move) as it is, for comparison.
     `sketch=True` leaves the segments' ONNX and every digest out: quick, enough for a simulation, not for an
     agent. `digests` remembers the weights' digests by (model digest, constant, region) between calls.
-    `accesses` are the access maps of the graph, if the caller has them already. InternalError if the layouts do
-    not fit this graph.
+    `accesses` are the access maps of the graph, if the caller has them already. Raises InternalError if the
+    layouts do not fit this graph.
     """
     return Lowering(problem, cost, accesses).plan(
         strategy, model_digest=model_digest, optimised=optimised, sketch=sketch, digests=digests
@@ -197,7 +197,8 @@ def _check(graph: Graph, op: Operator, access: Access, name: str, owned: OwnedRe
 
 
 def move_needed(blueprint: Blueprint) -> Decide:
-    """Move only the missing boxes, directly from a device that computes them (BBGraP's four cases)."""
+    """Returns a function that moves only the missing boxes, directly from a device that computes them
+    (BBGraP's four cases)."""
 
     def decide(name: str, needs: Needs, owned: OwnedRegions) -> list[Move]:
         holders = Holders(owned)
@@ -215,7 +216,8 @@ def _has(owned: Region | None, needs: Iterable[Region]) -> bool:
 
 
 def move_by_broadcast(blueprint: Blueprint) -> Decide:
-    """Move everything that a device computes to all other devices between layers (BBGraP, section 3.2)."""
+    """Returns a function that, between layers, moves everything that a device computes to all other devices
+    (BBGraP, section 3.2)."""
     needed = move_needed(blueprint)
 
     def decide(name: str, needs: Needs, owned: OwnedRegions) -> list[Move]:
@@ -232,7 +234,8 @@ def move_by_broadcast(blueprint: Blueprint) -> Decide:
 
 
 def move_through_hub(blueprint: Blueprint) -> Decide:
-    """Move everything to the hub between layers; the hub sends each device what it lacks (MoDNN's mapper)."""
+    """Returns a function that, between layers, moves everything to the hub, which sends each device what it
+    lacks (MoDNN's mapper). Raises InternalError if the strategy names no hub."""
     needed, hub = move_needed(blueprint), blueprint.strategy.hub
     if hub is None:
         raise InternalError(f"strategy {blueprint.strategy.name!r} moves data through a hub, and names none")

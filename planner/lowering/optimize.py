@@ -47,8 +47,8 @@ def optimise_draft(draft: Draft) -> Draft:
 
 
 def optimise_schedule(schedule: Schedule, seconds: Seconds, cost: CostModel) -> Schedule:
-    """Makes fewer messages and segments, send messages sooner, and keep each quantise/dequantise group in one
-    segment."""
+    """Makes fewer messages and segments, sends messages sooner, and keeps each quantise/dequantise group in
+    one segment."""
 
     def hoist_costly(one: Schedule) -> Schedule:
         return hoist_sends(one, seconds, cost)

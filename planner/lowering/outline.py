@@ -75,7 +75,7 @@ class Outliner:
         return found
 
     def most_bytes(self, planned: Planned) -> dict[str, int]:
-        """An upper bound in bytes of the peak memory that the plan would predict for each device."""
+        """An upper bound, in bytes, on the peak memory that the plan would predict for each device."""
         draft, cluster = planned.draft, planned.draft.blueprint.problem.cluster
         found: dict[str, int] = {}
         for device, stages in planned.stages.items():
@@ -159,7 +159,7 @@ class Outliner:
         return found[0]
 
     def _held(self, graph: Graph, op: Operator) -> int:
-        """An upper bound in bytes of the memory that one share of `op` takes: its weights, packed and while
+        """An upper bound, in bytes, on the memory that one share of `op` takes: its weights, packed and while
         they are reordered, everything that it reads, and twice what it writes (the original and the copy that
         is passed on)."""
         found = self._bytes.get(id(op))

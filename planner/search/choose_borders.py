@@ -105,7 +105,7 @@ class _EarlyExchanges:
 
 
 def _group_steps(cuts: Sequence[StageCut | None], steps: Sequence[Steps]) -> Iterator[Steps]:
-    """Yield, for each stage, the steps of all its parts in order."""
+    """Yields, for each stage, the steps of all its parts in order."""
     rest = iter(steps)
     for cut in cuts:
         count = len(cut.stages) if cut is not None else 1

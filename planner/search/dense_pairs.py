@@ -48,7 +48,7 @@ def _choice(memo: Memo, layer: Layer, shares: Shares, everywhere: Whole, arrivin
 
 
 def _has_weights(memo: Memo, layer: Layer) -> bool:
-    """Whether the layer's dense operator multiplies by a constant, rather than two tensors with one another."""
+    """Whether the layer's dense operator multiplies by a constant, instead of multiplying two tensors."""
     coarse, constants = memo.coarse, memo.graph.constants
     dense = [op for op in layer.operators if coarse.accesses[op.name].family in DENSE]
     return any(name in constants for op in dense for name in op.inputs[:2])

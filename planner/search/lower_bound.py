@@ -23,9 +23,9 @@ Owned = Mapping[str, Region]
 
 
 def lower_bound_s(study: Study, strategy: Strategy, enough: float = float("inf")) -> float:
-    """Seconds of the busiest device or card for one request: a lower bound of a request's latency and of the
+    """Seconds of the busiest device or card for one request: a lower bound on a request's latency and on the
     time between two requests. If latency is the objective, the bound also counts work and messages that must
-    follow one another. The bound of replicas assumes that all of them run at their fastest. The search for a
+    follow one another. The bound for replicas assumes that all of them run at their fastest. The search for a
     higher bound ends at `enough` seconds."""
     if strategy.replicas:
         bounds = [lower_bound_s(study, one) for one in strategy.replicas]

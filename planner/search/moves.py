@@ -8,10 +8,11 @@ from dataclasses import replace
 from edgepart.planner.layout.choices import Choice, Divide, Pull, Reduce, Shares, Whole
 
 Choices = Mapping[int, Choice]
-"""Choices by the number of a layer."""
+"""A choice for each layer, by number of the layer."""
 
 DIGITS = 4
-"""The digits to which a share of one is rounded. Finer differences do not change where a layer is cut."""
+"""The decimal places to which a share (of 1 in total) is rounded. Finer differences do not change where a
+layer is cut."""
 
 
 def rescale(choices: Choices, factors: Mapping[str, float]) -> dict[int, Choice]:

@@ -66,7 +66,8 @@ class LayerStretch:
 
 
 def stretches(memo: Memo, cuts: Sequence[CutPoint]) -> tuple[LayerStretch, ...]:
-    """The layers divided at `cuts`, in order: one more stretch than there are cuts, less those without layers."""
+    """The layers divided into stretches at `cuts`, in order: one more stretch than there are cuts, except
+    that stretches without layers are left out."""
     found: list[LayerStretch] = []
     layers = sorted(memo.layers, key=lambda layer: memo.last_position[layer.number])
     at = 0

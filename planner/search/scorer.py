@@ -30,7 +30,7 @@ from edgepart.planner.simulation.latency import Simulation, combine_replicas, ru
 from edgepart.planner.simulation.throughput import StreamResult, fitting_in_flight, simulate_stream
 
 ROOMY = 6
-"""Outlines predict only an upper bound of memory if every device has more memory than this factor times the
+"""Outlines predict only an upper bound on memory if every device has more memory than this factor times the
 bytes of the model's weights and tensors."""
 
 WORTH_MORE_STEPS = 0.995
@@ -57,7 +57,7 @@ class Scorer:
         return self.outline(strategy).latency_s
 
     def outline(self, strategy: Strategy) -> Simulation:
-        """The predicted result of `strategy`, like a forecast, but with an upper bound of memory if memory is
+        """The predicted result of `strategy`, like a forecast, but with an upper bound on memory if memory is
         plentiful."""
         key = _identity(strategy)
         if key in self._forecasts:

@@ -68,7 +68,7 @@ class Simulation:
 
     @property
     def most_per_s(self) -> float:
-        """The upper bound of requests per second, however many are in flight; the busiest resource limits it."""
+        """An upper bound on requests per second, however many are in flight; the busiest resource limits it."""
         if self.replicas:
             return min(self._most_through(thing) for thing in self.loads_s) if self.loads_s else float("inf")
         load = max(self.loads_s.values(), default=0.0)

@@ -297,7 +297,7 @@ class LinkDirections:
         return found
 
     def loads_s(self) -> dict[tuple[str, ...], float]:
-        """The least seconds for which the announced bytes occupy each card, medium and link."""
+        """The fewest seconds for which the announced bytes occupy each card, medium and link."""
         crossing = dict.fromkeys(self.shared.values(), 0.0)
         for way in self.ways:
             for one, count in way.shared:

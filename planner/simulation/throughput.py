@@ -147,8 +147,8 @@ class _StreamedRequest:
 
 class _ThroughputState:
     """The state of one simulation. The code of an event is the code of a link direction (below 0), or request
-    * span + n. Below the number of messages, n is a message that arrives; from there on, it counts devices
-    that have computed."""
+    * span + n. If n is below the number of messages, message n arrives; otherwise the device with the number
+    n less the number of messages has computed."""
 
     def __init__(
         self, schedule: TimedSchedule, cluster: Cluster, gateway: str, count: int, paces: Sequence[Replica]
