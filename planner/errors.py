@@ -63,7 +63,7 @@ class Removed(UsageError):
 
 
 class ClusterError(EdgepartError):
-    """The cluster cannot do what was asked in its present state."""
+    """In its present state, the cluster cannot do what was asked."""
 
 
 class Infeasible(ClusterError):
