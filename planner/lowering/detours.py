@@ -92,8 +92,8 @@ def find_detour(schedule: Schedule, multicast: Multicast, links: LinkTable) -> R
 
 
 def list_multicasts(schedule: Schedule) -> Iterator[Multicast]:
-    """Yields everything that is sent, grouped by sender, time and targets. Multicasts to a single target are
-    included."""
+    """Yields the multicasts of a schedule: what is sent, grouped by sender, time and targets. Those to a single target
+    are included; those with more than `MOST_BOXES` boxes are not."""
     together: dict[tuple[str, StagePlace], list[StageMessage]] = {}
     for message in schedule.messages:
         together.setdefault((message.source, message.sent), []).append(message)
