@@ -9,7 +9,7 @@ to do, and what has (not) changed. Facts that callers need are attributes as wel
         UsageError         an option or argument is wrong; nothing was changed
           NotInstalled       the command needs an extra of the package that is not installed
           Removed            this device was removed from its cluster; it may join again
-      ClusterError       the cluster cannot do it as it is now: give it devices, memory or time
+      ClusterError       the cluster cannot do what was asked: give it devices, memory or time
         Infeasible         no plan fits
         Unavailable        no device serves the request now; try again later
         StillGoing         the operation was started and continues, but was not done in time
@@ -28,7 +28,7 @@ from collections.abc import Mapping
 
 
 class EdgepartError(Exception):
-    """What was wrong, where and what to do, in one or two sentences."""
+    """The base of all errors. The message says in one or two sentences what was wrong, where, and what to do."""
 
 
 class UserError(EdgepartError):
@@ -63,7 +63,7 @@ class Removed(UsageError):
 
 
 class ClusterError(EdgepartError):
-    """The cluster cannot do it as it is now."""
+    """In its present state, the cluster cannot do what was asked."""
 
 
 class Infeasible(ClusterError):
@@ -84,7 +84,7 @@ class Unavailable(ClusterError):
 
 
 class StillGoing(ClusterError):
-    """The operation was started and continues; only the time to wait for it is over."""
+    """The operation was started and continues; only the caller's waiting time is over."""
 
 
 class WorkerDied(ClusterError):

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The parsed document. ValueError if the text is not JSON, or is nested too deeply for Python's parser.
+    """The parsed document. Raises ValueError if the text is not JSON, or is nested too deeply for Python's parser.
 
     >>> parse_json("[1, 2]")
     [1, 2]

@@ -41,7 +41,7 @@ class Result:
 
 
 def plan(problem: Problem, strategy_name: str = "auto") -> Plan:
-    """The best plan of a strategy. Infeasible if no plan fits the devices' memory; UsageError for an unknown
+    """The best plan of a strategy. Raises Infeasible if no plan fits the devices' memory, and UsageError for an unknown
     strategy, objective or axis."""
     return choose_plan(problem, strategy_name)[0]
 
@@ -59,7 +59,7 @@ def choose_plan(
     """The best plan of a strategy, its simulation, and the chosen candidate. `also` are further candidates to compare
     with the strategy's own.
 
-    Infeasible if no plan fits the devices' memory; UsageError for an unknown strategy, objective or axis."""
+    Raises Infeasible if no plan fits the devices' memory, and UsageError for an unknown strategy, objective or axis."""
     study = study or Study(problem, profiles)
     strategy = best_strategy(problem, strategy_name, study)
     strategy = study.scorer.pick_best([strategy, *also])
@@ -93,7 +93,7 @@ def best_single_device(study: Study) -> tuple[str, float] | None:
 
 
 def best_strategy(problem: Problem, name: str = "auto", study: Study | None = None) -> Strategy:
-    """The best candidate of the strategy `name`; Infeasible if none fits the devices' memory."""
+    """The best candidate of the strategy `name`. Raises Infeasible if none fits the devices' memory."""
     candidates = get(name)
     study = study or Study(problem)
     try:
@@ -117,7 +117,8 @@ def _alone(study: Study) -> Strategy | None:
 
 
 def compare(problem: Problem, study: Study | None = None) -> list[Result]:
-    """The best candidate of every strategy, in the order of the registry. They are only sketched: no plan is built."""
+    """The best candidate of every strategy, in the order of the registry. No plan is built: candidates are
+    only sketched."""
     study = study or Study(problem)
     found: list[Result] = []
     for name in strategies():

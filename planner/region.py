@@ -26,12 +26,12 @@ class _Bounds(NamedTuple):
 class Interval(_Bounds):
     """A half-open interval: `start` is in it, `stop` is not. It is never empty.
 
-    It is a tuple because tuples compare and hash fast, and planning does little else."""
+    It is a tuple because tuples compare and hash fast, and planning spends most of its time on that."""
 
     __slots__ = ()
 
     def __new__(cls, start: int, stop: int) -> Interval:
-        """ValueError for an empty interval."""
+        """Raises ValueError for an empty interval."""
         if stop <= start:
             raise ValueError(f"empty interval [{start}, {stop})")
         return tuple.__new__(cls, (start, stop))
@@ -69,8 +69,8 @@ def span(*bounds: tuple[int, int] | Interval) -> Span:
 
 @lru_cache(maxsize=1 << 16)
 def _between(start: int, stop: int) -> Span:
-    """One interval, or none. The cache returns the same object for the same bounds, and comparing an object with itself
-    is fast."""
+    """The span of one interval, or (). The cache returns the same object for the same bounds, and comparing
+    an object with itself is fast."""
     return (Interval(start, stop),) if start < stop else ()
 
 
@@ -153,7 +153,7 @@ class Region:
 
     @staticmethod
     def box(*bounds: tuple[int, int]) -> Region:
-        """One interval per axis: `Region.box((0, 1), (4, 8))`."""
+        """The region with one interval per axis, as in `Region.box((0, 1), (4, 8))`."""
         return Region(tuple(span(b) for b in bounds))
 
     @property
@@ -252,11 +252,11 @@ class Region:
         return self if self.is_box else Region(tuple(span_hull(s) for s in self.spans))
 
     def boxes(self) -> tuple[Region, ...]:
-        """The same elements as boxes, each with one interval per axis."""
+        """The elements of this region as boxes, each with one interval per axis."""
         return tuple(Region(tuple((i,) for i in choice)) for choice in product(*self.spans))
 
     def within(self, outer: Region) -> Region:
-        """This region in the coordinates of the packed array of `outer`. ValueError if `outer` does not contain it.
+        """This region in the coordinates of the packed array of `outer`. Raises ValueError if `outer` does not contain it.
 
         >>> Region.box((5, 6)).within(Region((span((0, 2), (4, 8)),)))
         Region(spans=((Interval(start=3, stop=4),),))
@@ -266,7 +266,7 @@ class Region:
         return Region(tuple(map(_pack, self.spans, outer.spans)))
 
     def slices(self) -> tuple[slice, ...]:
-        """The Python slices of a box; ValueError for a region with several intervals on an axis."""
+        """The Python slices of a box. Raises ValueError for a region with several intervals on an axis."""
         if not self.is_box:
             raise ValueError(f"{self} is not a box")
         return tuple(slice(s[0].start, s[0].stop) if s else slice(0, 0) for s in self.spans)
@@ -298,7 +298,7 @@ def _full(shape: tuple[int, ...]) -> Region:
 
 
 def _pack(inner: Span, outer: Span) -> Span:
-    """`inner` in the positions of the packed `outer`."""
+    """The positions of `inner` in the packed `outer`."""
     found: list[tuple[int, int]] = []
     for want in inner:
         before = 0

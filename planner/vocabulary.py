@@ -12,7 +12,7 @@ from edgepart.planner.errors import UsageError
 OBJECTIVES = ("latency", "throughput")
 
 AXES = ("height", "width", "channel", "batch")
-"""The axes that a deployment can be forced along."""
+"""The axes that a user may force for a deployment."""
 
 STRATEGIES = (
     "single",
@@ -39,7 +39,7 @@ STRATEGIES = (
 
 
 def check_word(word: str, allowed: Sequence[str], option: str) -> str:
-    """`word` itself. UsageError if it is not among `allowed`.
+    """`word` itself. Raises UsageError if it is not among `allowed`.
 
     >>> check_word("latency", OBJECTIVES, "--objective")
     'latency'

@@ -1,13 +1,15 @@
-"""Chain cost: what a chain of operators that always run together does to write a given region.
+"""Chain cost: the work of a chain of operators that always run together, for a given region.
 
-Takes a chain and a region of what its last operator writes; gives the regions that the chain reads and, on a device,
-seconds. The level below is operator_cost.py: the cost of a chain is the sum over its operators, followed from the last
-to the first. A search simulates hundreds of candidates, and takes each chain as one operator to do so quickly.
+Takes a chain and a region of the tensor that its last operator writes; gives the regions that the chain reads
+and, on a device, seconds. The level below is operator_cost.py: the cost of a chain is the sum over its
+operators, followed from the last to the first. A search simulates hundreds of candidates; to be quick, it
+treats each chain as one operator.
 
-Each operator of a chain reads the one before it and constants, and nobody else reads what they hand each other
-(planner/layers/chains.py). So a chain runs on one device, in one segment and at one time, whatever a strategy chooses:
-a sketch in which each chain is one operator has the same segments, messages and seconds. Only the memory that a device
-needs inside a chain is missing from it; `ChainCosts.inner_bytes` says how much that is at most. Rules only."""
+Each operator of a chain reads the one before it and constants, and no other operator reads the tensors
+between them (planner/layers/chains.py). So a chain runs on one device, in one segment and at one time,
+whatever a strategy chooses: a sketch in which each chain is one operator has the same segments, messages and
+seconds. Only the memory that a device needs inside a chain is missing from the sketch;
+`ChainCosts.inner_bytes` is an upper bound on it. Rules only."""
 
 from __future__ import annotations
 
@@ -30,50 +32,50 @@ from edgepart.planner.region import Region
 
 @dataclass(frozen=True, slots=True)
 class ChainCost:
-    """What a chain does to write one region."""
+    """The work of a chain to write one region."""
 
     needs: tuple[Region | None, ...]
-    """By input of the chain, the region that is read of it."""
+    """The region that is read of each input of the chain."""
     operators: tuple[OperatorCost, ...]
     """The costs of its operators, in their order."""
 
 
 class ChainAccess:
-    """The declaration of a chain as one operator, for everything that a sketch asks."""
+    """The declaration of a chain as one operator, for everything that a sketch needs to know."""
 
     opaque: str | None = None
 
     def __init__(
         self, operator_costs: OperatorCosts, chain: Sequence[Operator], known: dict[Region, ChainCost]
     ) -> None:
-        """`known` has the costs by region that were worked out; chains of equal kinds share it."""
+        """`known` has the costs that were computed already, by region; chains of equal kinds share it."""
         self._operator_costs = operator_costs
         self._chain = chain
         self._known = known
         self.family = operator_costs.accesses[chain[0].name].family
 
     def axes(self) -> tuple[Axis, ...]:
-        """None: a chain is not divided anew."""
+        """Returns no axes: a chain is not divided further."""
         return ()
 
     def needs(self, outputs: Outputs) -> tuple[Region | None, ...]:
-        """By input, the region that is read of it to write `outputs`."""
+        """The region that is read of each input to write `outputs`."""
         return self._cost_of(outputs).needs
 
     def seconds_on(self, outputs: Outputs, device: Device) -> float:
-        """Seconds to compute `outputs` there."""
+        """Seconds to compute `outputs` on `device`."""
         return sum([one.seconds_on(device) for one in self._cost_of(outputs).operators])
 
     def flops(self, outputs: Outputs) -> float:
-        """Floating-point operations of all its operators."""
+        """Floating-point operations of all operators of the chain."""
         return sum([one.work.flops for one in self._cost_of(outputs).operators])
 
     def reduction(self, axis: Axis) -> Reduction:
-        """InternalError: operators that are parted stay out of chains."""
+        """Raises InternalError: operators that are parted stay out of chains."""
         raise InternalError(f"the operators behind {self._chain[0].name!r} are not parted together")
 
     def localize(self, outputs: Outputs) -> Local:
-        """InternalError: a sketch of chains is never written out."""
+        """Raises InternalError: a sketch of chains is never written out."""
         raise InternalError(f"the operators behind {self._chain[0].name!r} are not written out together")
 
     def _cost_of(self, outputs: Outputs) -> ChainCost:
@@ -104,7 +106,7 @@ class ChainAccess:
 
 
 class ChainCosts:
-    """One graph with each of its chains as one operator, and what chains cost."""
+    """One graph with each of its chains as one operator, and the costs of the chains."""
 
     def __init__(self, coarse: Coarse, operator_costs: OperatorCosts) -> None:
         self.coarse = coarse
@@ -112,21 +114,21 @@ class ChainCosts:
         self.chains = find_chains(coarse)
         self._known: dict[tuple[int, ...], dict[Region, ChainCost]] = {}
         self._as_operators = {chain[-1].name: self._as_operator(chain) for chain in self.chains}
-        """By name of a chain's last operator."""
+        """Each chain as one operator with its declaration, by name of the chain's last operator."""
         self._merged: dict[frozenset[str], tuple[Graph, Mapping[str, Access]]] = {}
 
     @property
     def inner_bytes(self) -> int:
-        """Memory that a device needs at most besides what a sketch of chains says: for operators that are not counted
-        there, and for what is handed on inside one chain."""
+        """An upper bound on the memory that a device needs in addition to what a sketch of chains predicts:
+        for operators that the sketch does not count, and for the tensors inside one chain."""
         tensors = self.coarse.graph.tensors
         inside = [sum(tensors[output_of(op)].nbytes for op in chain) for chain in self.chains]
         fewer = sum(len(chain) - 1 for chain in self.chains)
         return max(inside, default=0) + fewer * OPERATOR_BYTES
 
     def merge(self, parted: Iterable[str]) -> tuple[Graph, Mapping[str, Access]]:
-        """The graph with its chains merged, and its declarations; chains that have one of the operators `parted` stay as
-        they are. The same objects for equal questions."""
+        """The graph with its chains merged, and its declarations. Chains that contain one of the operators
+        `parted` are not merged. Equal arguments give the same objects."""
         members = {op.name: chain[-1].name for chain in self.chains for op in chain}
         apart = frozenset(members[name] for name in parted if name in members)
         if apart not in self._merged:
@@ -146,7 +148,7 @@ class ChainCosts:
         return replace(whole, operators=operators), known
 
     def _as_operator(self, chain: Sequence[Operator]) -> tuple[Operator, ChainAccess]:
-        """The chain as one operator, under the name of its last one."""
+        """The chain as one operator, under the name of its last operator."""
         head, last = chain[0], chain[-1]
         inputs = list(head.inputs)
         for before, op in pairwise(chain):
@@ -159,7 +161,7 @@ class ChainCosts:
 
 
 class ChainCostModel:
-    """Seconds of chains, and of the operators that are in none; for lowering."""
+    """Seconds of chains, and of operators that are in no chain; for lowering."""
 
     def __init__(self, cost: Cost) -> None:
         self.cost = cost
@@ -180,7 +182,7 @@ class ChainCostModel:
         return self.cost.copy_s(device, nbytes)
 
     def profiled_s(self, digest: str, device: str) -> float | None:
-        """None: no device runs a chain as a segment of its own."""
+        """Returns None: no device runs a chain as a segment of its own."""
         return None
 
     def drift(self, device: str) -> float:

@@ -1,9 +1,9 @@
 """Predicted seconds on the devices of a cluster: of computing, of copying, and of messages.
 
-Takes an operator and regions, or a number of bytes; gives seconds. The numbers come from the calibrated rates of the
-cluster's devices, and from profiles of real segments where there are any. What an operator does is the level below,
-work.py. Lowering and simulation ask here for single operators; searches ask operator_cost.py, which remembers. Rules
-only."""
+Takes an operator and regions, or a number of bytes; gives seconds. The numbers come from the calibrated rates
+of the cluster's devices, and from profiles of real segments if there are any. The level below is work.py,
+which computes the work of an operator. Lowering and simulation ask here for single operators; searches ask
+operator_cost.py, which remembers. Rules only."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ class Cost:
         self._devices = {device.name: device for device in self.cluster.devices}
         self._work: dict[tuple[str, tuple[tuple[int, Region], ...]], Work] = {}
         self.free = _find_fused(self.graph)
-        """Operators that cost nothing of their own: the runtime computes them with the one before."""
+        """Operators that cost nothing of their own: the runtime computes each together with the operator before it."""
         self._addends: dict[str, float] = {}
 
     def know(self, graph: Graph) -> None:
-        """Makes tensors of `graph` known as well: of its own graph with partial sums written out."""
+        """Adds the tensors of `graph`, which is this cost's own graph with partial sums written out."""
         for name, tensor in graph.tensors.items():
             if name not in self.graph.tensors:
                 self._addends[name] = tensor.item_bytes
 
     def compute_s(self, op: Operator, access: Access, outputs: Outputs, device: str) -> float:
-        """Seconds to write `outputs` of `op`. Starting the segment that it runs in is not counted."""
+        """Seconds to write `outputs` of `op`, without the start of its segment."""
         return self.work(op, access, outputs).seconds_on(self._devices[device])
 
     def segment_s(self, device: str) -> float:
@@ -54,22 +54,23 @@ class Cost:
         return self._devices[device].segment_s
 
     def copy_s(self, device: str, nbytes: float) -> float:
-        """Seconds to read so many bytes and write them elsewhere."""
+        """Seconds to read so many bytes and write them elsewhere in memory."""
         here = self._devices[device]
         return 2 * nbytes / (here.rates.bytes_per_s("border", nbytes) or here.memory_bytes_per_s)
 
     def profiled_s(self, digest: str, device: str) -> float | None:
-        """What running the segment took on a device of this kind; None where nobody measured it."""
+        """The measured seconds of the segment on a device of this kind; None if it was not measured."""
         here = self._devices[device]
         return self.profiles.get((digest, here.pace, here.threads))
 
     def drift(self, device: str) -> float:
-        """How many times as long as calibrated everything here is predicted to take."""
+        """The factor by which the device is predicted to be slower than calibrated."""
         return self._devices[device].drift
 
     def running_s(self, program: Program, segment: Segment) -> float:
-        """Seconds of a segment of a plan, which may have been made when less was known: what it took on a device like
-        this where that was measured, else as calibrated, with what the device has drifted since."""
+        """Seconds of a segment of a plan that may be older than the newest measurements. They are the
+        measured seconds on a device like this one if there are any, else the calibrated seconds, corrected by
+        the device's drift and calibration since then."""
         measured = self.profiled_s(segment.digest, program.device) if segment.digest else None
         if measured is not None:
             return measured
@@ -78,11 +79,11 @@ class Cost:
         return segment.calibrated_s * now if segment.calibrated_s else segment.compute_s
 
     def transfer_s(self, nbytes: float, link: Link) -> float:
-        """Seconds from handing over a message to having all of it there, on an idle link."""
+        """Seconds from handing over a message until all of it has arrived, on an idle link."""
         return 2 * link.message_s + link.latency_s + nbytes / link.bytes_per_s
 
     def work(self, op: Operator, access: Access, outputs: Outputs) -> Work:
-        """What `op` does to write `outputs`; remembered."""
+        """The work of `op` to write `outputs`; remembered."""
         key = (op.name, tuple(sorted(outputs.items(), key=lambda item: item[0])))
         found = self._work.get(key)
         if found is None:
@@ -96,13 +97,13 @@ class Cost:
 
     @cached_property
     def _item_bytes(self) -> Mapping[str, float]:
-        """By name of a tensor or constant of the graph, bytes per element."""
+        """Bytes per element of each tensor and constant of the graph, by name."""
         constants = self.graph.constants.items()
         known = {name: constant.nbytes / max(1, constant.region.size) for name, constant in constants}
         return {name: tensor.item_bytes for name, tensor in self.graph.tensors.items()} | known
 
     def measure(self, op: Operator, access: Access, outputs: Outputs, needs: Sequence[Region | None]) -> Work:
-        """What `op` does to write `outputs`, for which it reads the regions `needs` of its inputs; not remembered."""
+        """The work of `op` to write `outputs`, for which it reads the regions `needs` of its inputs; not remembered."""
         if op.op_type in VIEWS or op.name in self.free:
             return NO_WORK
         reads = [
@@ -119,8 +120,8 @@ class Cost:
 
 
 def _find_fused(graph: Graph) -> frozenset[str]:
-    """Names of the operators that cost nothing of their own: the runtime computes them with the one
-    before."""
+    """Names of the operators that cost nothing of their own: the runtime computes each together with the
+    operator before it."""
     heads: dict[str, str] = {}
     for op in graph.operators:
         for name in op.inputs:

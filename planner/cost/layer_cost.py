@@ -1,10 +1,11 @@
-"""Layer cost: what one device does for its part of a layer.
+"""Layer cost: the work of one device for its part of a layer.
 
-Takes a node of a layer-wise search and the regions of the layer's exits that a device holds; gives the work (from which
-seconds on any device follow), the bytes of weights, and the regions that the device reads of each tensor. A layer that is
-parted along a reduced axis costs its addends and their combination instead (`PartialSumCosts`). The level below is
-operator_cost.py: the cost of a layer is the sum over its operators, walked from readers to writers. Above is
-planner/layerwise/configuration_cost.py, which puts the devices of one configuration together. Rules only."""
+Takes a node of a layer-wise search and the regions of the layer's exits that a device holds; gives the work
+(from which seconds on any device follow), the bytes of weights, and the regions that the device reads of each
+tensor. For a layer that is parted along a reduced axis, it gives the cost of the addends and of combining
+them instead (`PartialSumCosts`). The level below is operator_cost.py: the cost of a layer is the sum over its
+operators, walked from readers to writers. The level above is planner/layerwise/configuration_cost.py, which
+combines the devices of one configuration. Rules only."""
 
 from __future__ import annotations
 
@@ -24,25 +25,24 @@ from edgepart.planner.model.graph import Operator
 from edgepart.planner.region import Interval, Region
 
 ExitRegions = tuple[Region | None, ...]
-"""By exit of a layer, the region that one device holds; None for nothing."""
+"""The region of each of a layer's exits that one device holds; None for nothing."""
 
 
 @dataclass(frozen=True)
 class LayerCost:
-    """What one device does for given regions of a layer's exits."""
+    """The work of one device for given regions of a layer's exits."""
 
     works: tuple[OperatorCost | Work, ...] = ()
-    """The work that it computes."""
     weight_bytes: float = 0.0
     reads: Mapping[str, Region] = field(default_factory=dict)
-    """By tensor, the region that it reads, of those too that its own operators hand each other."""
+    """The region that the device reads of each tensor, including tensors that its own operators pass to one another."""
 
     def seconds_on(self, device: Device) -> float:
-        """Seconds that it takes there."""
+        """Seconds that the work takes on `device`."""
         return sum([work.seconds_on(device) for work in self.works])
 
     def __add__(self, other: LayerCost) -> LayerCost:
-        """The cost of doing both on one device."""
+        """The cost of both on one device."""
         reads = dict(self.reads)
         unite(reads, other.reads.items())
         return LayerCost(self.works + other.works, self.weight_bytes + other.weight_bytes, reads)
@@ -56,7 +56,7 @@ def unite(reads: dict[str, Region], more: Iterable[tuple[str, Region]]) -> None:
 
 
 class LayerCosts:
-    """Measures one node of a layer-wise search, each combination of regions once."""
+    """Measures one node of a layer-wise search; each combination of regions is measured once."""
 
     def __init__(self, operator_costs: OperatorCosts, node: SearchNode) -> None:
         self._operator_costs = operator_costs
@@ -64,7 +64,8 @@ class LayerCosts:
         self._costs: dict[tuple[ExitRegions, str | None], LayerCost] = {}
 
     def cost_of(self, exit_regions: ExitRegions, without: str | None = None) -> LayerCost:
-        """The cost of a device that holds `exit_regions`; without the operator `without`, and what only that one reads."""
+        """The cost of a device that holds `exit_regions`; without the operator `without` and the operators
+        that only it reads."""
         key = (exit_regions, without)
         found = self._costs.get(key)
         if found is None:
@@ -80,7 +81,7 @@ class LayerCosts:
 
 @dataclass
 class _LayerCostBuilder:
-    """A layer cost while operators are added."""
+    """Builds a layer cost, to which operators are added."""
 
     operator_costs: OperatorCosts
     works: list[OperatorCost | Work] = field(default_factory=list)
@@ -94,8 +95,8 @@ class _LayerCostBuilder:
         exit_regions: Mapping[str, Region],
         without: str | None = None,
     ) -> None:
-        """Adds, from readers to writers, the operators that write `exit_regions`, and
-        those that write what they read."""
+        """Adds, from readers to writers, the operators that write `exit_regions`, and the operators that
+        write what these read."""
         for op in operators:
             outputs = tuple(self._outputs(op, exits, exit_regions))
             if outputs and op.name != without:
@@ -113,7 +114,7 @@ class _LayerCostBuilder:
                 yield index, region if region.is_box else compact(region)
 
     def compute(self, op: Operator, outputs: tuple[tuple[int, Region], ...]) -> None:
-        """Adds one operator for regions of its outputs."""
+        """Adds one operator that writes regions of its outputs."""
         cost = self.operator_costs.cost_of(op, outputs)
         self.works.append(cost)
         self.weight_bytes += cost.weight_bytes
@@ -123,7 +124,7 @@ class _LayerCostBuilder:
             self.read((name, self.operator_costs.graph.region_of(name)) for name in op.captured)
 
     def read(self, pairs: Iterable[tuple[str, Region | None]]) -> None:
-        """Adds what is read of tensors and constants."""
+        """Adds regions that are read of tensors and constants."""
         constants = self.operator_costs.graph.constants
         for name, region in pairs:
             if region is None or not name:
@@ -134,16 +135,17 @@ class _LayerCostBuilder:
                 unite(self.reads, ((name, region),))
 
     def done(self) -> LayerCost:
-        """What was added."""
+        """The cost of everything that was added."""
         return LayerCost(tuple(self.works), self.weight_bytes, self.reads)
 
 
 Addends = dict[int, Region]
-"""By addend, a region of it."""
+"""The region of each addend, by the addend's number."""
 
 
 class PartialSumCosts:
-    """Measures an operator that is parted along a reduced axis: each device makes addends, and some combine them."""
+    """Measures an operator that is parted along a reduced axis: each device makes addends, and some devices
+    combine them."""
 
     def __init__(
         self,
@@ -153,7 +155,8 @@ class PartialSumCosts:
         axis: str,
         parts: Sequence[tuple[int, Interval]],
     ) -> None:
-        """`op` is the parted operator of `node`; `parts` has the place of each device and what it sums over."""
+        """`op` is the parted operator of `node`; `parts` has the place of each device and the interval that
+        it sums over."""
         access = operator_costs.accesses[op.name]
         self._operator_costs = operator_costs
         self.item_bytes = operator_costs.cost.item_bytes
@@ -174,17 +177,18 @@ class PartialSumCosts:
 
     @property
     def _name(self) -> str:
-        """The beginning of the names of addends, which the graph does not have."""
+        """The prefix of the names of addends, which are not in the graph."""
         return f"{self.op.outputs[0]}#"
 
     def _inputs(self) -> Iterator[str]:
-        """Names of what is combined: the addends of each part, and inputs that are read again."""
+        """Yields the names of the tensors that are combined: the addends of each part, and inputs that are
+        read again."""
         for n in range(len(self.places)):
             yield from (f"{self._name}{n}.{k}" for k in range(len(self.reduction.addends)))
         yield from (self.op.inputs[index] for index in self.reduction.again)
 
     def combine(self, region: Region) -> tuple[LayerCost, dict[int, Addends]]:
-        """The cost of making `region` out of addends, and the addends that it takes, by place of their maker."""
+        """The cost of making `region` out of addends, and the addends that are needed, by the place that makes them."""
         if region not in self._combined:
             self._combined[region] = self._combine(region)
         return self._combined[region]
@@ -223,7 +227,7 @@ class PartialSumCosts:
         return found.done()
 
     def _work(self, op: Operator, access: Access, needs: Sequence[Region | None], outputs: Outputs) -> Work:
-        """The work of a part, or of combining, as it is lowered (planner/layout/partial_sums.py)."""
+        """The work of one part, or of combining, as it is lowered (planner/layout/partial_sums.py)."""
         reads = [
             (name, region, region.size * self._item_bytes(name))
             for name, region in zip(op.inputs, needs, strict=False)

@@ -1,8 +1,8 @@
 """Memory cost: bytes that the weights of operators, and operators themselves, keep in a session.
 
-Takes an operator of a graph; gives bytes by constant. It stands beside the cost levels, which count seconds and bytes of
-weights that are read. The figures are ONNX Runtime's, as measured (benchmarks/memory.py compares them with agents).
-Rules only."""
+Takes an operator of a graph; gives bytes by constant. It is not one of the cost levels, which count seconds
+and bytes of weights that are read. The figures are ONNX Runtime's, as measured (benchmarks/memory.py compares
+them with agents). Rules only."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ OPERATOR_BYTES = 8 << 10
 
 
 WIDENED = 2.2
-"""Times their bytes that half-precision weights take: processors without kernels for them keep them as float32."""
+"""The memory of half-precision weights, as a multiple of their bytes: processors without half-precision
+kernels keep them as float32."""
 
 
 HALVES = frozenset({"float16", "bfloat16"})
 
 
 ROW_BYTES = 32 << 10
-"""Bytes that the system brings into memory around a row that is read."""
+"""Bytes that the operating system brings into memory around a row that is read."""
 
 
 def kept_bytes(dtype: str, nbytes: int, touched: int = 0) -> int:
-    """Bytes of a weight in a session. Of a table of which rows are read only `touched` bytes are kept."""
+    """Bytes that a session keeps of a weight. For a table of which only rows are read, they are at most the
+    `touched` bytes."""
     if touched:
         return min(nbytes, touched)
     return round(nbytes * WIDENED) if dtype in HALVES else nbytes
 
 
 def whole_bytes(graph: Graph, op: Operator) -> dict[str, int]:
-    """By constant that `op` reads, the bytes that a session keeps of it where all of `op` is computed in one place."""
+    """Bytes that a session keeps of each constant that `op` reads, if all of `op` is computed in one place."""
     found: dict[str, int] = {}
     for index, name in enumerate(op.inputs):
         if (constant := graph.constants.get(name)) is not None:
@@ -46,7 +48,7 @@ def whole_bytes(graph: Graph, op: Operator) -> dict[str, int]:
 
 
 def rows_read(op: Operator, index: int, shape: Sequence[int], written: int | None) -> int | None:
-    """How many rows of an input of that shape `op` reads to write so many elements; None for all."""
+    """The number of rows that `op` reads of an input of this shape to write `written` elements; None for all rows."""
     if index not in TABLES.get(op.op_type, ()) or op.attributes.get("axis", 0) != 0 or len(shape) < 2:
         return None
     return None if written is None else max(1, -(-written // max(1, prod(shape[1:]))))

@@ -1,9 +1,9 @@
-"""Operator cost: what one operator does to write given regions of its outputs.
+"""Operator cost: the work of one operator to write given regions of its outputs.
 
-Takes an operator and regions; gives its work (floating-point operations and bytes, from which seconds on any device
-follow), the bytes of weights that it needs, and the regions that it reads of its inputs. Operators that are the same but
-for names are measured once. The level below is work.py, which turns regions into work. Above are chain_cost.py and
-layer_cost.py. Rules only."""
+Takes an operator and regions; gives its work (floating-point operations and bytes, from which seconds on any
+device follow), the bytes of weights that it needs, and the regions that it reads of its inputs. Operators
+that are the same except for names are measured once. The level below is work.py, which turns regions into
+work. The levels above are chain_cost.py and layer_cost.py. Rules only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from edgepart.planner.region import Region
 
 
 class OperatorCost:
-    """What one operator does to write given regions of its outputs; the same for all operators of its kind."""
+    """The cost of one operator to write given regions of its outputs; the same for all operators of its kind."""
 
     __slots__ = ("_measure", "_work", "needs", "reads", "weight_bytes")
 
@@ -32,9 +32,9 @@ class OperatorCost:
         weight_bytes: float,
         measure: Callable[[], Work],
     ) -> None:
-        """`needs` has the region that is read of each input, None for those that are not read; `reads` has, by index, those
-        of inputs that are no constants and of which something is read. `measure` works out its work, which is done when
-        somebody first asks for it."""
+        """`needs` has the region that is read of each input, None for inputs that are not read. `reads` has,
+        by index, the regions of inputs that are not constants and of which something is read. `measure`
+        computes the work when it is first needed."""
         self.needs = needs
         self.reads = reads
         self.weight_bytes = weight_bytes
@@ -43,19 +43,19 @@ class OperatorCost:
 
     @property
     def work(self) -> Work:
-        """What it computes and moves, on whichever device."""
+        """The operations and bytes that the operator computes and moves, on any device."""
         if self._work is None:
             self._work = self._measure()
         return self._work
 
     def seconds_on(self, device: Device) -> float:
-        """Seconds that it takes there."""
+        """Seconds that the operator takes on `device`."""
         work = self.work
         return work.seconds_on(device) if work.flops or work.nbytes else 0.0
 
 
 class OperatorCosts:
-    """Measures what the operators of a graph do for regions, each combination once."""
+    """Measures the operators of a graph; each combination of regions is measured once."""
 
     def __init__(self, coarse: Coarse, cost: Cost) -> None:
         self.graph = coarse.graph

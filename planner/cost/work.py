@@ -1,11 +1,12 @@
-"""Work: what one operator computes and moves to write one region, and the rate at which a device does that.
+"""Work: the operations and bytes of one operator for one region, and the rate at which a device performs
+them.
 
-Takes an operator with the regions that it reads and writes; gives floating-point operations and bytes, and on a device
-seconds. It is the lowest level of the costs: operator_cost.py builds on it. Data and pure rules.
+Takes an operator with the regions that it reads and writes; gives floating-point operations and bytes, and
+seconds on a device. It is the lowest level of the costs: operator_cost.py builds on it. Data and pure rules.
 
-What ONNX Runtime's CPU provider does with an operator is data here: which ones it computes in the same pass as the one
-before, which of them cost more than the bytes that they move, and what only looks at a part of an input.
-"""
+The behaviour of ONNX Runtime's CPU provider is data here: which operators it computes in the same pass as the
+operator before, which operators cost more than the bytes that they move, and which operators read only a part
+of an input."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.region import Region
 
 VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
-"""The runtime gives these the buffer of their input: no bytes move."""
+"""Operators whose output uses the buffer of their input in the runtime: no bytes move."""
 
 FUSED_BEHIND: Mapping[str, frozenset[str]] = {
     "Conv": frozenset(
@@ -30,10 +31,11 @@ FUSED_BEHIND: Mapping[str, frozenset[str]] = {
     "ConvTranspose": frozenset({"BatchNormalization"}),
     "BatchNormalization": frozenset({"Relu"}),
 }
-"""By operator, what ONNX Runtime's CPU provider computes in the same pass when it is the only reader."""
+"""The operators that ONNX Runtime's CPU provider computes in the same pass as each of these operators, if
+they are its only readers."""
 
 CONVOLUTIONS = frozenset({"conv", "pointwise"})
-"""Families whose rate depends on how many channels they write."""
+"""Families whose rate depends on the number of channels that they write."""
 
 PRODUCTS = frozenset(
     {
@@ -49,24 +51,25 @@ PRODUCTS = frozenset(
         "QGemm",
     }
 )
-"""Their rate depends on how many rows and columns they write."""
+"""Operators whose rate depends on the number of rows and columns that they write."""
 
 RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
-"""One product after the other, each with as many rows as the batch."""
+"""Operators that compute one product after another, each with as many rows as the batch."""
 
 INT8 = frozenset(
     {"MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "QLinearMatMul", "QGemm", "QAttention"}
 )
 INT8_CONVOLUTIONS = frozenset({"QLinearConv", "ConvInteger"})
 QUANTISED = {"Conv": "int8_conv", "MatMul": "int8", "Gemm": "int8"}
-"""Between a DequantizeLinear and a QuantizeLinear the runtime computes these with bytes."""
+"""The families of operators that the runtime computes with 8-bit integers between a DequantizeLinear and a
+QuantizeLinear."""
 
 FEW_CHANNELS = 4
-"""A convolution that reads no more is a stem: it looks at a picture, not at features."""
+"""A convolution that reads at most so many channels is of the family "stem": it reads an image, not features."""
 WIDE_KERNEL = 9
-"""Elements of a window; a larger one is of the family "large"."""
+"""Elements of a window; a convolution with a larger window is of the family "large"."""
 FEW_ROWS = 4
-"""A product with fewer waits for its weights, and computes meanwhile."""
+"""A product with fewer rows waits for its weights, and computes while they arrive."""
 
 TRANSCENDENTAL = frozenset(
     {
@@ -74,7 +77,7 @@ TRANSCENDENTAL = frozenset(
         *("HardSwish", "Mish", "Swish"),
     }
 )
-"""Computed by vector instructions: about four times as long as moving the bytes takes."""
+"""Operators computed by vector instructions, which take about four times as long as moving the bytes."""
 
 SCALAR = frozenset(
     {
@@ -96,7 +99,7 @@ SCALAR = frozenset(
         *("Cosh", "Asinh", "Acosh", "Atanh", "Mod"),
     }
 )
-"""Computed one element after the other by the mathematical library."""
+"""Operators that the mathematical library computes one element after another."""
 
 SOFTMAX = frozenset({"Softmax", "LogSoftmax", "Hardmax", "QLinearSoftmax"})
 NORMS = frozenset(
@@ -109,35 +112,37 @@ NORMS = frozenset(
 SKIP_NORMS = frozenset(
     {"SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "EmbedLayerNormalization"}
 )
-"""Norms with a sum before them, which the runtime makes of the two operators as well."""
+"""Norms that include a sum before them. The runtime also fuses a separate sum and norm into such an operator."""
 ROUNDING = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
 PICKING = frozenset({"Gather", "GatherElements", "GatherND", "EmbedLayerNormalization"})
-"""Read as much of their first input as they write, whatever its size."""
+"""Operators that read as much of their first input as they write, whatever its size."""
 
 EXPONENTS = ("2", "3", "0.5", "1")
-"""Constant exponents that the runtime computes by multiplying."""
+"""Constant exponents of powers that the runtime computes by multiplication."""
 
 
 class Work(NamedTuple):
-    """What one operator does to write one region. A tuple, as one is made for each region that a search looks at."""
+    """The work of one operator to write one region. It is a tuple because one is made for each region that a
+    search evaluates."""
 
     flops: float
     nbytes: float
-    """Read and written, weights included."""
+    """Bytes read and written, weights included."""
     family: str
     size: float = 0.0
-    """Channels or rows written, where the rate depends on them; 0 is plenty."""
+    """Channels or rows written, if the rate depends on them; 0 stands for plenty."""
     columns: float = 0.0
-    """Columns written, where the rate depends on them; 0 is plenty."""
+    """Columns written, if the rate depends on them; 0 stands for plenty."""
     weights: float = 0.0
-    """Bytes of constants read: they come from memory for each request, after all others."""
+    """Bytes of constants read. Each request reads them from memory, not from a cache, because all other
+    constants are read in between."""
     kind: str = ""
-    """The kind of an operator that mostly moves data; "" for one that computes."""
+    """The kind of an operator that mostly moves data; "" for an operator that computes."""
     kernels: int = 0
-    """Calls that the runtime makes for it."""
+    """The number of calls that the runtime makes for the operator."""
 
     def seconds_on(self, device: Device) -> float:
-        """Seconds that it takes there, calls of the runtime included."""
+        """Seconds that the work takes on `device`, calls of the runtime included."""
         return self._compute_s(device) + self.kernels * device.kernel_s
 
     def _compute_s(self, device: Device) -> float:
@@ -191,14 +196,14 @@ def work_of(
 
 
 def describe_surroundings(graph: Graph, op: Operator, family: str) -> Hashable:
-    """All that `work_of` learns from the operators around `op`: operators that are the same but for names, with equal
-    surroundings, do the same work."""
+    """Everything about the operators around `op` that its work depends on. Operators that are the same except
+    for names, with equal surroundings, do the same work."""
     quantised = op.op_type in QUANTISED and _between_bytes(graph, op)
     return kind_of(graph, op, family), quantised, op.op_type in ROUNDING and _inside_group(graph, op)
 
 
 def kind_of(graph: Graph, op: Operator, family: str) -> str:
-    """What an operator that mostly moves data is measured as; "" for one that computes."""
+    """The kind under which an operator that mostly moves data is measured; "" for an operator that computes."""
     if op.op_type in ROUNDING:
         return "round"
     if op.op_type == "LRN":
@@ -217,7 +222,7 @@ def kind_of(graph: Graph, op: Operator, family: str) -> str:
 
 
 def _multiplies(graph: Graph, op: Operator) -> bool:
-    """Whether it is a power that the runtime makes a product of."""
+    """Whether `op` is a power that the runtime computes as a product."""
     if op.op_type != "Pow" or op.inputs[1] not in graph.constants:
         return False
     exponent = graph.constants[op.inputs[1]]
@@ -261,7 +266,8 @@ def _between_bytes(graph: Graph, op: Operator) -> bool:
 
 
 def _inside_group(graph: Graph, op: Operator) -> bool:
-    """Whether it rounds nothing by itself: it is done once and for all, or as a part of the operator beside it."""
+    """Whether the operator rounds nothing by itself: it is done once for all requests, or as a part of the
+    operator next to it."""
     if op.op_type == "DequantizeLinear":
         readers = graph.consumers.get(op.outputs[0], ())
         fused = bool(readers) and all(r.op_type in QUANTISED and _between_bytes(graph, r) for r in readers)
@@ -271,7 +277,8 @@ def _inside_group(graph: Graph, op: Operator) -> bool:
 
 
 def _extents(op: Operator, family: str, operand: Sequence[int], written: Sequence[int]) -> tuple[int, int]:
-    """Channels, or rows and columns; `operand` is what is read of the second input."""
+    """The channels and 0, or the rows and columns, that the operator writes. `operand` is the shape that is
+    read of its second input."""
     if family in CONVOLUTIONS and len(written) > 2:
         return written[-1 if op.op_type.startswith("Nhwc") else 1], 0
     if op.op_type in RECURRENT and len(written) > 1:

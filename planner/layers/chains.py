@@ -1,7 +1,8 @@
 """Chains: operators of one layer that always run together, whatever a strategy chooses.
 
-Takes the layers of a graph; gives its chains. Each operator of a chain reads the one before it and constants, and nobody
-else reads what they hand each other. planner/cost/chain_cost.py measures them. Rules only."""
+Takes the layers of a graph; gives its chains. Each operator of a chain reads the one before it and constants,
+and no other operator reads the tensors between them. planner/cost/chain_cost.py measures chains. Rules
+only."""
 
 from __future__ import annotations
 
@@ -17,9 +18,10 @@ def output_of(op: Operator) -> str:
 
 
 def find_chains(coarse: Coarse) -> tuple[tuple[Operator, ...], ...]:
-    """All chains of two operators or more, each as long as can be; no two operators of one read the same constant."""
+    """All chains of two operators or more, each as long as possible. No two operators of a chain read the
+    same constant."""
     found: dict[str, tuple[list[Operator], set[str]]] = {}
-    """By name of its last operator, a chain and the constants that it reads."""
+    """The operators of a chain and the constants that they read, by name of the chain's last operator."""
     for op in coarse.graph.operators:
         before, constants = _before(coarse, op), _constants(coarse, op)
         chain = found.get(before.name) if before is not None else None
@@ -33,7 +35,8 @@ def find_chains(coarse: Coarse) -> tuple[tuple[Operator, ...], ...]:
 
 
 def _before(coarse: Coarse, op: Operator) -> Operator | None:
-    """The operator that alone feeds `op`, and nobody else, in the same layer."""
+    """The operator of the same layer that is the only one to feed `op` and feeds no other operator; None if
+    there is none."""
     graph = coarse.graph
     reads = tuple(graph.reads(op))
     before = graph.producers.get(reads[0]) if len(reads) == 1 else None
@@ -44,7 +47,7 @@ def _before(coarse: Coarse, op: Operator) -> Operator | None:
 
 
 def _is_plain(coarse: Coarse, op: Operator) -> bool:
-    """Whether it computes one tensor where it is laid out, and nothing special is done about it."""
+    """Whether `op` writes exactly one tensor, on the devices of the tensor's layout, and needs no special treatment."""
     access = coarse.accesses[op.name]
     left = coarse.is_pulled(op) or access.opaque is not None or access.family in PULLED_FAMILIES
     special = op.op_type in DEQUANTIZE | QUANTIZE | frozenset(TABLES) or op.captured
@@ -56,4 +59,4 @@ def _constants(coarse: Coarse, op: Operator) -> set[str]:
 
 
 TABLES: Mapping[str, tuple[int, ...]] = {"Gather": (0,), "EmbedLayerNormalization": (2, 3, 4)}
-"""By type of an operator, the indices of inputs of which it reads only some rows."""
+"""The indices of inputs of which an operator reads only some rows, by type of the operator."""

@@ -1,14 +1,14 @@
-"""Coarsening (Moirai, section 3.2): what the runtime computes in one pass stays together, as one layer.
-Rules as data.
+"""Coarsening (Moirai, section 3.2): operators that the runtime computes in one pass stay together, as one
+layer. Rules as data.
 
-A layer is what a strategy decides about. Its **exits** are the tensors that somebody outside it reads; the
-layer's choice divides those. All its other tensors are **pulled**: a device computes of them what it needs
-itself, so that nothing inside a layer ever travels. Views and copies (Reshape, Concat, Transpose ...) are
-pulled by their readers.
+A layer is the unit that a strategy decides about. Its **exits** are the tensors that operators outside it
+read; the layer's choice divides these. All its other tensors are **pulled**: a device itself computes as much
+of them as it needs, so that nothing inside a layer ever travels. Views and copies (Reshape, Concat, Transpose
+...) are pulled by their readers.
 
-A quantise/dequantise group (the DequantizeLinears of an operator's inputs, the operator, the QuantizeLinear
-behind it) is one layer: only the quantised tensors between groups are ever cut or moved, which keeps the
-rounding the same as in the whole model."""
+A quantise/dequantise group (the DequantizeLinears of an operator's inputs, the operator, and the
+QuantizeLinear after it) is one layer: only the quantised tensors between groups are ever cut or moved, which
+keeps the rounding the same as in the whole model."""
 
 from __future__ import annotations
 
@@ -24,55 +24,55 @@ from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.region import Interval
 
 DEQUANTIZE = frozenset({"DequantizeLinear"})
-"""Belong to whoever reads them, and are computed again by each reader."""
+"""Operators that belong to their readers; each reader computes them again."""
 
 QUANTIZE = frozenset({"QuantizeLinear"})
-"""Belong to whoever writes what they read."""
+"""Operators that belong to the operator that writes their input."""
 
 FOLLOWER_FAMILIES = frozenset({"elementwise"})
-"""Join the layer that writes their input, where input and output have the same shape."""
+"""Families of operators that join the layer that writes their input, if input and output have the same shape."""
 
 FOLLOWERS = frozenset({"BatchNormalization"})
-"""Join as well."""
+"""Further operators that join that layer in the same way."""
 
 PULLED_FAMILIES = frozenset({"move"})
-"""Compute nothing: each reader's device makes what it needs itself."""
+"""Families of operators that compute nothing: each reader's device makes as much of their output as it needs."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Operators about which one decision is taken."""
+    """Operators that a strategy decides about together."""
 
     number: int
     operators: tuple[Operator, ...]
     exits: tuple[str, ...]
-    """Tensors that are read outside the layer or are outputs of the model; () for a layer that is
-    pulled."""
+    """Tensors that are read outside the layer or are outputs of the model; () for a layer that is pulled."""
     axes: tuple[Axis, ...]
-    """The ways in which its exits can be divided without computing anything twice; indices are those of the
-    exits."""
+    """The axes along which the exits can be divided without computing anything twice; indices are those of
+    the exits."""
     opaque: bool
-    """Whether it can only be placed whole."""
+    """Whether the layer can only be placed whole."""
     places: Mapping[tuple[str, str], int | None] = field(default_factory=dict)
-    """By name of an axis and exit, where that is not the axis' own index: which axis of the exit it is; None where the
-    exit has no such axis."""
+    """The axis of an exit that stands for an axis of the layer, by the names of axis and exit, if it is not
+    at the axis' own index; None if the exit has no such axis."""
     reduced: tuple[tuple[str, Axis], ...] = ()
-    """Operators of it that can be parted along a reduced axis, and the axis."""
+    """Operators of the layer that can be parted along a reduced axis, each with the axis."""
     combined: tuple[Axis, ...] = ()
-    """Reduced axes that the exits have too (a Softmax's, a norm's): once the addends are combined, they can be divided
-    along them."""
+    """Reduced axes that the exits have too (for example of a Softmax or a norm). The exits can be divided
+    along them once the addends are combined."""
 
     def axis(self, name: str) -> Axis | None:
-        """One along which the exits can be divided, if need be once what is reduced along it is combined."""
+        """The axis `name` of the exits along which they can be divided, if necessary once its addends are
+        combined; None if there is none."""
         return next((axis for axis in (*self.axes, *self.combined) if axis.name == name), None)
 
     def splits(self, name: str) -> bool:
-        """Whether at least two devices can share it along the axis `name`, each on its own."""
+        """Whether at least two devices can share the layer along the axis `name`, each on its own."""
         axis = next((axis for axis in self.axes if axis.name == name), None)
         return axis is not None and axis.extent >= 2 * axis.quantum
 
     def place(self, axis: Axis, name: str) -> int | None:
-        """The place of the axis in the exit `name`; None if one device makes all of that exit."""
+        """The position of the axis in the exit `name`; None if one device makes all of that exit."""
         return self.places.get((axis.name, name), axis.index)
 
     def reduces(self, name: str) -> tuple[str, Axis] | None:
@@ -80,13 +80,13 @@ class Layer:
         return next(((op, a) for op, a in self.reduced if a.name == name and a.extent >= 2 * a.quantum), None)
 
     def extent(self, name: str) -> int:
-        """Length of the axis `name`; 0 where the layer has none."""
+        """Length of the axis `name`; 0 if the layer does not have it."""
         axis = self.axis(name)
         return axis.extent if axis else 0
 
     @property
     def anchor(self) -> Operator:
-        """The operator that gives the layer its character."""
+        """The operator that characterises the layer."""
         return next((op for op in self.operators if op.op_type not in DEQUANTIZE), self.operators[0])
 
 
@@ -96,19 +96,19 @@ class Coarse:
 
     graph: Graph
     accesses: Mapping[str, Access]
-    """By operator name, its declaration, which remembers its answers."""
+    """The declaration of each operator, which remembers its results."""
     layer_of: Mapping[str, int]
-    """By operator name, the number of its layer."""
+    """The number of each operator's layer."""
     declared: Mapping[str, Access]
-    """By operator name, its declaration without a memory, for what is asked once only."""
+    """The declaration of each operator without a memory, for questions that are asked only once."""
     kinds: Mapping[str, int]
-    """By operator name, a number that is equal for operators that are the same but for names."""
+    """A number for each operator that is equal for operators that are the same except for names."""
     _kept: dict[tuple[int, Axis], tuple[Axis, ...]] = field(default_factory=dict, compare=False, repr=False)
-    """By kind and reduced axis, what `_kept_by` gave."""
+    """The results of `_kept_by`, by kind of the operator and reduced axis."""
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
-        """By number, which grows along the model."""
+        """The layers by their numbers, which grow along the model."""
         members: dict[int, list[Operator]] = {}
         for op in self.graph.operators:
             members.setdefault(self.layer_of[op.name], []).append(op)
@@ -143,7 +143,7 @@ class Coarse:
             yield from self._kept[key]
 
     def _kept_by(self, name: str, axis: Axis) -> Iterator[Axis]:
-        """What of a reduced axis the operator's output has."""
+        """Yields the reduced axis as an axis of the combined output, if the output can be divided along it."""
         reduction = self.accesses[name].reduction(axis)
         halves = (Interval(0, axis.quantum), Interval(axis.quantum, axis.extent))
         for made in reduction.combine(halves).axes() if reduction.again else ():
@@ -151,14 +151,15 @@ class Coarse:
                 yield replace(made, name=axis.name)
 
     def _places(self, axis: Axis, exits: tuple[str, ...]) -> Iterator[tuple[tuple[str, str], int | None]]:
-        """Yield the place of an axis in each exit, for an operator with several outputs."""
+        """Yields the position of an axis in each exit, for an operator with several outputs."""
         if axis.places:
             for name in exits:
                 outputs = self.graph.producers[name].outputs
                 yield (axis.name, name), axis.place(outputs.index(name))
 
     def _reduced_axes(self, operators: tuple[Operator, ...]) -> Iterator[tuple[str, Axis]]:
-        """Never inside a quantise/dequantise group: sums of parts round differently."""
+        """Yields the reduced axes along which operators can be parted. There are none inside a
+        quantise/dequantise group: sums of parts round differently."""
         if any(op.op_type in DEQUANTIZE | QUANTIZE for op in operators):
             return
         for op in operators:
@@ -172,12 +173,12 @@ class Coarse:
         return name in self.graph.outputs or any(self.layer_of[op.name] != number for op in readers)
 
     def is_pulled(self, op: Operator) -> bool:
-        """Whether `op` is computed by whoever reads it, wherever that is."""
+        """Whether each reader of `op` computes it itself, on its own devices."""
         return op.name in self.pulled
 
     @cached_property
     def pulled(self) -> frozenset[str]:
-        """Names of all that are."""
+        """Names of all operators that are pulled."""
         return frozenset(op.name for op in self.graph.operators if self._is_left(op))
 
     def _is_left(self, op: Operator) -> bool:
@@ -188,8 +189,8 @@ class Coarse:
         return constant or op.op_type in DEQUANTIZE or access.family in PULLED_FAMILIES
 
     def _axes(self, operators: tuple[Operator, ...], exits: tuple[str, ...]) -> tuple[Axis, ...]:
-        """Axes that every operator of the layer can be split along, with the coarsest quantum among
-        them."""
+        """The axes along which every operator of the layer can be divided, each with the coarsest quantum of
+        the operators."""
         writers = {self.graph.producers[name].name: self.graph.producers[name] for name in exits}
         if len(writers) == 1:
             ((name, writer),) = writers.items()
@@ -235,7 +236,7 @@ def coarsen(graph: Graph) -> Coarse:
 
 
 def layers(graph: Graph) -> Mapping[str, int]:
-    """By operator name, the layer it belongs to."""
+    """The number of the layer that each operator belongs to."""
     return coarsen(graph).layer_of
 
 

@@ -1,7 +1,8 @@
-"""Kinds of operators: which operators of a graph are the same but for names, as blocks of a network repeat.
+"""Kinds of operators: finds the operators of a graph that are the same except for names, because blocks of a
+network repeat.
 
-Takes a graph; gives a number for each operator, equal for those that are the same. What the cost levels work out about
-regions of one of them is true of all. Facts and pure look-ups."""
+Takes a graph; gives a number for each operator, equal for operators that are the same. What the cost levels
+compute for regions of one operator holds for all operators of its kind. Facts and pure look-ups."""
 
 from __future__ import annotations
 
@@ -12,18 +13,20 @@ import numpy as np
 from edgepart.planner.model.graph import Constant, Graph, Operator
 
 TELLING = {"int32": 256, "int64": 256, "bool": 16, "float": 10, "float16": 10, "double": 10, "bfloat16": 10}
-"""By type, constants up to so many elements may say how an operator reads (starts, pads, scales): their values count."""
+"""The values of a constant with at most so many elements, by type, may determine how an operator reads
+(starts, pads, scales), so they are compared."""
 
 NAMED = frozenset({"int32", "int64", "bool", "string"})
-"""Types of constants that may say it too when they are longer: these are only equal to themselves."""
+"""Types of constants whose values may determine that even with more elements. Such a constant is equal only
+to itself."""
 
 LOOKING_AROUND = frozenset({"MaxUnpool"})
-"""Operators whose regions depend on what writes their inputs: no other one is like them."""
+"""Operators whose regions depend on the operators that write their inputs: each has a kind of its own."""
 
 
 def find_kinds(graph: Graph) -> Mapping[str, int]:
-    """By operator name, the number of its kind, equal for operators with equal attributes, shapes, types and telling
-    constants. Neighbours of an operator do not count."""
+    """The number of each operator's kind, equal for operators with equal attributes, shapes, types and
+    compared constants. Neighbours of an operator do not count."""
     return dict(_kinds(graph))
 
 
@@ -54,7 +57,8 @@ def _describe(op: Operator, value: Callable[[str], Hashable]) -> Hashable:
 
 
 def _constant(constant: Constant) -> Hashable:
-    """Its shape and, where that may say how an operator reads, its value; a name stands for one too long to compare."""
+    """A description of a constant: its shape and, if it may determine how an operator reads, its value. The
+    name stands for a value that is too long to compare."""
     described = "constant", constant.shape, constant.dtype
     if constant.region.size <= TELLING.get(constant.dtype, 0):
         return *described, constant.load().tobytes()
@@ -62,7 +66,7 @@ def _constant(constant: Constant) -> Hashable:
 
 
 def _freeze(given: object) -> Hashable:
-    """Attributes of equal operators are equal; a sub-graph is only equal to itself."""
+    """A hashable form of an attribute, equal for equal attributes. A sub-graph is only equal to itself."""
     if isinstance(given, np.ndarray):
         return given.shape, str(given.dtype), given.tobytes()
     if isinstance(given, list | tuple):

@@ -1,12 +1,14 @@
-"""Fusing (Moirai, section 3.2, Algorithm 1): operators that the runtime computes as one stay together. Rules as data.
+"""Fusing (Moirai, section 3.2, Algorithm 1): operators that the runtime computes as one stay together. Rules
+as data.
 
-A rule is the shape of the operators behind one last operator. They are one group where that shape is met and nobody else
-reads what they make on the way: then nothing in the group waits for anything outside that waits for the group. So the
-paper's direct and multi-input connections are fused, and of multi-output ones only those that stay inside.
-What the rules say is what ONNX Runtime was seen to do (tests/planner/layers/test_runtime_fusion.py holds them against it).
+A rule is a pattern of one last operator and the operators that it reads from. Operators that match the
+pattern are one group if no other operator reads the tensors between them: then nothing in the group waits for
+an outside operator that waits for the group. So the paper's direct and multi-input connections are fused, but
+multi-output connections only if they stay inside the group. The rules describe the observed behaviour of ONNX
+Runtime (tests/planner/layers/test_runtime_fusion.py compares the two).
 
-This is for placing operators whole. Layers, about which splitting decides, are made by coarsen.py.
-"""
+These groups are for strategies that place whole operators. Layers, which can be divided, are made by
+coarsen.py."""
 
 from __future__ import annotations
 
@@ -16,39 +18,39 @@ from dataclasses import dataclass, replace
 from edgepart.planner.model.graph import Graph, Operator
 
 ANY = "*"
-"""An input of whatever kind, left to others."""
+"""An input of any kind, which does not join the group."""
 CONSTANT = "="
-"""A weight or other constant. Any other string is a name: the same tensor wherever it stands."""
+"""A weight or other constant. Any other string is a name: it stands for the same tensor wherever it occurs."""
 QUANTISED = "q"
-"""What a DequantizeLinear makes, whoever else reads it."""
+"""The output of a DequantizeLinear, whichever operators read it."""
 
 COMMUTATIVE = frozenset({"Add", "Mul"})
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """An operator and what it reads."""
+    """An operator and its inputs."""
 
     types: tuple[str, ...]
-    """Any of these; () for all."""
+    """The operator is of any of these types; () for all types."""
     inputs: tuple[Pattern | str, ...]
-    """The first of its inputs; those not named may be whatever they are."""
+    """The first of its inputs; further inputs may be of any kind."""
     optional: bool = False
-    """Whether its first input may stand in its place."""
+    """Whether the operator may be missing, with its first input in its place."""
     rank: int | None = None
-    """How many axes its output must have."""
+    """The number of axes that its output must have; None for any number."""
     name: str = ""
-    """The name of its output, so that the rule can name it again."""
+    """The name of its output, so that the rule can refer to the output again."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What becomes one operator."""
+    """Operators that become one."""
 
     name: str
     last: Pattern
     absorbs: tuple[str, ...] = ()
-    """Operators of these types join as well where only the group reads them."""
+    """Operators of these types join as well if only the group reads them."""
 
 
 def op(types: str, *inputs: Pattern | str, rank: int | None = None, name: str = "") -> Pattern:
@@ -60,7 +62,7 @@ def maybe(shape: Pattern) -> Pattern:
 
 
 def _gelus(inner: Pattern) -> Iterator[Pattern]:
-    """x / 2 (1 + inner), in the orders in which it is written."""
+    """Yields x / 2 (1 + inner), in the orders in which models write it."""
     raised = op("Add", inner, CONSTANT)
     yield op("Mul", op("Mul", "x", raised), CONSTANT)
     yield op("Mul", op("Mul", "x", CONSTANT), raised)
@@ -68,7 +70,7 @@ def _gelus(inner: Pattern) -> Iterator[Pattern]:
 
 
 ACTIVATION = "Relu|Sigmoid|Tanh|LeakyRelu|Clip|HardSigmoid"
-"""Those that ONNX Runtime's convolutions and Gemm compute at their end."""
+"""Activations that ONNX Runtime's convolutions and Gemm compute at their end."""
 
 _CONVOLUTION = maybe(
     op("Add", maybe(op("Mul", maybe(op("BatchNormalization", op("Conv", ANY))), CONSTANT)), CONSTANT)
@@ -137,11 +139,12 @@ RULES: tuple[Rule, ...] = (
     Rule("scaled convolution", op("Mul|Div", op("Conv", ANY), CONSTANT)),
     Rule("what changes nothing", op("Identity|Dropout", Pattern((), ()))),
 )
-"""The first come first; what is in a group is in no other."""
+"""Earlier rules come first; an operator in a group is in no other group."""
 
 
 def find_fused_groups(graph: Graph) -> tuple[tuple[Operator, ...], ...]:
-    """Groups in an order that can be run, each with its operators in the graph's order; every operator is in one."""
+    """Groups in an order that can be run, each with its operators in the graph's order. Every operator is in
+    exactly one group."""
     fusing = _Fusing(graph)
     for rule in RULES:
         for operator in reversed(graph.operators):
@@ -154,11 +157,11 @@ class _Fusing:
         self._graph = graph
         self._position = {operator.name: number for number, operator in enumerate(graph.operators)}
         self._group: dict[str, int] = {}
-        """By name of an operator that is in a group with others."""
+        """The number of the group of each operator that is in a group with others, by name."""
         self._made: list[list[Operator]] = []
 
     def try_at(self, rule: Rule, last: Operator) -> None:
-        """Make a group of what the rule finds behind `last`, if anything."""
+        """Makes a group of the operators that match the rule with the last operator `last`, if any."""
         if last.name in self._group:
             return
         for names, _ in self._matches(rule.last, last.outputs[0], {}, first=True):
@@ -172,7 +175,8 @@ class _Fusing:
     def _matches(
         self, wanted: Pattern | str, tensor: str, bound: Mapping[str, str], *, first: bool = False
     ) -> Iterator[tuple[frozenset[str], Mapping[str, str]]]:
-        """Names of operators that make `tensor` as wanted, and what the names in the rule stand for then."""
+        """Yields the names of operators that make `tensor` as wanted, and the tensors that the names in the
+        rule then stand for."""
         if isinstance(wanted, str):
             maker = self._graph.producers.get(tensor)
             if wanted == CONSTANT:
@@ -213,7 +217,7 @@ class _Fusing:
         return len(maker.inputs) >= len(wanted.inputs)
 
     def _absorb(self, rule: Rule, names: frozenset[str]) -> set[str]:
-        """The operators with those that the rule absorbs."""
+        """The operators `names` together with those that the rule absorbs."""
         members = set(names)
         for name in names:
             for tensor in self._graph.by_name[name].inputs:
@@ -227,14 +231,14 @@ class _Fusing:
     def _may_be_absorbed(self, maker: Operator) -> bool:
         if maker.op_type in ("Add", "Mul", "Div"):
             return any(name in self._graph.constants for name in maker.inputs)
-        if maker.op_type == "Transpose":  # Of matrices; a product reads no other axes in another order.
+        if maker.op_type == "Transpose":  # It must swap the last two axes: a product reads no other order.
             axes = list(maker.attributes.get("perm", ()))
             last = len(axes) - 1
             return last > 0 and axes == [*range(last - 1), last, last - 1]
         return True
 
     def _is_closed(self, members: set[str], last: Operator) -> bool:
-        """Whether nobody outside reads what is made on the way."""
+        """Whether no outside operator reads a tensor between the members."""
         return all(
             name == last.name or self._read_only_by(self._graph.by_name[name], members) for name in members
         )
@@ -248,14 +252,15 @@ class _Fusing:
         )
 
     def groups(self) -> tuple[tuple[Operator, ...], ...]:
-        """By the place of their last operators: all that a group reads from outside was made before that."""
+        """All groups, ordered by the positions of their last operators: everything that a group reads from
+        outside is made before that."""
         alone = [[operator] for operator in self._graph.operators if operator.name not in self._group]
         found = [*self._made, *alone]
         return tuple(map(tuple, sorted(found, key=lambda group: self._position[group[-1].name])))
 
 
 def _orders(maker: Operator, count: int) -> Iterator[tuple[str, ...]]:
-    """Its first inputs, in all orders that mean the same."""
+    """Yields the operator's first inputs, in all orders that mean the same."""
     yield maker.inputs[:count]
     if maker.op_type in COMMUTATIVE and len(maker.inputs) == 2:
         yield maker.inputs[::-1][:count]

@@ -1,12 +1,14 @@
-"""The nodes of a layer-wise search: what it takes a choice for.
+"""The nodes of a layer-wise search: the units that the search makes a choice for.
 
-A node is a layer together with the pulled operators before it that its devices compute again, back to the tensors that
-other layers hold. Takes the layers of a graph; gives the nodes, with equal kinds where they are the same but for names,
-so that the cost levels (planner/cost, planner/layerwise) measure each kind once. Rules only.
+A node is a layer together with the pulled operators before it that its devices compute again, back to the
+tensors that other layers hold. Takes the layers of a graph; gives the nodes, with equal kinds if they are the
+same except for names, so that the cost levels (planner/cost, planner/layerwise) measure each kind once. Rules
+only.
 
-A pulled tensor that several layers read (the Concat at the end of an inception module) is a **junction**: a node of
-the search of its own, as a layer is in OptCNN, that stands for how its readers find it put together. Nothing is laid out
-by what is chosen for it: each reader still pulls what it needs; but what they agree on moves, and costs, once."""
+A pulled tensor that several layers read (the Concat at the end of an inception module) is a **junction**: a
+node of the search of its own, like a layer in OptCNN. Its choice stands for the layout in which its readers
+find the tensor. No tensor is laid out by this choice: each reader still pulls what it needs. But data that
+the readers agree on moves, and costs, only once."""
 
 from __future__ import annotations
 
@@ -22,17 +24,19 @@ class SearchNode:
     """One node of the search."""
 
     layer: Layer
-    """Its number is below zero for a junction."""
+    """The layer of the node; its number is below zero for a junction."""
     operators: tuple[Operator, ...]
-    """Its own, and the pulled ones that it computes again, each before what it reads."""
+    """The layer's own operators and the pulled ones that it computes again, each before the operators that it
+    reads from."""
     sources: tuple[str, ...]
-    """What it reads of others: exits of other nodes, and inputs of the model."""
+    """The tensors that the node reads from outside: exits of other nodes, and inputs of the model."""
     kind: int
-    """Equal for nodes of one model that are the same but for names: blocks of a network repeat."""
+    """A number that is equal for nodes of one model that are the same except for names, because blocks of a
+    network repeat."""
 
     @property
     def exits(self) -> tuple[str, ...]:
-        """What others read of it."""
+        """The tensors that other nodes read from this node."""
         return self.layer.exits
 
     @property
@@ -41,8 +45,9 @@ class SearchNode:
 
 
 def find_search_nodes(coarse: Coarse, free: frozenset[str] = frozenset()) -> tuple[SearchNode, ...]:
-    """A node for every layer that has exits, and for every junction, in the order of their last operators. `free` are the
-    names of operators that cost nothing where they stand, which makes otherwise equal nodes different."""
+    """A node for every layer that has exits, and for every junction, in the order of their last operators.
+    `free` are the names of operators that cost nothing in their surroundings, which makes otherwise equal
+    nodes different."""
     return tuple(_SearchNodeBuilder(coarse, free).run())
 
 
@@ -52,7 +57,7 @@ class _SearchNodeBuilder:
     free: frozenset[str]
     pulled: frozenset[str] = field(init=False)
     joints: dict[str, int] = field(default_factory=dict)
-    """By name of a pulled operator that is a junction, its number."""
+    """The number of each pulled operator that is a junction, by its name."""
     kinds: dict[Hashable, int] = field(default_factory=dict)
 
     def run(self) -> Iterator[SearchNode]:
@@ -71,7 +76,7 @@ class _SearchNodeBuilder:
             yield self._make_node(layer, own)
 
     def _find_joints(self) -> None:
-        """Pulled operators with more than one reader, from the last back."""
+        """Finds the junctions: pulled operators with more than one reader, from the last one back."""
         readers: dict[str, set[int]] = {}
         graph, layer_of = self.coarse.graph, self.coarse.layer_of
         for op in reversed(graph.operators):
@@ -119,7 +124,7 @@ class _SearchNodeBuilder:
         return SearchNode(layer, tuple(operators), tuple(sources), kind)
 
     def _again(self, op: Operator) -> bool:
-        """Whether each of its readers computes it."""
+        """Whether each reader of `op` computes it again."""
         return op.name in self.pulled and op.name not in self.joints
 
     def _kinds(

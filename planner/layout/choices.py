@@ -1,7 +1,8 @@
 """Choices for layers: how devices share one layer. Facts, and the rules that cut regions accordingly.
 
-A strategy takes one choice for every layer: divide its exits along an axis, place it whole, part a sum, or leave it to
-its readers, which recompute the halo that they need. Everything else follows from that, back to front (propagate.py)."""
+A strategy makes one choice for every layer: divide its exits along an axis, place it whole, part a sum, or
+leave it to its readers, which recompute the halo that they need. Everything else follows from the choices,
+back to front (propagate.py)."""
 
 from __future__ import annotations
 
@@ -16,54 +17,58 @@ from edgepart.planner.layout.strategy import Layout, Parted
 from edgepart.planner.region import Interval, Region, span
 
 Shares = tuple[tuple[str, float], ...]
-"""Devices and the share of each; they need not sum to one."""
+"""Devices and the share of each. Shares need not sum to one."""
 
 
 @dataclass(frozen=True)
 class Divide:
-    """Each exit divided along axes, in proportion; two axes make a grid, or any number halves of halves."""
+    """Divides each exit along axes, in proportion to the shares. Two axes make a grid; any number of axes
+    make halves of halves."""
 
     axes: tuple[str, ...]
-    """Names of axes of the layer; one, two for a grid, or for halves one after another, the same again if need be."""
+    """Names of axes of the layer: one axis, two for a grid, or for halves one axis for each level of cuts,
+    repeated if necessary."""
     shares: Shares
-    """Device and its part, in order along the axis; need not sum to one. For a grid, row by row; for halves, those of
-    the first half first."""
+    """Each device and its part, in order along the axis; parts need not sum to one. For a grid, row by row;
+    for halves, the devices of the first half come first."""
     grid: tuple[int, ...] = ()
-    """How many parts along each axis. () for one axis, and for halves: the devices and the exit along the first axis are
-    cut in two, each half again along the next axis, until one device is left."""
+    """The number of parts along each axis. () for one axis, and for halves: the devices and the exit are cut
+    in two along the first axis, and each half again along the next axis, until one device is left."""
     widened: bool = False
     """Whether a device also computes what its own next layers need of its neighbours' parts, so that they
     fetch nothing."""
     aligned: bool = False
-    """Whether a device computes what its own next layers need instead, wherever that computes all of it and nothing
-    twice: channels that a Concat, a Split or a shuffle puts elsewhere then stay where they are."""
+    """Whether a device instead computes exactly what its own next layers need, provided that all devices
+    together then compute everything, and nothing twice. Channels that a Concat, a Split or a shuffle moves
+    elsewhere then stay on their devices."""
 
 
 @dataclass(frozen=True)
 class Whole:
-    """All of the layer on each of these devices."""
+    """Each of these devices computes all of the layer."""
 
     devices: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Pull:
-    """Each device computes what the layers after it need there, halo included."""
+    """Each device computes what its next layers need, halo included."""
 
 
 @dataclass(frozen=True)
 class Reduce:
-    """An operator of the layer is parted along a reduced axis: each device makes the addends of its part."""
+    """Parts an operator of the layer along a reduced axis: each device makes the addends of its part."""
 
     axis: str
     """Name of a reduced axis of the layer."""
     shares: Shares
-    """Device and its part, in order along the axis; need not sum to one."""
+    """Each device and its part, in order along the axis; parts need not sum to one."""
     then: Divide | Whole
-    """The way in which the addends are combined and the rest of the layer is computed: in pieces (a reduce-scatter), or
-    all of it on each of some devices (an all-reduce)."""
+    """How the addends are combined and the rest of the layer is computed: in pieces (a reduce-scatter), or
+    completely on each of some devices (an all-reduce)."""
     quantum: int = 1
-    """Parts begin at multiples of this: of a head's features, where heads are what arrives divided."""
+    """Parts begin at multiples of this number: the features of one head, for example, if the input arrives
+    divided by heads."""
 
 
 Choice = Divide | Whole | Pull | Reduce
@@ -71,25 +76,26 @@ Choice = Divide | Whole | Pull | Reduce
 
 @dataclass(frozen=True)
 class PropagatedLayouts:
-    """What follows from a choice for every layer."""
+    """The results of a choice for every layer."""
 
     layouts: Mapping[str, Layout]
-    """By name of a tensor that an operator writes, what devices compute of it."""
+    """The region that each device computes of each tensor that an operator writes, by name of the tensor."""
     parted: Mapping[str, Parted]
-    """By name of an operator that is parted along a reduced axis, its parts."""
+    """The parts of each operator that is parted along a reduced axis, by name."""
     reads: Mapping[str, Mapping[str, Region]]
-    """By tensor and device, what the device reads of it to compute what it holds."""
+    """The region that each device reads to compute its regions, by tensor and device."""
 
 
 COMPACT = 1.5
-"""The box around a region over the region, in elements, up to which the box is computed."""
+"""The box around a region is computed instead of the region if its elements are at most this multiple of the
+region's."""
 
 
 def divide(extent: int, shares: Sequence[float], quantum: int = 1) -> tuple[tuple[int, int], ...]:
-    """`extent` cut in proportion to `shares`, on multiples of `quantum`; () bounds (a, a) where nothing is
-    left.
+    """The bounds of the parts of `extent`, cut in proportion to `shares` at multiples of `quantum`. An empty part has
+    bounds (a, a).
 
-    With equal shares this is BBGraP's Equation 1: the floor for everybody, and the remainder round robin.
+    With equal shares this is BBGraP's Equation 1: the floor for each part, and the remainder round robin.
 
     >>> divide(8, [1, 1, 1])
     ((0, 3), (3, 6), (6, 8))
@@ -108,14 +114,15 @@ def divide(extent: int, shares: Sequence[float], quantum: int = 1) -> tuple[tupl
 
 
 def compact(region: Region) -> Region:
-    """A box where that is hardly more: local nodes compute boxes, and put together what has gaps."""
+    """The box around a region if it is hardly larger, else the region itself. Local nodes compute boxes, and
+    join a region with gaps from several."""
     box = region.hull()
     return box if box.size <= COMPACT * region.size else region
 
 
 def part(layer: Layer, choice: Reduce) -> tuple[str, Parted] | None:
-    """The operator that `choice` parts, and its parts; None where one device would get all. ValueError where the
-    layer lacks the axis."""
+    """The operator that `choice` parts, and its parts; None if one device would get everything. Raises
+    ValueError if the layer lacks the axis."""
     found = layer.reduces(choice.axis)
     if found is None:
         raise ValueError(f"layer {layer.number} has no reduced axis {choice.axis!r} that can be parted")
@@ -127,7 +134,8 @@ def part(layer: Layer, choice: Reduce) -> tuple[str, Parted] | None:
 
 
 def cut_tiles(name: str, region: Region, layer: Layer, choice: Divide) -> dict[str, Region]:
-    """By device, its part of the exit `name`, of which `region` is all; ValueError where the layer lacks an axis."""
+    """Each device's part of the exit `name`, whose full region is `region`. Raises ValueError if the layer
+    lacks an axis."""
     axes = [axis for name in choice.axes if (axis := layer.axis(name)) is not None]
     if len(axes) < len(choice.axes):
         raise ValueError(
@@ -154,7 +162,8 @@ def cut_tiles(name: str, region: Region, layer: Layer, choice: Divide) -> dict[s
 def _cuts(
     axes: tuple[Axis, ...], shares: tuple[float, ...], grid: tuple[int, ...]
 ) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Bounds along each axis, for each device. Layers of one shape are many, and are cut in the same few ways."""
+    """Bounds along each axis, for each device. The result is cached because many layers have the same shape,
+    and are cut in the same few ways."""
     if len(axes) > 1 and not grid:
         return tuple(_halves(axes, shares, {axis.name: (0, axis.extent) for axis in axes}))
     return tuple(_grid(axes, shares, grid))
@@ -179,8 +188,9 @@ def _grid(
 def _halves(
     axes: Sequence[Axis], shares: Sequence[float], within: Mapping[str, tuple[int, int]], level: int = 0
 ) -> list[tuple[tuple[int, int], ...]]:
-    """Bounds along each axis, for each device; ValueError where devices are left and no axis. Cuts of one axis are
-    nested, so that each device has one stretch of it; `within` are those of the axes so far."""
+    """Bounds along each axis, for each device. Cuts of one axis are nested, so that each device has one
+    interval of it; `within` are the bounds of the axes so far. Raises ValueError if more than one device is
+    left after the last axis."""
     if len(shares) == 1:
         return [tuple(within[axis.name] for axis in axes)]
     if level == len(axes):
@@ -196,5 +206,5 @@ def _halves(
 
 
 def middle(count: int) -> int:
-    """How many of `count` are in the first half: the larger one, where they are odd."""
+    """The size of the first half of `count` things: the larger half if `count` is odd."""
     return -(-count // 2)

@@ -1,10 +1,10 @@
-"""Partial sums as ordinary operators: one that is parted along a reduced axis becomes one operator for each part, and
-one that combines their addends.
+"""Partial sums as ordinary operators: an operator that is parted along a reduced axis becomes one operator
+for each part, and one that combines their addends.
 
-All of these are ordinary operators of an ordinary graph, so that everything behind it (demand, stages, the
-optimiser, segments, agents) moves and computes addends like any other tensor: combined in full on every
-device it is an all-reduce, combined in pieces a reduce-scatter, and what is read of it decides. Rules only.
-"""
+All of these are ordinary operators of an ordinary graph, so that everything after this step (demand, stages,
+the optimiser, segments, agents) moves and computes addends like any other tensor. Combining in full on every
+device is an all-reduce, combining in pieces a reduce-scatter; the readers of the output decide which. Rules
+only."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from edgepart.planner.model.graph import Graph, Operator, Tensor
 from edgepart.planner.region import Interval, Region
 
 Combined = Mapping[str, Region]
-"""By device, the region of an operator's output 0 that it makes out of addends."""
+"""The region of an operator's output 0 that each device makes out of addends."""
 
 
 def find_reduced_axis(op: Operator, access: Access, name: str) -> Axis:
-    """InternalError where `op` has no reduced axis of that name."""
+    """The reduced axis `name` of `op`. Raises InternalError if there is none."""
     found = next((axis for axis in access.axes() if axis.name == name and axis.reducer is not None), None)
     if found is None:
         raise InternalError(f"{op.op_type} {op.name!r} has no reduced axis {name!r} to part")
@@ -31,7 +31,7 @@ def find_reduced_axis(op: Operator, access: Access, name: str) -> Axis:
 
 
 def find_wanted_addends(reduction: Reduction, parts: Sequence[Interval], combined: Combined) -> list[Outputs]:
-    """For each part, the regions of its addends that some device reads to make what it combines."""
+    """The regions of each part's addends that some device reads to make the region that it combines."""
     combine, count = reduction.combine(tuple(parts)), len(reduction.addends)
     found: list[dict[int, Region]] = [{} for _ in parts]
     for region in combined.values():
@@ -44,9 +44,9 @@ def find_wanted_addends(reduction: Reduction, parts: Sequence[Interval], combine
 
 
 def find_reread_inputs(reduction: Reduction, count: int, region: Region) -> Iterator[tuple[int, Region]]:
-    """What combining `region` from `count` parts reads besides the addends: indices of the operator's inputs, and
-    regions."""
-    parts = tuple(Interval(n, n + 1) for n in range(count))  # Only how many there are matters here.
+    """Yields the index and region of each input of the operator that combining `region` from `count` parts
+    reads besides the addends."""
+    parts = tuple(Interval(n, n + 1) for n in range(count))  # Only the number of parts matters here.
     needs = reduction.combine(parts).needs({0: region})
     for index, need in zip(reduction.again, needs[count * len(reduction.addends) :], strict=True):
         if need is not None:
@@ -55,20 +55,20 @@ def find_reread_inputs(reduction: Reduction, count: int, region: Region) -> Iter
 
 @dataclass(frozen=True)
 class _Parts:
-    """What one parted operator becomes."""
+    """The operators and tensors that replace one parted operator."""
 
     operators: tuple[Operator, ...]
     accesses: tuple[Access, ...]
-    """The declaration of each of these."""
+    """The declaration of each of the operators."""
     tensors: Mapping[str, Tensor]
     """The addends, by name."""
     layouts: Mapping[str, Layout]
-    """By name of an addend, who makes what of it."""
+    """The region of each addend that a device makes, by name of the addend."""
 
 
 class PartialStrategies:
-    """Writes out the partial sums of strategies of one problem. Operators that two strategies part alike become the very
-    same operators."""
+    """Writes out the partial sums of strategies of one problem. Operators that two strategies part in the
+    same way become identical operators."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, Parted, int], tuple[_Parts | None, Layout | None]] = {}
@@ -76,9 +76,10 @@ class PartialStrategies:
     def write_out(
         self, problem: Problem, strategy: Strategy, accesses: Mapping[str, Access]
     ) -> tuple[Problem, Strategy, Mapping[str, Access]]:
-        """The problem, strategy and declarations with every parted operator written out, and no `Strategy.parted`.
+        """The problem, strategy and declarations with every parted operator written out, and no
+        `Strategy.parted`.
 
-        InternalError where the parts do not make up a reduced axis of the operator."""
+        Raises InternalError if the parts do not make up a reduced axis of the operator."""
         if not strategy.parted:
             return problem, strategy, accesses
         operators: list[Operator] = []
@@ -103,9 +104,9 @@ class PartialStrategies:
     def _parts(
         self, graph: Graph, strategy: Strategy, access: Access, op: Operator, parted: Parted
     ) -> _Parts | None:
-        """None where nobody makes anything of the operator's output."""
+        """The parts of one operator; None if no device makes any of the operator's output."""
         layout = strategy.layouts.get(op.outputs[0])
-        key = (op.name, parted, id(layout))  # A layout is kept with it, so that its id does not come back.
+        key = (op.name, parted, id(layout))  # The layout is kept too, so that its id is not reused.
         if key not in self._found:
             regions = layout.regions if layout else {}
             combined = {device: region for device, region in regions.items() if not region.is_empty}

@@ -1,11 +1,12 @@
 """Propagation: from choices for layers to the layouts of all tensors.
 
-Takes a choice for every layer; gives the region of every tensor that each device computes, and what devices read to do
-so. It walks the graph from back to front and asks access maps what each operator needs.
+Takes a choice for every layer; gives the region of every tensor that each device computes, and the regions
+that devices read for this. It walks the graph from back to front and asks access maps what each operator
+needs.
 
-A search lays out hundreds of candidates that differ in few layers. So what follows from the same choice and the same
-readers is worked out once: everything here is a pure function of records that are compared by identity, and a
-candidate costs a look-up for each operator where nothing is new. Rules only."""
+A search lays out hundreds of candidates that differ in few layers. So results of the same choice and the same
+readers are computed once: everything here is a pure function of records that are compared by identity, and a
+candidate costs one look-up for each operator where nothing is new. Rules only."""
 
 from __future__ import annotations
 
@@ -32,24 +33,26 @@ from edgepart.planner.model.graph import Operator
 from edgepart.planner.region import Region
 
 DeviceRegions = Mapping[str, Region]
-"""By device, a region of one tensor; never changed once it exists."""
+"""The region of one tensor on each device; never changed once it exists."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorReads:
-    """What all its readers together read of one tensor."""
+    """The regions of one tensor that all its readers together read."""
 
     regions: DeviceRegions
     """The region that each device reads."""
     by_parts: DeviceRegions
-    """What each device reads for layers that are divided. A layer that is whole reads everything, which is no halo."""
+    """The region that each device reads for layers that are divided. A layer that is whole reads everything,
+    which is no halo."""
     for_whole: frozenset[str] = frozenset()
-    """Devices where a layer that is whole reads it, perhaps through layers that are left to their readers."""
+    """Devices on which a layer that is whole reads the tensor, perhaps through layers that are left to their
+    readers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InternedChoice:
-    """A choice, compared by identity: equal choices share one of these."""
+    """A choice that is compared by identity: equal choices share one of these objects."""
 
     choice: Choice
 
@@ -58,11 +61,12 @@ NO_READS = TensorReads({}, {})
 PULLED = InternedChoice(Pull())
 
 Reads = tuple[tuple[int, TensorReads], ...]
-"""What one operator reads: the place of each tensor among its inputs and captured tensors, and what of it."""
+"""The reads of one operator: the position of each tensor among its inputs and captured tensors, and the
+regions that are read of it."""
 
 
 class LayoutPropagator:
-    """Works out layouts for many candidates of one graph."""
+    """Computes layouts for many candidates of one graph."""
 
     def __init__(self, coarse: Coarse) -> None:
         self.coarse = coarse
@@ -92,8 +96,8 @@ class LayoutPropagator:
         self._unions: dict[tuple[TensorReads, TensorReads], TensorReads] = {}
 
     def lay_out(self, choices: Mapping[int, Choice]) -> PropagatedLayouts:
-        """The layouts that follow from a choice for every layer that has exits, by layer number; the same records for the
-        same choices."""
+        """The layouts that follow from a choice for every layer that has exits, by layer number. Equal
+        choices give the same records."""
         taken = {number: self._intern(choice) for number, choice in choices.items()}
         key = frozenset(taken.items())
         if key not in self._results:
@@ -108,7 +112,8 @@ class LayoutPropagator:
         read = dict.fromkeys(self.graph.tensors, NO_READS)
         layouts: dict[str, Layout] = {}
         heads: dict[str, Reads] = {}
-        """By operator of a chain that was followed, what it reads from outside the chain; only the first one reads any."""
+        """The reads from outside the chain, by operator of a chain that was followed; only the first operator
+        has any."""
         for op, number, written, inputs, chain in self._walk:
             if op.name in heads:
                 for place, more in heads[op.name]:
@@ -134,9 +139,9 @@ class LayoutPropagator:
     def _follow(
         self, chain: Sequence[Operator], made: Layout, whole: frozenset[str] | None
     ) -> tuple[tuple[tuple[Layout, TensorReads], ...], Reads]:
-        """For each operator of a chain but the last, the layout of what it writes and what is read of that; and what the
-        first one reads. `made` is the last one's layout, and `whole` names the devices that compute it for a layer that is
-        whole."""
+        """The layout of each tensor inside a chain with the reads of it, and the reads of the first operator.
+        `made` is the last operator's layout, and `whole` names the devices that compute it for a layer that
+        is whole."""
         name = chain[-1].name
         if name not in self._chain_kinds:
             links = tuple(op.inputs.index(output_of(before)) for before, op in pairwise(chain))
@@ -167,7 +172,7 @@ class LayoutPropagator:
         return self._parts[number, one]
 
     def _layout(self, name: str, one: InternedChoice, read: TensorReads) -> Layout:
-        """What each device computes of one tensor. Few choices depend on who reads it."""
+        """The region of one tensor that each device computes. Few choices depend on the tensor's readers."""
         layer = self._layers.get(name)
         choice = one.choice if layer else PULLED.choice
         choice = choice.then if isinstance(choice, Reduce) else choice
@@ -200,7 +205,7 @@ class LayoutPropagator:
         return self._same(_widen(found.regions, read.by_parts)) if choice.widened else found
 
     def _same(self, regions: DeviceRegions) -> Layout:
-        """One layout for equal regions, whatever tensor they belong to."""
+        """Returns one layout for equal regions, whichever tensor they belong to."""
         key = tuple(regions.items())
         found = self._equal.get(key)
         if found is None:
@@ -210,8 +215,8 @@ class LayoutPropagator:
     def _all_or_nothing(
         self, op: Operator, written: Iterable[str], made: tuple[Layout, ...]
     ) -> tuple[Layout, ...]:
-        """An opaque operator writes all its outputs, whole, wherever one of them is written."""
-        key = (op.name, tuple(map(id, made)))  # All layouts are kept, so that no id comes back.
+        """The layouts of an opaque operator, which writes all its outputs, whole, wherever one of them is written."""
+        key = (op.name, tuple(map(id, made)))  # All layouts are kept, so that no id is reused.
         found = self._opaque.get(key)
         if found is None:
             devices = dict.fromkeys(device for layout in made for device in layout.regions)
@@ -227,8 +232,9 @@ class LayoutPropagator:
         made: tuple[Layout, ...],
         whole: frozenset[str] | None,
     ) -> Reads:
-        """What `op` reads; `whole` names the devices that compute it for a layer that is whole, None for all."""
-        kind = self.coarse.kinds[op.name]  # Operators that are alike read alike.
+        """The reads of `op`. `whole` names the devices that compute it for a layer that is whole; None stands
+        for all devices."""
+        kind = self.coarse.kinds[op.name]  # Operators of the same kind read the same regions.
         key = (kind, parted, tuple(map(id, made)), whole)
         found = self._reads.get(key)
         if found is None:
@@ -241,7 +247,7 @@ class LayoutPropagator:
         return found
 
     def _read(self, op: Operator, made: tuple[Layout, ...]) -> Iterator[tuple[int, str, Region]]:
-        """Place, device and region of everything that is read to compute the layouts."""
+        """Yields position, device and region of everything that is read to compute the layouts."""
         indices = [index for index, name in enumerate(op.outputs) if name]
         access = self.coarse.accesses[op.name]
         captured = [self.graph.region_of(name) for name in op.captured]
@@ -255,8 +261,8 @@ class LayoutPropagator:
     def _read_parted(
         self, op: Operator, parted: Parted, combined: DeviceRegions
     ) -> Iterator[tuple[int, str, Region]]:
-        """Place, device and region of everything that is read to make addends. Each device makes those of its part that
-        some device combines."""
+        """Yields position, device and region of everything that is read to make addends. Each device makes
+        the addends of its part that some device combines."""
         access = self.coarse.accesses[op.name]
         reduction = access.reduction(find_reduced_axis(op, access, parted.axis))
         parts = [interval for _, interval in parted.parts]
@@ -273,7 +279,8 @@ class LayoutPropagator:
     def _group_by_tensor(
         self, names: Sequence[str], reads: Iterable[tuple[int, str, Region]], whole: frozenset[str] | None
     ) -> Iterator[tuple[int, TensorReads]]:
-        """The reads of each tensor; those on the devices `whole` are for layers that are whole (None: on all devices)."""
+        """Yields the reads of each tensor. Reads on the devices `whole` are for layers that are whole (None:
+        on all devices)."""
         found: dict[int, dict[str, Region]] = {}
         for place, device, region in reads:
             if names[place] in self.graph.tensors and not region.is_empty:
@@ -300,7 +307,7 @@ class LayoutPropagator:
 
 
 def _for_whole(made: Iterable[Layout], reads: Iterable[TensorReads]) -> frozenset[str]:
-    """Devices that compute a part of an output which is read there for a layer that is whole."""
+    """Devices that compute a part of an output that is read there for a layer that is whole."""
     found: frozenset[str] = frozenset()
     for layout, read in zip(made, reads, strict=True):
         if read.for_whole:
@@ -309,7 +316,7 @@ def _for_whole(made: Iterable[Layout], reads: Iterable[TensorReads]) -> frozense
 
 
 def _align(full: Region, choice: Divide, read: TensorReads) -> DeviceRegions | None:
-    """What each device needs, where that is a partition of the tensor."""
+    """The region that each device needs, if these regions are a partition of the tensor; else None."""
     needed = read.by_parts
     if not set(needed) <= {device for device, _ in choice.shares} or read.regions != needed:
         return None

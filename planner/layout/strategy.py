@@ -1,4 +1,4 @@
-"""Layout, Strategy and Problem: what a strategy is asked, and what it answers."""
+"""Layout, Strategy and Problem: the input and the result of a strategy."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from edgepart.planner.region import Interval, Region
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The region of one tensor that each device *computes*. Regions may overlap (a recomputed halo) or be equal
-    (copies). A device that is not named, or whose region is empty, sits out. Together they cover the tensor, save for
-    parts that nobody reads.
+    """The region of one tensor that each device *computes*.
 
-    Regions may overlap (a recomputed halo) or be equal (copies). A device that is not named, or whose region is
-    empty, sits out. Together they cover the tensor, save for parts that nobody reads.
-    """
+    Regions may overlap (a recomputed halo) or be equal (copies). A device that is not named, or whose region
+    is empty, does not take part. Together the regions cover the tensor, except for parts that no device
+    reads."""
 
     regions: Mapping[str, Region]
     """The region of each device, by its name."""
@@ -28,24 +26,24 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Parted:
-    """How an operator is divided along a reduced axis: each device makes the addends of its part, and who has a region
-    of the output in its layout makes that region of them."""
+    """How an operator is divided along a reduced axis: each device makes the addends of its part, and each
+    device that has a region of the output in its layout makes that region from the addends."""
 
     axis: str
     """Name of the reduced axis."""
     parts: tuple[tuple[str, Interval], ...]
-    """Devices and their parts, which follow one another and make up the axis."""
+    """Devices and their parts, which are consecutive and make up the axis."""
 
 
 class Sync(Enum):
-    """How data moves between two layers, before the graph optimiser is let loose on it."""
+    """How data moves between two layers, before the graph optimiser changes it."""
 
     BROADCAST = "broadcast"
     """Every device gets everything after every layer: BBGraP's initial partition (section 3.2)."""
     HUB = "hub"
-    """Through one device after every layer, which hands each its input tile: MoDNN's mapper."""
+    """After every layer, data goes through one device, which sends each device its input tile: MoDNN's mapper."""
     NEEDED = "needed"
-    """Only the missing boxes, straight from whoever has them."""
+    """Only the missing boxes move, directly from a device that has them."""
 
 
 @dataclass(frozen=True)
@@ -54,33 +52,34 @@ class Strategy:
 
     name: str
     layouts: Mapping[str, Layout]
-    """By tensor name; graph inputs are not in here (the gateway has them)."""
+    """The layout of each tensor, by name. Graph inputs are not included (the gateway has them)."""
     sync: Sync = Sync.NEEDED
     hub: str | None = None
-    """The device that everything goes through with Sync.HUB."""
+    """The device that all data goes through with Sync.HUB."""
     layers: Mapping[str, int] = field(default_factory=dict)
-    """By operator name, the layer it belongs to (planner/layers/coarsen.py). BROADCAST and HUB move data only between
-    different layers; inside a layer data moves as NEEDED. Operators that are not named are layers of their own."""
+    """The layer of each operator, by name (planner/layers/coarsen.py). BROADCAST and HUB move data only
+    between different layers; inside a layer data moves as with NEEDED. Operators that are not named are
+    layers of their own."""
     why: str = ""
-    """One sentence that a user understands."""
+    """The reasons for the strategy, in words that a user understands."""
     parted: Mapping[str, Parted] = field(default_factory=dict)
-    """By name, the operators that are divided along a reduced axis; the layout of their output says where the addends
-    are combined."""
+    """The operators that are divided along a reduced axis, by name. The layout of their output says where the
+    addends are combined."""
     early: frozenset[str] = frozenset()
-    """Tensors of which what is sent to other devices is computed and sent before the rest
+    """Tensors whose regions for other devices are computed and sent before the rest
     (planner/lowering/borders_first.py)."""
     detours: frozenset[str] = frozenset()
     """Tensors that go around slow links (planner/lowering/detours.py)."""
     order: Mapping[int, float] = field(default_factory=dict)
-    """By layer, what begins first, where a device's work is not to go by levels (planner/lowering/by_order.py); only with
-    Sync.NEEDED."""
+    """The rank of each layer, if devices do not work by levels (planner/lowering/by_order.py): smaller ranks
+    begin first. Only with Sync.NEEDED."""
     replicas: tuple[Strategy, ...] = ()
-    """The strategies of the replicas, which are on different devices and share the requests. If there are any, all
-    other fields but `name` and `why` are empty."""
+    """The strategies of the replicas, which are on different devices and share the requests. If there are
+    any, all other fields except `name` and `why` are empty."""
 
     @cached_property
     def all_layouts(self) -> Mapping[str, Layout]:
-        """The layouts, those of all replicas together: for people."""
+        """The layouts, with those of all replicas together, for people."""
         if not self.replicas:
             return self.layouts
         names = dict.fromkeys(name for one in self.replicas for name in one.layouts)
@@ -94,34 +93,39 @@ class Strategy:
 
 
 def deal_to_replicas(name: str, replicas: Sequence[Strategy], why: str) -> Strategy:
-    """Requests dealt out to these strategies, which are on different devices."""
+    """A strategy that deals requests out to these strategies, which are on different devices."""
     return Strategy(name, {}, why=why, replicas=tuple(replicas))
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What `plan(problem) -> Strategy` is asked."""
+    """The input of `plan(problem) -> Strategy`."""
 
     graph: Graph
     cluster: Cluster
     gateway: str
-    """The device at which requests come in and answers go out; a device of the cluster."""
+    """The device of the cluster at which requests come in and answers go out."""
     objective: str = "latency"
     """"latency" of one request, or "throughput"."""
     axis: str | None = None
-    """Forces the direction of the split: "height", "width", "channel", "batch"; None leaves it to the strategy."""
+    """The axis along which the user forces the split: "height", "width", "channel", "batch"; None leaves it
+    to the strategy."""
     memory_limit_bytes: Mapping[str, float] = field(default_factory=dict)
-    """Per device, where it is to be less than the device's own `memory_bytes`."""
+    """A device's memory limit in bytes, if it is to be less than the device's own `memory_bytes`."""
     search_budget_s: float = 10.0
-    """What a strategy may spend; by count of candidates, as rules have no clock (see strategies/auto.py)."""
+    """Seconds that a strategy's search may take. They are converted to a number of candidates, because rules
+    have no clock (see strategies/auto.py)."""
     transfer_dtype: str = "float32"
-    """What float32 numbers may be rounded to on their way from device to device (planner/plans/reduced_precision.py)."""
+    """The type to which float32 numbers may be rounded on their way between devices
+    (planner/plans/reduced_precision.py)."""
     borders_first: bool = False
-    """Whether the best plan of any strategy computes and sends borders first where that is faster; `auto`'s does anyway."""
+    """Whether the best plan of any strategy computes and sends borders first if that is faster; `auto` does
+    so anyway."""
     relays: bool = False
-    """Whether the best plan of any strategy sends data around slow links where that is faster; `auto`'s does anyway."""
+    """Whether the best plan of any strategy sends data around slow links if that is faster; `auto` does so anyway."""
     fusion: bool = True
-    """Whether strategies that place whole operators keep together what the runtime computes as one
-    (planner/layers/runtime_fusion.py); else they place layers, of which no plan cuts any."""
+    """Whether strategies that place whole operators keep operators together that the runtime computes as one
+    (planner/layers/runtime_fusion.py). Otherwise they place layers, which no plan cuts."""
     clock: Callable[[], float] | None = field(default=None, compare=False, repr=False)
-    """Seconds that pass, for searches that go on until their budget is spent. None counts how often they look."""
+    """The clock, in seconds, for searches that run until their budget is spent. If None, each look at the
+    clock counts as a fixed time (see strategies/placed.py)."""

@@ -1,8 +1,8 @@
-"""Assembly: turns a schedule into a Plan with numbered transfers and, for each device, a program and its segments. Pure
-rules.
+"""Assembly: turns a schedule into a Plan with numbered transfers and, for each device, a program and its
+segments. Pure rules.
 
-Memory is counted here: what sessions keep (session_memory.py), and what is alive at once, by the order of the steps.
-"""
+This module also predicts memory: what sessions keep (session_memory.py), and what is alive at the same time
+in the order of the steps."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class SegmentWithMemory:
 
 
 class Sketches:
-    """Segments without models and digests. Plans of one problem have many of them in common; each is made once."""
+    """Segments without models and digests. Plans of one problem share many of them, so each is made once."""
 
     def __init__(self) -> None:
         self.refs: WeightRefs = {}
@@ -63,11 +63,11 @@ class Sketches:
     def get(
         self, shares: tuple[Share, ...], outputs: Sequence[Value], make: Callable[[], SegmentWithMemory]
     ) -> SegmentWithMemory:
-        """The segment of these shares with these outputs; made by `make` if there is none yet."""
+        """The segment of these shares with these outputs; `make` makes it if it is not known yet."""
         key = (
             tuple(map(id, shares)),
             tuple(name for name, _ in outputs),
-        )  # The shares are kept with the result, so that no others get their ids.
+        )  # The shares are kept with the result, so that their ids are not reused.
         found = self._found.get(key)
         if found is None:
             found = self._found[key] = make(), shares
@@ -189,7 +189,7 @@ class _SegmentMaker:
             model = b"" if self.digests is None else build_segment(self.draft, shares, outputs, refs)
         shapes = (region.shape for _, region in (*inputs, *outputs))
         digest = segment_digest(model, refs, shapes) if model else ""
-        # Inputs and outputs are cut, put together, and reordered for the runtime, all of which copies them.
+        # Inputs and outputs are cut, joined and reordered for the runtime; each of these copies them.
         border_bytes = sum(_nbytes_of(graph, name, region) for name, region in (*inputs, *outputs))
         predicted = self.cost.segment_s(self.device) + self.cost.copy_s(self.device, border_bytes)
         predicted += stage_s(self.draft, stage, self.seconds, self.cost)

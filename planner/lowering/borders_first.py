@@ -1,12 +1,12 @@
-"""Borders first: cuts a stage so that what other devices wait for is computed and sent first, and the rest is computed
-while that travels. Pure rules.
+"""Borders first: cuts a stage so that the data that other devices wait for is computed and sent first, and
+the rest is computed while that data travels. Pure rules.
 
-A stage is cut into **parts**, one for each border that it sends, and the **rest**. A part is a stage of its own, with
-operators computed for a smaller region; rows of intermediate tensors that several parts need are computed twice. The rest
-leaves out what a part gives.
+A stage is cut into **parts**, one for each border that it sends, and the **rest**. A part is a stage of its
+own, with operators computed for a smaller region. Rows of intermediate tensors that several parts need are
+computed twice. The rest does not compute what a part computes already.
 
-Cutting makes no deadlock: among the sends and receives of a device, a send keeps its place or comes earlier, and a receive
-keeps its place or comes after a send."""
+Cutting causes no deadlock: among the sends and receives of a device, a send keeps its place or moves earlier,
+and a receive keeps its place or moves to after a send."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ from edgepart.planner.plans.plan import GATEWAY
 from edgepart.planner.region import Region
 
 ComputedRegions = Mapping[str, Region]
-"""The region that is computed of each tensor, by name."""
+"""The region of each tensor that is computed, by name of the tensor."""
 
 LARGEST_BORDER_PART = 0.5
-"""The largest part of a tensor's computed region that borders may take together; if they take more, the stage is not
-cut."""
+"""The largest fraction of a tensor's computed region that borders may take together. If they take more, the
+stage is not cut."""
 
 
 @dataclass(frozen=True)
 class StageCut:
-    """A stage in parts."""
+    """A stage that is cut into parts."""
 
     stages: tuple[Stage, ...]
     """The parts, then the rest."""
     received: Mapping[int, StagePlace]
-    """By id of a message to the stage, the part before which it is received."""
+    """The part before which each message to the stage is received, by id of the message."""
     sent: Mapping[int, StagePlace]
-    """By id of a message from the stage, the part after which it is sent."""
+    """The part after which each message from the stage is sent, by id of the message."""
 
 
 StageCuts = Mapping[str, Sequence[StageCut | None]]
-"""By device, the cut of each of its stages; None for a stage that is not cut."""
+"""The cuts of each device's stages; None for a stage that is not cut."""
 
 
 def send_borders_first(schedule: Schedule, tensors: Collection[str]) -> Schedule:
-    """The schedule with every stage cut that can be cut and sends some of `tensors` to other devices."""
+    """The schedule with every stage cut that sends some of `tensors` to other devices and can be cut."""
     return apply_cuts(schedule, find_cuts(schedule, tensors))
 
 
 def find_cuts(schedule: Schedule, tensors: Collection[str] | None = None) -> StageCuts:
-    """The cuts of all stages that can be cut and send some of `tensors` to other devices; None stands for all tensors."""
+    """The cuts of all stages that send some of `tensors` (None: of all tensors) to other devices and can be cut."""
     found: dict[str, list[StageCut | None]] = {}
     for device, stages in schedule.stages.items():
         found[device] = []
@@ -62,7 +62,7 @@ def find_cuts(schedule: Schedule, tensors: Collection[str] | None = None) -> Sta
 
 
 def apply_cuts(schedule: Schedule, cuts: StageCuts) -> Schedule:
-    """The schedule with these stages cut; messages keep their places."""
+    """The schedule with these stages cut. Messages to and from a cut stage are received and sent at its parts."""
     stages: dict[str, tuple[Stage, ...]] = {}
     received, sent = dict[int, StagePlace](), dict[int, StagePlace]()
     for device, old in schedule.stages.items():
@@ -85,7 +85,8 @@ def tensors_sent_to_devices(schedule: Schedule, device: str, stage: Stage) -> fr
 
 
 def cut_stage(schedule: Schedule, device: str, stage: Stage, wanted: RequestedRegions) -> StageCut | None:
-    """The stage in parts; None if it sends what it does not compute, or sends most of it, or cannot be divided."""
+    """The stage in parts. None if it sends something that it does not compute, or most of what it computes,
+    or cannot be divided."""
     draft, whole = schedule.draft, dict(one for share in stage.shares for one in share.written)
     borders = _borders(schedule, device, stage, whole)
     if not borders:
@@ -108,7 +109,7 @@ def cut_stage(schedule: Schedule, device: str, stage: Stage, wanted: RequestedRe
 
 
 def _borders(schedule: Schedule, device: str, stage: Stage, whole: ComputedRegions) -> list[ComputedRegions]:
-    """What the stage sends to other devices, one border per part; [] if the stage is not to be cut."""
+    """The regions that the stage sends to other devices, one border per part; [] if the stage must not be cut."""
     found: list[dict[str, Region]] = []
     for message in schedule.sent_messages(device, stage):
         if any(
@@ -132,7 +133,8 @@ def _borders(schedule: Schedule, device: str, stage: Stage, whole: ComputedRegio
 
 
 def _merge(borders: Sequence[Mapping[str, Region]]) -> list[ComputedRegions]:
-    """The borders, with two joined if they are no larger together than apart: one inside the other, or beside it."""
+    """The borders, with two of them joined if they are no larger together than apart, because one lies inside
+    or beside the other."""
     found: list[dict[str, Region]] = []
     for border in sorted(borders, key=lambda one: -sum(region.size for region in one.values())):
         for other in found:
@@ -149,14 +151,15 @@ def _merge(borders: Sequence[Mapping[str, Region]]) -> list[ComputedRegions]:
 
 
 def _want(wanted: dict[str, Region], name: str, region: Region) -> None:
-    """Adds `region` to what is wanted of a tensor, as one box around both."""
+    """Adds `region` to the region that is wanted of a tensor, as one box around both."""
     wanted[name] = (wanted[name].union_spans(region) if name in wanted else region).hull()
 
 
 def _left(
     whole: ComputedRegions, wanted: RequestedRegions, parts: Sequence[ComputedRegions]
 ) -> Iterator[tuple[str, Region]]:
-    """By tensor, one region around what the stage computes and the parts do not, if some of it is asked for."""
+    """Yields each tensor with one region around everything that the stage computes and the parts do not, if
+    some of it is requested."""
     for name, region in whole.items():
         left = region.subtract_all(part[name] for part in parts if name in part)
         box = region if region.is_empty else None
@@ -173,8 +176,9 @@ def _shares_computing(
     wanted: ComputedRegions,
     there: Sequence[ComputedRegions],
 ) -> tuple[Share, ...] | None:
-    """Shares that compute what is `wanted` of a stage, and what they need of the stage that is not `there`. None if an
-    operator would read what its share in the stage does not read."""
+    """Shares that compute the `wanted` regions of a stage, and the regions that these shares need from the
+    stage and that are not `there`. None if an operator would read something that its share in the stage does
+    not read."""
     wanting, found = dict(wanted), list[Share]()
     for share in reversed(stage.shares):
         outputs = {
@@ -214,7 +218,8 @@ def _written_regions(shares: Sequence[Share]) -> dict[str, Region]:
 def _first_readers(
     schedule: Schedule, device: str, stage: Stage, parts: Sequence[Stage]
 ) -> Iterator[tuple[int, StagePlace]]:
-    """By id of a message to the stage, the place of the first part that reads it, else of the rest."""
+    """Yields the id of each message to the stage, with the place of the first part that reads the message, or
+    else of the rest."""
     for message in schedule.received_messages(device, stage):
         reader = next((one for one in parts if _reads(schedule.draft, device, one, message)), parts[-1])
         yield id(message), reader.first
@@ -223,7 +228,8 @@ def _first_readers(
 def _last_writers(
     schedule: Schedule, device: str, stage: Stage, parts: Sequence[Stage]
 ) -> Iterator[tuple[int, StagePlace]]:
-    """By id of a message from the stage, the place of the part after which all of it is computed."""
+    """Yields the id of each message from the stage, with the place of the part after which the whole message
+    is computed."""
     for message in schedule.sent_messages(device, stage):
         have: dict[str, list[Region]] = {}
         for one in parts:

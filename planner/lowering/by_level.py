@@ -1,9 +1,10 @@
-"""Stages by level: finds the earliest level of every share and move; a device's shares of one level make a stage. Pure
-rules.
+"""Stages by level: finds the earliest level of every share and move; a device's shares of one level make a
+stage. Pure rules.
 
-The level of a share is the number of messages that have to arrive, one after another, before it can run. What a share or
-move waits for follows from groups and flows alone, and drafts of one search have most of these in common. So it is found
-once for each group and flow, and for a draft only the levels are counted."""
+The level of a share is the number of messages that have to arrive, one after another, before it can run. The
+dependencies of a share or move follow from groups and flows alone, and drafts of one search have most of
+these in common. So dependencies are found once for each group and flow, and only the levels are counted for
+each draft."""
 
 from __future__ import annotations
 
@@ -18,27 +19,28 @@ from edgepart.planner.plans.plan import GATEWAY
 
 @dataclass(frozen=True, slots=True)
 class _Feeding:
-    """What one share waits for."""
+    """The tensors and moves that one share waits for."""
 
     own: tuple[tuple[str, int], ...]
-    """Tensors that its device computes itself, each with the number of levels that must lie between the two."""
+    """Tensors that its device computes itself, each with the number of levels that must lie between writing
+    and reading."""
     sent: tuple[tuple[str, int], ...]
     """Moves to its device, as pairs of a tensor and the number of the move in its flow."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Sending:
-    """What one move waits for."""
+    """The dependencies of one move."""
 
     own: bool
-    """Whether its source computes some of it."""
+    """Whether its source computes some of its region."""
     after: tuple[int, ...]
-    """Numbers of the other moves in the flow that bring its source what it passes on."""
+    """The numbers of the other moves in the flow that bring its source the data to forward."""
 
 
 class Levels:
-    """Finds the level of every share and move, in the graph's order. What they wait for is remembered for each group and
-    flow."""
+    """Finds the level of every share and move, in the graph's order. Their dependencies are remembered for
+    each group and flow."""
 
     def __init__(self) -> None:
         self._feeding: dict[tuple[Group, tuple[Flow, ...]], tuple[_Feeding, ...]] = {}
@@ -46,7 +48,7 @@ class Levels:
         self._sending: dict[Flow, tuple[_Sending, ...]] = {}
 
     def feeding(self, draft: Draft, group: Group) -> tuple[_Feeding, ...]:
-        """What each share of a group waits for."""
+        """The dependencies of each share of a group."""
         read = self._read.get(group)
         if read is None:
             needs = (name for share in group.shares for name, _ in share.needs)
@@ -59,7 +61,8 @@ class Levels:
         return found
 
     def own(self, draft: Draft) -> dict[int, tuple[tuple[str, int], ...]]:
-        """By id of a share, the tensors that its device computes itself, each with the number of levels between the two."""
+        """The tensors that a share reads from its own device, each with the number of levels between writing
+        and reading, by id of the share."""
         found: dict[int, tuple[tuple[str, int], ...]] = {}
         for group in draft.groups.values():
             for share, feeding in zip(group.shares, self.feeding(draft, group), strict=True):
@@ -67,7 +70,7 @@ class Levels:
         return found
 
     def sending(self, flow: Flow) -> tuple[_Sending, ...]:
-        """What each move of a flow waits for."""
+        """The dependencies of each move of a flow."""
         found = self._sending.get(flow)
         if found is None:
             found = self._sending[flow] = tuple(_sending(flow))
@@ -102,7 +105,8 @@ def _feeding(share: Share, flows: Mapping[str, Flow]) -> _Feeding:
 
 
 def _sending(flow: Flow) -> Iterator[_Sending]:
-    """What each move waits for: nothing but computing if its source computes all of it, else also moves to its source."""
+    """Yields the dependencies of each move. If its source computes the whole region, a move waits only for
+    that; otherwise also for moves to its source."""
     computed, moves = flow.computed, flow.moves
     direct = [m.source in computed and computed[m.source].contains(m.region) for m in moves]
     for n, move in enumerate(moves):
@@ -118,18 +122,18 @@ def _sending(flow: Flow) -> Iterator[_Sending]:
 
 
 class _Staging:
-    """The levels of one draft while they are counted."""
+    """Counts the levels of one draft."""
 
     def __init__(self, draft: Draft, known: Levels) -> None:
         self.draft, self.known = draft, known
         self.share: dict[str, dict[str, int]] = {}
-        """By tensor that is computed, and by device, the level of the share that writes it."""
+        """The level of the share that writes each computed tensor, by tensor and device."""
         self.sent: dict[str, list[int]] = {}
-        """By tensor, the levels after which its moves are sent."""
+        """The levels after which each tensor's moves are sent."""
         self.received: dict[str, list[int | None]] = {}
-        """By tensor, the earliest levels that read its moves; filled in as readers are found."""
+        """The earliest levels that read each tensor's moves; filled in as readers are found."""
         self.by_level: dict[str, dict[int, list[Share]]] = {}
-        """By device and level, the shares."""
+        """The shares of each device, by level."""
 
     def schedule(self) -> Schedule:
         draft = self.draft
@@ -143,7 +147,7 @@ class _Staging:
                 if name in draft.flows:
                     self._send(name, draft.flows[name])
         messages = tuple(self._messages())
-        for message in messages:  # A level at which a device only receives or passes on is a stage, too.
+        for message in messages:  # A level at which a device only receives or forwards is a stage, too.
             for device, at in ((message.source, message.sent), (message.target, message.received)):
                 if device != GATEWAY:
                     self.by_level.setdefault(device, {}).setdefault(at.level, [])

@@ -1,9 +1,10 @@
-"""Stages by order: schedules a draft in the order that a strategy gives (Strategy.order), instead of by levels
-(planner/lowering/by_level.py). Pure rules.
+"""Stages by order: schedules a draft in the order that a strategy gives (Strategy.order), instead of by
+levels (planner/lowering/by_level.py). Pure rules.
 
-All operators get one order in which they can run. Each device takes its shares in that order; what a share waits for is
-received right before it, and what other devices wait for is sent right after it. A stage's level is the place of its last
-operator. So messages go from a level to a higher one here, too, and there is no deadlock."""
+All operators get one order in which they can run, and each device runs its shares in that order. Data that a
+share waits for is received right before it, and data that other devices wait for is sent right after it. A
+stage's level is the position of its last operator. So here too, messages go from a level to a higher one, and
+there is no deadlock."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from edgepart.planner.model.graph import Graph
 from edgepart.planner.plans.plan import GATEWAY
 
 Ranks = Mapping[int, float]
-"""Ranks by layer; layers of smaller rank come first."""
+"""The rank of each layer; layers of smaller rank come first."""
 
 
 def schedule_by_order(draft: Draft, ranks: Ranks, layers: Mapping[str, int]) -> Schedule:
@@ -47,8 +48,8 @@ def schedule_by_order(draft: Draft, ranks: Ranks, layers: Mapping[str, int]) -> 
 
 
 def order_operators(graph: Graph, ranks: Ranks, layers: Mapping[str, int]) -> list[str]:
-    """Names of the operators, each after those that it reads from, smaller ranks first. An operator without a rank has the
-    rank of its first reader."""
+    """Names of the operators, each after the operators that it reads from, and smaller ranks first. An
+    operator without a rank has the rank of its first reader."""
     operators = graph.operators
     wanted: dict[str, float] = {}
     for op in reversed(operators):
@@ -78,7 +79,7 @@ def _ends(draft: Draft) -> Iterator[str]:
 
 
 def _stages(draft: Draft, device: str, shares: list[Share], place: Mapping[str, int]) -> Iterator[Stage]:
-    """The stages of a device: one begins where something is received, and ends where something is sent."""
+    """Yields the stages of a device. A stage begins where something is received, and ends where something is sent."""
     inside: list[Share] = []
     written: set[str] = set()
     there: set[Move] = set()
@@ -105,13 +106,13 @@ def _stages(draft: Draft, device: str, shares: list[Share], place: Mapping[str, 
 
 
 def _moves_out(draft: Draft, share: Share) -> Iterator[Move]:
-    """The moves of what a share writes away from its device."""
+    """Yields the moves from a share's device of tensors that the share writes."""
     for name, _ in share.written:
         yield from (move for move in draft.moves_of(name) if move.source == share.device)
 
 
 def _moves_in(draft: Draft, share: Share) -> Iterator[Move]:
-    """The moves to a share's device that bring what it reads."""
+    """Yields the moves to a share's device that bring data that the share reads."""
     for name, need in share.needs:
         own = draft.computed_regions(name).get(share.device)
         if own is None or not own.contains(need):

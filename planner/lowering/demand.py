@@ -1,8 +1,7 @@
-"""Demand: follows a model from its outputs back to its inputs, to find what is read of every tensor, and so what each
-device computes and sends. Pure rules and region arithmetic.
+"""Demand: follows a model from its outputs back to its inputs, to find which regions of every tensor are
+read, and so what each device computes and sends. Pure rules and region arithmetic.
 
-How data moves is a `Decide`, made in lower.py and optimize.py.
-"""
+A `Decide` function decides how data moves; lower.py and optimize.py make such functions."""
 
 from __future__ import annotations
 
@@ -29,31 +28,33 @@ from edgepart.planner.plans.plan import GATEWAY
 from edgepart.planner.region import Array, Region
 
 Needs = Mapping[str, tuple[Region, ...]]
-"""By device (or GATEWAY), the regions of one tensor that are read there."""
+"""The regions of one tensor that each device (or GATEWAY) reads."""
 
 Decide = Callable[[str, Needs, OwnedRegions], list[Move]]
-"""Returns the moves of a tensor, from its name, the regions that are needed, and those that devices compute."""
+"""A function that returns the moves of a tensor, from its name, the regions that are needed, and the regions
+that devices compute."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorDemand:
-    """What is read of one tensor. Compared by identity."""
+    """The regions of one tensor that are read. Compared by identity."""
 
     needs: Needs
 
 
 Reads = tuple[tuple[str, TensorDemand], ...]
-"""What a group reads: names of tensors, and what is read of each."""
+"""The demands of a group: names of the tensors that it reads, and the regions that it reads of each."""
 
 
 FEW_DEVICES = 6
-"""Up to this number of devices, the region of each is intersected with a box; of more, numpy first picks those near it."""
+"""Up to this number of devices, each device's region is intersected with a box. With more devices, numpy
+first picks those near the box."""
 
 
 class DemandMemo:
-    """Follows the strategies of one problem from outputs to inputs. Strategies that need the same of a tensor or an
-    operator share the same flow or group object. Each problem needs its own memo, because what is remembered depends on
-    links and gateway."""
+    """Follows the strategies of one problem from outputs to inputs. Strategies that need the same regions of
+    a tensor or an operator share one flow or group object. Each problem needs its own memo, because the
+    remembered results depend on links and gateway."""
 
     def __init__(self) -> None:
         self._unions: dict[tuple[TensorDemand, TensorDemand], TensorDemand] = {}
@@ -65,10 +66,11 @@ class DemandMemo:
         self._sources: dict[tuple[str, TensorDemand], Flow] = {}
 
     def follow(self, blueprint: Blueprint, decide: Decide, *, alike: bool = False) -> Draft:
-        """Makes the draft of a blueprint, from the outputs back to the inputs as BBGraP's partitioner (section 3.2):
-        `decide` gives the moves of each tensor, and only what is read or moved is computed. `alike` promises that
-        `decide` is the same function in all such calls and depends only on which devices hold and read what, not on
-        the tensor's name, so that its answers can be remembered."""
+        """Makes the draft of a blueprint, from the outputs back to the inputs, like BBGraP's partitioner
+        (section 3.2). `decide` gives the moves of each tensor, and only regions that are read or moved are
+        computed. `alike` promises that `decide` is the same function in all such calls and depends only on
+        the regions that devices hold and read, not on the tensor's name, so that its results can be
+        remembered."""
         graph = blueprint.graph
         wanted: dict[str, TensorDemand] = {}
         for name in graph.outputs:
@@ -124,14 +126,15 @@ class DemandMemo:
     ) -> Flow:
         if not alike:
             return self._decide(name, wanted, owned, decide)
-        key = (name, id(owned), wanted)  # `owned` is kept with the result, so that no other gets its id.
+        key = (name, id(owned), wanted)  # `owned` is kept with the result, so that its id is not reused.
         found = self._flows.get(key)
         if found is None:
             found = self._flows[key] = self._repeat(name, wanted, owned, decide), owned
         return found[0]
 
     def _repeat(self, name: str, wanted: TensorDemand, owned: OwnedRegions, decide: Decide) -> Flow:
-        """The flow of a tensor, copied from the first tensor that is held and read alike: blocks of a network repeat."""
+        """The flow of a tensor, copied from the first tensor that devices hold and read in the same way:
+        blocks of a network repeat."""
         key = id(owned), tuple(wanted.needs.items())
         first = self._patterns.get(key)
         if first is None:
@@ -150,7 +153,8 @@ class DemandMemo:
     def _group(
         self, blueprint: Blueprint, op: Operator, written: Sequence[OwnedRegions | None]
     ) -> tuple[Group, Reads]:
-        """The shares that compute the regions `written` of an operator's outputs, and what they read."""
+        """The shares that compute the regions `written` of an operator's outputs, and the regions that these
+        shares read."""
         key = (id(op), tuple(None if owned is None else id(owned) for owned in written))
         found = self._groups.get(key)
         if found is None:
@@ -169,8 +173,8 @@ class DemandMemo:
 def _find_model_runner(
     graph: Graph, groups: Sequence[tuple[str, Group]], wanted: Mapping[str, TensorDemand]
 ) -> str | None:
-    """The device that computes everything and can run the model as it stands in its file; None if there is none. It then
-    needs all of every input, even of one that is read in part."""
+    """The device that computes everything and can run the model as it stands in its file; None if there is
+    none. This device then needs all of every input, even of an input that is read in part."""
     if graph.whole is None or len(groups) < len(graph.operators):
         return None
     devices = {share.device for _, group in groups for share in group.shares}
@@ -203,7 +207,7 @@ def _reads(group: Group) -> Iterator[tuple[str, TensorDemand]]:
 
 
 def _alive(needs: Needs, owned: OwnedRegions, sent: Sequence[Move]) -> Iterator[str]:
-    """The devices whose part of a tensor is read by themselves or sent."""
+    """Yields the devices that read or send their own part of a tensor."""
     sending = {move.source for move in sent if covers(owned.get(move.source), move.region)}
     for device, region in owned.items():
         if device in sending or any(covers(region, need) for need in needs.get(device, ())):
@@ -211,7 +215,7 @@ def _alive(needs: Needs, owned: OwnedRegions, sent: Sequence[Move]) -> Iterator[
 
 
 def _from_gateway(name: str, needs: Mapping[str, Sequence[Region]]) -> Iterator[Move]:
-    """The moves of a model's input: each device gets one piece that contains all that it reads."""
+    """Yields the moves of a model's input: each device gets one piece that contains everything that it reads."""
     for device, regions in needs.items():
         whole, *others = regions
         for region in others:
@@ -220,7 +224,7 @@ def _from_gateway(name: str, needs: Mapping[str, Sequence[Region]]) -> Iterator[
 
 
 def crosses_layers(blueprint: Blueprint, name: str) -> bool:
-    """Whether an operator of another layer than the producer's reads the tensor; False for one without elements."""
+    """Whether an operator outside the producer's layer reads the tensor; False for a tensor without elements."""
     layers, graph = blueprint.strategy.layers, blueprint.graph
     if graph.region_of(name).is_empty:
         return False
@@ -229,7 +233,8 @@ def crosses_layers(blueprint: Blueprint, name: str) -> bool:
 
 
 class Holders:
-    """The regions of one tensor that devices compute, with quick look-ups of the few devices that have some of a box."""
+    """The regions of one tensor that devices compute, with a quick look-up of the few devices that have some
+    of a box."""
 
     def __init__(self, owned: OwnedRegions) -> None:
         self.owned = owned
@@ -251,8 +256,8 @@ class Holders:
         return not (meet & ~np.eye(len(self.owned), dtype=bool)).any()
 
     def of(self, box: Region) -> dict[str, Region]:
-        """By device, in the same order, the part of the box that it computes; a box without elements is had in full or
-        not at all."""
+        """The part of the box that each device computes, in the order of `owned`. A device has a box without
+        elements in full or not at all."""
         near: Iterable[str] = self.owned
         if len(self.owned) > FEW_DEVICES and not box.is_empty:
             low, high = self._bounds
@@ -265,10 +270,10 @@ class Holders:
 def fetch_missing(
     blueprint: Blueprint, name: str, target: str, needs: Sequence[Region], holders: Holders
 ) -> Iterator[Move]:
-    """The moves that bring `target` what it misses of `needs`, each box from as few devices as possible.
+    """The moves that bring `target` the parts of `needs` that it lacks, each box from as few devices as possible.
 
-    First choice is the device that has most of a box, then the quickest link, then devices in turn, so that those with
-    copies share the sending. InternalError if no device computes some of it.
+    The first choice is the device that has most of a box, then the quickest link, then devices in turn, so that devices
+    with copies share the sending. Raises InternalError if no device computes some of a box.
     """
     owned = holders.owned
     boxes = missing_regions(needs, owned.get(target))
@@ -304,7 +309,7 @@ def fetch_missing(
 def _by_preference(
     blueprint: Blueprint, target: str, parts: Mapping[str, Region], owned: OwnedRegions
 ) -> Sequence[str]:
-    """The devices that have `parts` of a box, the best source first."""
+    """The devices that have `parts` of a box, best source first."""
     if len(parts) < 2:
         return tuple(parts)
     problem, cluster = blueprint.problem, blueprint.problem.cluster

@@ -1,12 +1,14 @@
 """Detours: data goes around slow links, along routes (planner/devices/routes.py).
 
-A **multicast** is what one place sends at one time to the same targets, which may be one or several. It is cut into
-chunks; a device that passes a chunk on has a stage for it, in which it receives and sends and computes nothing.
+A **multicast** is the data that one place sends at one time to the same targets, one or several. It is cut
+into chunks. A device that forwards a chunk has a stage for it, in which it receives and sends and computes
+nothing.
 
-Nobody can come to wait for ever. Say that a stage that computes has the key (level of `first`, 0), and one that passes on,
-in round r, what was sent at level l, the key (l, r + 1). What a stage receives was sent with a smaller key: messages go to
-higher levels only, and hops to later rounds. And each device takes its stages in the order of their keys: a relay goes
-after all stages that begin at its level or before, and before all others. Rules only."""
+There is no deadlock. Give each stage a key: (level of `first`, 0) to a stage that computes, and (l, r + 1) to
+a stage that forwards, in round r, data that was sent at level l. Everything that a stage receives was sent
+with a smaller key, because messages go only to higher levels, and hops only to later rounds. And each device
+runs its stages in the order of their keys: a forwarding stage comes after all stages that begin at its level
+or before, and before all others. Rules only."""
 
 from __future__ import annotations
 
@@ -24,18 +26,19 @@ Box = tuple[str, Region]
 """A part of a tensor."""
 
 MOST_BOXES = 64
-"""The most boxes that are sent at one time by detours: if overlaps cut it into more, it goes straight."""
+"""The most boxes that one multicast sends by detours. If overlaps cut it into more boxes, it is sent directly."""
 
 WHOLE_BLOCKS = 16
-"""A chunk ends at a multiple of that, where the axis is long: what is computed in blocks of channels is sent in blocks."""
+"""On a long axis, a chunk ends at a multiple of this number: channels that are computed in blocks are sent in
+whole blocks."""
 
 
 @dataclass(frozen=True)
 class Multicast:
-    """What one place sends at one time to the same targets."""
+    """The data that one place sends at one time to the same targets."""
 
     messages: tuple[StageMessage, ...]
-    """One to each target; they bring it, and perhaps more."""
+    """One message to each target. It brings the target these boxes, and perhaps more."""
     boxes: tuple[Box, ...]
 
     @property
@@ -51,19 +54,19 @@ class Multicast:
 
 
 class _Turn(NamedTuple):
-    """A chunk that comes to a device and is passed on; a device does so in this order."""
+    """One chunk that arrives at a device and is forwarded. A device forwards chunks in the order of these tuples."""
 
     level: int
-    """The level at which it was first sent."""
+    """The level at which the chunk was first sent."""
     round: int
-    """The round of the hop that brings it."""
+    """The round of the hop that brings the chunk."""
     multicast: int
     chunk: int
 
 
 def send_around(schedule: Schedule, tensors: Collection[str], links: LinkTable | None = None) -> Schedule:
-    """The schedule in which these tensors go around slow links; unchanged where there are none. `links` is the
-    schedule's, where the caller has it at hand."""
+    """The schedule in which these tensors go around slow links; unchanged if there are none. `links` is the
+    schedule's link table, if the caller has it already."""
     links = links or links_of(schedule)
     routed = [
         (multicast, found)
@@ -81,14 +84,16 @@ def links_of(schedule: Schedule) -> LinkTable:
 
 
 def find_detour(schedule: Schedule, multicast: Multicast, links: LinkTable) -> Route | None:
-    """Through devices of the schedule; others would have to be given a program."""
+    """The route of a multicast around slow links, None if there is none. It uses only devices of the
+    schedule, because other devices would need a program."""
     return detour(
         multicast.source, multicast.targets, multicast.nbytes(schedule), links, tuple(schedule.stages)
     )
 
 
 def list_multicasts(schedule: Schedule) -> Iterator[Multicast]:
-    """All that is sent, by who sends it when and to whom; also what goes to one target only."""
+    """Yields the multicasts of a schedule: what is sent, grouped by sender, time and targets. Those to a single target
+    are included; those with more than `MOST_BOXES` boxes are not."""
     together: dict[tuple[str, StagePlace], list[StageMessage]] = {}
     for message in schedule.messages:
         together.setdefault((message.source, message.sent), []).append(message)
@@ -97,7 +102,7 @@ def list_multicasts(schedule: Schedule) -> Iterator[Multicast]:
 
 
 def _multicasts_among(messages: Sequence[StageMessage]) -> Iterator[Multicast]:
-    """The multicasts among messages that are sent at one time: boxes that go to the same targets."""
+    """Yields the multicasts among messages that are sent at one time: boxes that go to the same targets."""
     found: dict[tuple[int, ...], list[Box]] = {}
     for name in dict.fromkeys(move.tensor for message in messages for move in message.moves):
         wanted = [
@@ -112,7 +117,7 @@ def _multicasts_among(messages: Sequence[StageMessage]) -> Iterator[Multicast]:
 
 
 def _apart(wanted: Sequence[tuple[int, Region]]) -> list[tuple[Region, tuple[int, ...]]]:
-    """The same elements in regions that do not overlap, each with all who want it."""
+    """The same elements as disjoint regions, each with all places that want it."""
     parts: list[tuple[Region, tuple[int, ...]]] = []
     for place, region in wanted:
         left: tuple[Region, ...] = (region,)
@@ -133,16 +138,16 @@ def _apart(wanted: Sequence[tuple[int, Region]]) -> list[tuple[Region, tuple[int
 
 
 class _Rewriting:
-    """One schedule whose multicasts are sent along routes."""
+    """Rewrites one schedule so that multicasts are sent along routes."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
         self.taken: dict[int, list[Box]] = {}
-        """By id of a message, what it does not bring any more."""
+        """The boxes that each message no longer brings, by id of the message."""
         self.hops: list[tuple[Hop, Multicast, tuple[Move, ...], int]] = []
         """The hops, with the moves that they bring and the number of their multicast."""
         self.passes: dict[str, list[_Turn]] = {}
-        """The turns at which each device passes on what it received."""
+        """The chunks that each device forwards."""
 
     def along(self, routed: Sequence[tuple[Multicast, Route]]) -> Schedule:
         for number, (multicast, way) in enumerate(routed):
@@ -178,7 +183,8 @@ class _Rewriting:
         moves: tuple[Move, ...],
         number: int,
     ) -> StageMessage:
-        """What is passed on comes to the stage that does so; else where it came before."""
+        """The message of one hop. A chunk to forward is received by the stage that forwards it, any other
+        chunk where it was received before."""
         sent = at.get((hop.source, number, hop.chunk), multicast.messages[0].sent)
         received = at.get((hop.target, number, hop.chunk))
         if received is None:
@@ -186,7 +192,7 @@ class _Rewriting:
         return StageMessage(hop.source, hop.target, sent, received, moves)
 
     def _straight(self) -> Iterator[StageMessage]:
-        """What is left of the messages."""
+        """Yields the messages without the boxes that detours bring."""
         for message in self.schedule.messages:
             taken = self.taken.get(id(message))
             if taken is None:
@@ -206,7 +212,8 @@ def _left(moves: Sequence[Move], taken: Sequence[Box]) -> Iterator[Move]:
 def _with(
     stages: Sequence[Stage], passes: Sequence[_Turn]
 ) -> tuple[tuple[Stage, ...], dict[tuple[int, int], StagePlace]]:
-    """A device's stages and those that pass on, in order; and where each chunk of each multicast is passed on."""
+    """A device's stages together with its forwarding stages, in order, and the place at which each chunk of
+    each multicast is forwarded."""
     late = max((max(stage.first.late, stage.last.late) for stage in stages), default=0)
     made: list[Stage] = []
     places: dict[tuple[int, int], StagePlace] = {}
@@ -225,7 +232,8 @@ def _with(
 
 
 def chunks_of(schedule: Schedule, boxes: Sequence[Box], count: int) -> list[list[Box]]:
-    """About equal parts, each of whole slices of the boxes; some are empty where there are not so many slices."""
+    """About equal parts, each of whole slices of the boxes. Some parts are empty if there are fewer slices
+    than parts."""
     chunks: list[list[Box]] = [[] for _ in range(count)]
     for name, region in boxes:
         parts = _cut(region, count) if _nbytes(schedule, name, region) else [region]
@@ -236,7 +244,8 @@ def chunks_of(schedule: Schedule, boxes: Sequence[Box], count: int) -> list[list
 
 
 def _cut(region: Region, count: int) -> list[Region]:
-    """Along the first axis that has so many indices, else along the longest: then a chunk lies in one piece, mostly."""
+    """The parts of a region that is cut along the first axis with at least `count` indices, or else along the
+    longest axis. A chunk is then mostly contiguous."""
     shape = region.shape
     if count == 1 or region.is_empty or not shape:
         return [region]
@@ -252,7 +261,7 @@ def _cut(region: Region, count: int) -> list[Region]:
 
 
 def _between(one: Span, start: int, stop: int) -> Span:
-    """The indices from place `start` on, up to place `stop`."""
+    """The indices of `one` from position `start` up to, but not including, position `stop`."""
     found: list[tuple[int, int]] = []
     for interval in one:
         low, high = max(start, 0), min(stop, interval.size)
@@ -263,6 +272,6 @@ def _between(one: Span, start: int, stop: int) -> Span:
 
 
 def _nbytes(schedule: Schedule, name: str, region: Region) -> int:
-    """0 where the shape is not known before the run."""
+    """Bytes of a region; 0 if the tensor's shape is not known before the run."""
     tensor = schedule.draft.graph.tensors[name]
     return 0 if tensor.shape is None else region.size * tensor.item_bytes

@@ -1,12 +1,12 @@
-"""Draft: a strategy written out for all operators and tensors, before it is a schedule. Facts and region arithmetic.
+"""Draft: a strategy written out for all operators and tensors, before it is a schedule. Facts and region
+arithmetic.
 
-A Share is what one device computes of one operator, a Group the shares of all devices. A Move is a region of one tensor
-that goes from one place to another, a Flow all moves of one tensor. The module also has the cases that decide what has
-to move. It knows no order in time (schedule.py) and no ONNX (segment.py).
+A Share is the part of one operator that one device computes; a Group is the shares of all devices. A Move is
+a region of one tensor that goes from one place to another; a Flow is all moves of one tensor. The module also
+has the cases that decide what has to move. It knows no order in time (schedule.py) and no ONNX (segment.py).
 
-Groups and flows are compared by identity: drafts of one search share what they have in common (demand.py), and what
-follows from a group or a flow alone is remembered with it.
-"""
+Groups and flows are compared by identity: drafts of one search share equal groups and flows (demand.py), and
+results that depend on a group or a flow alone are remembered with it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.region import Region, Span
 
 OwnedRegions = Mapping[str, Region]
-"""By device, the region of one tensor that it computes; empty only for a tensor without elements."""
+"""The region of one tensor that each device computes; empty only for a tensor without elements."""
 
 
 class Case(Enum):
@@ -41,7 +41,7 @@ class Case(Enum):
 
 
 def classify_need(need: Region, owned: Region | None) -> Case:
-    """The case of a need on a device that computes `owned`, None for nothing.
+    """The case of a need on a device that computes `owned` (None if the device computes nothing).
 
     >>> classify_need(Region.box((0, 5)), Region.box((0, 4)))
     <Case.BIGGER: 'bigger'>
@@ -82,7 +82,7 @@ def coalesce_regions(regions: Iterable[Region]) -> tuple[Region, ...]:
 
 
 def covers(owned: Region | None, region: Region) -> bool:
-    """Whether `owned` has a part of `region`, or equals it if it has no elements."""
+    """Whether `owned` has a part of `region`, or equals it if `region` has no elements."""
     if owned is None or owned is region:
         return owned is not None
     if not all(map(_near, owned.spans, region.spans)):
@@ -91,7 +91,8 @@ def covers(owned: Region | None, region: Region) -> bool:
 
 
 def _near(one: Span, two: Span) -> bool:
-    """Whether the hulls of two spans overlap: a quick test, without which the spans have nothing in common."""
+    """Whether the hulls of two spans overlap. This is a quick test: spans whose hulls do not overlap have
+    nothing in common."""
     return bool(one and two) and one[0].start < two[-1].stop and two[0].start < one[-1].stop
 
 
@@ -102,11 +103,12 @@ class Share:
     operator: Operator
     device: str
     outputs: Mapping[int, Region]
-    """The region that is computed of each output, by the output's index; outputs that are not read are left out."""
+    """The region that is computed of each output, by the output's index. Outputs that are not read are left out."""
     reads: tuple[Region | None, ...]
-    """Per input of the operator, the region that is read; None if it is not read."""
+    """The region that is read of each input of the operator; None for an input that is not read."""
     needs: tuple[tuple[str, Region], ...]
-    """The same by name, captured values included, but without constants and empty regions; each pair once."""
+    """The regions that are read, by name of the tensor: with captured values, without constants and empty
+    regions, each pair once."""
 
     @property
     def written(self) -> Iterator[tuple[str, Region]]:
@@ -116,7 +118,7 @@ class Share:
 def make_share(
     graph: Graph, op: Operator, device: str, access: Access, outputs: Mapping[int, Region]
 ) -> Share:
-    """The share that writes `outputs`, with what it reads."""
+    """The share that writes `outputs`, with the regions that it reads."""
     reads = tuple(access.needs(outputs))
     pairs = [(name, region) for name, region in zip(op.inputs, reads, strict=True) if region is not None]
     pairs += [(name, graph.region_of(name)) for name in op.captured]
@@ -153,20 +155,21 @@ class Flow:
     """One tensor: the regions that devices compute, and the moves."""
 
     computed: OwnedRegions
-    """What the shares write of the tensor, in the cluster's order; {} for an input of the model."""
+    """The region of the tensor that each device's share writes, in the cluster's order; {} for an input of
+    the model."""
     moves: tuple[Move, ...]
 
 
 @dataclass(frozen=True)
 class Blueprint:
-    """What stays the same while drafts of one strategy are improved."""
+    """The facts that stay the same while drafts of one strategy are improved."""
 
     problem: Problem
     strategy: Strategy
     accesses: Mapping[str, Access]
-    """The access maps by operator name."""
+    """The access map of each operator, by name."""
     owned: Mapping[str, OwnedRegions]
-    """By tensor, the regions of the strategy's layouts, without empty ones."""
+    """The regions of each tensor in the strategy's layouts, without empty ones."""
 
     @property
     def graph(self) -> Graph:
@@ -181,15 +184,16 @@ class Blueprint:
 
 @dataclass(frozen=True)
 class Draft:
-    """What each device computes, and what moves."""
+    """The shares that each device computes, and the moves between devices."""
 
     blueprint: Blueprint
     groups: Mapping[str, Group]
-    """Groups by operator name, in the graph's order; only of operators that are read."""
+    """Groups by operator name, in the graph's order; only operators that are read are included."""
     flows: Mapping[str, Flow]
-    """Flows by tensor, only of tensors that are read: inputs of the model, then operators' outputs in the graph's order."""
+    """Flows by tensor: inputs of the model, then operators' outputs in the graph's order. Only tensors that
+    are read are included."""
     runs_the_model: bool = False
-    """Whether one device runs the model as it stands in its file, and so is given all of every input that is read."""
+    """Whether one device runs the model as it stands in its file, and so gets all of every input that is read."""
 
     @property
     def graph(self) -> Graph:
@@ -206,11 +210,11 @@ class Draft:
 
     @cached_property
     def order(self) -> Mapping[tuple[str, str], int]:
-        """The place of each share among all, by operator name and device."""
+        """The position of each share among all shares, by operator name and device."""
         return {key: n for n, key in enumerate(self.shares)}
 
     def computed_regions(self, name: str) -> OwnedRegions:
-        """What the shares write of a tensor."""
+        """The region of a tensor that each device's share writes."""
         flow = self.flows.get(name)
         return flow.computed if flow else {}
 
@@ -230,10 +234,9 @@ class Draft:
 
 @dataclass(frozen=True)
 class DraftTraffic:
-    """What a draft sends between devices, without the gateway."""
+    """The number and size of the moves between devices, without those from or to the gateway."""
 
     moves: int = 0
-    """The number of moves."""
     nbytes: int = 0
     elements: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
     """The number of elements sent, by tensor, source and target."""

@@ -1,5 +1,5 @@
-"""Evidence: finds the operators that several devices really share, and the axis. It reads the draft that a plan carries
-out, not the strategy that was asked for. Pure rules."""
+"""Evidence: finds the operators that several devices really share, and the axis. It reads the draft that a
+plan carries out, not the strategy that was requested. Pure rules."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from edgepart.planner.region import Region
 
 
 def divided_operators(draft: Draft, strategy: Strategy, accesses: Mapping[str, Access]) -> dict[str, str]:
-    """By operator of the model, the axis along which several devices share it: no device computes all of the
-    regions of one of its outputs, or several devices make addends for a reduced axis. `strategy` was lowered to `draft`."""
+    """The axis along which several devices share each operator of the model. An operator is shared if no
+    device computes all regions of one of its outputs, or if several devices make addends for a reduced axis.
+    `strategy` was lowered to `draft`."""
     found: dict[str, str] = {}
     for op in draft.blueprint.problem.graph.operators:
         shares = draft.shares_of(op.name)
@@ -35,7 +36,8 @@ def count_devices(draft: Draft) -> int:
 
 
 def _axis(shares: Iterable[Share], access: Access) -> str | None:
-    """The axis along which the devices' regions of an output differ; None if one device computes all the others do."""
+    """The axis along which the devices' regions of an output differ; None if one device computes everything
+    that the others do."""
     regions: dict[int, dict[Region, None]] = {}
     for share in shares:
         for index, region in share.outputs.items():

@@ -1,5 +1,5 @@
-"""Liveness: finds what a stage computes that is read after it, by later stages of its device or where it is sent. Pure
-rules."""
+"""Liveness: finds the values of a stage that are read after it, by later stages of its device or by other
+devices. Pure rules."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ Value = tuple[str, Region]
 
 
 RequestedRegions = Mapping[str, Sequence[Region]]
-"""By tensor that a stage computes in full or in part, the regions of the tensor that other stages read or that are sent."""
+"""The regions of each tensor that other stages read or that are sent; for tensors that a stage computes in
+full or in part."""
 
 
 def stage_outputs(schedule: Schedule, device: str) -> Iterator[tuple[Value, ...]]:
-    """The outputs of each stage of a device, in order. A stage may compute all that the device computes of a tensor, or a
-    part."""
+    """Yields the outputs of each stage of a device, in order. A stage may compute everything that the device
+    computes of a tensor, or a part."""
     for stage, wanted in zip(schedule.stages[device], requested_regions(schedule, device), strict=True):
         written = (one for share in stage.shares for one in share.written)
         yield tuple((name, region) for name, region in written if is_requested(wanted[name], region))
 
 
 def is_requested(wanted: Sequence[Region], region: Region) -> bool:
-    """Whether some of `region` is among what is wanted."""
+    """Whether some of `region` is among the regions `wanted`."""
     return any(covers(region, one) for one in wanted)
 
 
 def requested_regions(schedule: Schedule, device: str) -> Iterator[RequestedRegions]:
-    """For each stage of a device, the regions of its tensors that other stages read and that are sent."""
+    """Yields, for each stage of a device, the regions of its tensors that other stages read or that are sent."""
     stages = schedule.stages[device]
     readers: dict[str, list[tuple[int, Region]]] = {}
     for n, stage in enumerate(stages):
@@ -45,7 +46,7 @@ def requested_regions(schedule: Schedule, device: str) -> Iterator[RequestedRegi
 
 
 def stage_inputs(stage: Stage) -> Iterator[Value]:
-    """What a stage reads and does not compute itself."""
+    """Yields the values that a stage reads and does not compute itself."""
     inside = {name: region for share in stage.shares for name, region in share.written}
     for share in stage.shares:
         for name, need in share.needs:

@@ -1,9 +1,9 @@
-"""Lowering: a strategy's layouts become a Draft (which device computes what, and what moves), and a Draft becomes a Plan.
-Pure rules.
+"""Lowering: a strategy's layouts become a Draft (which device computes what, and what moves), and a Draft
+becomes a Plan. Pure rules.
 
-`make_plan` is the entry for one strategy, `Lowering` for many of one problem. The schedule is in schedule.py, the
-optimiser in optimize.py, ONNX in segment.py. What no operator or output needs is neither computed nor sent (demand.py).
-"""
+`make_plan` is the entry for one strategy, `Lowering` for many strategies of one problem. The schedule is in
+schedule.py, the optimiser in optimize.py, ONNX in segment.py. Values that no operator and no output needs are
+neither computed nor sent (demand.py)."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from edgepart.planner.region import Region
 
 
 class Lowering:
-    """Plans for many strategies of one problem. What strategies have in common is computed once: layouts, what each device
-    computes and sends of a tensor, sketches of segments."""
+    """Makes plans for many strategies of one problem. What strategies have in common is computed once:
+    layouts, the shares and moves of each tensor, sketches of segments."""
 
     def __init__(
         self, problem: Problem, cost: CostModel | None = None, accesses: Mapping[str, Access] | None = None
@@ -51,12 +51,12 @@ class Lowering:
         self._sketches = Sketches()
         self.outliner = Outliner(self.cost, self._levels)
         self._equal: dict[tuple[tuple[str, Region], ...], OwnedRegions] = {}
-        """By layout as (device, region) pairs, one shared record for all tensors that are computed alike."""
+        """The record that all equally computed tensors share, by their layout as (device, region) pairs."""
         self._owned: dict[tuple[str, int], tuple[OwnedRegions, Layout | None]] = {}
 
     def among(self, graph: Graph, accesses: Mapping[str, Access]) -> Lowering:
-        """The same for another graph of the same tensors, with operators grouped differently; both share what they have
-        in common."""
+        """A lowering for another graph of the same tensors, with operators grouped differently. Both share
+        their remembered results."""
         other = copy(self)
         other.problem, other.accesses = replace(self.problem, graph=graph), accesses
         return other
@@ -85,8 +85,8 @@ class Lowering:
         return assemble(schedule, seconds, self.cost, model_digest, digests=known)
 
     def outline(self, strategy: Strategy) -> tuple[timeline.TimedSchedule, dict[str, int]]:
-        """The schedule that a sketched plan would have in the simulator, and by device a number of bytes that is enough
-        memory, without making the plan. Not for replicas."""
+        """The schedule that a sketched plan would have in the simulator, and an upper bound on each device's
+        memory in bytes, without making the plan. Not for replicas."""
         schedule, seconds = self.schedule(strategy, optimised=True, sketch=True)
         return self.outliner.outline(schedule, seconds), self.outliner.most_bytes(schedule)
 
@@ -110,8 +110,8 @@ class Lowering:
         return send_around(schedule, strategy.detours) if strategy.detours else schedule, seconds
 
     def lower(self, strategy: Strategy) -> Draft:
-        """The draft of the strategy, which moves data as its `sync` says. InternalError if the layouts do not fit, and for
-        a strategy with replicas, each of which has its own draft."""
+        """The draft of the strategy, which moves data as the strategy's `sync` says. Raises InternalError if
+        the layouts do not fit, and for a strategy with replicas, because each replica has its own draft."""
         if strategy.replicas:
             raise InternalError(
                 f"strategy {strategy.name!r} has {len(strategy.replicas)} replicas, and no single draft"
@@ -130,7 +130,7 @@ class Lowering:
                 key = (
                     name,
                     id(layout),
-                )  # The layout is kept with its result, so that no other layout gets its id.
+                )  # The layout is kept with its result, so that its id is not reused.
                 if key not in self._owned:
                     made = _find_owned(problem, strategy, name)
                     made = self._equal.setdefault(tuple(made.items()), made)
@@ -156,8 +156,8 @@ def make_plan(
     `optimised=False` keeps BBGraP's initial partition (and one message per move) as it is, for comparison.
     `sketch=True` leaves the segments' ONNX and every digest out: quick, enough for a simulation, not for an
     agent. `digests` remembers the weights' digests by (model digest, constant, region) between calls.
-    `accesses` are the access maps of the graph, if the caller has them already. InternalError if the layouts do
-    not fit this graph.
+    `accesses` are the access maps of the graph, if the caller has them already. Raises InternalError if the
+    layouts do not fit this graph.
     """
     return Lowering(problem, cost, accesses).plan(
         strategy, model_digest=model_digest, optimised=optimised, sketch=sketch, digests=digests
@@ -165,7 +165,7 @@ def make_plan(
 
 
 def lower(problem: Problem, strategy: Strategy, known: Mapping[str, Access] | None = None) -> Draft:
-    """The draft of a single strategy. InternalError if the layouts do not fit."""
+    """The draft of a single strategy. Raises InternalError if the layouts do not fit."""
     return Lowering(problem, accesses=known).lower(strategy)
 
 
@@ -197,7 +197,8 @@ def _check(graph: Graph, op: Operator, access: Access, name: str, owned: OwnedRe
 
 
 def move_needed(blueprint: Blueprint) -> Decide:
-    """Moves only the missing boxes, directly from a device that computes them (BBGraP's four cases)."""
+    """Returns a function that moves only the missing boxes, directly from a device that computes them
+    (BBGraP's four cases)."""
 
     def decide(name: str, needs: Needs, owned: OwnedRegions) -> list[Move]:
         holders = Holders(owned)
@@ -210,12 +211,13 @@ def move_needed(blueprint: Blueprint) -> Decide:
 
 
 def _has(owned: Region | None, needs: Iterable[Region]) -> bool:
-    """Whether the device computes all that it needs, which is the usual case."""
+    """Whether the device computes everything that it needs, which is the usual case."""
     return owned is not None and all(need is owned or owned.contains(need) for need in needs)
 
 
 def move_by_broadcast(blueprint: Blueprint) -> Decide:
-    """Between layers, moves everything that a device computes to all other devices (BBGraP, section 3.2)."""
+    """Returns a function that, between layers, moves everything that a device computes to all other devices
+    (BBGraP, section 3.2)."""
     needed = move_needed(blueprint)
 
     def decide(name: str, needs: Needs, owned: OwnedRegions) -> list[Move]:
@@ -232,7 +234,8 @@ def move_by_broadcast(blueprint: Blueprint) -> Decide:
 
 
 def move_through_hub(blueprint: Blueprint) -> Decide:
-    """Between layers, moves everything to the hub, which sends each device what it misses (MoDNN's mapper)."""
+    """Returns a function that, between layers, moves everything to the hub, which sends each device what it
+    lacks (MoDNN's mapper). Raises InternalError if the strategy names no hub."""
     needed, hub = move_needed(blueprint), blueprint.strategy.hub
     if hub is None:
         raise InternalError(f"strategy {blueprint.strategy.name!r} moves data through a hub, and names none")

@@ -41,14 +41,14 @@ T = TypeVar("T")
 
 
 def optimise_draft(draft: Draft) -> Draft:
-    """Reduces a draft in which everything is broadcast to the moves that are needed: as many as lowering with Sync.NEEDED
-    gives. Not for drafts with a hub, whose moves stay as the strategy says.
-    """
+    """Reduces a draft in which everything is broadcast to the moves that are needed: as many as lowering with
+    Sync.NEEDED gives. Not for drafts with a hub, whose moves stay as the strategy says."""
     return _run_passes(draft, drop_moves, shrink_moves)
 
 
 def optimise_schedule(schedule: Schedule, seconds: Seconds, cost: CostModel) -> Schedule:
-    """Makes fewer messages and segments, sends messages sooner, and keeps each quantise/dequantise group in one segment."""
+    """Makes fewer messages and segments, sends messages sooner, and keeps each quantise/dequantise group in
+    one segment."""
 
     def hoist_costly(one: Schedule) -> Schedule:
         return hoist_sends(one, seconds, cost)
@@ -67,8 +67,8 @@ def _run_passes(value: T, *passes: Callable[[T], T]) -> T:
 
 
 def drop_moves(draft: Draft) -> Draft:
-    """Removes moves of which the target reads nothing, because it computes all of it (cases EQUAL, SMALLER) or does not
-    need it. What nothing reads any more is not computed either."""
+    """Removes moves from which the target reads nothing, because it computes the whole region itself (cases
+    EQUAL, SMALLER) or does not need it. Regions that are then no longer read are not computed either."""
 
     def decide(name: str, needs: Needs, owned: OwnedRegions) -> list[Move]:
         return [move for move in draft.moves_of(name) if _is_read(move, needs, owned)]
@@ -84,7 +84,7 @@ def _is_read(move: Move, needs: Needs, owned: OwnedRegions) -> bool:
 
 
 def shrink_moves(draft: Draft) -> Draft:
-    """Reduces every move to the boxes that its target misses (BIGGER, SHIFTED, ELSEWHERE), each from one source."""
+    """Reduces every move to the boxes that its target lacks (BIGGER, SHIFTED, ELSEWHERE), each box from one source."""
     blueprint = draft.blueprint
 
     def decide(name: str, needs: Needs, owned: OwnedRegions) -> list[Move]:
@@ -103,8 +103,8 @@ def _fetches(need: Region, owned: Region | None) -> bool:
 
 
 def _senders(draft: Draft, name: str, place: str, owned: OwnedRegions) -> OwnedRegions:
-    """The devices that may send a tensor to `place`: inside a layer all that compute it, between layers those that send it
-    in the draft. The target itself is kept."""
+    """The devices that may send a tensor to `place`, with their regions: inside a layer all devices that
+    compute it, between layers those that send it in the draft. The target itself is kept."""
     if place == GATEWAY or not crosses_layers(draft.blueprint, name):
         return owned
     sources = {move.source for move in draft.moves_of(name) if move.target == place}
@@ -112,8 +112,8 @@ def _senders(draft: Draft, name: str, place: str, owned: OwnedRegions) -> OwnedR
 
 
 def merge_messages(schedule: Schedule) -> Schedule:
-    """Joins messages with the same ends that are sent and received at the same places; all inputs of a device become one
-    message."""
+    """Joins messages with the same ends that are sent and received at the same places. All inputs of a device
+    become one message."""
     groups: dict[tuple[StagePlace, str, str, StagePlace | None], list[StageMessage]] = {}
     for message in schedule.messages:
         received = None if message.source == GATEWAY else message.received
@@ -137,8 +137,9 @@ def _merge_moves(group: Sequence[StageMessage]) -> Iterator[Move]:
 
 
 def hoist_sends(schedule: Schedule, seconds: Seconds, cost: CostModel) -> Schedule:
-    """Sends messages as soon as their data is computed: the stage ends there, and what else it computes becomes a late
-    stage, which runs while the messages travel. Only if the late stage takes longer than starting one more segment."""
+    """Sends messages as soon as their data is computed: the stage ends there, and the rest of its work becomes
+    a late stage, which runs while the messages travel. A stage is split only if the late stage takes longer
+    than starting one more segment."""
     stages: dict[str, tuple[Stage, ...]] = {}
     messages = {id(message): message for message in schedule.messages}
     for device, old in schedule.stages.items():
@@ -160,7 +161,7 @@ def hoist_sends(schedule: Schedule, seconds: Seconds, cost: CostModel) -> Schedu
 
 
 def _sent_early(schedule: Schedule, device: str, stage: Stage) -> list[Share]:
-    """The shares of a stage that what it sends depends on."""
+    """The shares of a stage that the data it sends depends on."""
     wanted = {move.tensor for message in schedule.sent_messages(device, stage) for move in message.moves}
     early: list[Share] = []
     for share in reversed(stage.shares):
@@ -173,7 +174,7 @@ def _sent_early(schedule: Schedule, device: str, stage: Stage) -> list[Share]:
 def _late_messages(
     schedule: Schedule, device: str, stage: Stage, early: Sequence[Share]
 ) -> Iterator[StageMessage]:
-    """Messages to a stage that its early part neither reads nor passes on."""
+    """Yields the messages to a stage that its early part neither reads nor forwards."""
     read = {name for share in early for name, _ in share.needs}
     read |= {move.tensor for message in schedule.sent_messages(device, stage) for move in message.moves}
     for message in schedule.received_messages(device, stage):
@@ -184,9 +185,8 @@ def _late_messages(
 def join_stages(schedule: Schedule) -> Schedule:
     """Joins neighbouring stages that no communication separates.
 
-    This makes no deadlock: the first stage sends nothing and the second receives nothing, so the order of all sends and
-    receives stays the same.
-    """
+    This causes no deadlock: the first stage sends nothing and the second receives nothing, so the order of
+    all sends and receives stays the same."""
     stages: dict[str, tuple[Stage, ...]] = {}
     for device, old in schedule.stages.items():
         joined: list[Stage] = []
@@ -214,12 +214,12 @@ def _in_order(schedule: Schedule, shares: tuple[Share, ...]) -> tuple[Share, ...
 
 
 def copy_companions(schedule: Schedule) -> Schedule:
-    """Computes operators that belong to their readers in each stage that reads them, instead of handing their outputs from
-    segment to segment.
+    """Computes operators that belong to their readers in each stage that reads them, instead of passing their
+    outputs from segment to segment.
 
-    These are DequantizeLinears, operators that read only constants, and views of either. The runtime computes an operator
-    between quantised tensors in integers only if it sees the whole quantise/dequantise group: a segment that is given
-    dequantised weights would round differently from the whole model."""
+    These are DequantizeLinears, operators that read only constants, and views of either. The runtime computes
+    an operator between quantised tensors in integers only if it sees the whole quantise/dequantise group: a
+    segment whose inputs are dequantised weights would round differently from the whole model."""
     companions = _companions(schedule.draft)
     sent = {(move.source, move.tensor) for move in schedule.draft.moves}
     stages: dict[str, tuple[Stage, ...]] = {}
@@ -244,11 +244,11 @@ def copy_companions(schedule: Schedule) -> Schedule:
 def _with_companions(
     schedule: Schedule, shares: Sequence[Share], makers: Mapping[str, Share], own: Collection[int]
 ) -> tuple[Share, ...]:
-    """The shares of a stage without `makers`, but with those that it reads. `makers` are by the tensor that they write;
-    `own` are their ids."""
+    """The shares of a stage without `makers`, but with the makers that it reads. `makers` are by the tensor
+    that they write; `own` are their ids."""
     kept = [share for share in shares if id(share) not in own]
     there = {id(share) for share in kept}
-    for share in kept:  # The list grows meanwhile, because a companion may read another one.
+    for share in kept:  # The list grows during the loop, because a companion may read another companion.
         for name, _ in share.needs:
             maker = makers.get(name)
             if maker is not None and id(maker) not in there:

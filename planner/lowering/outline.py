@@ -1,9 +1,9 @@
 """Outlines: turns a schedule into the form that the simulator reads, without making a plan. Pure rules.
 
-A search that only asks how long a candidate takes needs no ports, weights and numbers of segments. The seconds and bytes
-are those of the plan (assemble.py); a test compares them. Memory is not counted but bounded, as if a device held, at once
-and in full, everything that its operators read and write. If this bound is too much for a device, the plan gives the
-exact figure."""
+A search that only asks how long a candidate takes needs no ports, weights or numbers of segments. The seconds
+and bytes are those of the plan (assemble.py); a test compares them. Memory gets an upper bound: as if a
+device held, at once and in full, everything that its operators read and write. If this bound is too much for
+a device, the plan gives the exact figure."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from edgepart.planner.plans.timeline import Compute, MessageTimes, TimedSchedule
 from edgepart.planner.region import Region
 
 _Own = Mapping[int, Sequence[tuple[str, int]]]
-"""By id of a share, the tensors of which it reads what its own device computes, each with a number of levels."""
+"""The tensors that each share reads from its own device, each with a number of levels, by id of the share."""
 
 Steps = tuple[Receive | Compute | Send, ...]
 
 
 class Outliner:
-    """Outlines many candidates of one problem; what they have in common is computed once."""
+    """Outlines many candidates of one problem; results that they have in common are computed once."""
 
     def __init__(self, cost: CostModel, levels: Levels) -> None:
         self.cost = cost
         self._levels = levels
         self._runs: dict[tuple[tuple[int, ...], tuple[str, ...]], tuple[Compute, tuple[Share, ...]]] = {}
-        """By the ids of the shares and the names of the outputs, a segment's step; the shares are kept with it, so that
-        no others get their ids."""
+        """The step of each segment, by the ids of its shares and the names of its outputs. The shares are
+        kept with the step, so that their ids are not reused."""
         self._senders: dict[Flow, frozenset[str]] = {}
         self._bytes: dict[int, tuple[int, Operator]] = {}
 
@@ -75,7 +75,7 @@ class Outliner:
         return found
 
     def most_bytes(self, planned: Planned) -> dict[str, int]:
-        """By device, an upper bound in bytes of the peak memory that the plan would predict."""
+        """An upper bound, in bytes, on the peak memory that the plan would predict for each device."""
         draft, cluster = planned.draft, planned.draft.blueprint.problem.cluster
         found: dict[str, int] = {}
         for device, stages in planned.stages.items():
@@ -118,7 +118,8 @@ class Outliner:
     def _stage_outputs(
         self, draft: Draft, device: str, stages: Sequence[Stage], own: _Own
     ) -> Iterator[tuple[Value, ...]]:
-        """By stage, its outputs: what it computes that later stages of this device or other devices read."""
+        """Yields the outputs of each stage: the values that it computes and that later stages of this device
+        or other devices read."""
         readers = _readers(own, stages)
         for stage in stages:
             yield tuple(self._given_by(draft, device, stage, readers))
@@ -134,7 +135,7 @@ class Outliner:
                     yield name, region
 
     def _sending_devices(self, flow: Flow) -> frozenset[str]:
-        """The devices that send some of what they compute of a tensor."""
+        """The devices that send some of the region that they compute of a tensor."""
         found = self._senders.get(flow)
         if found is None:
             computed = flow.computed
@@ -158,8 +159,9 @@ class Outliner:
         return found[0]
 
     def _held(self, graph: Graph, op: Operator) -> int:
-        """An upper bound in bytes of what one share of `op` takes: its weights, packed and being reordered, what it reads,
-        and twice what it writes (where it is made, and where it is handed on)."""
+        """An upper bound, in bytes, on the memory that one share of `op` takes: its weights, packed and while
+        they are reordered, everything that it reads, and twice what it writes (the original and the copy that
+        is passed on)."""
         found = self._bytes.get(id(op))
         if found is None:
             names = [name for name in (*op.inputs, *op.captured) if name]
@@ -173,7 +175,7 @@ class Outliner:
 
 
 def _readers(own: _Own, stages: Sequence[Stage]) -> Mapping[str, Set[StagePlace]]:
-    """By tensor that a device computes, its stages that read the tensor and do not compute it."""
+    """The stages that read each tensor that a device computes, and do not compute it themselves."""
     found: dict[str, set[StagePlace]] = {}
     for stage in stages:
         inside = {name for share in stage.shares for name, _ in share.written}

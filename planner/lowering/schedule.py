@@ -1,10 +1,9 @@
-"""Stages: the order in time. A stage is what one device does between two communications: it receives, computes and sends.
-Facts.
+"""Stages: the order in time. A stage is the work of one device between two communications: it receives,
+computes and sends. Facts.
 
-A device's shares of one level (by_level.py) make a stage. Messages go only from a level to a higher one, and each device
-takes its stages in the order of their levels. So a device at level l waits only for devices at lower levels, and by
-induction over l no two can wait for each other.
-"""
+A device's shares of one level (by_level.py) make a stage. Messages go only from a level to a higher one, and
+each device runs its stages in the order of their levels. So a device at level l waits only for devices at
+lower levels, and by induction over l no two devices can wait for each other."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from edgepart.planner.region import Region
 
 
 class CostModel(Protocol):
-    """What lowering needs of planner/cost/cost.py."""
+    """The methods of planner/cost/cost.py that lowering needs."""
 
     def know(self, graph: Graph) -> None: ...
 
@@ -104,11 +103,12 @@ def stage_s(draft: Draft, stage: Stage, seconds: Seconds, cost: CostModel) -> fl
 
 @dataclass(frozen=True, slots=True, order=True)
 class StagePlace:
-    """A place in a device's order of stages."""
+    """A position in a device's order of stages."""
 
     level: int
     late: int = 0
-    """0 for the level's stage, 1 for work put off until its messages are sent, more for a cut stage (borders_first.py)."""
+    """0 for the level's stage, 1 for work that is put off until the level's messages are sent, more for the
+    parts of a cut stage (borders_first.py)."""
 
 
 START = StagePlace(-1)
@@ -122,20 +122,20 @@ class StageMessage:
     source: str
     target: str
     sent: StagePlace
-    """The stage of the source after whose computing it is sent."""
+    """The stage of the source; the message is sent after that stage computes."""
     received: StagePlace
-    """The stage of the target before whose computing it is received."""
+    """The stage of the target; the message is received before that stage computes."""
     moves: tuple[Move, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A device receives the messages of `first`, computes, then sends those of `last`."""
+    """A step of a device: it receives the messages of `first`, computes, then sends the messages of `last`."""
 
     first: StagePlace
     last: StagePlace
     shares: tuple[Share, ...]
-    """What it computes, in the graph's order; () if it only passes on what it receives."""
+    """The shares that the stage computes, in the graph's order; () if it only forwards what it receives."""
     is_part: bool = False
     """Whether the shares are parts of the draft's shares: another stage computes the rest of them."""
 
@@ -175,10 +175,10 @@ def _group(
 
 
 def reads_mixed(draft: Draft, share: Share, name: str, need: Region) -> bool:
-    """Whether `need` is put together from what the share's device computes and what it receives."""
+    """Whether `need` is joined from a part that the share's device computes and parts that it receives."""
     return is_mixed(need, draft.computed_regions(name).get(share.device))
 
 
 def is_mixed(need: Region, own: Region | None) -> bool:
-    """Whether `need` is put together from `own`, which the device computes, and what it receives."""
+    """Whether `need` is joined from a part of `own`, which the device computes, and parts that it receives."""
     return classify_need(need, own) in (Case.BIGGER, Case.SHIFTED)

@@ -1,10 +1,9 @@
-"""Segments: builds one stand-alone ONNX model of the shares that a device computes between two communications. Pure rules
-over protos.
+"""Segments: builds one stand-alone ONNX model of the shares that a device computes between two
+communications. Pure rules over protos.
 
-Big weights are left out of the model (they are external data without a file, whose values the session is given); small
-ones are in it. Every value is a packed region of a tensor of the whole model; a complete tensor keeps its name, so that
-sub-graphs find what they capture.
-"""
+Big weights are left out of the model (they are external data without a file, and the session gets their
+values); small weights are in it. Every value is a packed region of a tensor of the whole model. A complete
+tensor keeps its name, so that sub-graphs find the values that they capture."""
 
 from __future__ import annotations
 
@@ -53,8 +52,8 @@ def value_name(graph: Graph, name: str, region: Region) -> str:
 
 
 def input_values(draft: Draft, shares: Sequence[Share]) -> tuple[Value, ...]:
-    """The inputs of a segment of these shares: what they read and do not compute. A need inside a bigger one is left out,
-    because the segment cuts it from that."""
+    """The inputs of a segment of these shares: the values that they read and do not compute. A need inside a
+    bigger one is left out, because the segment cuts it from the bigger one."""
     written: dict[str, Region] = {name: region for share in shares for name, region in share.written}
     wanted: dict[str, list[Region]] = {}
     for share in shares:
@@ -132,7 +131,7 @@ def whole_ref(constant: Constant) -> WeightRef:
 
 
 def whole_refs(whole: WholeModel, model: str, digests: Digests) -> tuple[WeightRef, ...]:
-    """References to the weights of a model that is one segment. Reads those whose digests are not known."""
+    """References to the weights of a model that is one segment. Reads the weights whose digests are not known."""
     refs = []
     for constant in whole.weights:
         key = (model, constant.name, constant.region)
@@ -170,7 +169,7 @@ def make_ports(graph: Graph, values: Iterable[Value]) -> tuple[Port, ...]:
 
 @dataclass
 class _SegmentBuilder:
-    """One segment's model while it is built."""
+    """Builds the model of one segment."""
 
     draft: Draft
     refs: Mapping[Value, WeightRef]
@@ -178,7 +177,7 @@ class _SegmentBuilder:
     initializers: dict[str, TensorProto] = field(default_factory=dict)
     inputs: list[ValueInfoProto] = field(default_factory=list)
     held: dict[str, dict[Region, str]] = field(default_factory=dict)
-    """By tensor, the regions that values of the segment hold, crops included, with the values' names."""
+    """The names of the values that hold a region of each tensor, by tensor and region; crops are included."""
 
     @property
     def graph(self) -> Graph:
@@ -243,12 +242,13 @@ class _SegmentBuilder:
         op = share.operator
         if isinstance(key, str):
             return f"{op.name}:{key}"
-        if key not in share.outputs:  # The node writes it, though nothing reads it.
+        if key not in share.outputs:  # The node writes this output, though nothing reads it.
             return f"{op.name}:unread{key}"
         return value_name(self.graph, op.outputs[key], share.outputs[key])
 
     def value(self, name: str, region: Region) -> str:
-        """The name of the value that holds exactly that region; adds nodes that cut it from a bigger one if necessary."""
+        """The name of the value that holds exactly that region. Adds nodes that cut the region from a bigger
+        one if necessary."""
         held = self.held.setdefault(name, {})
         if region not in held:
             if name in self.graph.constants:
@@ -284,7 +284,8 @@ class _SegmentBuilder:
         return called
 
     def _crop(self, name: str, outer: Region, region: Region) -> str:
-        """Adds Slice nodes that cut `region` from `outer`; a Concat joins the pieces of several intervals on an axis."""
+        """Adds Slice nodes that cut `region` from `outer`; a Concat joins the pieces if an axis has several
+        intervals."""
         inner, source = region.within(outer), self.held[name][outer]
         called = value_name(self.graph, name, region)
         wide = [a for a, (s, n) in enumerate(zip(inner.spans, outer.shape, strict=True)) if span_is_cut(s, n)]
@@ -315,8 +316,8 @@ class _SegmentBuilder:
         infos = [value_info(self.graph, self.held[name][region], name, region) for name, region in outputs]
         holding = {node.op_type for node in self.nodes if next(nested_graphs(node), None) is not None}
         if holding and "Scan" not in holding:
-            # The runtime infers every branch from these shapes, and refuses the model for one that it would never take.
-            # A Scan does not run without shapes.
+            # The runtime infers every branch from these shapes, and refuses the model even if the branch is never
+            # taken. A Scan does not run without shapes.
             for info in (*self.inputs, *infos):
                 if info.type.HasField("tensor_type"):
                     info.type.tensor_type.ClearField("shape")
@@ -331,10 +332,10 @@ class _SegmentBuilder:
 
 
 def gives_same_output(node: LocalNode, need: Region, outer: Region) -> bool:
-    """Whether a node whose first input should be `need` writes the same if it is given `outer`.
+    """Whether a node whose first input should be `need` writes the same output if its input is `outer`.
 
-    With strides, elements behind the last window may be unread. Cutting them off would copy all other elements: ResNet's
-    1x1 convolutions of stride 2 read 55 of 56 rows."""
+    With strides, elements behind the last window may be unread. Cutting them off would copy all other
+    elements: ResNet's 1x1 convolutions of stride 2 read 55 of 56 rows."""
     strides = node.attributes.get("strides")
     kernel = node.attributes.get("kernel_shape")
     if node.op_type not in WINDOWED or not strides or not kernel or node.attributes.get("ceil_mode"):
@@ -360,12 +361,12 @@ def gives_same_output(node: LocalNode, need: Region, outer: Region) -> bool:
 
 
 def span_is_cut(one: Span, extent: int) -> bool:
-    """Whether `one` is less than all of an axis of this extent."""
+    """Whether `one` is only a part of an axis of this extent."""
     return sum(interval.size for interval in one) != extent
 
 
 def value_info(graph: Graph, called: str, name: str, region: Region) -> ValueInfoProto:
-    """The name `called` with the type and shape of a region of a tensor; without a type if that is not known."""
+    """The name `called` with the type and shape of a region of a tensor; without a type if the type is not known."""
     tensor = graph.tensors[name]
     kind = element_type(tensor.dtype)
     if not kind:

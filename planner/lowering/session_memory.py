@@ -1,9 +1,9 @@
-"""Session memory: predicts what an ONNX Runtime session keeps, and what making it takes in addition. Pure rules with
-figures measured on ONNX Runtime (benchmarks/memory.py compares them with agents).
+"""Session memory: predicts the memory that an ONNX Runtime session keeps, and the additional memory that
+making it takes. Pure rules with figures measured on ONNX Runtime (benchmarks/memory.py compares them with
+agents).
 
-A session packs each weight into its own memory once, and releases the file that it came from. Tables that are only looked
-up stay in the file: the pages that are read are in memory, and can be reclaimed.
-"""
+A session packs each weight into its own memory once, and releases the file that the weight came from. Tables
+that are only looked up stay in the file: the pages that are read are in memory, and can be reclaimed."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ THREAD_BYTES = 64 << 10
 
 
 REORDERED_OPERATORS = frozenset({"Conv", "FusedConv"})
-"""Operators whose weights are folded with the operators behind them, and then reordered."""
+"""Operators whose weights are first folded with the operators that follow, and then reordered."""
 REORDERING_FACTOR = 1.7
-"""The memory that reordering takes in addition to its result, as a multiple of the weights' bytes."""
+"""The additional memory that reordering takes besides its result, as a multiple of the weights' bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class SessionMemory:
     """The predicted memory of one segment's session."""
 
     kept_bytes: int
-    """Memory that it takes as long as it exists."""
+    """Memory that the session takes as long as it exists."""
     making_bytes: int
-    """Memory that it takes in addition while it is made."""
+    """Additional memory that the session takes while it is made."""
 
 
 def predict_session_memory(shares: Sequence[Share], refs: Iterable[WeightRef], threads: int) -> SessionMemory:
@@ -57,7 +57,7 @@ def predict_session_memory(shares: Sequence[Share], refs: Iterable[WeightRef], t
 
 
 def _readers(shares: Sequence[Share]) -> dict[tuple[str, Region], list[tuple[Share, int]]]:
-    """By constant and region, the shares that read it, each with the index of the input."""
+    """The shares that read each region of a constant, each with the index of its input."""
     found: dict[tuple[str, Region], list[tuple[Share, int]]] = {}
     for share in shares:
         for index, (name, region) in enumerate(zip(share.operator.inputs, share.reads, strict=True)):

@@ -1,10 +1,11 @@
-"""Explain: a plan's `why`: what limits it, what it does, and what more devices or a faster network would give. Rules
-only.
+"""Explain: a plan's `why`: what limits the plan, what it does, and what more devices or a faster network
+would give. Rules only.
 
-One request is bound by what most of its critical path goes to (planner/plans/timeline.py), many by the busiest thing
-that they share. What would help is simulated: the same plan with a network twice as fast, and the same choices with
-one more device in every division; where `auto` was free to choose, also a few plain divisions. That takes a part of
-the search budget at most; what there is no budget for is left out."""
+The limit of one request is what takes most of its critical path (planner/plans/timeline.py); the limit of
+many requests is the busiest resource that they share. Possible improvements are simulated: the same plan with
+a network twice as fast, and the same choices with one more device in every division; where `auto` was free to
+choose, also a few plain divisions. These simulations take at most a part of the search budget; improvements
+for which there is no budget are left out."""
 
 from __future__ import annotations
 
@@ -30,28 +31,29 @@ from edgepart.planner.strategies.pipeline import place_in_stages
 from edgepart.planner.strategies.replicas import make_replicas
 
 DOMINANT_PART = 0.8
-"""The part from which on a thing is as good as all there is."""
+"""From this part on, the largest contribution is reported as if it were the whole."""
 
 NETWORK_FACTOR = 2.0
-"""How much faster the network is that is tried."""
+"""The factor by which the network of a what-if is faster."""
 
 NOTABLE = 0.97
-"""The score of something better over what is there, at most, for the gain to be spoken of: predictions are wrong by
-less than that."""
+"""A gain is reported only if the better score is below this factor times the present score: the error of
+predictions is less than that."""
 
 TRIAL_BUDGET_PART = 0.2
-"""The part of the search budget for both what-ifs together."""
+"""The part of the search budget that both what-ifs together may take."""
 
 TRIAL_AXES = 3
-"""Axes along which a model that is whole is divided for a what-if."""
+"""The number of axes along which a what-if divides the model."""
 
 ADDED_DEVICE = "one more"
-"""Name of the device that is tried."""
+"""The name of the device that a what-if adds."""
 
 
 def explain_plan(study: Study, strategy: Strategy, simulation: Simulation, alone: Strategy | None) -> str:
-    """The reasons for a plan, a sentence on each line: first how good it is and what takes most of its time, then what the
-    strategy does and what would help. `alone` is the best plan of a single device, None where none has the memory."""
+    """The reasons for a plan, one sentence per line: first how good it is and what takes most of its time,
+    then what the strategy does and what would help. `alone` is the best plan of a single device, None if no
+    device has the memory."""
     reasons = phrases(strategy.why)
     if not (simulation.compute_s and simulation.latency_s):
         return as_lines(*reasons)
@@ -66,7 +68,7 @@ def explain_plan(study: Study, strategy: Strategy, simulation: Simulation, alone
 
 
 def _beside(study: Study, strategy: Strategy, alone: Strategy | None) -> str:
-    """How much better the strategy is than the best single device; "" where it is on one device itself."""
+    """How much better the strategy is than the best single device; "" if the strategy itself uses one device."""
     if alone is None or len(study.scorer.forecast(strategy).compute_s) == 1:
         return ""
     device = next(iter(study.scorer.forecast(alone).compute_s), study.memo.problem.gateway)
@@ -77,7 +79,7 @@ def _beside(study: Study, strategy: Strategy, alone: Strategy | None) -> str:
 
 
 def describe_bound(study: Study, simulation: Simulation) -> tuple[str, str]:
-    """What takes most of the time, and what takes the rest ("" where that is little)."""
+    """Two phrases: what takes most of the time, and what takes the rest ("" if that is little)."""
     if study.memo.problem.objective == "throughput":
         return _bound_of_many(study.scorer, simulation), ""
     computing = defaultdict[str, float](float)
@@ -97,7 +99,8 @@ def describe_bound(study: Study, simulation: Simulation) -> tuple[str, str]:
 def _bound_by_computing(
     computing: Mapping[str, float], moving: Mapping[tuple[str, str], float], simulation: Simulation
 ) -> tuple[str, str]:
-    """`computing` and `moving`: seconds of the critical path by device, and by pair of devices."""
+    """Two phrases, as in `describe_bound`. `computing` and `moving` are seconds of the critical path, by
+    device and by pair of devices."""
     computed, waited = (sum(spent.values()) / simulation.latency_s for spent in (computing, moving))
     device = max(computing, key=lambda key: computing[key])
     part = computing[device] / simulation.latency_s
@@ -124,7 +127,7 @@ def _bound_by_moving(moving: Mapping[tuple[str, str], float], simulation: Simula
 
 
 def _bound_of_many(scorer: Scorer, simulation: Simulation) -> str:
-    """The reason that bounds many requests: the busiest thing that they share."""
+    """A phrase that names the busiest resource that many requests share."""
     order = ("compute", "medium", "link", "send", "receive")
     many = scorer.run_stream(simulation)
     loads = simulation.loads_of(many.parts)
@@ -142,7 +145,7 @@ def _bound_of_many(scorer: Scorer, simulation: Simulation) -> str:
 
 
 def _memory(study: Study, simulation: Simulation) -> str:
-    """What the devices' memory keeps from being chosen, where that is worth a sentence."""
+    """A phrase about a faster plan that the devices' memory rules out; "" if it is not worth a sentence."""
     if study.scorer.too_big is None or study.memo.problem.objective == "throughput":
         return ""
     strategy, short = study.scorer.too_big
@@ -157,7 +160,8 @@ def _memory(study: Study, simulation: Simulation) -> str:
 
 
 def describe_outlook(study: Study, strategy: Strategy) -> list[str]:
-    """What a network twice as fast, and one more device like the fastest, would give; [] without budget for that."""
+    """Phrases that say what a network twice as fast, and one more device like the fastest, would give. One
+    more device, and other plans for the faster network, are tried only if the budget allows it."""
     fastest = study.memo.by_speed[0]
     each_s = CANDIDATE_S + SHARE_S * len(study.memo.graph.operators) * (len(study.memo.by_speed) + 1) ** 1.5
     trials = int(TRIAL_BUDGET_PART / 2 * study.memo.problem.search_budget_s / each_s)
@@ -188,7 +192,7 @@ def _figure(memo: Memo, score: float) -> str:
 
 
 def _with_faster_network(study: Study, strategy: Strategy, trials: int) -> float:
-    """The same plan, and where that leaves devices idle, others."""
+    """The score of the same plan, or of other plans if that one leaves devices idle, on a faster network."""
     cluster, forecast = study.memo.cluster.faster(NETWORK_FACTOR), study.scorer.forecast(strategy)
     same = run_schedule(forecast.schedule, cluster, study.memo.problem.gateway)
     score = same.latency_s
@@ -200,7 +204,7 @@ def _with_faster_network(study: Study, strategy: Strategy, trials: int) -> float
 
 
 def _best(study: Study, cluster: Cluster, strategy: Strategy, trials: int) -> float:
-    """The best score of `trials` variations of the strategy on `cluster`, at most; inf where none fits."""
+    """The best score of at most `trials` variations of the strategy on `cluster`; inf if none fits."""
     other = study.on(replace(study.memo.problem, cluster=cluster))
     fitting = (
         s for s in islice(_variations(other, study, strategy), trials) if not other.scorer.short_bytes(s)
@@ -209,8 +213,9 @@ def _best(study: Study, cluster: Cluster, strategy: Strategy, trials: int) -> fl
 
 
 def _variations(other: Study, study: Study, strategy: Strategy) -> Iterator[Strategy]:
-    """The strategy on another cluster: with its new device, if there is one, in every division; where the strategy was
-    free, also the model in stages, and divided along one axis over all devices and over the two fastest."""
+    """Yields variations of the strategy on another cluster: with its new device, if there is one, in every
+    division. If the strategy was free to choose, also the model in stages, and divided along one axis over
+    all devices and over the two fastest."""
     choices = study.candidates.choices_of(strategy)
     new = other.memo.cluster.devices[-1].name
     if new not in study.memo.whole_s and any(isinstance(c, Divide | Reduce) for c in choices.values()):
@@ -235,7 +240,7 @@ def _variations(other: Study, study: Study, strategy: Strategy) -> Iterator[Stra
 
 
 def _with(choice: Choice, new: str, like: str) -> Choice:
-    """The choice with one more device, which gets as much as the device that it is like; grids stay as they are."""
+    """The choice with one more device, which gets as much as the device `like`; grids stay as they are."""
     if isinstance(choice, Divide):
         return _wider(choice, new, like)
     if isinstance(choice, Reduce):

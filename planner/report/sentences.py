@@ -1,4 +1,4 @@
-"""How a plan's reasons are written: a sentence on each line, the most important one first. Pure."""
+"""Sentences: writes a plan's reasons, one sentence per line, the most important one first. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def as_sentence(phrase: str) -> str:
 
 
 def as_lines(*phrases: str) -> str:
-    """The phrases that are not empty as sentences, each on a line of its own."""
+    """The phrases that are not empty, as sentences on separate lines."""
     return "\n".join(map(as_sentence, filter(None, phrases)))
 
 

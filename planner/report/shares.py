@@ -1,8 +1,8 @@
-"""Shares: which device computes what, and how much it sends, derived from a plan alone, for people. Pure functions.
+"""Shares: derives from a plan alone what each device computes and how much it sends, for people. Pure
+functions.
 
-A plan knows regions but not the shapes of whole tensors. So devices are said to divide a tensor along the axes on which
-their regions differ.
-"""
+A plan knows regions but not the shapes of whole tensors. So the report says that devices divide a tensor
+along the axes on which their regions differ."""
 
 from __future__ import annotations
 

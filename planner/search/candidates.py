@@ -11,10 +11,11 @@ from edgepart.planner.region import Region
 from edgepart.planner.search.memo import Memo
 
 SECOND_AXES = ("head", "channel", "feature", "sequence")
-"""Axes along which a layer is divided that lacks the wanted one; the first that it has is taken."""
+"""The axes to divide a layer along if it lacks the requested axis. The first one that the layer has is used."""
 
 ALIKE_AXES = {"sequence": ("height",), "height": ("sequence",), "head": ("channel",)}
-"""Other names of rows and heads, where an operator's four axes look like a picture's; tried before other axes."""
+"""Other names for the axes of rows and heads, for operators with four axes like those of an image. They are
+tried before `SECOND_AXES`."""
 
 
 class CandidateFactory:
@@ -23,12 +24,13 @@ class CandidateFactory:
     def __init__(self, memo: Memo) -> None:
         self.memo = memo
         self._choices: dict[int, tuple[Mapping[str, Layout], Mapping[int, Choice]]] = {}
-        """By id of a strategy's layouts. The layouts are kept with the choices, so that no id comes back."""
+        """Maps the id of a strategy's layouts to the layouts and the choices. The layouts are kept so that no
+        id is reused."""
         self._reads: dict[int, Mapping[str, Mapping[str, Region]]] = {}
 
     def divide(self, layer: Layer, axis: str, shares: Shares, second: bool = True) -> Divide | None:
-        """`layer` divided along `axis`, or with `second` along the next best axis that it has; None where it cannot be
-        divided."""
+        """`layer` divided along `axis`, or with `second` along the next best axis that it has; None if it
+        cannot be divided."""
         alike = (axis, *ALIKE_AXES.get(axis, ()))
         for name in (*alike, *SECOND_AXES) if second else alike:
             if layer.splits(name):
@@ -36,11 +38,12 @@ class CandidateFactory:
         return None
 
     def pull(self, layer: Layer) -> Choice | None:
-        """`layer` left to its readers; None where that cannot be: for outputs of the model and opaque layers."""
+        """The choice that leaves `layer` to its readers; None for outputs of the model and opaque layers,
+        which cannot be left."""
         return None if layer.opaque or any(n in self.memo.graph.outputs for n in layer.exits) else Pull()
 
     def keep_whole(self, device: str) -> dict[int, Choice]:
-        """Every layer on one device."""
+        """Choices that keep every layer on one device."""
         return {layer.number: Whole((device,)) for layer in self.memo.layers}
 
     def make(
@@ -58,10 +61,10 @@ class CandidateFactory:
         return Strategy(name, found.layouts, sync, hub, self.memo.coarse.layer_of, why, found.parted)
 
     def choices_of(self, strategy: Strategy) -> Mapping[int, Choice]:
-        """By layer, the choices that a strategy was made from; {} where this factory did not make it."""
+        """The choices that a strategy was made from, by layer; {} if this factory did not make the strategy."""
         return self._choices.get(id(strategy.layouts), ({}, {}))[1]
 
     def reads_of(self, strategy: Strategy) -> Mapping[str, Mapping[str, Region]]:
-        """By tensor and device, what the device reads to compute its part of the layouts; {} where this factory did not
-        make the strategy."""
+        """The regions that each device reads to compute its part of the layouts, by tensor and device; {} if
+        this factory did not make the strategy."""
         return self._reads.get(id(strategy.layouts), {})

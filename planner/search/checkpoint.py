@@ -1,6 +1,7 @@
-"""Checkpoint: the choices that a plan was made from, written down so that a later search can start from them. Facts.
+"""Checkpoint: the choices that a plan was made from, saved so that a later search can start from them. Facts.
 
-A plan says what runs where, not how that was chosen; whoever asked for the plan keeps these bytes beside it."""
+A plan says what runs where, but not how that was chosen. Code that asks for a plan keeps these bytes with
+it."""
 
 from __future__ import annotations
 
@@ -23,36 +24,33 @@ _KINDS: Mapping[str, type[Divide] | type[Whole] | type[Pull] | type[Reduce]] = {
 
 @dataclass(frozen=True)
 class SavedStrategy:
-    """All that it takes to make a strategy again, in any study of the same model."""
+    """Everything that is needed to rebuild a strategy in any study of the same model."""
 
     name: str
-    """Name of the strategy."""
     choices: Choices
     sync: Sync
     hub: str | None
     why: str
     early: frozenset[str] = frozenset()
-    """The same as in the strategy."""
     detours: frozenset[str] = frozenset()
-    """The same as in the strategy."""
     order: Mapping[int, float] = field(default_factory=dict)
-    """The same as in the strategy."""
 
     def fits(self, memo: Memo) -> bool:
-        """Whether the problem of `memo` has these layers and devices."""
+        """Whether the problem of `memo` has the layers and devices of these choices."""
         there = {device.name for device in memo.cluster.devices}
         used = {*devices_of(self.choices), *([self.hub] if self.hub else [])}
         return self.choices.keys() == {layer.number for layer in memo.layers} and used <= there
 
     def remake(self, candidates: CandidateFactory, choices: Choices, why: str = "") -> Strategy:
-        """The strategy with other `choices` of the same kind, and a reason for them."""
+        """The strategy rebuilt with other `choices` of the same kind; `why` is added to its reasons."""
         reasons = self.why if not why or why in self.why else f"{self.why}; {why}"
         made = candidates.make(self.name, choices, reasons, self.sync, self.hub)
         return replace(made, early=self.early, detours=self.detours, order=self.order)
 
 
 def write(candidates: CandidateFactory, strategy: Strategy) -> bytes:
-    """The choices that `candidates` made a strategy from; b"" where it did not. Equal choices are written once."""
+    """The serialised choices that `candidates` made a strategy from; b"" if it did not make the strategy.
+    Equal choices are written once."""
     choices = candidates.choices_of(strategy)
     if not choices:
         return b""
@@ -75,7 +73,7 @@ def write(candidates: CandidateFactory, strategy: Strategy) -> bytes:
 
 
 def read(data: bytes) -> SavedStrategy:
-    """What `write` wrote."""
+    """Returns the strategy that `write` serialised."""
     document = msgpack.unpackb(data)
     different = [_unpack(packed) for packed in document["different"]]
     choices = {number: different[n] for number, n in document["layers"]}

@@ -1,10 +1,11 @@
-"""Chooses which borders are computed and sent before the rest (planner/lowering/borders_first.py), for a strategy that is
-otherwise final. Rules only.
+"""Chooses the borders that are computed and sent before the rest (planner/lowering/borders_first.py), for a
+strategy that is otherwise final. Rules only.
 
-A cut costs one more segment, rows that are computed twice, and weights that are read twice; it gains what others would
-have waited. So it is a choice, and simulated: an **exchange** is all that is cut together, and each is cut where that
-makes the request faster. How a stage runs hardly depends on whether another one is cut: its steps are made once with
-the cut and once without, and put together for each simulation."""
+A cut costs one more segment, rows that are computed twice and weights that are read twice. It saves the time
+that other devices would wait. Simulation decides: an **exchange** is the set of tensors that are cut
+together, and each exchange is cut if that makes the request faster. How a stage runs hardly depends on
+whether another stage is cut. So each stage's steps are made once with its cut and once without, and combined
+for each simulation."""
 
 from __future__ import annotations
 
@@ -27,14 +28,14 @@ from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import run_schedule
 
 TRIALS = 128
-"""Simulations, times devices, as one takes longer with more of them."""
+"""Limit of simulations times devices: a simulation takes longer with more devices."""
 
 WHY = "borders are sent before the rest is computed"
 
 
 def send_borders_first(study: Study, strategy: Strategy) -> Strategy | None:
-    """The strategy with those borders sent first that make a request faster; None where that gains nothing, or does not
-    fit."""
+    """The strategy with the borders sent first that make a request faster; None if none do, or if the result
+    does not fit in memory."""
     if strategy.replicas or study.memo.problem.objective != "latency":
         return None
     early = _EarlyExchanges(study, strategy).choose()
@@ -44,7 +45,7 @@ def send_borders_first(study: Study, strategy: Strategy) -> Strategy | None:
 
 
 class _EarlyExchanges:
-    """What can be cut of one strategy's schedule, and how long a request takes with it."""
+    """The exchanges of one strategy's schedule that can be cut, and the latency of a request with some of them cut."""
 
     def __init__(self, study: Study, strategy: Strategy) -> None:
         lowering = study.scorer.sketch_lowering(strategy.parted)
@@ -54,13 +55,13 @@ class _EarlyExchanges:
         self.memo = study.memo
         self.messages = lowering.outliner.messages(schedule)
         self.whole = lowering.outliner.by_stage(schedule, seconds)
-        """By device, the steps of each stage."""
+        """The steps of each stage, by device."""
         parts = lowering.outliner.by_stage(apply_cuts(schedule, cuts), seconds)
         self.cut = {device: list(_group_steps(cuts[device], steps)) for device, steps in parts.items()}
-        """By device, the steps that each stage becomes when it is cut."""
+        """The steps that each stage becomes when it is cut, by device."""
         self.tensors = _exchanges(schedule, cuts)
         self.number = {name: n for n, names in enumerate(self.tensors) for name in names}
-        """By tensor, its exchange."""
+        """The number of each tensor's exchange."""
         self.of = {
             device: [
                 self.number[min(tensors_sent_to_devices(schedule, device, stage))] if cut else None
@@ -68,11 +69,12 @@ class _EarlyExchanges:
             ]
             for device in schedule.stages
         }
-        """By device and stage, the exchange that it is cut with."""
+        """The number of the exchange that each stage is cut with, by device; None for a stage that is not cut."""
 
     def choose(self) -> frozenset[str]:
-        """The tensors whose exchanges are cut. Starts from none or all, whichever is faster, and changes each where
-        that helps. With many devices and exchanges, some that follow one another are changed together."""
+        """The tensors of the exchanges to cut. The search starts with no cut or with all cuts, whichever is
+        faster, and changes each exchange if that helps. With many devices and exchanges, consecutive
+        exchanges are changed together."""
         count = len(self.tensors)
         if not count:
             return frozenset()
@@ -89,7 +91,7 @@ class _EarlyExchanges:
         return frozenset(name for n in best for name in self.tensors[n])
 
     def latency_s(self, early: Collection[int]) -> float:
-        """Seconds of a request with these exchanges cut."""
+        """Seconds of a request with the exchanges `early` cut."""
         steps = {
             device: [
                 step
@@ -103,7 +105,7 @@ class _EarlyExchanges:
 
 
 def _group_steps(cuts: Sequence[StageCut | None], steps: Sequence[Steps]) -> Iterator[Steps]:
-    """For each stage, the steps of its parts one after another."""
+    """Yields, for each stage, the steps of all its parts in order."""
     rest = iter(steps)
     for cut in cuts:
         count = len(cut.stages) if cut is not None else 1
@@ -111,7 +113,7 @@ def _group_steps(cuts: Sequence[StageCut | None], steps: Sequence[Steps]) -> Ite
 
 
 def _exchanges(schedule: Schedule, cuts: StageCuts) -> list[frozenset[str]]:
-    """Tensors that are sent by the same stages, in the order in which they are first sent."""
+    """Sets of tensors that the same stages send, in the order in which they are first sent."""
     found: list[frozenset[str]] = []
     for device, stages in schedule.stages.items():
         for stage, cut in zip(stages, cuts[device], strict=True):

@@ -1,14 +1,15 @@
-"""Chooses which tensors go around slow links (planner/lowering/detours.py). Rules only.
+"""Chooses the tensors that go around slow links (planner/lowering/detours.py). Rules only.
 
-`add_detours` does so for a strategy that is otherwise final. An **exchange** is what is sent at one level. Each is
-simulated by itself, straight and around slow links, from when it is sent to when all of it is there; exchanges that look
-the same, once. What gains by itself is then tried in the request, all together and less of it, as a device that
-computes meanwhile passes on late.
+`add_detours` does so for a strategy that is otherwise final. An **exchange** is all messages that are sent at
+one level. Each exchange is simulated alone, directly and around slow links, from the sending until everything
+has arrived. Exchanges that look the same are simulated once. The exchanges that are faster alone are then
+tried in the request, first all together and then without some of them, because a device that computes
+meanwhile forwards late.
 
-`try_detours` tries what a strategy would choose if slow links were as wide as the way around them. A search that moves
-everything straight leaves out whoever is behind one slow link, or cuts so that nothing crosses it. So the question is
-asked once more for a cluster in which slow links have the width of the widest way around them, and what comes of it is
-looked at with detours on the cluster as it is."""
+`try_detours` tries the strategy that would be chosen if slow links were as wide as the way around them. A
+search that sends everything directly leaves out a device behind a slow link, or cuts so that nothing crosses
+the link. So the search runs again on a cluster in which each slow link is as wide as the widest way around
+it, and its result is compared, with detours, on the real cluster."""
 
 from __future__ import annotations
 
@@ -31,20 +32,21 @@ from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import run_schedule
 
 GAIN = 0.95
-"""Seconds of an exchange with detours over those without, at most, for detours to be tried in the request."""
+"""An exchange is tried with detours in the request only if they reduce its seconds, alone, below this factor."""
 
 TRIALS = 48
-"""Simulations, times devices, as one takes longer with more of them."""
+"""Limit of simulations times devices: a simulation takes longer with more devices."""
 
 MOST_DEVICES = 16
-"""Devices of a plan, at most: with more, so many messages would be simulated that it is not worth the time."""
+"""The most devices of a plan for which detours are tried. With more, so many messages would be simulated that
+it is not worth the time."""
 
 WHY = "data goes around slow links"
 
 
 def add_detours(study: Study, strategy: Strategy) -> Strategy | None:
-    """The strategy with those detours that make it better; None where that gains nothing or does not fit, where no link is
-    slow, for replicas, and for strategies with an order of their own."""
+    """The strategy with the detours that make it better. None if detours gain nothing or do not fit in
+    memory, if no link is slow, for replicas, and for strategies with an order of their own."""
     problem = study.memo.problem
     if strategy.replicas or strategy.order or LinkTable(problem.cluster, problem.gateway).is_even:
         return None
@@ -55,8 +57,8 @@ def add_detours(study: Study, strategy: Strategy) -> Strategy | None:
 
 
 def try_detours(study: Study, search: Callable[[Study], Iterator[Strategy]]) -> Iterator[Strategy]:
-    """The best that `search` finds where slow links are as wide as the way around them, with detours on the real cluster;
-    nothing where no link is that slow."""
+    """Yields the best strategy that `search` finds on a cluster whose slow links are as wide as the way around
+    them, with detours on the real cluster. Yields nothing if no link is that slow."""
     cluster = as_wide_as_around(study.memo.cluster)
     if cluster is None:
         return
@@ -64,7 +66,7 @@ def try_detours(study: Study, search: Callable[[Study], Iterator[Strategy]]) -> 
     wide = study.on(replace(problem, cluster=cluster, search_budget_s=problem.search_budget_s / 2))
     try:
         best = wide.scorer.pick_best(search(wide))
-    except Infeasible:  # Then the study itself says so, with what is missing.
+    except Infeasible:  # The study itself then reports this error, with the missing memory.
         return
     choices = wide.candidates.choices_of(best)
     if best.replicas or not choices:
@@ -75,8 +77,9 @@ def try_detours(study: Study, search: Callable[[Study], Iterator[Strategy]]) -> 
 
 
 def as_wide_as_around(cluster: Cluster) -> Cluster | None:
-    """The cluster with slow links a little narrower than the widest way around them, as a way uses links of others; None
-    where there are no slow links, or too many devices to look."""
+    """The cluster with its slow links almost as wide as the widest way around them (a little less, because
+    that way also uses other devices' links). None if there are no slow links or too many devices to
+    search."""
     names = [device.name for device in cluster.devices]
     link_table = LinkTable(cluster, names[0])
     if len(names) > MOST_DEVICES or link_table.is_even:
@@ -95,7 +98,7 @@ def as_wide_as_around(cluster: Cluster) -> Cluster | None:
 
 @dataclass(frozen=True)
 class _Exchange:
-    """What is sent at one level."""
+    """All messages that are sent at one level."""
 
     messages: tuple[StageMessage, ...]
 
@@ -105,7 +108,7 @@ class _Exchange:
 
 
 class _DetouredExchanges:
-    """What one strategy's schedule sends, and how long a request takes with some of it going around slow links."""
+    """The messages of one strategy's schedule, and the latency of a request if some of them go around slow links."""
 
     def __init__(self, study: Study, strategy: Strategy) -> None:
         self.memo = study.memo
@@ -116,7 +119,7 @@ class _DetouredExchanges:
         self._alone: dict[Hashable, bool] = {}
 
     def choose(self) -> frozenset[str]:
-        """Tensors of all exchanges that gain by themselves, but not of those that the request is faster without."""
+        """The tensors of all exchanges that gain alone, except those without which the request is faster."""
         found = list(self._gaining_exchanges()) if len(self.schedule.stages) <= MOST_DEVICES else []
         best = _union(found)
         if not best or self.memo.problem.objective != "latency":
@@ -138,7 +141,7 @@ class _DetouredExchanges:
         return run_schedule(outline, self.memo.cluster, self.memo.problem.gateway).latency_s
 
     def _gaining_exchanges(self) -> Iterator[frozenset[str]]:
-        """The tensors of each exchange that is quicker by itself, in the order of their levels."""
+        """Yields the tensors of each exchange that detours make faster alone, in the order of their levels."""
         for one in list_exchanges(self.schedule):
             key = _pattern(self.schedule, one)
             if key not in self._alone:
@@ -147,7 +150,7 @@ class _DetouredExchanges:
                 yield one.tensors
 
     def _gains(self, exchange: _Exchange) -> bool:
-        """Whether the exchange is clearly quicker around slow links than straight."""
+        """Whether the exchange alone is clearly faster around slow links than directly."""
         schedule = isolate(self.schedule, exchange)
         if not any(find_detour(schedule, one, self.links) for one in list_multicasts(schedule)):
             return False
@@ -155,7 +158,7 @@ class _DetouredExchanges:
         return self._all_there_s(around) < GAIN * self._all_there_s(schedule)
 
     def _all_there_s(self, schedule: Schedule) -> float:
-        """Seconds until the last message is there, if everything is sent at once."""
+        """Seconds until the last message has arrived, if everything is sent at once."""
         numbers = {id(message): n for n, message in enumerate(schedule.messages)}
         steps: dict[str, list[Receive | Compute | Send]] = {}
         for device, stages in schedule.stages.items():
@@ -171,7 +174,7 @@ class _DetouredExchanges:
 
 
 def list_exchanges(schedule: Schedule) -> Iterator[_Exchange]:
-    """What is sent at each level, from the first level on."""
+    """Yields the exchange of each level, from the first level on."""
     found: dict[int, list[StageMessage]] = {}
     for message in schedule.messages:
         found.setdefault(message.sent.level, []).append(message)
@@ -180,7 +183,7 @@ def list_exchanges(schedule: Schedule) -> Iterator[_Exchange]:
 
 
 def isolate(schedule: Schedule, exchange: _Exchange) -> Schedule:
-    """A schedule of nothing but this exchange, sent by all devices at once."""
+    """A schedule that contains only this exchange, sent by all devices at once."""
     begin, end = StagePlace(0), StagePlace(1)
     messages = tuple(
         replace(one, sent=one.sent if one.source == GATEWAY else begin, received=end)
@@ -195,7 +198,7 @@ def _union(some: Collection[frozenset[str]]) -> frozenset[str]:
 
 
 def _pattern(schedule: Schedule, exchange: _Exchange) -> Hashable:
-    """Equal for exchanges in which the same boxes go the same ways, whatever the tensors are called."""
+    """A key that is equal for exchanges in which the same regions go the same ways, whatever the tensors' names."""
     numbers: dict[str, int] = {}
 
     def describe(move: Move) -> Hashable:

@@ -1,6 +1,6 @@
-"""Pairs dense layers so that two need one sum: the first is split by what it writes, the second by what it sums over
-(Megatron-LM, Shoeybi et al. 2019, section 3). Heads of attention, and convolutions that follow one another, are
-such pairs too. Rules only."""
+"""Pairs dense layers so that two layers need only one sum: the first is divided along the axis that it
+writes, the second along the axis that it sums over (Megatron-LM, Shoeybi et al. 2019, section 3). Heads of
+attention, and consecutive convolutions, are such pairs too. Rules only."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from edgepart.planner.layout.choices import Choice, Divide, Reduce, Shares, Whol
 from edgepart.planner.search.memo import Memo
 
 COLUMNS = ("head", "feature", "channel")
-"""Axes of what a dense layer writes."""
+"""The axes that a dense layer writes."""
 
 DENSE = frozenset({"gemm", "conv", "pointwise"})
-"""Families of operators with weights that are worth splitting."""
+"""Families of operators with weights that are worth dividing."""
 
 
 def pair_dense_layers(memo: Memo, shares: Shares) -> dict[int, Choice] | None:
-    """By layer, a choice that pairs dense layers; None where nothing pairs. Between pairs every device computes all."""
+    """Choices by layer that pair dense layers; None if there is no pair. Between pairs, every device computes
+    everything."""
     everywhere = Whole(tuple(name for name, _ in shares))
     choices: dict[int, Choice] = {}
     for layer in memo.layers:
@@ -28,7 +29,7 @@ def pair_dense_layers(memo: Memo, shares: Shares) -> dict[int, Choice] | None:
 
 
 def _arriving_extents(memo: Memo, choices: Mapping[int, Choice], layer: Layer) -> Iterator[int]:
-    """Lengths of the axes along which what the layer reads is divided."""
+    """Yields the lengths of the axes along which the layer's inputs are divided."""
     for number in _sources(memo, layer):
         choice = choices.get(number)
         if isinstance(choice, Divide):
@@ -47,14 +48,14 @@ def _choice(memo: Memo, layer: Layer, shares: Shares, everywhere: Whole, arrivin
 
 
 def _has_weights(memo: Memo, layer: Layer) -> bool:
-    """Whether its dense operator multiplies by a constant, and not two tensors by one another."""
+    """Whether the layer's dense operator multiplies by a constant, instead of multiplying two tensors."""
     coarse, constants = memo.coarse, memo.graph.constants
     dense = [op for op in layer.operators if coarse.accesses[op.name].family in DENSE]
     return any(name in constants for op in dense for name in op.inputs[:2])
 
 
 def _sources(memo: Memo, layer: Layer) -> set[int]:
-    """Layers that write what it reads, through what is computed by its readers."""
+    """Layers that write what `layer` reads. Layers that are computed by their readers are looked through."""
     graph, coarse = memo.graph, memo.coarse
     found: set[int] = set()
     names = [name for op in layer.operators for name in graph.reads(op)]

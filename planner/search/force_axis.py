@@ -1,5 +1,5 @@
-"""Forces an axis: divides everything that has it along it, whether that is wise or not. Checks of a model and tests of
-every declaration ask for that. Rules only."""
+"""Forces an axis: divides along it every layer that has it, even where that is slower. Checks of a model and
+tests of every declaration use this. Rules only."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from edgepart.planner.search.study import Study
 
 
 def axis_names(memo: Memo) -> tuple[str, ...]:
-    """Every axis, of an output or reduced, that at least one layer can be divided along; in the model's order."""
+    """Every axis, written or reduced, along which at least one layer can be divided, in the model's order."""
     return tuple(dict.fromkeys(name for layer in memo.layers for name in axes_of(layer)))
 
 
 def axes_of(layer: Layer) -> tuple[str, ...]:
-    """Those of one layer: axes of what it writes, then reduced ones."""
+    """The axes along which one layer can be divided: first those that it writes, then reduced ones."""
     written = [axis.name for axis in layer.axes if layer.splits(axis.name)]
     reduced = [axis.name for _, axis in layer.reduced if layer.reduces(axis.name)]
     return tuple(dict.fromkeys((*written, *reduced)))
 
 
 def force(study: Study, axis: str | None, shares: Shares) -> Strategy:
-    """Each layer that has `axis` divided along it in proportion (or along what rows and heads are called elsewhere); with
-    None, each along the first axis that it has. What cannot be is whole on the first device.
+    """A strategy that divides each layer along `axis` in proportion to `shares`, or along the layer's own
+    name for rows or heads. If `axis` is None, each layer is divided along its first axis. Layers that cannot
+    be divided stay whole on the first device.
 
-    UsageError where no layer has the axis."""
+    Raises UsageError if no layer has the axis."""
     names = axis_names(study.memo)
     if axis is not None and axis not in names:
         there = ", ".join(names) or "none: nothing in this model can be split"
@@ -54,8 +55,9 @@ def _choice(layer: Layer, axis: str | None, shares: Shares) -> Choice:
 
 
 def reduce(layer: Layer, name: str, shares: Shares) -> Reduce | None:
-    """Parted along the reduced axis `name`, and combined in pieces where there is an axis for that (best the same one:
-    a norm's rows stay where they are), so that no device makes it all; None where it cannot be."""
+    """The choice that divides `layer` along the reduced axis `name`; None if that cannot be done. The partial
+    results are combined in pieces along another axis if there is one, so that no device computes the whole
+    output. The best axis for this is the same one, as a norm's rows then stay where they are."""
     if layer.reduces(name) is None:
         return None
     others = [one.name for one in layer.axes if layer.splits(one.name)]

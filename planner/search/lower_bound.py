@@ -1,9 +1,10 @@
-"""Lower bound: seconds that a strategy takes at the very least, from its layouts alone. A search need not lower and
-simulate what cannot win. Rules only.
+"""Lower bound: the fewest seconds that a strategy can take, computed from its layouts alone. A search need
+not lower and simulate a strategy that cannot win. Rules only.
 
-The bound is how long the busiest device computes, or the busiest network card sends or receives. Only what is certain to
-happen counts: a part that no other device holds is computed, and so is what its device holds and reads for it; what is
-read and is not there travels. Copies that perhaps nobody reads do not count."""
+The bound is the time that the busiest device computes, or that the busiest network card sends or receives.
+Only certain work counts. A part that no other device holds is computed, and so is everything that its device
+holds and reads for that part. Data that a device reads and does not hold is sent to it. Copies that perhaps
+no device reads do not count."""
 
 from __future__ import annotations
 
@@ -18,13 +19,14 @@ from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.study import Study
 
 Owned = Mapping[str, Region]
-"""By device, what it holds of one tensor."""
+"""The region of one tensor that each device holds."""
 
 
 def lower_bound_s(study: Study, strategy: Strategy, enough: float = float("inf")) -> float:
-    """Seconds of the busiest device or card for one request: what a request takes, and the time between two requests, are
-    never less. Where latency is the objective, what has to be computed and moved one after another counts too. Replicas
-    together are as fast as all of them at their fastest. The search for a higher bound ends at `enough` seconds."""
+    """Seconds of the busiest device or card for one request: a lower bound on a request's latency and on the
+    time between two requests. If latency is the objective, the bound also counts work and messages that must
+    follow one another. The bound for replicas assumes that all of them run at their fastest. The search for a
+    higher bound ends at `enough` seconds."""
     if strategy.replicas:
         bounds = [lower_bound_s(study, one) for one in strategy.replicas]
         return 1 / sum(1 / bound for bound in bounds) if all(bounds) else 0.0
@@ -37,15 +39,15 @@ def lower_bound_s(study: Study, strategy: Strategy, enough: float = float("inf")
 
 
 def is_hopeless(study: Study, strategy: Strategy, best: float, likely: float = 1.0) -> bool:
-    """Whether `strategy` certainly takes at least `best` seconds, or its busiest device or card is busy for `likely` times
-    as long. Not for replicas."""
+    """Whether `strategy` certainly takes at least `best` seconds, or keeps its busiest device or card busy
+    for at least `likely * best` seconds. Not for replicas."""
     bounds = _bounds(study.memo, _CertainWork(study, strategy))
     return any(busy_s >= likely * best or latency_s >= best for busy_s, latency_s in bounds)
 
 
 def _bounds(memo: Memo, found: _CertainWork) -> Iterator[tuple[float, float]]:
-    """Pairs: how long something is busy, and how long a request takes at the least. What costs least to find out comes
-    first."""
+    """Yields pairs of lower bounds: the seconds that a device or card is busy, and the seconds of a request.
+    The bounds that are cheapest to compute come first."""
     yield max(found.compute_s().values(), default=0.0), 0.0
     if memo.problem.objective == "latency":
         yield 0.0, found.one_after_another_s()
@@ -55,7 +57,7 @@ def _bounds(memo: Memo, found: _CertainWork) -> Iterator[tuple[float, float]]:
 
 
 class _CertainWork:
-    """What a strategy is certain to do."""
+    """The work that a strategy is certain to do."""
 
     def __init__(self, study: Study, strategy: Strategy) -> None:
         self.memo = study.memo
@@ -69,9 +71,10 @@ class _CertainWork:
         }
         self.reads = study.candidates.reads_of(strategy)
         self.runs: dict[str, frozenset[str]] = {}
-        """By operator, the devices that compute their part of it."""
+        """The devices that certainly compute their part of each operator."""
         self.unsure: dict[str, set[str]] = {}
-        """By tensor, devices whose reading of it is not known: for what they may not compute."""
+        """The devices, by tensor, that may not read the tensor because they may not compute the operator that
+        reads it."""
         links = (
             self.memo.cluster.link(one, two)
             for one in self.memo.whole_s
@@ -79,12 +82,12 @@ class _CertainWork:
             if one != two
         )
         self.hop_s = min((2 * link.message_s + link.latency_s for link in links), default=0.0)
-        """What a message takes at the least."""
+        """The fewest seconds that a message takes."""
         self._walk()
 
     def _walk(self) -> None:
-        """Walk from readers to writers: a device that computes a reader computes the tensors that it holds of what is
-        read."""
+        """Walks from readers to writers: a device that computes a reader also computes the tensors that it
+        holds among the reader's inputs."""
         reading: dict[str, set[str]] = defaultdict(set)
         for op in reversed(self.graph.operators):
             names = [name for name in op.outputs if name]
@@ -113,14 +116,15 @@ class _CertainWork:
         return full > 0 and sum(region.size for region in self._find_owned(name).values()) == full
 
     def _meets(self, name: str, device: str) -> bool:
-        """Whether the device reads of what it holds."""
+        """Whether the device certainly reads some of the region that it holds."""
         held, read = self._find_owned(name).get(device), self.reads[name].get(device)
         if held is None or read is None or device in self.unsure[name]:
             return False
         return held == read or not held.intersect(read).is_empty
 
     def compute_s(self) -> dict[str, float]:
-        """By device: its part of the seconds that all of an operator takes there. Smaller parts go at no higher rate."""
+        """The seconds that each device computes. A part of an operator takes its share of the whole
+        operator's seconds: smaller parts are computed at no higher rate."""
         found: dict[str, float] = defaultdict(float)
         for op in self.graph.operators:
             name = next(filter(None, op.outputs), None)
@@ -132,8 +136,9 @@ class _CertainWork:
         return found
 
     def one_after_another_s(self) -> float:
-        """The time of the longest path through the model, of what is computed in one piece on one device, and of the
-        messages on it. The time of a divided operator does not count, as borders may be computed before the rest."""
+        """The seconds of the longest path through the model: of the operators on it that one device computes
+        in one piece, and of its messages. The time of a divided operator does not count, because borders may
+        be computed before the rest."""
         done: dict[str, float] = {}
         for op in self.graph.operators:
             devices = self._sharers(op)
@@ -147,7 +152,8 @@ class _CertainWork:
         return max((done.get(name, 0.0) for name in self.graph.outputs), default=0.0)
 
     def _ready_s(self, op: Operator, device: str, done: Mapping[str, float]) -> float:
-        """When a device has all that it reads for its part of an operator, which nobody else computes."""
+        """The seconds until a device has everything that it reads for its part of `op`, which no other device
+        computes."""
         index, name = next((index, name) for index, name in enumerate(op.outputs) if name)
         share = make_share(
             self.graph, op, device, self.accesses[op.name], {index: self._find_owned(name)[device]}
@@ -160,14 +166,14 @@ class _CertainWork:
         return ready_s
 
     def _sharers(self, op: Operator) -> tuple[str, ...]:
-        """The devices that each compute a part of `op` which nobody else has; () where that is not known."""
+        """The devices that each compute a part of `op` that no other device computes; () if they are not known."""
         names = [name for name in op.outputs if name]
         if op.name in self.strategy.parted or len(names) != 1 or not self._is_known(names[0]):
             return ()
         return tuple(self._find_owned(names[0])) if self._is_partition(names[0]) else ()
 
     def moved_bytes(self) -> tuple[dict[str, float], dict[str, float]]:
-        """By device, what its card receives and what it sends."""
+        """The bytes that each device's card receives, and the bytes that it sends."""
         received: dict[str, float] = defaultdict(float)
         sent: dict[str, float] = defaultdict(float)
         for name in (*self.graph.inputs, *self.graph.producers):
@@ -182,7 +188,7 @@ class _CertainWork:
         return received, sent
 
     def _sources(self, name: str) -> Owned:
-        """The devices that have the tensor; {} if they are not known."""
+        """The region of the tensor that each device has; {} if that is not known."""
         tensor = self.graph.tensors[name]
         if tensor.shape is None or tensor.region.is_empty:
             return {}
@@ -191,7 +197,7 @@ class _CertainWork:
         return self._find_owned(name) if name in self.strategy.layouts else {}
 
     def _missing_elements(self, name: str, owned: Owned) -> dict[str, int]:
-        """By device, elements that it is sure to read and does not hold."""
+        """The number of elements that each device certainly reads and does not hold."""
         unsure = self.unsure.get(name, set())
         needed = {d: region for d, region in self.reads.get(name, {}).items() if d not in unsure}
         if name in self.graph.outputs:
@@ -202,7 +208,8 @@ class _CertainWork:
         }
 
     def gathered_bytes(self) -> dict[str, float]:
-        """What a hub receives of the others, where the strategy moves data through one."""
+        """The bytes that the hub receives from the other devices; {} if the strategy does not move data
+        through a hub."""
         hub = self.strategy.hub
         if self.strategy.sync is not Sync.HUB or hub is None:
             return {}

@@ -1,7 +1,8 @@
-"""Memo: what is known about one problem on its devices, each fact worked out once and remembered.
+"""Memo: the facts about one problem on its devices, each computed once and remembered.
 
-It answers what strategies ask about the model and the cluster: layers, costs, speeds, places to cut, memory limits. It
-knows nothing of candidates (candidates.py) or of what they would do (scorer.py). Rules only."""
+It answers the questions that strategies ask about the model and the cluster: layers, costs, speeds, places to
+cut, memory limits. It knows nothing of candidates (candidates.py) or of their predicted results (scorer.py).
+Rules only."""
 
 from __future__ import annotations
 
@@ -29,23 +30,23 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class CutPoint:
-    """A place between layers that no layer straddles."""
+    """A position between operators where no layer is half computed."""
 
     position: int
-    """Operators up to this index lie before it."""
+    """The index of the last operator before the cut."""
     last: str
-    """Name of the operator just before it."""
+    """The name of the last operator before the cut."""
     crossing: frozenset[str]
-    """Exits that are written before it and read after it."""
+    """Exits that are written before the cut and read after it."""
     seconds: float
-    """Time that the fastest device takes to compute what lies before it."""
+    """Seconds that the fastest device takes to compute everything before the cut."""
 
 
 class Memo:
-    """One problem, and the facts about it that strategies ask for."""
+    """One problem, and the facts about it that strategies need."""
 
     def __init__(self, problem: Problem, profiles: Profiles | None = None) -> None:
-        """`profiles` are measured seconds of segments. UsageError for an unknown objective or gateway."""
+        """`profiles` are measured seconds of segments. Raises UsageError for an unknown objective or gateway."""
         self.problem = problem
         self.graph = problem.graph
         self.cluster = problem.cluster
@@ -56,11 +57,11 @@ class Memo:
         self._seconds: dict[str, Mapping[str, float]] = {}
         self._made: dict[Callable[[Memo], Any], Any] = {}
         self._layer_costs: dict[int, LayerCosts] = {}
-        """By number of a search node's layer."""
+        """The costs of each search node, by the number of its layer."""
 
     def on(self, problem: Problem) -> Memo:
-        """A memo of another problem about the same graph, as with another cluster or other memory limits. It shares what
-        depends on the graph alone."""
+        """A memo of another problem about the same graph, for example with another cluster or other memory
+        limits. The two share everything that depends on the graph alone."""
         other = Memo(problem, self.cost.profiles)
         other._layer_costs = self._layer_costs
         shared = ("coarse", "propagator", "operator_costs", "chain_costs")
@@ -68,7 +69,7 @@ class Memo:
         return other
 
     def once(self, make: Callable[[Memo], T]) -> T:
-        """What `make` returns for this memo; it is called once."""
+        """The result of `make` for this memo; `make` is called once."""
         if make not in self._made:
             self._made[make] = make(self)
         return cast(T, self._made[make])
@@ -82,7 +83,7 @@ class Memo:
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """The layers that need a choice: those with exits."""
+        """The layers that need a choice: those that have exits."""
         return tuple(layer for layer in self.coarse.layers if layer.exits)
 
     @cached_property
@@ -97,12 +98,12 @@ class Memo:
 
     @cached_property
     def position(self) -> Mapping[str, int]:
-        """By operator, its index in the graph."""
+        """The index of each operator in the graph."""
         return {op.name: index for index, op in enumerate(self.graph.operators)}
 
     @cached_property
     def last_position(self) -> Mapping[int, int]:
-        """By number of a layer that has exits, the index of its last operator."""
+        """The index of the last operator of each layer that has exits, by the layer's number."""
         return {layer.number: max(self.position[op.name] for op in layer.operators) for layer in self.layers}
 
     @cached_property
@@ -110,25 +111,25 @@ class Memo:
         """Every place that no layer straddles, in the model's order."""
         return tuple(_find_cut_points(self))
 
-    # Tools that work out candidates; each keeps what candidates have in common.
+    # Tools that candidates are computed with; each remembers what candidates have in common.
 
     @cached_property
     def propagator(self) -> LayoutPropagator:
-        """Works layouts out from choices."""
+        """Derives layouts from choices."""
         return LayoutPropagator(self.coarse)
 
     @cached_property
     def operator_costs(self) -> OperatorCosts:
-        """Measures what operators do for regions."""
+        """The work of operators for given regions."""
         return OperatorCosts(self.coarse, self.cost)
 
     @cached_property
     def chain_costs(self) -> ChainCosts:
-        """Measures what chains of operators do for regions."""
+        """The work of chains of operators for given regions."""
         return ChainCosts(self.coarse, self.operator_costs)
 
     def layer_costs_of(self, node: SearchNode) -> LayerCosts:
-        """Measures what devices do for their parts of one node of a layer-wise search."""
+        """The work of devices for their parts of one node of a layer-wise search."""
         found = self._layer_costs.get(node.layer.number)
         if found is None:
             found = self._layer_costs[node.layer.number] = LayerCosts(self.operator_costs, node)
@@ -142,12 +143,12 @@ class Memo:
     # The devices.
 
     def limit_bytes(self, device: str) -> float:
-        """Memory that a plan may use there."""
+        """Bytes of memory that a plan may use on `device`."""
         own = self.cluster.device(device).memory_bytes
         return min(own, self.problem.memory_limit_bytes.get(device, own))
 
     def seconds_on(self, device: str) -> Mapping[str, float]:
-        """By operator, seconds to compute all of it on that device."""
+        """The seconds that each whole operator takes on `device`."""
         found = self._seconds.get(device)
         if found is None:
             by_name, accesses = self.graph.by_name, self.coarse.accesses
@@ -159,7 +160,7 @@ class Memo:
 
     @cached_property
     def _full_outputs(self) -> Mapping[str, dict[int, Region]]:
-        """By operator, the region of each of its outputs in full."""
+        """The full region of each output, by operator and index of the output."""
         tensors = self.graph.tensors
         return {
             op.name: {i: tensors[n].region for i, n in enumerate(op.outputs) if n}
@@ -168,7 +169,8 @@ class Memo:
 
     @cached_property
     def chain_s(self) -> Mapping[str, Mapping[str, float]]:
-        """By device, and by name of an operator or of a chain's last operator, seconds to compute all of it there."""
+        """The seconds that each whole operator or chain takes, by device and by the name of the operator or
+        of the chain's last one."""
         members = {chain[-1].name: [op.name for op in chain] for chain in self.chain_costs.chains}
         found: dict[str, Mapping[str, float]] = {}
         for device in self.whole_s:
@@ -178,7 +180,7 @@ class Memo:
 
     @cached_property
     def whole_s(self) -> Mapping[str, float]:
-        """By device, seconds to compute the whole model there."""
+        """The seconds that the whole model takes on each device."""
         return {
             device.name: self.cost.segment_s(device.name) + sum(self.seconds_on(device.name).values())
             for device in self.cluster.devices
@@ -193,21 +195,21 @@ class Memo:
 
     @cached_property
     def fastest_s(self) -> Mapping[str, float]:
-        """By operator, seconds to compute all of it on the fastest device."""
+        """The seconds that each whole operator takes on the fastest device."""
         return self.seconds_on(self.by_speed[0])
 
     def shares(self, devices: Iterable[str]) -> Shares:
-        """Devices with shares in proportion to how fast each computes the whole model."""
+        """The devices with shares in proportion to the speed at which each computes the whole model."""
         return tuple((name, 1 / self.whole_s[name]) for name in devices)
 
     def travel_bytes(self, name: str) -> float:
-        """Bytes per element of a tensor on its way between devices, at the least."""
+        """The fewest bytes per element of a tensor on its way between devices."""
         share = smallest_share(self.graph.tensors.get(name), self.problem.transfer_dtype)
         return self.cost.item_bytes(name) * share
 
 
 def _find_cut_points(memo: Memo) -> Iterator[CutPoint]:
-    """Sweeps once along the model: a layer is open between its first and its last operator."""
+    """Yields the cut points in one pass over the model: a layer is open between its first and its last operator."""
     coarse, operators = memo.coarse, memo.graph.operators
     last_read = _find_last_reads(memo)
     ends = {end: number for number, end in memo.last_position.items()}
@@ -228,7 +230,8 @@ def _find_cut_points(memo: Memo) -> Iterator[CutPoint]:
 
 
 def _find_last_reads(memo: Memo) -> dict[str, int]:
-    """By tensor, the index of the last operator that reads it. A pulled reader counts where its own readers stand."""
+    """The index of the last operator that reads each tensor. A reader that is left to its own readers counts
+    at their positions."""
     coarse, graph, last = memo.coarse, memo.graph, dict[str, int]()
     for op in reversed(graph.operators):
         for name in filter(None, op.outputs):

@@ -1,4 +1,4 @@
-"""Moves: small steps from choices for layers to other choices, whatever strategy they came from. Rules only."""
+"""Moves: small steps from choices for layers to other choices, whichever strategy made them. Rules only."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import replace
 from edgepart.planner.layout.choices import Choice, Divide, Pull, Reduce, Shares, Whole
 
 Choices = Mapping[int, Choice]
-"""Choices by the number of a layer."""
+"""A choice for each layer, by number of the layer."""
 
 DIGITS = 4
-"""Digits of a share of one that are kept: finer differences cut no layer elsewhere."""
+"""The decimal places to which a share (of 1 in total) is rounded. Finer differences do not change where a
+layer is cut."""
 
 
 def rescale(choices: Choices, factors: Mapping[str, float]) -> dict[int, Choice]:
@@ -26,7 +27,8 @@ def rescale(choices: Choices, factors: Mapping[str, float]) -> dict[int, Choice]
 
 
 def leave_out(choices: Choices, device: str, instead: str) -> dict[int, Choice]:
-    """Leaves nothing to `device`: its parts go to those that share the layer, and what it has for itself to `instead`."""
+    """Leaves nothing to `device`: its parts go to the devices that share the layer, and layers that it has
+    alone go to `instead`."""
 
     def shares(before: Shares) -> Shares:
         return tuple((name, share) for name, share in before if name != device) or ((instead, 1.0),)
@@ -76,7 +78,7 @@ def _with_shares(choice: Choice, change: Callable[[Shares], Shares]) -> Choice:
     if isinstance(choice, Divide):
         shares = change(choice.shares)
         same = len(shares) == len(choice.shares)
-        # A grid that lacks a tile is none: the parts are put in one row.
+        # A grid that lacks a tile is no grid: the parts are put in one row.
         return (
             replace(choice, shares=shares)
             if same
@@ -90,7 +92,7 @@ def _with_shares(choice: Choice, change: Callable[[Shares], Shares]) -> Choice:
 
 
 def _simplify(choice: Choice) -> Choice:
-    """A division that is left to a single device becomes whole there."""
+    """The same choice, but a division that is left to a single device becomes whole on that device."""
     if isinstance(choice, Divide) and len(choice.shares) == 1:
         return Whole((choice.shares[0][0],))
     if isinstance(choice, Reduce) and len(choice.shares) == 1:

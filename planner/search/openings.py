@@ -1,4 +1,4 @@
-"""Openings: ways to divide the whole model that are worth a try before any search, as recipes. Rules only."""
+"""Openings: recipes that divide the whole model and are worth a try before any search. Rules only."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.recipe import SPATIAL, WHOLE, LayerStretch, Mode, Recipe
 
 ENDS_TRIED = 3
-"""How many ends are tried for a first part of the model in rows, before the rest is whole."""
+"""The number of positions that are tried as the end of a first part that is divided by rows; the rest is whole."""
 
 AXES = 4
-"""Axes that are tried, those that most layers have."""
+"""The number of axes that are tried; the axes that most layers have come first."""
 
 
 def axes_of(memo: Memo) -> tuple[str, ...]:
-    """The forced axis, or those that are tried."""
+    """The forced axis, or the axes that are tried."""
     forced = memo.problem.axis
     return (forced,) if forced is not None else memo.axis_names[:AXES]
 
 
 def openings(memo: Memo, parts: Sequence[LayerStretch]) -> Iterator[Recipe]:
-    """Recipes for each team: every axis throughout, mixtures, and stretches on one device after another."""
+    """Yields recipes for each group of devices: one axis throughout, mixtures of axes, and stretches on one
+    device after another."""
     for devices in teams(memo):
         shares = memo.shares(devices)
         for modes in _modes(memo, parts, shares):
@@ -31,7 +32,8 @@ def openings(memo: Memo, parts: Sequence[LayerStretch]) -> Iterator[Recipe]:
 
 
 def teams(memo: Memo) -> Iterator[tuple[str, ...]]:
-    """Groups of devices worth a try: the fastest few and the best connected few, all of them first."""
+    """Yields groups of devices that are worth a try: the fastest few and the best connected few. The group of
+    all devices comes first."""
     fast = memo.by_speed
     gateway = memo.problem.gateway
     near = tuple(
@@ -52,7 +54,7 @@ def _modes(memo: Memo, parts: Sequence[LayerStretch], shares: Shares) -> Iterato
     dense = Mode("channel") if "channel" in axes else WHOLE
     for axis in axes:
         if len(shares) < len(memo.by_speed) or memo.problem.axis is not None:
-            yield (Mode(axis),) * count  # Over all devices that is what bbgrap and data do.
+            yield (Mode(axis),) * count  # Over all devices, these are the strategies bbgrap and data.
     for axis in rows:
         tall = [_is_tall(memo, part, axis, len(shares)) for part in parts]
         for tail, fused in ((dense, False), (WHOLE, False), (dense, True)):
@@ -64,14 +66,15 @@ def _modes(memo: Memo, parts: Sequence[LayerStretch], shares: Shares) -> Iterato
 
 
 def _is_tall(memo: Memo, stretch: LayerStretch, axis: str, count: int) -> bool:
-    """Whether most of its work has rows enough for every device."""
+    """Whether layers with enough rows for every device do most of the stretch's work."""
     tall = [la for la in stretch.layers if (a := la.axis(axis)) is not None and a.extent >= 2 * count]
     seconds = sum(memo.fastest_s[op.name] for layer in tall for op in layer.operators)
     return seconds * 2 > stretch.seconds
 
 
 def _in_turn(parts: Sequence[LayerStretch], shares: Shares) -> Recipe:
-    """Stretches on one device after another, in proportion: for memory, and for throughput."""
+    """A recipe that puts the stretches on one device after another, in proportion to the shares: for memory
+    and for throughput."""
     total, done, at = sum(p.seconds for p in parts), 0.0, 0
     ends = [sum(s for _, s in shares[: n + 1]) / sum(s for _, s in shares) for n in range(len(shares))]
     modes = []

@@ -1,7 +1,7 @@
 """Recipe: a compact description of a whole strategy that a search can change a little at a time. Rules only.
 
-The model is parted into stretches at cut points. A recipe says, for each stretch, how its layers are
-divided (its **mode**), over which devices, in which proportion, and which device does what cannot be
+The model is divided into stretches at cut points. For each stretch, a recipe says how its layers are divided
+(its **mode**), over which devices, in which proportion, and which device computes the layers that cannot be
 divided."""
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from edgepart.planner.search.memo import CutPoint, Memo
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """What happens to the layers of one stretch."""
+    """How the layers of one stretch are computed."""
 
     axis: str | None = None
-    """What to divide along; None keeps the stretch whole."""
+    """The axis to divide along; None keeps the stretch whole."""
     fused: bool = False
-    """Whether only what leaves the stretch is divided, and each device computes what it needs for its part:
-    halos inside are computed twice instead of fetched."""
+    """Whether only the tensors that leave the stretch are divided, and each device computes everything that
+    it needs for its part. Halos inside are then computed twice instead of fetched."""
     joined: bool = False
-    """Whether, with `fused`, the next stretch's halo is computed as well, so that the two make one block."""
+    """With `fused`: whether the next stretch's halo is computed as well, so that the two stretches make one block."""
     home: str | None = None
-    """The device that computes what is whole; None is the recipe's `home`."""
+    """The device that computes whole layers; None for the recipe's `home`."""
 
     def __str__(self) -> str:
         if self.axis is None:
@@ -41,13 +41,13 @@ WHOLE = Mode()
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A strategy in short."""
+    """A whole strategy: a mode for each stretch, and the devices' shares."""
 
     modes: tuple[Mode, ...]
-    """One for each stretch."""
+    """One mode for each stretch."""
     shares: Shares
     home: str
-    """The device that does what is not divided."""
+    """The device that computes the layers that are not divided."""
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -56,17 +56,18 @@ class Recipe:
 
 @dataclass(frozen=True)
 class LayerStretch:
-    """Layers between two cut points."""
+    """The layers between two cut points."""
 
     layers: tuple[Layer, ...]
     crossing: frozenset[str]
-    """Exits that are read after it."""
+    """Exits that are read after the stretch."""
     seconds: float
-    """Time that the fastest device takes for it."""
+    """Seconds that the fastest device takes for the stretch."""
 
 
 def stretches(memo: Memo, cuts: Sequence[CutPoint]) -> tuple[LayerStretch, ...]:
-    """The layers parted at `cuts`, in order; one more stretch than there are cuts."""
+    """The layers divided into stretches at `cuts`, in order: one more stretch than there are cuts, except
+    that stretches without layers are left out."""
     found: list[LayerStretch] = []
     layers = sorted(memo.layers, key=lambda layer: memo.last_position[layer.number])
     at = 0
@@ -110,11 +111,11 @@ def _choice(
         return pulled
     divided = candidates.divide(layer, mode.axis, recipe.shares, second=mode.axis not in SPATIAL)
     if divided is None:
-        # A norm or a global pool in a stretch of rows: parts are summed up, nothing is gathered.
+        # For a norm or a global pool in a stretch of rows, partial results are added up and nothing is gathered.
         return reduce(layer, mode.axis, recipe.shares) or whole
     return Divide(divided.axes, divided.shares, widened=mode.fused and (mode.joined or not leaves))
 
 
 SPATIAL = frozenset({"height", "width", "depth"})
-"""A layer without rows in a stretch of rows stays whole: dividing its channels would move all of its
-input."""
+"""The axes of rows. A layer without rows in a stretch that is divided by rows stays whole: dividing its
+channels would move all of its input."""

@@ -1,7 +1,8 @@
-"""Refines a plan that serves with what was measured since: parts of every division move from devices that are busy for
-long to those that are not. Rules only.
+"""Refines a plan that is in use with measurements since then: parts of every division move from busy devices
+to idle ones. Rules only.
 
-The study's cluster has what was measured: a device that takes longer than it was calibrated to has drifted."""
+The study's cluster has the measured speeds: a device that takes longer than its calibration says has
+drifted."""
 
 from __future__ import annotations
 
@@ -14,20 +15,20 @@ from edgepart.planner.search.scorer import Scorer
 from edgepart.planner.search.study import Study
 
 ROUNDS = 6
-"""Times that parts are moved, at most."""
+"""The most rounds in which parts are moved."""
 
 STEPS = (1.0, 0.5, 0.25)
-"""How far: 1 is as far as would make all devices equally busy, if that were all."""
+"""The step sizes that are tried: step 1 would make all devices equally busy if computing were all that counts."""
 
 MOST = 4.0
-"""A part grows to so many times what it was at most, in one round."""
+"""The most by which a part grows in one round, as a factor."""
 
 WHY = "parts are fitted to what was measured"
 
 
 def refine(study: Study, present: SavedStrategy) -> Iterator[Strategy]:
-    """The strategy `present` as it is, then with parts moved as long as that helps; nothing where it was chosen for another
-    model or other devices."""
+    """Yields the strategy `present` unchanged, then with parts moved as long as that helps. Yields nothing if
+    `present` was chosen for another model or other devices."""
     if not present.fits(study.memo):
         return
     best, choices = present.remake(study.candidates, present.choices), present.choices
@@ -49,7 +50,7 @@ def refine(study: Study, present: SavedStrategy) -> Iterator[Strategy]:
 
 
 def _factors(scorer: Scorer, strategy: Strategy, step: float) -> dict[str, float]:
-    """By device, the factor for its parts."""
+    """The factor by which each device's parts change."""
     busy = scorer.forecast(strategy).compute_s
     mean = sum(busy.values()) / max(1, len(busy))
     return {

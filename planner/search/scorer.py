@@ -1,19 +1,19 @@
-"""The scorer: from a candidate to its seconds. Rules only.
+"""Scorer: predicts the seconds that a candidate takes. Rules only.
 
-A candidate's way, as the methods of `Scorer` follow it from top to bottom:
+The methods of `Scorer`, from top to bottom, follow the steps of a candidate:
 
 1. Choices become layouts: the candidate factory (candidates.py) asks the propagator which region of every tensor each
-   device computes, and makes a `Strategy` of that.
-2. `score` wants one number of a strategy: seconds of a request, or seconds between two of many.
-3. `outline` gives what the strategy would do, quickly. `sketch_lowering` merges operators that always run together
+   device computes, and makes a `Strategy` of the layouts.
+2. `score` returns one number for a strategy: seconds of a request, or seconds between two of many requests.
+3. `outline` predicts quickly. `sketch_lowering` merges operators that always run together
    (planner/cost/chain_cost.py); the lowering turns the layouts into a schedule: who computes and sends what, and when.
    The schedule is simulated: its `latency_s` is the score. No plan is written.
-4. `forecast` gives the same with every operator and the exact memory: the strategy is lowered to a sketch of a plan,
-   and that is simulated. It is asked where memory may be short, and for the numbers that people see.
+4. `forecast` predicts with every operator and the exact memory: the strategy is lowered to a sketch of a plan, and the
+   sketch is simulated. It is used where memory may be short, and for the numbers that people see.
 5. `forecast_stream` simulates many requests at a time from a forecast.
-6. `pick_best` compares candidates: which fit the devices' memory, and which of those scores least.
+6. `pick_best` compares candidates: it takes the one with the least score among those that fit the devices' memory.
 
-Whatever was simulated is remembered."""
+The results of simulations are remembered."""
 
 from __future__ import annotations
 
@@ -30,34 +30,35 @@ from edgepart.planner.simulation.latency import Simulation, combine_replicas, ru
 from edgepart.planner.simulation.throughput import StreamResult, fitting_in_flight, simulate_stream
 
 ROOMY = 6
-"""Times the bytes of a model's weights and tensors: where every device has more memory than that, an outline does not
-count what a candidate needs exactly, as long as an upper bound fits."""
+"""Outlines predict only an upper bound on memory if every device has more memory than this factor times the
+bytes of the model's weights and tensors."""
 
 WORTH_MORE_STEPS = 0.995
-"""The score of a strategy with more steps over the score without them, at most, for the steps to be worth it: they take
-more memory, and predictions are no more exact."""
+"""A strategy with more steps must score below this factor times the score without them. More steps take more
+memory, and predictions are no more exact than this."""
 
 
 class Scorer:
-    """Says what candidates of one problem would do, and which is best."""
+    """Predicts the results of one problem's candidates, and picks the best candidate."""
 
     def __init__(self, memo: Memo) -> None:
         self.memo = memo
         self.too_big: tuple[Strategy, Mapping[str, int]] | None = None
-        """The fastest of the candidates that did not fit, and by device the bytes that it lacks."""
+        """The fastest of the candidates that did not fit, and the bytes that each device lacks."""
         self._outlines: dict[Hashable, tuple[Strategy, Simulation]] = {}
         self._forecasts: dict[Hashable, tuple[Strategy, Simulation]] = {}
         self._streams: dict[Hashable, StreamResult] = {}
         self._sketch_lowerings: dict[int, Lowering] = {}
 
     def score(self, strategy: Strategy) -> float:
-        """What is to be small: seconds of a request, or seconds between two of many requests."""
+        """The number to minimise: seconds of a request, or seconds between two of many requests."""
         if self.memo.problem.objective == "throughput":
             return 1 / self.forecast_stream(strategy).throughput_per_s
         return self.outline(strategy).latency_s
 
     def outline(self, strategy: Strategy) -> Simulation:
-        """What `strategy` would do, as in a forecast but for memory, of which it says an amount that is enough."""
+        """The predicted result of `strategy`, like a forecast, but with an upper bound on memory if memory is
+        plentiful."""
         key = _identity(strategy)
         if key in self._forecasts:
             return self._forecasts[key][1]
@@ -71,7 +72,7 @@ class Scorer:
         return found[1]
 
     def _simulate_outline(self, strategy: Strategy) -> Simulation:
-        """Counts memory exactly only where it may be short."""
+        """An outline; it computes the exact memory only if memory may be short."""
         lowering = self.sketch_lowering(strategy.parted)
         if not self._is_roomy:
             plan = lowering.plan(strategy, sketch=True)
@@ -82,14 +83,14 @@ class Scorer:
 
     @cached_property
     def _is_roomy(self) -> bool:
-        """Whether every device probably has the memory for whatever a candidate asks of it."""
+        """Whether every device probably has enough memory for any candidate."""
         graph = self.memo.graph
         weights = sum(constant.nbytes for constant in graph.constants.values())
         values = sum(tensor.nbytes for tensor in graph.tensors.values() if tensor.shape is not None)
         return ROOMY * (weights + values) < min(map(self.memo.limit_bytes, self.memo.whole_s))
 
     def sketch_lowering(self, parted: Iterable[str]) -> Lowering:
-        """The lowering that takes each chain of operators as one; the operators `parted` stay apart."""
+        """The lowering that treats each chain of operators as one operator; the operators `parted` stay separate."""
         graph, accesses = self.memo.chain_costs.merge(parted)
         found = self._sketch_lowerings.get(id(graph))
         if found is None:
@@ -103,7 +104,8 @@ class Scorer:
         return found
 
     def forecast(self, strategy: Strategy) -> Simulation:
-        """What `strategy` would do, memory included: lowered to a sketch of a plan, and simulated."""
+        """The predicted result of `strategy`, with the exact memory: the strategy is lowered to a sketch of a
+        plan and simulated."""
         key = _identity(strategy)
         found = self._forecasts.get(key)
         if found is None:
@@ -116,7 +118,7 @@ class Scorer:
         return found[1]
 
     def forecast_stream(self, strategy: Strategy) -> StreamResult:
-        """What `strategy` would do with many requests at a time."""
+        """The predicted result of `strategy` with many requests at a time."""
         key = _identity(strategy)
         found = self._streams.get(key)
         if found is None:
@@ -130,15 +132,15 @@ class Scorer:
         return simulate_stream(simulation, self.memo.cluster, self.memo.problem.gateway, in_flight)
 
     def is_better(self, strategy: Strategy, score: float) -> bool:
-        """Whether `strategy` scores below `score`. Many requests are simulated only where the busiest device leaves a
-        chance."""
+        """Whether `strategy` scores below `score`. Many requests are simulated only if the load of the
+        busiest device does not already rule that out."""
         if self.memo.problem.objective == "throughput" and 1 / self.outline(strategy).most_per_s >= score:
             return False
         return self.score(strategy) < score
 
     def accept_if_better(self, strategy: Strategy, changed: Strategy, why: str) -> Strategy | None:
-        """`changed`, with `why` added to its reasons, where it is better than `strategy` by more than predictions are
-        wrong, and fits; else None."""
+        """`changed`, with `why` added to its reasons, if it fits in memory and is better than `strategy` by
+        more than the error of predictions; else None."""
         reasons = strategy.why if why in strategy.why else f"{strategy.why}; {why}"
         found = replace(changed, why=reasons)
         if self.score(found) >= WORTH_MORE_STEPS * self.score(strategy) or self.short_bytes(found):
@@ -146,7 +148,7 @@ class Scorer:
         return found
 
     def short_bytes(self, strategy: Strategy) -> dict[str, int]:
-        """By device, the memory that it lacks for `strategy`; {} where that fits."""
+        """The bytes of memory that each device lacks for `strategy`; {} if the strategy fits."""
         inner = self.memo.chain_costs.inner_bytes
         outline = self.outline(strategy).peak_memory_bytes
         if all(peak + inner <= self.memo.limit_bytes(name) for name, peak in outline.items()):
@@ -156,9 +158,10 @@ class Scorer:
         return {name: int(-(-lack // 1)) for name, lack in short.items() if lack > 0}
 
     def pick_best(self, candidates: Iterable[Strategy]) -> Strategy:
-        """The candidate with the lowest score that fits; one on a single device where those on several are no better.
+        """The candidate with the lowest score that fits in memory. A candidate on a single device is
+        preferred if those on several devices are no better.
 
-        Infeasible, with what the nearest candidate lacks, where none fits."""
+        Raises Infeasible, with the bytes that the nearest candidate lacks, if none fits."""
         chosen: dict[bool, Strategy] = {}
         nearest: dict[str, int] = {}
         for strategy in candidates:
@@ -182,7 +185,7 @@ class Scorer:
         return shared
 
     def explain_infeasible(self, short: Mapping[str, int]) -> Infeasible:
-        """The error that says which devices lack how many bytes."""
+        """The error that says how many bytes each device lacks."""
         each = ", ".join(
             f"{name} lacks {lack:,} bytes (it may use {limit:,.0f}; {limit + lack:,.0f} would do)"
             for name, lack in sorted(short.items())
@@ -196,8 +199,8 @@ class Scorer:
 
 
 def _identity(strategy: Strategy) -> Hashable:
-    """Equal for strategies that lower to the same plan, whatever they are called. Who remembers something by it also keeps
-    the strategy, so that no id comes back."""
+    """A key that is equal for strategies that lower to the same plan, whatever their names. Code that
+    remembers something under this key also keeps the strategy, so that no id is reused."""
     if strategy.replicas:
         return tuple(map(_identity, strategy.replicas))
     hub = strategy.hub if strategy.sync is Sync.HUB else None

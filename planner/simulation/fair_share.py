@@ -1,14 +1,16 @@
-"""Fair sharing: what a shared resource (one direction of a network card, or a medium) offers each of the link directions,
-called **ways** here, that go through it. Pure rules; planner/simulation/network.py moves bytes by them.
+"""Fair sharing: the rate that a shared resource (one direction of a network card, or a medium) offers each of
+the link directions through it. A link direction is called a **way** here. Pure rules;
+planner/simulation/network.py moves bytes by these rules.
 
-While few ways carry something, each has an account of its own. In a **crowd**, all ways that a resource limits have the
-same rate, so one account is enough: the bytes that each of them was **served** so far. A way is done when this account has
-grown by the way's bytes since the way joined, whatever the rate was meanwhile. So the ways in line stay in order, and only
-the first needs an event. (This is virtual time, as in fair queueing.)
+While few ways carry a message, each has an account of its own. In a **crowd**, all ways that a resource
+limits have the same rate, so one account is enough: the bytes that each of them was **served** so far. A way
+is done when this account has grown by the way's bytes since the way joined, whatever the rate was in the
+meantime. So the ways in line stay in order, and only the first needs an event. (This is virtual time, as in
+fair queueing.)
 
-A change of the offered rate matters to a way only if the resource begins or ceases to limit it. The ways limited here do
-not notice while the offer rises no higher than `reach`; the others do not notice while it falls no lower than `most`.
-Within these bounds no way has to be updated."""
+A change of the offered rate matters to a way only if the resource begins or ceases to limit it. The ways that
+the resource limits are not affected while the offer rises no higher than `reach`; the others are not affected
+while it falls no lower than `most`. Within these bounds no way has to be updated."""
 
 from __future__ import annotations
 
@@ -43,27 +45,28 @@ class SharedResource:
     def __init__(self, kind: str, name: str, bytes_per_s: float) -> None:
         self.kind, self.name, self.bytes_per_s = kind, name, bytes_per_s
         self.slowest = NEVER
-        """The lowest rate that any way through it has alone."""
+        """The lowest rate, in bytes/s, that any way through the resource has alone."""
         self.carrying: dict[LinkDirection, int] = {}
-        """The ways that carry something now, and how often each crosses it."""
+        """The ways that carry a message now, and the number of times that each crosses the resource."""
         self.offered = NEVER
         """The rate offered to each way, in bytes/s."""
         self.reach, self.most = 0.0, NEVER
-        """The offer may rise to `reach` and fall to `most` before a way notices; kept only while there is any crowd."""
+        """The offer may rise to `reach` and fall to `most` before it affects a way; kept only while there is
+        any crowd."""
         self.line: list[tuple[float, int]] | None = None
-        """A heap, in a crowd, of (served bytes at which a way is done, code of the way), which may still contain ways
+        """In a crowd, a heap of (served bytes at which a way is done, code of the way), which may still contain ways
         that left. None without a crowd."""
         self.wants: list[tuple[float, int]] = []
-        """The ways that carry something in a crowd, as (bytes/s alone, crossings), slowest first."""
+        """The ways that carry a message in a crowd, as (bytes/s alone, crossings), slowest first."""
         self.crossings = 0
         """The sum of the crossings in `wants`, in a crowd."""
         self.served = self.since = 0.0
-        """The bytes that each way in line was served until the time `since`."""
+        """The bytes that each way in line was served up to the time `since`."""
         self.first: LinkDirection | None = None
         """The way in line that has an event."""
 
     def offer(self) -> float:
-        """Computes the rate to offer each way."""
+        """Returns the rate to offer each way."""
         if len(self.carrying) < 2:
             return (
                 NEVER  # A single way is never limited: its own rate is no higher than that of its resources.
@@ -81,7 +84,7 @@ class SharedResource:
         return even
 
     def served_at(self, now: float) -> float:
-        """The bytes that each way in line was served until now."""
+        """The bytes that each way in line was served up to `now`."""
         return self.served if now == self.since else self.served + (now - self.since) * self.offered
 
 
@@ -101,24 +104,26 @@ class LinkDirection:
     ) -> None:
         self.source, self.target, self.code = source, target, code
         self.alone = alone
-        """Its rate in bytes/s when nothing else is sent."""
+        """The way's rate in bytes/s when nothing else is sent."""
         self.shared = shared
-        """The resources that it goes through, and how often it crosses each."""
+        """The resources that the way goes through, and the number of times that it crosses each."""
         self.fixed = 0.0
         """The fixed cost of a message, as bytes that could be sent in that time."""
         self.after_s = 0.0
         """Seconds from sending the last byte until the target has the whole message."""
         self.announced = 0.0
-        """Bytes of all messages of the schedule on it, fixed costs included."""
+        """Bytes of all the schedule's messages on the way, fixed costs included."""
         self.queue: deque[tuple[int, float]] | None = None
-        """Messages that wait, and their bytes; None until the first has to wait."""
+        """Messages that wait, and their bytes; None until the first message has to wait."""
         self.key = -1
         """The message that is being sent; -1 if there is none."""
         self.left = self.rate = self.since = 0.0
-        """The bytes not sent yet at the time `since`, and their rate; the rate is 0 if it is not known yet, or in line."""
+        """The bytes not yet sent at the time `since`, and their rate. The rate is 0 if it is not known yet,
+        or if the way is in line."""
         self.finish = self.event = NEVER
-        """When the last byte is sent if nothing changes, and when the next event is, which is not later."""
+        """The time at which the last byte is sent if nothing changes, and the time of the next event, which
+        is not later."""
         self.line: SharedResource | None = None
-        """The crowd in whose line it is; None if it is in none."""
+        """The crowd in whose line the way is; None if it is in no line."""
         self.until = 0.0
-        """The served bytes at which the last byte of a line is sent."""
+        """The served bytes at which the last byte of a way in line is sent."""

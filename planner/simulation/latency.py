@@ -1,11 +1,12 @@
-"""Latency: simulates one request through a schedule on a cluster, by discrete events in virtual time. Pure rules.
+"""Latency: simulates one request through a schedule on a cluster, by discrete events in virtual time. Pure
+rules.
 
-A device takes its steps in order and computes one segment at a time; sending does not keep it from computing.
-Messages go through planner/simulation/network.py. The gateway is on one of the devices and shares that device's network
-card; between the gateway and its own device, data crosses the `LOCAL` link.
+A device runs its steps in order and computes one segment at a time; it can compute while it sends. Messages
+go through planner/simulation/network.py. The gateway is on one of the devices and shares that device's
+network card. Between the gateway and its own device, data crosses the `LOCAL` link.
 
-The steps of one request depend only on arrivals, so a device is followed through its steps as far as it can go, and only
-messages are events. Many requests at a time are simulated by planner/simulation/throughput.py.
+The steps of one request depend only on arrivals, so a device is followed through its steps as far as it can
+go, and only messages are events. Many requests at a time are simulated by planner/simulation/throughput.py.
 
 If a plan has replicas, each is simulated alone, because a request goes to one of them."""
 
@@ -46,35 +47,36 @@ class Simulation:
     and ("receive", device) for its network card, ("link", source, target) and ("medium", name). With replicas, the
     seconds of the replica whose requests occupy it longest."""
     sent_bytes: Mapping[str, int]
-    """Bytes sent, by device: to other devices and to the gateway, without what the gateway itself sends."""
+    """Bytes that each device sends to other devices and to the gateway, without the bytes that the gateway
+    itself sends."""
     received_bytes: Mapping[str, int]
     departures_s: tuple[float, ...]
-    """When the first byte of each transfer left, by transfer number."""
+    """The time at which the first byte of each transfer left, by transfer number."""
     sent_s: tuple[float, ...]
-    """When the last byte of each transfer left, by transfer number."""
+    """The time at which the last byte of each transfer left, by transfer number."""
     arrivals_s: tuple[float, ...]
-    """When all of each transfer had arrived, by transfer number."""
+    """The time at which all of each transfer had arrived, by transfer number."""
     peak_memory_bytes: Mapping[str, int] = field(default_factory=dict)
-    """By device, the peak that the plan predicts for one request."""
+    """The peak that the plan predicts for one request, by device."""
     kept_bytes: Mapping[str, int] = field(default_factory=dict)
-    """By device, the part of the peak that all requests share: sessions and their weights."""
+    """The part of each device's peak that all requests share: sessions and their weights."""
     request_bytes: Mapping[str, int] = field(default_factory=dict)
-    """By device, the most that one request takes in addition."""
+    """The most additional memory that one request takes, by device."""
     replicas: tuple[Simulation, ...] = ()
-    """For each replica, the simulation of a request there; () if all devices answer together. Times of devices and
+    """The simulation of a request on each replica; () if all devices answer together. Times of devices and
     messages are those of a request that goes to their replica."""
 
     @property
     def most_per_s(self) -> float:
-        """The upper bound of requests per second, however many are in flight: the busiest resource limits it."""
+        """An upper bound on requests per second, however many are in flight; the busiest resource limits it."""
         if self.replicas:
             return min(self._most_through(thing) for thing in self.loads_s) if self.loads_s else float("inf")
         load = max(self.loads_s.values(), default=0.0)
         return 1 / load if load else float("inf")
 
     def _most_through(self, thing: tuple[str, ...]) -> float:
-        """Requests per second if `thing` were the only resource that replicas share; replicas that load it least go
-        first."""
+        """Requests per second if `thing` were the only resource that replicas share. Replicas that load it
+        least come first."""
         left, found = 1.0, 0.0
         for load, most in sorted((one.loads_s.get(thing, 0.0), one.most_per_s) for one in self.replicas):
             rate = min(most, left / load) if load else most
@@ -83,13 +85,13 @@ class Simulation:
 
     @cached_property
     def paces(self) -> tuple[Replica, ...]:
-        """The replicas with the paces by which requests are balanced; () if there are none."""
+        """The replicas with the paces that balance requests between them; () if there are none."""
         return tuple(
             Replica(tuple(one.schedule.steps), one.latency_s, 1 / one.most_per_s) for one in self.replicas
         )
 
     def loads_of(self, parts: Sequence[float]) -> Mapping[tuple[str, ...], float]:
-        """Average seconds that a request occupies each resource, if `parts` of the requests go to the replicas."""
+        """Average seconds that a request occupies each resource, if the replicas get these `parts` of the requests."""
         if not self.replicas:
             return self.loads_s
         found: dict[tuple[str, ...], float] = {}
@@ -100,13 +102,13 @@ class Simulation:
 
     @cached_property
     def timeline(self) -> Mapping[str, tuple[TimelineBar, ...]]:
-        """By device: when it computes, sends, and waits for data, sorted by start."""
+        """The times at which each device computes, sends, and waits for data, sorted by start."""
         return timelines(self.schedule, self.departures_s, self.sent_s, self.arrivals_s)
 
 
 def timed_schedule(plan: Plan, cost: Cost | None = None) -> TimedSchedule:
-    """The plan's steps with their seconds: those of `cost`, which knows profiles and the devices as they are now, or else
-    those in the plan."""
+    """The plan's steps with their seconds: those of `cost`, which knows profiles and the present state of the
+    devices, or else those in the plan."""
     steps: dict[str, list[Receive | Compute | Send]] = {}
     for device, program in plan.programs.items():
         steps[device] = []
@@ -132,7 +134,7 @@ def _rounding_step(transfer: Transfer, device: str, cost: Cost | None) -> Iterat
 
 
 def simulate(plan: Plan, cluster: Cluster, gateway: str, cost: Cost | None = None) -> Simulation:
-    """One request through `plan`, entering at the device `gateway`."""
+    """Simulates one request through `plan`, which enters at the device `gateway`."""
     found = run_schedule(timed_schedule(plan, cost), cluster, gateway)
     parts = tuple(_with_memory(one, plan) for one in found.replicas)
     return replace(_with_memory(found, plan), replicas=parts)
@@ -147,7 +149,8 @@ def _with_memory(found: Simulation, plan: Plan) -> Simulation:
 
 
 def run_schedule(schedule: TimedSchedule, cluster: Cluster, gateway: str) -> Simulation:
-    """One request through `schedule`. InternalError if the schedule cannot end because a device waits for ever."""
+    """Simulates one request through `schedule`. Raises InternalError if the schedule cannot end because a
+    device waits for ever."""
     if not schedule.replicas:
         return _LatencyState(schedule, cluster, gateway).run()
     alone = split_schedule(schedule)
@@ -196,22 +199,23 @@ def combine_replicas(replicas: Sequence[Simulation]) -> Simulation:
 
 
 class _LatencyState:
-    """The state of one simulation. The code of an event is that of a link direction (below 0), or a device's number."""
+    """The state of one simulation. The code of an event is the code of a link direction (below 0), or a
+    device's number."""
 
     def __init__(self, schedule: TimedSchedule, cluster: Cluster, gateway: str) -> None:
         self.schedule, self.cluster, self.gateway = schedule, cluster, gateway
         self.events: Events = []
         self.network = Network(cluster, self.events)
         self.rest = [iter(steps) for steps in schedule.steps.values()]
-        """By device, the steps that it has not reached yet."""
+        """The steps that each device has not reached yet."""
         self.sending = [-1] * len(self.rest)
-        """By device, the message that it is about to send."""
+        """The message that each device is about to send."""
         self.ended = [False] * len(self.rest)
         self.local_s = [0.0] * len(self.rest)
-        """By device, the time up to which it was followed."""
+        """The time up to which each device was followed."""
         count = len(schedule.messages)
         self.waiting = [-1] * count
-        """By message, the device that waits for it; -1 if none does."""
+        """The device that waits for each message; -1 if none does."""
         self.departures: list[float | None] = [None] * count
         self.sent: list[float | None] = [None] * count
         self.arrivals: list[float | None] = [None] * count
@@ -247,7 +251,7 @@ class _LatencyState:
         return self._result()
 
     def _follow(self, device: int, then: float, now: float) -> None:
-        """Takes the device's steps from time `then` on, until a step waits for a message or sends later than `now`."""
+        """Runs the device's steps from time `then` on, until a step waits for a message or sends later than `now`."""
         arrivals, ways, busy = self.arrivals, self.ways, self.compute_s[device]
         for step in self.rest[device]:
             if isinstance(step, Compute):
@@ -341,15 +345,15 @@ class AnnouncedMessages:
     """The messages of a schedule with their link directions, before the simulation starts."""
 
     ways: Sequence[LinkDirection | None]
-    """By message, its link direction; None between the gateway and its own device."""
+    """The link direction of each message; None between the gateway and its own device."""
     volumes: Sequence[float]
-    """By message, its bytes; on a link direction, the fixed cost is included as bytes."""
+    """The bytes of each message; on a link direction, the fixed cost is included as bytes."""
     inputs: Sequence[int]
     """Numbers of the messages that the gateway sends."""
     outputs: Sequence[int]
     """Numbers of the messages to the gateway."""
     between: Mapping[tuple[str, str], EndpointTraffic]
-    """By source and target as the messages name them (GATEWAY is not replaced by its device)."""
+    """The traffic by source and target, as the messages name them (GATEWAY is not replaced by its device)."""
 
 
 def announce_messages(schedule: TimedSchedule, known: LinkDirections, gateway: str) -> AnnouncedMessages:

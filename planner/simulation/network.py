@@ -1,20 +1,21 @@
 """The network: moves bytes between devices in virtual time. Pure rules; the simulation owns the events.
 
-A **way** is one direction between two devices: its messages are sent one after another. The ways that carry something
-at a moment **share** what they have in common: a device's network card (where sending and receiving do not disturb each
-other), and media, which carry both directions.
+A **way** is one direction between two devices; its messages are sent one after another. The ways that carry a
+message at the same time **share** the resources that they have in common: a device's network card (where
+sending and receiving do not disturb each other), and media, which carry both directions.
 
-Sharing is processor sharing of a fluid: a card or medium offers all its ways the same rate, and what a way cannot use,
-because its own link is slower, is offered to the others. A way has the lowest of the offered rates and its link's rate.
-(This is not max-min fairness: what a way cannot use because it is limited *elsewhere* is not offered to others. So a
-change affects only the ways of one card, which keeps many thousands of messages cheap.)
+Sharing is processor sharing of a fluid: a card or medium offers all its ways the same rate, and the rate that
+a way cannot use, because its own link is slower, is offered to the others. A way has the lowest of the
+offered rates and its link's rate. (This is not max-min fairness: the rate that a way cannot use because it is
+limited *elsewhere* is not offered to others. So a change affects only the ways of one card, which keeps many
+thousands of messages cheap.)
 
-The fixed cost of a message occupies both cards like the bytes that could be sent meanwhile, so that many small messages
-of one device follow each other. Latency and the receiver's own fixed cost come after, and occupy nothing.
+The fixed cost of a message occupies both cards like the bytes that could be sent meanwhile, so that many
+small messages of one device follow each other. Latency and the receiver's own fixed cost come after, and
+occupy nothing.
 
-In a crowd, most ways do not notice a change (planner/simulation/fair_share.py says why): `_pace` sets rates while there
-is no crowd anywhere, `_place` while there is one.
-"""
+In a crowd, a change does not affect most ways (planner/simulation/fair_share.py explains why). `_pace` sets
+rates while there is no crowd anywhere, `_place` while there is one."""
 
 from __future__ import annotations
 
@@ -31,28 +32,29 @@ Events = list[tuple[float, int]]
 """A heap of (seconds, code); codes below 0 belong to ways, the others to the simulation."""
 
 CROWD = 32
-"""The number of ways at a time that makes a crowd, which lasts until there are less than half as many. With fewer ways,
-an account for each is about as quick; it is quicker if all devices send to all and the limiting resources keep changing."""
+"""The number of simultaneous ways that makes a crowd; the crowd lasts until there are less than half as many.
+With fewer ways, an account for each is about as quick, and it is quicker if all devices send to all and the
+limiting resources keep changing."""
 
 
 class Network:
-    """The ways of a cluster that are used, and the messages on them."""
+    """The ways of a cluster that are in use, and the messages on them."""
 
     def __init__(self, cluster: Cluster, events: Events) -> None:
         self.events = events
         self.known = LinkDirections(cluster)
         self.ways, self.shared = self.known.ways, self.known.shared
         self.changed: dict[SharedResource, None] = {}
-        """Resources on which the number of active ways changed: call `settle` before time goes on."""
+        """Resources on which the number of active ways changed: call `settle` before time advances."""
         self.fresh: list[LinkDirection] = []
-        """Ways that started on a resource in `changed`, and have no rate yet."""
+        """Ways that started on a resource in `changed` and have no rate yet."""
         self.crowds = 0
         """The number of resources with a crowd."""
         self._moved: dict[SharedResource, None] = {}
         """Crowds whose line or rate changed."""
 
     def start(self, way: LinkDirection, key: int, nbytes: float, now: float) -> bool:
-        """Starts a message, whose `nbytes` include its fixed cost; False if it waits for messages before it."""
+        """Starts a message; its `nbytes` include its fixed cost. False if it has to wait for earlier messages."""
         if way.key >= 0:
             if way.queue is None:
                 way.queue = deque()
@@ -80,8 +82,8 @@ class Network:
         return True
 
     def end(self, way: LinkDirection, now: float) -> int:
-        """Handles an event of the way: returns the key of the message that is completely sent, or -1 if there is none.
-        The way's next message, if any, has then started."""
+        """Handles an event of the way: returns the key of the message that is completely sent, or -1 if there
+        is none. The way's next message, if any, has then started."""
         if now != way.event:
             return -1  # Overtaken by another event.
         if now < way.finish:
@@ -101,7 +103,8 @@ class Network:
         return key
 
     def settle(self, now: float) -> None:
-        """Updates the offers of the resources in `changed`, and the rates of fresh ways and of ways that may notice."""
+        """Updates the offers of the resources in `changed`, and the rates of fresh ways and of ways that a
+        change may affect."""
         felt: list[Iterable[LinkDirection]] = [self.fresh]
         for one in self.changed:
             quiet = one.line is None and len(one.carrying) < CROWD
@@ -125,8 +128,8 @@ class Network:
         self.fresh.clear()
 
     def _pace(self, ways: Iterable[LinkDirection], now: float) -> None:
-        """Gives each way its rate while there is no crowd. A simulation spends most of its time here, so `_carry` is
-        inlined."""
+        """Sets the rate of each way while there is no crowd. A simulation spends most of its time here, so
+        `_carry` is inlined."""
         for way in ways:
             rate = way.alone
             for one, _ in way.shared:
@@ -143,7 +146,7 @@ class Network:
                     heappush(self.events, (finish, way.code))
 
     def _carry(self, way: LinkDirection, rate: float, now: float) -> None:
-        """Lets the way send at that rate from now on, with an account of its own."""
+        """Lets the way send at that rate from `now` on, with an account of its own."""
         if way.rate:
             left = way.left - (now - way.since) * way.rate
             way.left = left if left > 0.0 else 0.0
@@ -167,7 +170,7 @@ class Network:
                     self._disband(one)
 
     def _crowd(self, one: SharedResource, now: float) -> float:
-        """Computes the offer of a resource that has a crowd, gets one, or loses it."""
+        """Returns the offer of a resource that has a crowd, gets one, or loses it."""
         if one.line is None:
             if not self.crowds:
                 for other in self.shared.values():
@@ -194,7 +197,7 @@ class Network:
         self._moved.pop(one, None)
 
     def _place(self, way: LinkDirection, now: float) -> None:
-        """Gives the way its rate, or its place in the line of the crowd that limits it, and updates `reach` and `most`."""
+        """Sets the way's rate, or its place in the line of the crowd that limits it, and updates `reach` and `most`."""
         rate = second = way.alone
         held: SharedResource | None = None
         for one, _ in way.shared:
@@ -212,7 +215,7 @@ class Network:
         else:
             if way.line is None:
                 self._join(way, line, now)
-            # The geometric mean of the two rates, so that small changes are noticed neither here nor elsewhere.
+            # The geometric mean of the two rates, so that small changes affect ways neither here nor elsewhere.
             bound = reach = min(max(rate, sqrt(rate * second)), second)
         for one, _ in way.shared:
             if one is held:
@@ -250,7 +253,7 @@ class Network:
         self._line_up(one, now)
 
     def _line_up(self, one: SharedResource, now: float) -> None:
-        """Gives the event of the line to the way that is first in it."""
+        """Assigns the event of the line to the way that is first in it."""
         line, first = one.line, None
         while line:
             until, code = line[0]
@@ -294,7 +297,7 @@ class LinkDirections:
         return found
 
     def loads_s(self) -> dict[tuple[str, ...], float]:
-        """The least seconds that the announced bytes occupy each card, medium and link."""
+        """The fewest seconds for which the announced bytes occupy each card, medium and link."""
         crossing = dict.fromkeys(self.shared.values(), 0.0)
         for way in self.ways:
             for one, count in way.shared:

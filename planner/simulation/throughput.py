@@ -1,8 +1,9 @@
-"""Throughput: simulates many requests at a time through one schedule, by discrete events in virtual time. Pure rules.
+"""Throughput: simulates many requests at a time through one schedule, by discrete events in virtual time.
+Pure rules.
 
-The number of requests in flight is constant: whenever one is answered, the next enters. A device works like an agent's
-executor: of the requests that can go on, the oldest takes one step; while one waits for data, another computes.
-Everything else is as for one request (planner/simulation/latency.py).
+The number of requests in flight is constant: when one is answered, the next enters. A device works like an
+agent's executor: of the requests that can continue, the oldest takes one step; while one waits for data,
+another computes. Everything else is as for one request (planner/simulation/latency.py).
 
 If the schedule has replicas, each request goes to one of them, by the rule that gateways use
 (planner/plans/balance_requests.py)."""
@@ -23,17 +24,17 @@ from edgepart.planner.simulation.latency import Simulation, announce_messages
 from edgepart.planner.simulation.network import Events, Network, local_transfer_s
 
 FEWEST_IN_FLIGHT, MOST_IN_FLIGHT = 4, 32
-"""The range of requests that clients are assumed to have in flight."""
+"""The bounds of the number of requests that clients are assumed to have in flight."""
 
 ROUNDS, FEWEST_ROUNDS = 4, 2
-"""Requests simulated per request in flight: the first half fills the pipeline and is not measured."""
+"""Requests simulated per request in flight. The first half fills the pipeline and is not measured."""
 
 MANY_ROUNDS = 32
 """The most rounds with replicas: unequal replicas answer at uneven times, and a request has few steps."""
 
 MOST_STEPS = 40_000
-"""The most steps that are simulated, over all requests and devices: long plans get fewer rounds, then fewer requests in
-flight."""
+"""The most steps that are simulated, over all requests and devices. Long plans get fewer rounds, then fewer
+requests in flight."""
 
 
 @dataclass(frozen=True)
@@ -45,19 +46,19 @@ class StreamResult:
     throughput_per_s: float
     """Answered requests per second, once the pipeline is full."""
     answers_s: tuple[float, ...]
-    """When each request was answered, in the order of the answers."""
+    """The time at which each request was answered, in the order of the answers."""
     latency_s: float
     """The median time from a request's start to its answer, over the measured requests."""
     parts: tuple[float, ...]
-    """By replica, its part of the measured answers; (1.0,) if there are no replicas."""
+    """Each replica's part of the measured answers; (1.0,) if there are no replicas."""
     most_present: Mapping[str, int]
-    """By device, the most requests at a time that had started there and were not finished."""
+    """The most requests that had started on each device at one time and were not finished there."""
     peak_memory_bytes: Mapping[str, int] = field(default_factory=dict)
-    """By device, the peak with `most_present` requests, as if all of them reached their own peaks at the same time."""
+    """Each device's peak with `most_present` requests, as if all of them reached their own peaks at the same time."""
 
 
 def simulate_stream(simulation: Simulation, cluster: Cluster, gateway: str, in_flight: int) -> StreamResult:
-    """The schedule of `simulation` with `in_flight` requests at a time, or fewer if simulating those would take long."""
+    """Simulates the schedule of `simulation` with `in_flight` requests at a time, or fewer if that would take long."""
     schedule = simulation.schedule
     if simulation.replicas:
         # With fewer requests in flight some replicas would be idle, so long plans only get fewer rounds.
@@ -84,8 +85,9 @@ def _steps_of(schedule: TimedSchedule) -> int:
 
 
 def fitting_in_flight(simulation: Simulation, cluster: Cluster, limit_bytes: Mapping[str, float]) -> int:
-    """The number of requests in flight: the default, or as many as fit into the memory of every device at once, each with
-    its own peak; at least 1. With replicas, a device needs room only for the requests of its replica."""
+    """The number of requests in flight: the default, or as many as fit into the memory of every device at
+    once, each with its own peak; at least 1. With replicas, a device needs memory only for the requests of
+    its replica."""
     most = default_in_flight(cluster)
     if simulation.replicas:
         room = [_room(one, most, limit_bytes) for one in simulation.replicas]
@@ -104,8 +106,8 @@ def _room(simulation: Simulation, most: int, limit_bytes: Mapping[str, float]) -
 
 
 def default_in_flight(cluster: Cluster) -> int:
-    """The usual number of requests in flight: two per device, so that one's data travels while another computes. It is
-    the same for every plan."""
+    """The usual number of requests in flight: two per device, so that the data of one travels while the other
+    computes. It is the same for every plan."""
     return max(FEWEST_IN_FLIGHT, min(MOST_IN_FLIGHT, 2 * len(cluster.devices)))
 
 
@@ -117,8 +119,8 @@ def run_requests(
     in_flight: int,
     paces: Sequence[Replica] = (),
 ) -> StreamResult:
-    """Simulates `count` requests, `in_flight` at a time; if the schedule has replicas, requests are balanced by `paces`.
-    InternalError if the schedule cannot end."""
+    """Simulates `count` requests, `in_flight` at a time. If the schedule has replicas, requests are balanced
+    by `paces`. Raises InternalError if the schedule cannot end."""
     return _ThroughputState(schedule, cluster, gateway, count, paces).run(in_flight)
 
 
@@ -134,9 +136,9 @@ class _StreamedRequest:
     def __init__(self, world: _ThroughputState, replica: int, now: float) -> None:
         self.replica = replica
         self.at = [0] * len(world.steps)
-        """By device, the index of its next step."""
+        """The index of the request's next step on each device."""
         self.came = bytearray(len(world.ways))
-        """By message, MISSING, HERE or AWAITED."""
+        """The state of each message: MISSING, ARRIVED or AWAITED."""
         self.started = [False] * len(world.steps)
         self.outputs = world.outputs[replica]
         """The number of messages to the gateway that have not arrived."""
@@ -144,8 +146,9 @@ class _StreamedRequest:
 
 
 class _ThroughputState:
-    """The state of one simulation. The code of an event is that of a link direction (below 0), or request * span + n:
-    below the number of messages, n is a message that arrives; above, it counts devices that have computed."""
+    """The state of one simulation. The code of an event is the code of a link direction (below 0), or request
+    * span + n. If n is below the number of messages, message n arrives; otherwise the device with the number
+    n less the number of messages has computed."""
 
     def __init__(
         self, schedule: TimedSchedule, cluster: Cluster, gateway: str, count: int, paces: Sequence[Replica]
@@ -162,23 +165,23 @@ class _ThroughputState:
         groups = schedule.replicas or (tuple(self.names),)
         self.replicas = paces or tuple(map(Replica, groups))
         self.devices = [[numbers[name] for name in names] for names in groups]
-        """By replica, the numbers of its devices."""
+        """The numbers of each replica's devices."""
         place = {name: n for n, names in enumerate(groups) for name in names}
         self.inputs: list[list[int]] = [[] for _ in groups]
-        """By replica, the messages that the gateway sends."""
+        """The messages that the gateway sends to each replica."""
         for message in known.inputs:
             self.inputs[place[schedule.messages[message].target]].append(message)
         self.outputs = [0] * len(groups)
-        """By replica, the number of messages to the gateway."""
+        """The number of messages from each replica to the gateway."""
         for message in known.outputs:
             self.outputs[place[schedule.messages[message].source]] += 1
         self.flying = [0] * len(groups)
-        """By replica, the number of requests in flight."""
+        """The number of requests in flight on each replica."""
         self.span = len(self.ways) + len(self.steps)
         self.requests: dict[int, _StreamedRequest] = {}
         self.entered = 0
         self.ready: list[list[int]] = [[] for _ in self.steps]
-        """By device, the requests that can go on there: a heap, because the oldest goes first."""
+        """The requests that can continue on each device, in a heap, because the oldest goes first."""
         self.busy = [False] * len(self.steps)
         self.present = [0] * len(self.steps)
         self.most_present = [0] * len(self.steps)
@@ -275,7 +278,8 @@ class _ThroughputState:
         request.at[device] = at
 
     def _go_on(self, device: int, now: float) -> None:
-        """Lets the oldest request that can go on take a step, until the device computes or no request can go on."""
+        """Lets the oldest request that can continue take a step, until the device computes or no request can
+        continue."""
         if self.busy[device]:
             return
         ready, steps = self.ready[device], self.steps[device]
