@@ -5,7 +5,7 @@
 There are four hosts. A client on a host of its own, which is not a member, sends requests without pause, four at a
 time, and compares every answer with that of one session. A request counts once with all of its tries, by its gateway
 and by the client on other agents. It is lost if it is refused for good or has no answer after a minute. Exits with 1
-and leaves a report if a request was lost, an answer was wrong or a ghost was listed. Has the requirements of the
+and leaves a report if a request was lost, an answer was wrong or a ghost was listed. The requirements are those of the
 laboratory (docs/laboratory.md).
 """
 

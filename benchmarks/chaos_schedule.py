@@ -51,7 +51,7 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """Trouble of one kind."""
+    """Trouble of one kind: its acts, and the time that it takes."""
 
     kind: str
     at_s: float

@@ -26,7 +26,7 @@ class Costs:
     by_axis: Mapping[str, float]
     """FLOPs of the operators that have the axis, if it is long enough for two devices."""
     opaque_by_type: Mapping[str, float]
-    """FLOPs of the operators that cannot be split at all."""
+    """FLOPs of the operators that cannot be split at all, by operator type."""
     unsplit_flops: float
     """FLOPs of operators that could be split but have no axis long enough here."""
 

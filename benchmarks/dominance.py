@@ -63,7 +63,7 @@ QUICK = (("squeezenet", "bvlc_alexnet"), (("2 equal", 1e9), ("1:2:4:8", 1e9), ("
 ROUNDING = 1e-9
 
 Where = tuple[str, str, float]
-"""Model, cluster, and bits a second of its links."""
+"""Model, cluster, and bits per second of its links."""
 
 
 @dataclass(frozen=True)

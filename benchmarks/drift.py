@@ -2,7 +2,8 @@
 
     python -m benchmarks.drift [--model resnet50] [--hosts 4] [--slow 8] [--to 24] [--rounds 3] [--markdown] [--json FILE]
 
-A client sends requests without pause meanwhile. Has the requirements of the laboratory (docs/laboratory.md).
+A client sends requests without pause meanwhile. The requirements are those of the laboratory
+(docs/laboratory.md).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ CALM_S = 6.0
 
 @dataclass(frozen=True)
 class Row:
-    """One throttling."""
+    """The figures of one throttling."""
 
     box: str
     noticed_s: float

@@ -35,7 +35,7 @@ from edgepart.planner.errors import EdgepartError, InternalError
 
 WARM_UP, REQUESTS = 3, 7
 TRIES = 3
-"""Times that a measurement is made if the plan changes during it."""
+"""Most attempts at a measurement during which the plan changes, and at making hosts of equal speed measure alike."""
 QUICK = "1gbit"
 """The rate at which a model's weights are sent if links are slower: sending them is not measured."""
 ASK_WITHIN_S = 1200.0
@@ -61,7 +61,7 @@ print(sorted(times)[2])
 
 @dataclass(frozen=True)
 class Case:
-    """What to deploy on how many of the hosts."""
+    """What to deploy on how many of the hosts, and how to ask."""
 
     model: str
     hosts: int
@@ -118,7 +118,7 @@ class Row:
 
 @dataclass
 class Hosts:
-    """Hosts that run agents. Made by `hosts`."""
+    """Hosts that run agents. `hosts` makes them."""
 
     lab: Lab
     running: LocalCluster

@@ -70,9 +70,9 @@ class Trial:
     allowed: float | None = None
     """Tolerance of a model that computes in less than float32; None means the tolerance of the outputs' types."""
     used: int = 0
-    """Devices that compute anything."""
+    """Number of devices that compute anything."""
     split: int = 0
-    """Operators of which more than one device computed a part."""
+    """Number of operators of which more than one device computed a part."""
     wrong: tuple[str, ...] = ()
     """One sentence for each difference or failure."""
     seconds: float = 0.0

@@ -52,7 +52,7 @@ REFUSED = "is not served"
 
 @dataclass(frozen=True)
 class Case:
-    """A model to try, and what it is held against."""
+    """A model to try, with its inputs and expected answers."""
 
     model: Model
 

@@ -24,7 +24,7 @@ class Outcome(StrEnum):
 
     RIGHT = "right"
     WRONG = "wrong"
-    """An answer is not the model's."""
+    """An answer differs from the model's."""
     REFUSED = "refused"
     """The cluster tried the strategy's plan, found its answers wrong, and served another plan."""
     NOT_PLANNED = "not planned"
@@ -48,7 +48,7 @@ class Cell:
     allowed: float | None = None
     """Tolerance of a model that computes in less than float32; None means the tolerance of the outputs' types."""
     text: str = ""
-    """What is wrong, or why there is no plan."""
+    """The differences, or the reason why there is no plan."""
     excuse: str = ""
     """Why an outcome that is not "right" is no fault."""
     telling: bool | None = None
@@ -89,7 +89,7 @@ Cells = Mapping[Key, Cell]
 
 
 def page(cells: Cells, strategies: Sequence[str], counts: Sequence[int], date: str) -> str:
-    """The part of the document between `BEGIN` and `END`."""
+    """Return the part of the document between `BEGIN` and `END`."""
     where = "; ".join(
         f"at {', '.join(sorted(commits))} on {machine}" for machine, commits in _measured(cells).items()
     )
@@ -101,7 +101,7 @@ def page(cells: Cells, strategies: Sequence[str], counts: Sequence[int], date: s
 
 
 def _measured(cells: Cells) -> dict[str, set[str]]:
-    """The commits that were measured on each machine."""
+    """Return the commits that were measured on each machine."""
     found: dict[str, set[str]] = {}
     for cell in cells.values():
         found.setdefault(cell.machine, set()).add(cell.commit or "no known commit")
@@ -160,7 +160,7 @@ def _grouped(cells: Sequence[Cell], by: Callable[[Cell], str]) -> dict[str, list
 
 
 def _rows(cells: Cells, strategies: Sequence[str], counts: Sequence[int]) -> Iterator[str]:
-    """A table with one line for each model."""
+    """Yield the lines of a table with one row for each model."""
     rows = []
     for model in dict.fromkeys(cell.model for cell in cells.values()):
         mine = {key[1:]: cell for key, cell in cells.items() if key[0] == model}

@@ -46,7 +46,7 @@ ANSWER_S = 60.0
 
 @dataclass(frozen=True)
 class Overhead:
-    """Of one model with so many threads."""
+    """The overhead for one model and number of threads."""
 
     model: str
     threads: int
@@ -56,7 +56,7 @@ class Overhead:
     executor_s: float
     """Median from the request's inputs at the executor to its outputs."""
     ratio: float
-    """Median of executor over bare within the pairs."""
+    """Median of the executor's time over the bare session's within the pairs."""
     spread: tuple[float, float]
     """The ratio's quartiles."""
     cpu_ratio: float

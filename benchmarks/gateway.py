@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Gateway:
-    """Of one model with so many threads."""
+    """The overhead for one model and number of threads."""
 
     model: str
     threads: int

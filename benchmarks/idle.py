@@ -23,7 +23,7 @@ CLUSTERS = (("alone", ("a",)), ("one of three", ("a", "b", "c")))
 
 @dataclass(frozen=True)
 class Idle:
-    """One agent."""
+    """Figures of one agent."""
 
     members: str
     """Description of the cluster, with the agent's name if there are several."""

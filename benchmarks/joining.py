@@ -3,8 +3,8 @@
     python -m benchmarks.joining [--megabytes 80] [--rate 100mbit] [--concurrency 1] [--json FILE]
 
 Two hosts serve a small model together. A third one joins and copies another, large model from them, as every member
-does with models up to 100 MB. Reports the latencies without and during the copy, and how long the copy takes. Has the
-requirements of the laboratory (docs/laboratory.md).
+does with models up to 100 MB. Reports the latencies without and during the copy, and how long the copy takes. The
+requirements are those of the laboratory (docs/laboratory.md).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FETCH_WITHIN_S = 400.0
 
 
 def large(folder: Path, megabytes: int) -> Path:
-    """Return a model of one matrix of that size."""
+    """Save a model of one matrix of that size, and return its path."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
