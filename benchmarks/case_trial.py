@@ -49,6 +49,7 @@ NEWEST_IR, NEWEST_OPSET = 13, 26
 stamp is later, even if its operators are older, so cases with later stamps are given these."""
 
 TWO_STEPS_FLOAT16 = 2.0**-9
+"""Two steps of float16, relative: it has 10 fraction bits."""
 
 AS_GIVEN, CONSTANT = "as given", "constants"
 """Forms of a case. AS_GIVEN has every input as an input. CONSTANT has all inputs but the first as constants

@@ -50,6 +50,7 @@ from edgepart.planner.model.load import load_graph
 
 CLIENT = "client"
 DEADLINE_S = 60.0
+"""A request that has no answer by then is lost."""
 SETTLED_WITHIN_S = 40.0
 """Time after the schedule within which all agents have to see the same members and the same leader."""
 

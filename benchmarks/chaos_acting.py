@@ -44,7 +44,7 @@ class Acting:
         self._joined = joined
         self._say = say
         self._led = ""
-        """The box that acts on the leader go to in this incident; "" before the first of them."""
+        """The box that counts as the leader in this incident; "" until it has been asked for."""
         self.done: list[Done] = []
         self.troubles: list[str] = []
         """Acts that should have been possible and failed."""
@@ -74,7 +74,7 @@ class Acting:
         self.done[-1] = replace(self.done[-1], took_s=time.monotonic() - at)
 
     def _leader(self) -> str:
-        """Return the leader that a running agent reports. It is asked once in an incident."""
+        """Return the leader that a running agent reports, asked once in an incident; the first agent if none does."""
         killed = {
             one.box
             for one in self.done

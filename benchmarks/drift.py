@@ -78,7 +78,7 @@ class Rounds:
     def row(self, box: str) -> Row:
         """Throttle the box until another plan serves, wait `CALM_S`, then undo it; return the figures.
 
-        Before, waits until the deployment is settled.
+        It begins once the deployment is settled.
         """
         card = asyncio.run(self._settled())
         searches = self._said("(now ")

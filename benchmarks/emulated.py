@@ -35,12 +35,13 @@ from edgepart.planner.errors import EdgepartError, InternalError
 
 WARM_UP, REQUESTS = 3, 7
 TRIES = 3
-"""Most attempts at a measurement during which the plan changes, and at making hosts of equal speed measure alike."""
+"""Maximum number of attempts at a measurement during which the plan changes, and at making hosts of equal
+speed measure alike."""
 QUICK = "1gbit"
 """The rate at which a model's weights are sent if links are slower: sending them is not measured."""
 ASK_WITHIN_S = 1200.0
 ALIKE = 0.8
-"""Of equal hosts, one that measured its own speed as less than this share of the best was disturbed during that."""
+"""A host that measured itself at less than this share of its equals' best speed was disturbed meanwhile."""
 
 BARE = """
 import sys, time

@@ -43,7 +43,7 @@ class Gateway:
     """Median of `lean_s` minus `executor_s` within the turns."""
     outside_s: float
     """Median of the part of `lean_s` that the agent does not count: reading the request, writing the answer,
-    and the way."""
+    and the transfer."""
     client_s: float
     """Median at the product's client."""
     client_added_s: float

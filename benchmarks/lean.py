@@ -1,7 +1,7 @@
 """A minimal client: one open connection, a prepared request, and as little reading of the answer as possible.
 
 The time of a request through it is the time that the agent takes. It is measured from the first byte handed
-to the agent's socket to the last byte of the answer; over loopback the way there is a copy.
+to the agent's socket to the last byte of the answer; over loopback the transfer is a copy.
 """
 
 from __future__ import annotations

@@ -40,6 +40,7 @@ from edgepart.planner.region import Array
 GROWN_BYTES = 512 << 20
 """Bound on the agent's growth: unread answers may take 256 MiB, and thousands of connections the rest."""
 FAIR = 0.6
+"""Minimum share of an equal part of all answers that each busy client has to get."""
 ASK_S = 120.0
 """Seconds after which a request without an answer is lost."""
 LAYERS = 16

@@ -83,5 +83,6 @@ def _free_port() -> int:
 
 
 def _user() -> str:
-    """The user that mosquitto has to stay: started by root, it would become a user who cannot read our folder."""
+    """Return the current user. Without it, mosquitto started by root would become a user who cannot read our
+    folder."""
     return getpass.getuser()

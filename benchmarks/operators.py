@@ -1,5 +1,4 @@
-"""Writes docs/operators.md: the axes along which every operator can be split, or why it cannot, and the
-shares of the zoo's models.
+"""Writes docs/operators.md: the axes along which each operator can be split, or why not, and the zoo's FLOPs by axis.
 
     python -m benchmarks.operators [--check]
 
@@ -43,7 +42,7 @@ ORDER = ("batch", "channel", "depth", "height", "width", "sequence", "feature", 
 EVERY = "every axis"
 
 SHOWN = 0.005
-"""Least share of a model's FLOPs with which an axis is shown."""
+"""Minimum share of a model's FLOPs with which an axis is shown."""
 
 AIM = 0.02
 """Share of the FLOPs in opaque operators from which the worst of them are named."""

@@ -35,11 +35,11 @@ PUBLISHED: Mapping[str, Mapping[tuple[str, str], float]] = {
         ("intra-server", "coarsened"): 1.34,
     },
 }
-"""By placer, then by setting and graph: the largest ratio of its makespan to that of the paper's placements
-(Moirai, section IV-B)."""
+"""Maps a placer, then a setting and a graph, to the largest ratio of its makespan to that of the paper's
+placements (Moirai, section IV-B)."""
 
 PUBLISHED_SAVING: Mapping[str, float] = {"inter-server": 0.057, "intra-server": 0.038}
-"""By setting, the largest share of a makespan that coarsening saves (section IV-C)."""
+"""Maps a setting to the largest share of a makespan that coarsening saves (section IV-C)."""
 
 BEGIN, END = "<!-- figures: written by `make placing` -->", "<!-- end of figures -->"
 

@@ -31,9 +31,9 @@ from edgepart.planner.region import Array
 KEPT = Path(__file__).with_name("uses.json")
 LAWS = Path(__file__).parents[1] / "tests" / "planner" / "access"
 SMALL = 64
-"""Most elements of a constant that are written into uses.json; a bigger constant counts as zeros."""
+"""Maximum number of elements of a constant that are written into uses.json; a bigger constant counts as zeros."""
 MOST = 8
-"""Most uses kept of one operator."""
+"""Maximum number of uses kept of one operator."""
 
 GENERAL = ("the shape of ", "without elements")
 """Parts of reasons that apply to any operator."""

@@ -79,7 +79,8 @@ def test_the_lock_has_what_an_agent_needs_and_what_builds_it_each_with_its_hashe
 
 
 def test_nothing_is_locked_that_nothing_needs() -> None:
-    """The project, its build (which the lock does not mention), or another needed package requires each."""
+    """Each package is required by the project, by its build (which the lock does not mention), or by another
+    needed package."""
     found, document = locked(), settings()
     direct = {
         name

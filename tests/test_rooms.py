@@ -11,7 +11,7 @@ MOST_ENTRIES = 8
 """Modules directly in agent/ or planner/: entry points, and modules that all rooms know."""
 MOST_MODULES = 25
 MOST_LINES = 60
-"""Length of a function."""
+"""A function has to have fewer lines than this."""
 CROWDED_TOP = "cli"
 """A folder without rooms: a module for each command, and modules that they share."""
 

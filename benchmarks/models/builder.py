@@ -1,5 +1,4 @@
-"""Builder: a graph under construction, with seeded random weights, which lets architectures be written as
-papers state them.
+"""Builder: a graph under construction, with seeded random weights. Code that uses it reads like the architecture.
 
 Weights are He-normal (He et al. 2015) before a rectifier, and of unit gain elsewhere.
 """

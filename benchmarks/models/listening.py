@@ -85,7 +85,7 @@ def _thought(b: Builder, x: str, width: int) -> str:
 def letters(
     frames: int = 200, bands: int = 40, hidden: int = 256, layers: int = 2, signs: int = 32
 ) -> ModelProto:
-    """Deep Speech 2 (Amodei et al. 2016): which letter is heard when.
+    """A network that says which letter is heard when (Amodei et al. 2016).
 
     It has convolutions over time and pitch, bidirectional LSTMs, and the logarithm of each letter's
     probability as output.

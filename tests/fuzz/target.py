@@ -14,7 +14,7 @@ LARGEST_BYTES = 16 << 10
 HANG_S = 10.0
 """CPU seconds that a case may take: a guard against endless loops, not a measure."""
 MEMORY_BYTES = 256 << 20
-"""Most that a process may grow over all cases of a target: 16,384 times a case. Allocations beyond it fail."""
+"""Maximum growth of a process over all cases of a target: 16,384 times a case. Allocations beyond it fail."""
 
 Take = Callable[[bytes], Any]
 """Takes a case. The result tells different ends without an error apart: None, a number or a text."""

@@ -26,7 +26,7 @@ def work(job: Job) -> Tally:
     logging.getLogger().addHandler(logging.NullHandler())  # warnings of doors do not belong on this terminal
     warnings.simplefilter("ignore")
     if MEMORY.is_dir():
-        tempfile.tempdir = str(MEMORY)  # in memory, because millions of files would wear a disk
+        tempfile.tempdir = str(MEMORY)  # in memory: millions of files are too many for a disk
     name, cases, seed = job
     return run(named(name), cases, seed)
 

@@ -33,7 +33,7 @@ class Host:
     """ONNX Runtime takes this many times as long as on this machine's core; `Lab.pace` changes it. None: not
     slowed."""
     memory: str | None = None
-    """Most memory of all processes on it together; beyond it, one of them is killed."""
+    """Maximum memory of all processes on it together; beyond it, one of them is killed."""
     rate: str | None = None
     """Rate at which it sends, and at which it receives from OUTSIDE; None: as fast as this machine is."""
     disk: str | None = None

@@ -15,7 +15,7 @@ from tests.lab.lab import Lab
 class Order:
     usage: str
     least: int
-    """Least number of words that must follow; `usage` shows how many may."""
+    """Minimum number of words that must follow; `usage` shows how many may."""
     most: int
     obey: Callable[[Lab, LocalCluster, Sequence[str]], str | None]
 

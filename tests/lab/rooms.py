@@ -1,8 +1,8 @@
 """Rooms: several networks with a router between them, and hosts that are on one or more of them.
 
-Multicast stays inside a room. A lab (lab.py) has one switch, and hosts as slow as boards; rooms test which
-hosts reach each other. Everything is in namespaces of its own: this machine's networks are not touched. Does
-I/O: `ip`.
+Multicast stays inside a room. A lab (lab.py) has one switch, and hosts as slow as boards; rooms are for tests
+of which hosts reach each other. Everything is in namespaces of its own: this machine's networks are not
+touched. Does I/O: `ip`.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ CUT = 0.0
 """Rate, in bytes per second, of a link that carries nothing."""
 
 PACKET_S = 112e-6
+"""Seconds in which the rate sends one packet: a bucket lets a packet pass at once after a pause."""
 LATE_S = 24e-6
 """Largest delay of the kernel's timer that costs the link no time."""
 SMALLEST_PACKET, LARGEST_PACKET = 3000, 60_000
@@ -40,7 +41,7 @@ class Bucket:
     """Largest packet that the sender hands over, with the headers of its first segment."""
     burst: int
     queue: int
-    """Most bytes that wait before packets are dropped."""
+    """Maximum number of bytes that wait before packets are dropped."""
 
 
 def bucket(rate: float) -> Bucket:

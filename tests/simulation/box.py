@@ -52,7 +52,7 @@ class Box:
     woken_at: float = -1.0
     """When it will be woken, in the network's time; -1: not planned."""
     planned_at: float = -1.0
-    """The same time as its core gave it, by its own clock."""
+    """The same time in its own clock, as its core gave it."""
     spins: int = 0
 
     def clock(self, now: float) -> float:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 REMEMBERED = 256
 """Attempts that a device remembers after its part of them."""
 TWO_SIDES = 4
-"""Least number of devices of a plan that has two replicas."""
+"""Minimum number of devices of a plan that has two replicas."""
 
 
 @dataclass

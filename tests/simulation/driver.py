@@ -53,9 +53,9 @@ if TYPE_CHECKING:
 FEW = 8
 """A message for more members than these reaches several of them at the same moment, which is faster to simulate."""
 NAMED = 64
-"""Most members that a trace shows by name."""
+"""Maximum number of members that a trace shows by name."""
 MOST_DEVICES = 4
-"""Most devices of a plan."""
+"""Maximum number of devices of a plan."""
 
 
 def obey(net: SimNet, box: Box, effects: list[Effect]) -> None:

@@ -57,6 +57,7 @@ class Target(Protocol):
 Arrival = tuple[Link, Any, int]
 """Link, target, and the target's life at the time of sending."""
 TOGETHER = 16
+"""Targets that a spread message reaches at the same moment, which is faster to simulate."""
 
 
 class Network:

@@ -47,7 +47,7 @@ ME, HONEST, LIAR = NODES
 CARD = cards.write_card(cards.MeasuredDevice(Device("pi", "x86", 1e9, 1e9, 1e9)))
 MODEL = "1" * 64
 MOST_MESSAGES = 20
-"""Most messages of one case."""
+"""Maximum number of messages of one case."""
 
 
 def _bytes(frame: Frame) -> bytes:
