@@ -1,8 +1,9 @@
-"""Whether every plan answers what one ONNX Runtime session answers: models x strategies, on three real agents.
+"""Check that every plan gives the answers of one ONNX Runtime session: models x strategies, on three real agents.
 
     python -m benchmarks.answers [--quick] [--json FILE]
 
-Exits with 1 where an answer differs by more than the product promises (agent/verify/same_answer.py, tolerance_for).
+Exits with 1 if an answer differs by more than the product allows (agent/verify/same_answer.py,
+tolerance_for).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ WAYS: tuple[tuple[str, str | None], ...] = (
     *((name, None) for name in ("single", "modnn", "deepthings", "bbgrap", "auto")),
     *(("bbgrap", axis) for axis in AXES),
 )
-"""Strategy, and the axis forced."""
+"""Pairs of a strategy and the axis that it has to split along, or None."""
 
 QUICK = ("squeezenet", "shufflenet", "ppocr_cls", "silero_vad")
 
@@ -49,23 +50,23 @@ class Case:
     shapes: Mapping[str, tuple[int, ...]]
     inputs: Mapping[str, Any]
     allowed: float | None
-    """What its outputs may differ by; None: what their types allow."""
+    """Tolerance for the outputs; None means the tolerance of their element types."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one model under one way to plan."""
+    """The result of one model under one strategy and axis."""
 
     model: str
     way: str
     devices: tuple[str, ...] = ()
     difference: float | None = None
-    """Largest over outputs and agents asked, relative to each output's largest magnitude; None: not deployed."""
+    """Largest over outputs and agents asked, relative to each output's largest magnitude; None if not deployed."""
     allowed: float = TOLERANCE
     wrong: tuple[str, ...] = ()
-    """What differs, or failed."""
+    """One sentence for each difference or failure."""
     note: str = ""
-    """Why there is no plan of that kind, as the planner says it."""
+    """The planner's reason why there is no plan of that kind."""
     why: str = field(default="", repr=False)
     seconds: float = 0.0
 
@@ -77,7 +78,7 @@ class Outcome:
 
 
 def cases(names: Sequence[str] | None) -> Iterator[Case]:
-    """The light models, then the trained ones; `names` picks some."""
+    """Yield the light models, then the trained ones; only those in `names` unless it is None."""
     for name, path in all_light():
         if names is None or name in names:
             graph = load_graph(path)
@@ -98,7 +99,7 @@ async def outcome(
     way: tuple[str, str | None],
     expected: Mapping[str, Any],
 ) -> Outcome:
-    """Deploys, asks every agent once, undeploys."""
+    """Deploy the model, ask every agent once and undeploy it."""
     began = time.monotonic()
     model, called = case.name, way_name(way)
     name = f"{case.name}-{'-'.join(filter(None, way))}"

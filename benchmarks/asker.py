@@ -1,8 +1,9 @@
-"""A client that runs where a lab's host is: asks a deployment, checks the answers, and prints when each was sent and came.
+"""A client that runs on a laboratory host: asks a deployment, checks the answers, prints when each request
+began and ended.
 
     python -m benchmarks.asker JOB.json
 
-A door; benchmarks/emulated.py writes the job and reads what is printed.
+Does I/O. benchmarks/emulated.py writes the job and reads the printed result.
 """
 
 from __future__ import annotations
@@ -26,31 +27,31 @@ DEADLINE_S = 300.0
 
 @dataclass(frozen=True)
 class Job:
-    """What to ask of whom."""
+    """The requests to send: agent, deployment, inputs and counts."""
 
     url: str
     state: str
-    """The agent's state folder: its credential."""
+    """The agent's state folder, which holds its credential."""
     deployment: str
     work: str
-    """A file that benchmarks/work.py wrote: inputs, and what one session answers."""
+    """A file written by benchmarks/work.py: the inputs, and the answers of one session to them."""
     warm_up: int
     count: int
     at_once: int = 1
-    """Requests under way at any time."""
+    """Requests in flight at any time."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What became of it."""
+    """The result of a job."""
 
     spans: list[tuple[float, float]]
-    """On the machine's monotonic clock, without those of the warm-up."""
+    """When each request began and ended, on the machine's monotonic clock; without the warm-up."""
     inside_s: list[float]
-    """Of each, what the gateway measured."""
+    """Seconds of each request as the gateway measured them."""
     epochs: list[str]
     wrong: list[str]
-    """What differed from what one session answers, by more than is allowed."""
+    """Differences from the answers of one session that exceed the tolerance."""
     largest_difference: float
 
 
@@ -69,7 +70,7 @@ async def ask(job: Job) -> Asked:
                 found.append((began, time.monotonic(), answer.seconds, answer.epoch, answer.outputs))
 
         await asyncio.gather(*(worker() for _ in range(job.at_once)))
-    # What was answered is looked at when all is over, so that looking takes nothing from the answers.
+    # Answers are compared only after the last one, so that comparing does not slow the requests.
     return Asked(
         spans=[(began, ended) for began, ended, *_ in found],
         inside_s=[seconds for _, _, seconds, *_ in found],

@@ -1,7 +1,7 @@
-"""The trial of one of the ONNX project's node cases: alone in one session, then divided along every axis it has.
+"""The trial of one of the ONNX project's node cases: in one session, then divided along each of its axes.
 
-Both sides run without ONNX Runtime's graph optimisations: what is tried are edgepart's declarations, operator by
-operator, and not what the runtime makes of their neighbours.
+Both sides run without ONNX Runtime's graph optimisations, because the trial is of edgepart's declarations,
+operator by operator, and not of what the runtime makes of neighbouring operators.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SHARES: Mapping[int, tuple[float, ...]] = {
     3: (0.5, 0.3, 0.2),
     5: (0.3, 0.25, 0.2, 0.15, 0.1),
 }
-"""By number of devices; never equal ones."""
+"""Shares of the devices, by number of devices. They are never equal."""
 
 FAULTS: tuple[type[Exception], ...] = (
     EdgepartError,
@@ -42,17 +42,18 @@ FAULTS: tuple[type[Exception], ...] = (
     AssertionError,
     ArithmeticError,
 )
-"""What a case may meet in a declaration that is wrong; its fault then, and no end of the run."""
+"""Errors that a wrong declaration can cause. They count as a fault of the case and do not end the run."""
 
 NEWEST_IR, NEWEST_OPSET = 13, 26
-"""What ONNX Runtime 1.31 takes. Cases that onnx stamps with later ones, though their operator is older, are given these
-stamps: the runtime refuses the file for its stamp alone."""
+"""The newest IR version and opset that ONNX Runtime 1.31 accepts. The runtime refuses a file only because its
+stamp is later, even if its operators are older, so cases with later stamps are given these."""
 
 TWO_STEPS_FLOAT16 = 2.0**-9
+"""Two steps of float16, relative: it has 10 fraction bits."""
 
 AS_GIVEN, CONSTANT = "as given", "constants"
-"""Forms: with every input an input, as the case has it; and with all but the first as constants of the model, as
-exporters write axes, shapes and weights."""
+"""Forms of a case. AS_GIVEN has every input as an input. CONSTANT has all inputs but the first as constants
+of the model, as exporters write axes, shapes and weights."""
 
 
 @dataclass(frozen=True)
@@ -63,29 +64,29 @@ class Try:
     devices: int
     axis: str | None
     fault: str = ""
-    """Why the answer is wrong, or there is none; "" where all is right."""
+    """Why the answer is wrong or missing; "" if it is right."""
     split: bool = False
     """Whether more than one device computed a part along `axis`."""
     rough: bool = False
-    """Whether a float16 output is two steps from what the case expects, over its tolerance."""
+    """Whether a float16 output exceeds the case's tolerance but is within two steps of the expected value."""
     note: str = ""
-    """Why it was not split, where that is known before."""
+    """Why it was not split, if that is known beforehand."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Of one case."""
+    """The result of one case."""
 
     name: str
     operators: tuple[str, ...]
-    """Types."""
+    """Operator types."""
     alone: str = ""
-    """Why one session does not give the right answer; "" where it does."""
+    """Why one session does not give the right answer; "" if it does."""
     restamped: bool = False
     wanted: tuple[tuple[str, str], ...] = ()
-    """Form and name of each axis that can be cut in two, as the operators' declarations say."""
+    """Form and name of each axis that can be cut in two according to the operators' declarations."""
     opaque: Mapping[str, str] = field(default_factory=dict)
-    """By operator type, why it cannot be split in any form."""
+    """Maps an operator type to the reason why it cannot be split in any form."""
     tries: tuple[Try, ...] = ()
 
     @property
@@ -94,7 +95,7 @@ class Trial:
 
     @property
     def unsplit(self) -> tuple[Try, ...]:
-        """Right answers along an axis that only one device computed anything along."""
+        """Divisions with a right answer in which only one device computed anything along the axis."""
         return tuple(one for one in self.tries if one.axis is not None and not one.split and not one.fault)
 
     def right_on(self, devices: int) -> bool:
@@ -104,14 +105,14 @@ class Trial:
 
 @cache
 def all_cases() -> Mapping[str, Any]:
-    """By name."""
+    """Return all node cases that have a model, by name."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return {case.name: case for case in collect_testcases(None) if case.model is not None}
 
 
 def trial(name: str, devices: Sequence[int] = (2, 3)) -> Trial:
-    """What becomes of one case."""
+    """Run one case in one session, then divided over each number of `devices`, and return its trial."""
     case = all_cases()[name]
     model, restamped = stamped(case.model)
     operators = tuple(dict.fromkeys(node.op_type for node in model.graph.node))
@@ -143,7 +144,7 @@ def trial(name: str, devices: Sequence[int] = (2, 3)) -> Trial:
 
 
 def stamped(model: ModelProto) -> tuple[ModelProto, bool]:
-    """The model with a stamp that the runtime takes, and whether it had another."""
+    """Return the model with versions that the runtime accepts, and whether its own versions were later."""
     made = ModelProto()
     made.CopyFrom(model)
     made.ir_version = min(model.ir_version, NEWEST_IR)
@@ -154,7 +155,7 @@ def stamped(model: ModelProto) -> tuple[ModelProto, bool]:
 
 
 def forms(model: ModelProto, inputs: Mapping[str, Any]) -> Iterator[tuple[str, ModelProto]]:
-    """The case as it is, and with all inputs but the first as constants."""
+    """Yield the case as given, then with all inputs but the first as constants."""
     yield AS_GIVEN, model
     later = [value.name for value in model.graph.input][1:]
     fixed = {name: inputs[name] for name in later if isinstance(inputs.get(name), np.ndarray)}
@@ -169,7 +170,7 @@ def forms(model: ModelProto, inputs: Mapping[str, Any]) -> Iterator[tuple[str, M
 
 
 def _why_not(rehearsal: Rehearsal, axis: str) -> str:
-    """Why the model cannot be divided along an axis that some of its operators declare."""
+    """Return why the model cannot be divided along an axis that some of its operators declare."""
     coarse = rehearsal.study.memo.coarse
     having = [
         op for op in rehearsal.graph.operators if axis in {a.name for a in coarse.accesses[op.name].axes()}
@@ -181,13 +182,13 @@ def _why_not(rehearsal: Rehearsal, axis: str) -> str:
 
 
 def _shapes(model: ModelProto, inputs: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Of the inputs that are tensors: cases with free dimensions bind them."""
+    """Return the shapes of the inputs that are tensors. Cases with free dimensions bind them to these."""
     tensors = (value.name for value in model.graph.input if value.type.HasField("tensor_type"))
     return {name: inputs[name].shape for name in tensors if name in inputs}
 
 
 def declared_axes(graph: Graph) -> tuple[str, ...]:
-    """Names of the axes that an operator of the graph can be cut in two along."""
+    """Return the names of the axes along which an operator of the graph can be cut in two."""
     accesses = Rehearsal(graph).study.memo.coarse.accesses
     axes = (axis for op in graph.operators for axis in accesses[op.name].axes())
     return tuple(dict.fromkeys(axis.name for axis in axes if axis.extent > axis.quantum))
@@ -198,7 +199,7 @@ def _constant(name: str, array: Any) -> TensorProto:
 
 
 def _alone(model: ModelProto, inputs: Mapping[str, Any], case: Any, expected: Sequence[Any]) -> str:
-    """Why one session does not give the case's answer; "" where it does."""
+    """Return why one session does not give the case's answer; "" if it does."""
     try:
         session = load_model(model.SerializeToString(), level=LEVEL, threads=1)
         found = session.run([inputs[name] for name in session.input_names])
@@ -208,9 +209,12 @@ def _alone(model: ModelProto, inputs: Mapping[str, Any], case: Any, expected: Se
 
 
 def compared(case: Any, expected: Sequence[Any], found: Sequence[Any], *, rough: bool = False) -> str:
-    """What is wrong with an answer, by the case's own tolerances and the onnx package's own comparison; "" if
-    nothing. `rough` lets float16 differ by two steps, as that comparison does with bfloat16: sums of parts round
-    otherwise than the sum of the whole, and the cases' tolerance is less than one step."""
+    """Return what is wrong with an answer; "" if nothing.
+
+    The onnx package compares, with the case's own tolerances. `rough` lets float16 differ by two steps, as
+    that comparison allows bfloat16: a sum of parts rounds differently from the sum of the whole, and the
+    cases' tolerance is less than one step.
+    """
     halves = any(isinstance(array, np.ndarray) and array.dtype == np.float16 for array in expected)
     rtol = max(case.rtol, TWO_STEPS_FLOAT16) if rough and halves else case.rtol
     try:

@@ -1,11 +1,13 @@
-"""Chaos: four emulated hosts that serve a model while agents are killed, frozen and cut off, disks fill, the power fails.
+"""Chaos: emulated hosts serve a model while agents are killed, frozen or cut off, disks fill up and the power fails.
 
     python -m benchmarks.chaos [--seconds 300] [--seed 1] [--model resnet50] [--kinds kill,cut] [--calm 0] [--json FILE]
 
-A client on a host of its own, which is no member, asks without pause, four requests at a time, and compares every
-answer with one session's. A request counts once with all of its tries, by its gateway and by the client on other
-agents; it is lost when it is refused for good or has no answer after a minute. Exits 1 where one was lost or wrong or
-a ghost was listed, and leaves a report. Needs what the laboratory needs (docs/laboratory.md)."""
+There are four hosts. A client on a host of its own, which is not a member, sends requests without pause, four at a
+time, and compares every answer with that of one session. A request counts once with all of its tries, by its gateway
+and by the client on other agents. It is lost if it is refused for good or has no answer after a minute. Exits with 1
+and leaves a report if a request was lost, an answer was wrong or a ghost was listed. The requirements are those of the
+laboratory (docs/laboratory.md).
+"""
 
 from __future__ import annotations
 
@@ -48,13 +50,14 @@ from edgepart.planner.model.load import load_graph
 
 CLIENT = "client"
 DEADLINE_S = 60.0
+"""A request that has no answer by then is lost."""
 SETTLED_WITHIN_S = 40.0
-"""After the schedule, all agents are to see the same members and leader within this."""
+"""Time after the schedule within which all agents have to see the same members and the same leader."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is to be run; the same settings give the same schedule."""
+    """Settings of a run. The same settings give the same schedule."""
 
     model: str = "resnet50"
     seconds: float = 300.0
@@ -67,7 +70,7 @@ class Settings:
     concurrency: int = 4
     calm_s: float = 0.0
     options: tuple[str, ...] = ("--compiled", "256M")
-    """Of every agent."""
+    """Options of every agent."""
 
     @property
     def boxes(self) -> tuple[str, ...]:
@@ -78,7 +81,7 @@ class Settings:
         return schedule(self.seed, self.seconds, self.boxes, self.kinds, self.calm_s)
 
     def command(self) -> list[str]:
-        """That runs it again."""
+        """Return the command that repeats the run."""
         given = {
             "--model": self.model,
             "--seconds": f"{self.seconds:g}",
@@ -96,7 +99,7 @@ class Settings:
 
 
 class Run:
-    """One run in a lab that is there."""
+    """One run in a laboratory that has been set up."""
 
     def __init__(
         self, settings: Settings, lab: Lab, running: LocalCluster, work: Path, tell: Callable[[str], None]
@@ -110,7 +113,7 @@ class Run:
         self._out = lab.folder / "asked.jsonl"
 
     def make(self, reports: Path) -> Outcome:
-        """Through the whole schedule; a report is left where it did not go well."""
+        """Run the whole schedule and return its outcome; leave a report if the outcome is not fine."""
         settings, incidents = self._settings, self._settings.incidents
         with Watch() as watch:
             for name in settings.boxes:
@@ -152,7 +155,7 @@ class Run:
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        """Requests keep coming inside the block; what was sent is answered when it ends."""
+        """Send requests while the block runs; at its end, wait for the answers to requests already sent."""
         first, settings = self._running.first, self._settings
         job = self._lab.folder / "job.json"
         asks = Job(
@@ -178,7 +181,7 @@ class Run:
                 process.wait(DEADLINE_S + 10)
 
     def _unsettled(self) -> list[str]:
-        """What agents still see that is not so, when everything has been mended for a while."""
+        """Return what agents still see wrongly when `SETTLED_WITHIN_S` has passed since everything was mended."""
         agents, texts = self._running.agents, ["nobody was asked"]
         until = time.monotonic() + SETTLED_WITHIN_S
         while texts and time.monotonic() < until:
@@ -207,7 +210,7 @@ class Run:
 
 
 def run(settings: Settings, reports: Path, tell: Callable[[str], None] = note) -> Outcome:
-    """LabError where there can be no lab."""
+    """Set up the laboratory and run the schedule in it. Raises LabError if there can be no laboratory."""
     path = light(settings.model)
     inputs = sample_inputs(load_graph(path))
     boxes = numbered(settings.hosts, f"{settings.slow:g}", rate=settings.rate, disk=settings.disk)
@@ -229,7 +232,7 @@ async def _deploy(running: LocalCluster, path: Path, model: str) -> None:
 
 
 def settings_of(given: Any) -> Settings:
-    """LabError where a kind is not known."""
+    """Return the settings for parsed arguments. Raises LabError if a kind is unknown."""
     kinds = tuple(given.kinds.split(","))
     if unknown := set(kinds) - set(KINDS):
         raise LabError(f"--kinds {sorted(unknown)}: there are {', '.join(KINDS)}")

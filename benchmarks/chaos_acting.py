@@ -1,5 +1,5 @@
-"""Does what a schedule says to a lab's hosts and their agents, and notes what was done when. A door: the lab, and the
-clock."""
+"""Applies a schedule to a lab's hosts and their agents, and records when each act was done. Does I/O: the
+laboratory and the clock."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from edgepart.planner.errors import ClusterError
 FILLER = "filler"
 LEAST_FILL = 4096
 ORPHANS_S = 2.0
-"""What an agent started may outlive it for so long."""
+"""How long processes that an agent started may outlive it."""
 
 
 class Acting:
-    """One run's."""
+    """Applies the acts of one run."""
 
     def __init__(
         self,
@@ -37,20 +37,21 @@ class Acting:
         joined: Callable[[str], None],
         say: Callable[[str], None],
     ) -> None:
-        """`like`: what a host that joins is made as; `joined` is told its name when it is up."""
+        """`like` is the template for a host that joins; `joined` is called with its name when it is up."""
         self._lab = lab
         self._running = running
         self._like = like
         self._joined = joined
         self._say = say
         self._led = ""
-        """Whom this incident calls the leader."""
+        """The box that counts as the leader in this incident; "" until it has been asked for."""
         self.done: list[Done] = []
         self.troubles: list[str] = []
-        """What should have been possible, and was not."""
+        """Acts that should have been possible and failed."""
 
     def run(self, incidents: Sequence[Incident], began: float, until: float) -> None:
-        """In the schedule's time, from `began` on the monotonic clock; then waits until `until`."""
+        """Apply the incidents at their times, counted from `began` on the monotonic clock; then wait until
+        `until`."""
         for number, incident in enumerate(incidents):
             self._say(f"{incident.at_s:5.1f} s: {incident.kind}")
             self._led = ""
@@ -63,7 +64,7 @@ class Acting:
         box = self._leader() if act.box == LEADER else act.box
         at = time.monotonic()
         self._say(f"        {act.verb} {box} {act.other}".rstrip())
-        # Before it is done: who is killed may be missed before we hear of it.
+        # Recorded before it is done: a killed agent may be missed before the act returns.
         self.done.append(Done(at, act.verb, box, act.other, incident=number))
         try:
             self._obey(act.verb, box, act.other)
@@ -73,7 +74,7 @@ class Acting:
         self.done[-1] = replace(self.done[-1], took_s=time.monotonic() - at)
 
     def _leader(self) -> str:
-        """As an agent that runs has it; asked once in an incident."""
+        """Return the leader that a running agent reports, asked once in an incident; the first agent if none does."""
         killed = {
             one.box
             for one in self.done
@@ -117,13 +118,14 @@ class Acting:
                 (lab.folder / box / FILLER).unlink()
             case schedule.JOIN:
                 lab.add(replace(self._like, name=box))
-                first = self._running.first  # it lets others in; it may be starting again
+                first = self._running.first  # the first agent lets others in, and may be starting again
                 self._running.wait(lambda: first.addresses, f"{first.name} to be up", first)
                 self._running.add(box)
                 self._joined(box)
 
     def _cut(self, verb: str, box: str) -> None:
-        """From all other hosts, the client's too; what looks at the cluster from outside of it still reaches it."""
+        """Cut the box off from all other hosts, the client's included. The watch outside the cluster still
+        reaches it."""
         for host in self._lab.hosts:
             if host == box:
                 continue
@@ -133,7 +135,7 @@ class Acting:
                 self._lab.cut(*((box, host) if verb == schedule.CUT_FROM else (host, box)), one_way=True)
 
     def _sweep(self, box: str) -> None:
-        """What an agent started is to end with it."""
+        """Wait up to `ORPHANS_S` for the processes that an agent started to end with it; report and kill the rest."""
         until = time.monotonic() + ORPHANS_S
         while (left := self._lab.processes(box)) and time.monotonic() < until:
             time.sleep(0.05)
@@ -143,7 +145,7 @@ class Acting:
 
 
 def fill(folder: Path) -> None:
-    """Takes all the room that there is on its disk."""
+    """Take all free space on the folder's disk."""
     descriptor = os.open(folder / FILLER, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         size, more = 0, _free_bytes(descriptor)
@@ -153,7 +155,7 @@ def fill(folder: Path) -> None:
             except OSError as error:
                 if error.errno != errno.ENOSPC:
                     raise
-                more //= 2  # the agent writes, too, and the file system keeps accounts
+                more //= 2  # the agent writes as well, and the file system needs space for its metadata
                 continue
             size += more
             more = _free_bytes(descriptor)

@@ -1,10 +1,10 @@
-"""A client as a careful user would write it: it knows several agents, asks another one where one does not answer, and
-gives a request up only when its time is over. A process of its own, on a host that is no member.
+"""A client as a careful user would write it: it knows several agents and gives a request up only when its time is over.
 
     python -m benchmarks.chaos_asking JOB.json
 
-A door; benchmarks/chaos.py writes the job and reads the answers, a line of JSON each, until SIGTERM lets what was sent be
-answered.
+If an agent does not answer, the client asks another one. It is a process of its own, on a host that is not a member.
+Does I/O. benchmarks/chaos.py writes the job and reads the answers, one line of JSON each. After SIGTERM no request
+begins, and those already sent are still answered.
 """
 
 from __future__ import annotations
@@ -26,50 +26,50 @@ from edgepart.cli.options import AgentTarget
 from edgepart.planner.errors import EdgepartError, Unavailable
 
 LEARN_S = 10.0
-"""Between two looks at who else answers."""
+"""Seconds between two updates of the list of agents."""
 AGAIN_S = 0.2
 
 
 @dataclass(frozen=True)
 class Job:
-    """What to ask of whom."""
+    """The requests to send: agent, model, inputs, concurrency and deadline."""
 
     url: str
-    """Of the agent that is asked first; it tells of the others."""
+    """URL of the agent that is asked first; it reports the other agents."""
     state: str
-    """A state folder: the credential."""
+    """A state folder, which holds the credential."""
     model: str
     work: str
-    """A file that benchmarks/work.py wrote."""
+    """A file written by benchmarks/work.py."""
     concurrency: int
     deadline_s: float
-    """For a request with all of its tries; unanswered then, it is lost."""
+    """Seconds for a request with all of its tries; a request that is unanswered by then is lost."""
     out: str
 
 
 @dataclass(frozen=True)
 class Asked:
-    """One request and what became of it. Times are on the machine's monotonic clock."""
+    """One request and its result. Times are on the machine's monotonic clock."""
 
     began: float
     ended: float
     epoch: str
     replays: int
-    """By its gateway."""
+    """Times that its gateway ran it again."""
     retries: int
-    """By the client, on another agent."""
+    """Times that the client asked another agent."""
     wrong: bool
     error: str
-    """Why it is lost; empty where it was answered."""
+    """Why the request is lost; empty if it was answered."""
 
 
 async def ask(client: Client, job: Job, inputs: Mapping[str, Any], expected: Mapping[str, Any]) -> Asked:
-    """Until it is answered, or refused for good, or its time is over."""
+    """Send a request until it is answered, refused for good, or out of time; return its result."""
     began, tries, last = time.monotonic(), 0, ""
     while (left_s := began + job.deadline_s - time.monotonic()) > 0:
         try:
             answer = await client.infer(job.model, inputs, deadline_s=left_s)
-        except Unavailable as error:  # which says that trying again is right
+        except Unavailable as error:  # means that another try is right
             tries, last = tries + 1, str(error)
             await asyncio.sleep(AGAIN_S)
             continue
@@ -90,7 +90,7 @@ async def _keep_learning(client: Client) -> None:
 
 
 async def keep_asking(job: Job, out: TextIO) -> None:
-    """Until SIGTERM."""
+    """Keep `job.concurrency` requests in flight until SIGTERM, and write each result as a line to `out`."""
     inputs, expected = unpack(Path(job.work))
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)

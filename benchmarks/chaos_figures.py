@@ -1,5 +1,4 @@
-"""What became of requests and members under a schedule: figures by incident and by kind, and a table. Facts and
-rules, no door."""
+"""Effects of a schedule on requests and members: figures by incident and by kind, and a table. Does no I/O."""
 
 from __future__ import annotations
 
@@ -15,31 +14,32 @@ from benchmarks.chaos_presence import Done
 from benchmarks.chaos_schedule import MENDS, Incident
 
 STALL_S = 1.0
-"""An incident in which the machine stood still for longer is in no median."""
+"""An incident during which the machine stood still for at least this time is left out of all medians."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one incident did to requests. Times are in seconds, from the act that its kind counts from."""
+    """The effect of one incident on requests. Times are in seconds since the act from which its kind counts."""
 
     kind: str
     boxes: tuple[str, ...]
     silence_s: float
-    """The longest time without any answer that began before the trouble was mended: from the act, or from the last answer
-    that still came after it, to the next one."""
+    """The longest time without any answer that began before the trouble was mended. It begins at the act, or
+    at the last answer that still arrived after it, and ends at the next answer."""
     replanned_s: float | None
-    """To the first answer by a plan that had answered nothing before; None where there was none before the next
-    incident."""
+    """Time to the first answer by a plan that had answered nothing before; None if there was none before the
+    next incident."""
     slowest_s: float
-    """The longest that any request took that was under way then or began before the next incident."""
+    """The longest time of any request that was in flight at the act or began before the next incident."""
     requests: int
-    """Of these."""
+    """Requests in flight at the act or begun before the next incident."""
     replays: int
     retries: int
     lost: int
     wrong: int
     stall_s: float = 0.0
-    """The longest that the machine itself stood still meanwhile; where that is long, times say nothing of the cluster."""
+    """The longest time that the machine itself stood still meanwhile. If it is long, the times say nothing
+    about the cluster."""
 
     @property
     def counts(self) -> bool:
@@ -48,25 +48,26 @@ class Row:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of a whole run."""
+    """The outcome of a whole run."""
 
     sent: int
     answered: int
     lost: int
     wrong: int
     ghosts: tuple[str, ...]
-    """Sentences: who listed whom, and for how long that box had not been there."""
+    """One sentence each: which agent listed which box, and how long that box had been absent."""
     troubles: tuple[str, ...]
-    """What else should not be, a sentence each."""
+    """One sentence for each other fault."""
     longest_gap_s: float
-    """Between two answers, in all."""
+    """Longest time between two successive answers in the whole run."""
     calm_s: float
     """Median latency before the first incident."""
     errors: tuple[str, ...]
-    """Of what was lost."""
+    """Errors of lost requests."""
     rows: tuple[Row, ...]
     stood_still_s: float = 0.0
-    """The longest that the machine itself kept a process waiting: figures of a run in which that is long say little."""
+    """The longest time that the machine itself kept a process waiting. If it is long, the run's figures say
+    little."""
 
     @property
     def fine(self) -> bool:
@@ -87,7 +88,11 @@ def outcome(
     troubles: Sequence[str],
     stalls: Sequence[tuple[float, float]] = (),
 ) -> Outcome:
-    """`done`: what was done of `incidents`, in order. `stalls`: when the machine stood still until, and for how long."""
+    """Return the outcome of a run.
+
+    `done` lists the acts of `incidents` as they were done, in order. `stalls` lists when each standstill of
+    the machine ended, and how long it took.
+    """
     good = [one for one in asked if not one.error]
     ended = sorted(one.ended for one in good)
     first = min((one.at for one in done), default=inf)
@@ -113,7 +118,7 @@ def rows(
     done: Sequence[Done],
     stalls: Sequence[tuple[float, float]] = (),
 ) -> Iterator[Row]:
-    """One for each incident that took place."""
+    """Yield a row for each incident that took place."""
     began = [
         min(one.at for one in done if one.incident == number)
         for number in sorted({one.incident for one in done})
@@ -147,7 +152,7 @@ def _row(asked: Sequence[Asked], incident: Incident, acts: Sequence[Done], until
 
 
 def silence_s(answers: Sequence[float], at: float, mended: float) -> float:
-    """The longest of the gaps that begin from `at` until `mended`; `answers` are sorted times, all after `at`.
+    """Return the longest of the gaps that begin from `at` until `mended`; `answers` are sorted times, all after `at`.
 
     >>> silence_s([1.1, 1.2, 4.0, 4.1, 9.0], 1.0, 3.0)
     2.8
@@ -167,7 +172,7 @@ HEADS = (
 
 
 def lines(found: Sequence[Row]) -> Iterator[tuple[str, ...]]:
-    """By kind, in the order in which they came first; all together at last."""
+    """Yield a table line for each kind, in order of first occurrence, then one for all incidents together."""
     for kind in dict.fromkeys(row.kind for row in found):
         yield _line(kind, [row for row in found if row.kind == kind])
     if found:
@@ -195,7 +200,7 @@ def _s(seconds: float) -> str:
 
 
 def sentence(one: Outcome) -> str:
-    """The whole run's figures."""
+    """Return the figures of the whole run as a sentence."""
     return (
         f"{one.sent} requests, {one.answered} answered, {one.lost} lost, {one.wrong} wrong; {len(one.ghosts)} ghosts; "
         f"longest time without an answer {one.longest_gap_s:.2f} s; a request in calm takes {one.calm_s * 1e3:.0f} ms; "
@@ -204,5 +209,5 @@ def sentence(one: Outcome) -> str:
 
 
 def shifted(done: Sequence[Done], began: float) -> list[Done]:
-    """With times since the schedule began, for people."""
+    """Return the acts with times counted from the start of the schedule, which people read more easily."""
     return [replace(one, at=round(one.at - began, 3)) for one in done]

@@ -1,8 +1,8 @@
-"""Who is there for whom while boxes die, freeze and are cut off, and so which listed members are ghosts. Facts and
-rules, no door.
+"""Which boxes can reach each other while boxes die, freeze and are cut off, and so which listed members are ghosts.
 
-A ghost is a member that an agent lists, though it was not there for the agent for longer than the bound: its process was
-dead or frozen, or no way led to it. Whoever hears a box, or is heard by it, directly or by others, has it there.
+A ghost is a member that an agent lists although it has been absent for the agent for longer than the bound:
+its process was dead or frozen, or no path led to it. A box is present for an agent if one of them hears the
+other, directly or through others. Does no I/O.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import combinations
 from benchmarks import chaos_schedule as schedule
 
 BOUND_S = 5.0
-"""A silent box is to be out after so long: what is aimed at for a box that vanished."""
+"""Seconds after which a silent box has to be off the list: the target for a box that vanished."""
 LISTED = ("alive", "suspect", "leaving")
 
 
@@ -23,26 +23,26 @@ class Done:
     """An act as it was done."""
 
     at: float
-    """On the machine's monotonic clock."""
+    """Time on the machine's monotonic clock."""
     verb: str
     box: str
     other: str = ""
     took_s: float = 0.0
     incident: int = 0
-    """Its number in the schedule."""
+    """Number of the incident in the schedule."""
 
 
 @dataclass(frozen=True)
 class Presence:
-    """What runs and which ways are cut, at one moment."""
+    """The boxes that run and the paths that are cut, at one moment."""
 
     up: frozenset[str]
     frozen: frozenset[str] = frozenset()
     cut: frozenset[tuple[str, str]] = frozenset()
-    """From, to."""
+    """Pairs of a sender and a receiver."""
 
     def after(self, done: Done, everybody: Iterable[str]) -> Presence:
-        """`everybody`: all stations that a box may be cut off from."""
+        """Return the presence after an act. `everybody` holds all stations that a box may be cut off from."""
         box, others = done.box, {one for one in everybody if one != done.box}
         out, into = {(box, other) for other in others}, {(other, box) for other in others}
         match done.verb:
@@ -72,8 +72,10 @@ class Presence:
         return self.up - self.frozen
 
     def company(self, box: str, *, whole: bool = False) -> frozenset[str]:
-        """Who is there for the box, itself included; nobody where it does not run. `whole`: only by ways that carry both
-        ways."""
+        """Return the boxes that are present for `box`, itself included; none if it does not run.
+
+        `whole` counts only paths that carry both ways.
+        """
         if box not in self.awake:
             return frozenset()
         found, new = {box}, {box}
@@ -91,18 +93,18 @@ class Presence:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What an agent said of its members."""
+    """The members that an agent listed at one time."""
 
     at: float
-    """When it was asked."""
+    """When the agent was asked."""
     viewer: str
     listed: frozenset[str]
-    """Names of those that it takes to be in, its own included."""
+    """Names of the members that the agent takes to be in, its own included."""
 
 
 @dataclass
 class _Absences:
-    """Since when who is not there for whom."""
+    """For each pair of a viewer and a box, the time since which the box has been absent for the viewer."""
 
     since: dict[tuple[str, str], float] = field(default_factory=dict)
 
@@ -112,7 +114,7 @@ class _Absences:
         for viewer in here:
             for box in here:
                 if viewer == box or not company[viewer] or box in company[viewer]:
-                    self.since.pop((viewer, box), None)  # who sleeps cannot notice anything
+                    self.since.pop((viewer, box), None)  # a viewer that is frozen cannot notice anything
                 else:
                     self.since.setdefault((viewer, box), at)
 
@@ -124,8 +126,10 @@ def ghosts(
     stations: Sequence[str],
     bound_s: float = BOUND_S,
 ) -> Iterator[tuple[Look, str, float]]:
-    """Looks that listed a ghost, its name, and for how long it had not been there. `stations`: all boxes there ever were,
-    and whoever else can be cut off from them."""
+    """Yield each look that listed a ghost, the ghost's name, and how long it had been absent.
+
+    `stations` holds all boxes there ever were, and whatever else can be cut off from them.
+    """
     absences, presence, acts = _Absences(), first, sorted(done, key=lambda one: one.at)
     absences.note(presence, stations, -1e18)
     for look in sorted(looks, key=lambda one: one.at):
@@ -140,7 +144,8 @@ def ghosts(
 
 
 def broken_rules(incidents: Sequence[schedule.Incident], boxes: Sequence[str], client: str) -> Iterator[str]:
-    """Where a schedule goes beyond what a cluster has to survive. A leader is taken to be any box that is up."""
+    """Yield the points where a schedule exceeds what a cluster has to survive. Any box that is up may be the
+    leader."""
     ended = 0.0
     for number, incident in enumerate(incidents):
         if incident.at_s < ended:

@@ -1,5 +1,5 @@
-"""What a run under chaos that went wrong leaves behind: a folder with the schedule, what was done, every answer, the
-agents' last words, and how to run it again. A door: files."""
+"""The report of a chaos run that failed: schedule, acts, every answer, the ends of the agents' logs, the
+command to repeat it. Does I/O: files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.chaos_presence import Done, Look
 from benchmarks.chaos_schedule import Incident
 
 TAIL_BYTES = 400_000
-"""Of each agent's log; with --log-level debug some minutes."""
+"""Size of the end that is kept of each agent's log; with --log-level debug it covers some minutes."""
 
 
 def leave(
@@ -32,7 +32,8 @@ def leave(
     logs: Iterable[tuple[str, Path]],
     found: Outcome,
 ) -> None:
-    """`began` on the monotonic clock is `wall` since the epoch, by which logs can be compared."""
+    """Write the report to `folder`. `began` on the monotonic clock and `wall` (Unix time) are the same
+    instant, so that logs can be compared."""
     folder.mkdir(parents=True, exist_ok=True)
     again = f"{shlex.join(command)}\n"
     (folder / "again.txt").write_text(again)

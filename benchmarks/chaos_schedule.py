@@ -1,8 +1,9 @@
-"""What befalls a cluster, and when: a schedule that is drawn from a seed and nothing else. Facts and rules, no door.
+"""Faults of a cluster and their times: a schedule that depends on nothing but a seed. Does no I/O.
 
-An incident is one kind of trouble and its mending; incidents follow each other and do not overlap. In each the cluster can
-keep its promise that nothing is lost: but for a power cut, two boxes at least are up, whole and within reach of each other
-and of the client at any time, and what was done is undone before the next one.
+An incident is one kind of trouble and its mending. Incidents follow each other and do not overlap. In each of
+them the cluster can keep its promise that nothing is lost: except in a power cut, at any time at least two
+boxes are up, whole, and in reach of each other and of the client. Each incident is undone before the next
+one.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ KILL, START, FREEZE, THAW, CUT, CUT_FROM, CUT_TO, CUT_PAIR, HEAL, FILL, EMPTY, J
 )
 MENDS = frozenset({START, THAW, HEAL, EMPTY})
 LEADER = "@leader"
-"""Whoever leads when it is done; in the rest of the incident, the same box."""
+"""Stands for the box that leads when the act is done; it is the same box for the rest of the incident."""
 
 FIRST_S = 8.0
-"""Of calm, in which requests run before anything happens."""
+"""Seconds of calm in which requests run before the first incident."""
 LEAST_BOXES = 3
 
 
@@ -41,7 +42,7 @@ class Act:
     """One thing that is done to a box."""
 
     after_s: float
-    """Since its incident began."""
+    """Seconds since its incident began."""
     verb: str
     box: str
     other: str = ""
@@ -50,20 +51,20 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """Trouble of one kind."""
+    """Trouble of one kind: its acts, and the time that it takes."""
 
     kind: str
     at_s: float
-    """Since the schedule began."""
+    """Seconds since the schedule began."""
     acts: tuple[Act, ...]
     lasts_s: float
-    """Until the next one may begin: what it takes to mend, and to settle."""
+    """Seconds until the next incident may begin: the time to mend this one, and to settle."""
     counts: int = 0
-    """The act from which the time to the next answer is taken."""
+    """Number of the act from which the time to the next answer is measured."""
 
 
 Draw = Callable[[Random, Sequence[str]], Incident]
-"""At 0; boxes are named in the order in which they were made, the founder first."""
+"""Draws an incident that begins at 0. Boxes are named in the order in which they were made, the founder first."""
 
 
 def _killed(rng: Random, boxes: Sequence[str]) -> Incident:
@@ -78,7 +79,7 @@ def _leader_killed(rng: Random, boxes: Sequence[str]) -> Incident:
 
 
 def _leader_killed_in_a_replan(rng: Random, boxes: Sequence[str]) -> Incident:
-    """Another box is lost first; what the leader does about that is interrupted."""
+    """Kill another box first, so that the leader is interrupted while it replans."""
     box, later_s, back_s = rng.choice(boxes), rng.uniform(0.02, 0.6), rng.uniform(5, 8)
     acts = (
         Act(0, KILL, box),
@@ -95,13 +96,13 @@ def _frozen(rng: Random, boxes: Sequence[str]) -> Incident:
 
 
 def _stalled(rng: Random, boxes: Sequence[str]) -> Incident:
-    """As short as a box that swaps, or is moved by its hypervisor."""
+    """Freeze a box as briefly as swapping or a move by its hypervisor would."""
     box, for_s = rng.choice(boxes), rng.uniform(1, 2.5)
     return Incident("short freeze", 0, (Act(0, FREEZE, box), Act(for_s, THAW, box)), for_s + 8)
 
 
 def _cut_off(rng: Random, boxes: Sequence[str]) -> Incident:
-    """As when its cable is pulled: nobody is told."""
+    """Cut a box off as if its cable were pulled: no peer is notified."""
     box, for_s = rng.choice(boxes), rng.uniform(6, 12)
     return Incident("cut off", 0, (Act(0, CUT, box), Act(for_s, HEAL, box)), for_s + 10)
 
@@ -113,7 +114,7 @@ def _one_way(rng: Random, boxes: Sequence[str]) -> Incident:
 
 
 def _link_cut(rng: Random, boxes: Sequence[str]) -> Incident:
-    """Two boxes lose each other; all others see both."""
+    """Cut the link between two boxes; all others see both."""
     (one, other), for_s = rng.sample(boxes, 2), rng.uniform(6, 12)
     acts = (Act(0, CUT_PAIR, one, other), Act(for_s, HEAL, one, other))
     return Incident("link cut", 0, acts, for_s + 10)
@@ -131,7 +132,7 @@ def _power_cut(rng: Random, boxes: Sequence[str]) -> Incident:
 
 
 def _disk_full(rng: Random, boxes: Sequence[str]) -> Incident:
-    """While a disk is full another box is lost, so that plans are made and loaded meanwhile."""
+    """Kill another box while a disk is full, so that plans are made and loaded meanwhile."""
     (full, lost), back_s = rng.sample(boxes, 2), rng.uniform(6, 9)
     acts = (Act(0, FILL, full), Act(2, KILL, lost), Act(back_s, START, lost), Act(back_s + 6, EMPTY, full))
     return Incident("disk full, another killed", 0, acts, back_s + 16, counts=1)
@@ -150,9 +151,9 @@ KINDS: dict[str, Draw] = {
     "join": _joined,
     "power": _power_cut,
 }
-"""By the word that asks for one."""
+"""Maps the word of the --kinds option to the function that draws an incident."""
 ONCE = ("join", "power")
-"""A box that joined stays, and all hosts share one machine; a power cut takes long."""
+"""Kinds that occur at most once: a box that joined stays, and all hosts share one machine; a power cut takes long."""
 
 
 def schedule(
@@ -162,8 +163,12 @@ def schedule(
     kinds: Sequence[str] = tuple(KINDS),
     calm_s: float = 0.0,
 ) -> tuple[Incident, ...]:
-    """As many incidents as fit into that time: each kind once in an order drawn from the seed, then any but those that
-    come once; up to the first that does not fit. `calm_s`: before each, in which the cluster can get ready for it."""
+    """Return the incidents that fit into `seconds`: each kind once in an order drawn from the seed, then any
+    but those in `ONCE`.
+
+    The schedule ends at the first incident that does not fit. `calm_s` is the time before each incident in
+    which the cluster can prepare for it.
+    """
     rng, here, at_s = Random(seed), list(boxes), FIRST_S + calm_s
     found: list[Incident] = []
     for kind in _order(rng, kinds):

@@ -1,4 +1,5 @@
-"""Asks every agent again and again who is in, while things befall them: a thread for each. A door: HTTP, threads, clock."""
+"""Asks every agent repeatedly for its members during a run, with one thread for each. Does I/O: HTTP,
+threads, clock."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ from edgepart.cli.options import AgentTarget
 
 EVERY_S = 0.5
 ANSWER_S = 2.0
-"""One that does not answer within this is asked again."""
+"""An agent that does not answer within this time is asked again."""
 
 
 class Watch:
-    """`with Watch() as watch:`; `add` begins to ask one."""
+    """Watches agents. Use it as `with Watch() as watch:`; `add` begins to watch an agent."""
 
     def __init__(self) -> None:
         self._over = Event()
@@ -47,17 +48,17 @@ class Watch:
             try:
                 status = fetch(url, credential, "/api/status")
             except OSError:
-                continue  # it is dead, frozen, or not yet up: then it lists nobody
+                continue  # the agent is dead, frozen or not yet up, and so lists nobody
             self.looks.append(Look(at, name, listed(status)))
 
 
 def listed(status: Mapping[str, Any]) -> frozenset[str]:
-    """Names of the members that it takes to be in."""
+    """Return the names of the members that the agent takes to be in."""
     return frozenset(member["name"] for member in status["members"] if member["state"] in LISTED)
 
 
 def fetch(url: str, credential: str, path: str) -> dict[str, Any]:
-    """The document that the agent has there. OSError where it does not answer in time."""
+    """Return the agent's document at `path`. Raises OSError if it does not answer within `ANSWER_S`."""
     headers = {"Authorization": f"Bearer {credential}"}
     request = urllib.request.Request(url + path, headers=headers)
     with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:

@@ -1,4 +1,4 @@
-"""What TLS between two agents costs in CPU time, by cipher, with the processor's AES instructions and without them.
+"""CPU cost of TLS between two agents, by cipher, with the processor's AES instructions and without them.
 
     python -m benchmarks.ciphers [--rounds N]
 
@@ -26,15 +26,15 @@ from edgepart.agent.security import identity
 from edgepart.agent.security.ciphers import CHACHA_FIRST
 
 NO_AES = "~0x200000200000000"
-"""Of OPENSSL_ia32cap: OpenSSL acts as if a processor of the x86 kind had neither AES nor carry-less multiplication."""
+"""A value of OPENSSL_ia32cap: OpenSSL acts as if an x86 processor had neither AES nor carry-less multiplication."""
 NAMES = ("TLS_AES_256_GCM_SHA384", "TLS_AES_128_GCM_SHA256", "TLS_CHACHA20_POLY1305_SHA256")
 SENT_BYTES = 64 << 20
 AT_ONCE_BYTES = 1 << 20
 
 
 def cpu_s_per_mb(first: str, rounds: int, *, aes: bool) -> float:
-    """CPU seconds of both ends for 10^6 bytes with the cipher `first`, or without TLS where it is ""; the least of
-    `rounds`."""
+    """Return the CPU seconds of both ends for 10^6 bytes with the cipher `first`, or without TLS if it is "".
+    The least of `rounds` counts."""
     with tempfile.TemporaryDirectory(prefix="edgepart-") as folder:
         place = Path(folder, "openssl.cnf")
         place.write_text(_configuration(first))
@@ -59,7 +59,7 @@ def _configuration(first: str) -> str:
 
 
 def one(name: str, rounds: int) -> float:
-    """In this process."""
+    """Return the least CPU seconds for 10^6 bytes of all rounds, measured in this process."""
     with tempfile.TemporaryDirectory(prefix="edgepart-") as folder:
         me = identity.create_cluster(Path(folder), time.time())
         ends: tuple[socket.socket, socket.socket] = socket.socketpair()

@@ -1,5 +1,5 @@
-"""What one session over the whole model answers (agent/verify/reference.py), and whether an answer is the same
-(agent/verify/same_answer.py): the product's own notions, for benchmarks."""
+"""The product's own comparison, for benchmarks: the answers of one session (agent/verify/reference.py), and
+whether two answers are the same (agent/verify/same_answer.py)."""
 
 from __future__ import annotations
 

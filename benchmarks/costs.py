@@ -1,4 +1,4 @@
-"""Costs: where the FLOPs of a model are, and along what the operators that do them can be split."""
+"""The distribution of a model's FLOPs, and the axes along which the operators that do them can be split."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from edgepart.planner.access.declare.protocol import Access, Axis
 from edgepart.planner.model.graph import Graph, Operator
 
 WORST = 3
-"""Kinds of opaque operators that are named."""
+"""Number of opaque operator types that are named."""
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Of one model."""
+    """The costs of one model."""
 
     flops: float
     by_axis: Mapping[str, float]
-    """FLOPs of the operators that have the axis, long enough for two devices."""
+    """FLOPs of the operators that have the axis, if it is long enough for two devices."""
     opaque_by_type: Mapping[str, float]
-    """FLOPs of the operators that cannot be split at all."""
+    """FLOPs of the operators that cannot be split at all, by operator type."""
     unsplit_flops: float
-    """Of those that could be, but have no axis long enough here."""
+    """FLOPs of operators that could be split but have no axis long enough here."""
 
     @property
     def shares(self) -> dict[str, float]:
@@ -36,7 +36,7 @@ class Costs:
 
     @cached_property
     def opaque(self) -> float:
-        """The share in opaque operators."""
+        """The share of the FLOPs that is in opaque operators."""
         return sum(self.opaque_by_type.values()) / self.flops if self.flops else 0.0
 
     @property
@@ -45,13 +45,13 @@ class Costs:
 
     @property
     def worst(self) -> list[tuple[str, float]]:
-        """Kinds of opaque operators with their shares, the most costly first."""
+        """The opaque operator types with their shares, the most costly first, `WORST` at most."""
         costly = sorted(self.opaque_by_type.items(), key=lambda one: (-one[1], one[0]))
         return [(kind, flops / self.flops) for kind, flops in costly[:WORST] if flops]
 
 
 def costs_of(graph: Graph) -> Costs:
-    """Over all operators of a graph whose shapes are bound."""
+    """Return the costs of all operators of a graph whose shapes are bound."""
     found = accesses(graph)
     by_axis, opaque = defaultdict[str, float](float), defaultdict[str, float](float)
     total = unsplit = 0.0
@@ -79,8 +79,9 @@ def _flops(op: Operator, access: Access, graph: Graph) -> float:
 
 
 def _products(op: Operator, graph: Graph) -> float:
-    """What an opaque operator does in one step at least: a multiplication and an addition for each element of every matrix
-    that it is given or that its sub-graphs hold; of an If, those of its longer branch."""
+    """Return a lower bound on an opaque operator's FLOPs in one step: a multiplication and an addition for
+    each element of every matrix among its inputs and in its sub-graphs. For an If, the costlier branch
+    counts."""
     held = (graph.shape_of(name) for name in (*op.inputs, *op.captured) if name in graph.constants)
     bodies = [_held(value) for value in op.attributes.values() if isinstance(value, GraphProto)]
     inner = max(bodies, default=0.0) if op.op_type == "If" else sum(bodies)
@@ -92,7 +93,7 @@ def _product(shape: Sequence[int]) -> float:
 
 
 def _held(body: GraphProto) -> float:
-    """Of a sub-graph and those inside it."""
+    """Return the FLOPs of the matrices in a sub-graph and in those inside it."""
     found = sum(_product(tensor.dims) for tensor in body.initializer)
     for attribute in (one for node in body.node for one in node.attribute):
         found += _product(attribute.t.dims) if attribute.HasField("t") else 0.0
@@ -101,7 +102,7 @@ def _held(body: GraphProto) -> float:
 
 
 def _steps(op: Operator, graph: Graph) -> int:
-    """How often the body of a Loop or Scan runs; 1 where it cannot be known, and of other operators."""
+    """Return how often the body of a Loop or Scan runs; 1 if that is unknown, and for other operators."""
     if op.op_type == "Loop" and op.inputs[0] in graph.constants:
         return max(1, int(graph.constants[op.inputs[0]].load().reshape(-1)[0]))
     if op.op_type == "Scan" and (shape := graph.shape_of(op.inputs[-1])):

@@ -1,11 +1,11 @@
-"""Whether `auto` finds the best plan that any strategy finds: models x clusters x links, simulated.
+"""Check that `auto` finds the best plan that any strategy finds: models x clusters x links, simulated.
 
     python -m benchmarks.dominance [--quick] [--models resnet50 vgg19] [--clusters "2 equal"] [--processes 2] [--json FILE]
 
-In every cell the predicted latency of `auto` has to be at most that of every other strategy. No device may hurt:
-without any one of those that it uses, auto's plan must not be faster by more than 1 %. Prints the ratios; exit
-code 1 where a cell fails. With --json every cell is written down as soon as it is there, and those that are in the file
-already are not measured again.
+In every cell the predicted latency of `auto` has to be at most that of every other strategy. No device may hurt: auto's
+plan must not become faster by more than 1 % without any one of its devices. Prints the ratios; exits with 1 if a cell
+fails. With --json every cell is written as soon as it is measured, and cells that are already in the file are not
+measured again.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ OTHERS = ("vit_b16", "bert_base")
 MODELS = (*LIGHT, *OTHERS)
 
 FLOPS_PER_S, MEMORY_BYTES_PER_S, MEMORY_BYTES = 1.2e10, 3e9, 8e9
-"""About a Raspberry Pi 4."""
+"""About those of a Raspberry Pi 4."""
 
 BITS_PER_S = (1e8, 1e9, 1e10)
 PAYLOAD, LATENCY_S = 0.94, 2e-4
-"""The part of a link's bits that are a message's own, and its delay."""
+"""The share of a link's bits that carries the message itself, and the link's delay."""
 
 SPEEDS: Mapping[str, tuple[float, ...]] = {
     "2 equal": (1, 1),
@@ -52,10 +52,10 @@ SPEEDS: Mapping[str, tuple[float, ...]] = {
     "1 slow of 4": (1, 1, 1, 0.1),
     "1 slow link of 4": (1, 1, 1, 1),
 }
-"""By cluster, how fast each device is."""
+"""Maps a cluster to the relative speed of each of its devices."""
 
 HURTS = 0.99
-"""Of the latency: less than that without a device means that the device hurts."""
+"""A device hurts if the plan without it takes less than this share of the latency."""
 
 QUICK = (("squeezenet", "bvlc_alexnet"), (("2 equal", 1e9), ("1:2:4:8", 1e9), ("1 slow link of 4", 1e8)))
 """Models and cells for a test."""
@@ -63,7 +63,7 @@ QUICK = (("squeezenet", "bvlc_alexnet"), (("2 equal", 1e9), ("1:2:4:8", 1e9), ("
 ROUNDING = 1e-9
 
 Where = tuple[str, str, float]
-"""Model, cluster, and bits a second of its links."""
+"""Model, cluster, and bits per second of its links."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,11 @@ class Cell:
     cluster: str
     bits_per_s: float
     seconds: Mapping[str, float]
-    """By strategy that fits, the predicted latency."""
+    """Predicted latency by strategy; strategies that do not fit are left out."""
     used: tuple[str, ...]
     """Devices that compute something in auto's plan."""
     lighter: float
-    """Latency of auto's plan without the device that it would miss least, over its latency; inf where it uses one."""
+    """Latency of auto's plan without its most dispensable device, over its latency; inf if it uses one device."""
     searched_s: float
     """CPU seconds for all strategies."""
 
@@ -92,7 +92,7 @@ class Cell:
 
     @property
     def ratio(self) -> float:
-        """The best of the others over auto."""
+        """Latency of the best other strategy over that of auto."""
         return self.others[self.next_best] / self.seconds["auto"]
 
     @property
@@ -105,7 +105,8 @@ class Cell:
 
 
 def cluster(name: str, bits_per_s: float) -> Cluster:
-    """One of `SPEEDS`, all links alike save where one is to be slow."""
+    """Return a cluster of `SPEEDS`. All links are alike, except those to the last device if its name says
+    "slow link"."""
     devices = tuple(
         Device(f"d{n}", "board", FLOPS_PER_S * speed, MEMORY_BYTES_PER_S * speed, MEMORY_BYTES)
         for n, speed in enumerate(SPEEDS[name])
@@ -123,7 +124,7 @@ def graph(model: str) -> Graph:
 
 
 def measure(where: Where) -> Cell:
-    """All strategies in one cell."""
+    """Run all strategies in one cell."""
     model, name, bits_per_s = where
     start = time.process_time()
     study = Study(Problem(graph(model), cluster(name, bits_per_s), "d0"))
@@ -138,7 +139,7 @@ def measure(where: Where) -> Cell:
 
 
 def _lighter(study: Study, best: Strategy) -> Iterator[float]:
-    """Seconds of the plan without each of its devices."""
+    """Yield the seconds of the plan without each of its devices."""
     choices = study.candidates.choices_of(best)
     named = devices_of(choices)
     for device in named if len(named) > 1 else ():
@@ -149,12 +150,13 @@ def _lighter(study: Study, best: Strategy) -> Iterator[float]:
 
 
 def cells(models: Sequence[str], clusters: Sequence[str]) -> list[Where]:
-    """Models, clusters and links; those of one model follow each other."""
+    """Return all cells, ordered by model, cluster and link."""
     return list(product(models, clusters, BITS_PER_S))
 
 
 def run(wanted: Sequence[Where], processes: int, kept: Path | None = None) -> list[Cell]:
-    """In that order; what is in the file `kept` is taken from there, and what is not is added to it."""
+    """Return the wanted cells in their order. Cells in the file `kept` are taken from it; others are measured
+    and added to it."""
     known = {(cell.model, cell.cluster, cell.bits_per_s): cell for cell in _read(kept)}
     missing = [where for where in wanted if where not in known]
     for cell in _measured(missing, processes):
@@ -182,7 +184,7 @@ def _read(path: Path | None) -> list[Cell]:
 
 
 def _write(path: Path, found: Sequence[Cell]) -> None:
-    """Whole or not at all, as it may be stopped at any time."""
+    """Write all cells atomically, because the program may be stopped at any time."""
     document = {"machine": describe(), "cells": [asdict(cell) for cell in found]}
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(path.name + ".new")
@@ -232,7 +234,7 @@ def summary(found: Sequence[Cell]) -> str:
 
 
 def show_grid(found: Sequence[Cell]) -> None:
-    """How many times as long as `auto` the next best strategy takes, by links from slow to fast, as documents have it."""
+    """Print a Markdown table: latency of the next best strategy over that of `auto`, by links from slow to fast."""
     clusters = tuple(dict.fromkeys(cell.cluster for cell in found))
     rows = []
     for model in dict.fromkeys(cell.model for cell in found):

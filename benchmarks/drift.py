@@ -1,9 +1,9 @@
-"""How soon a device that is throttled while it serves is noticed, and gets less to do: emulated hosts, a client that
-asks without pause.
+"""Measures how soon a device that is throttled while it serves is noticed and gets less work, on emulated hosts.
 
     python -m benchmarks.drift [--model resnet50] [--hosts 4] [--slow 8] [--to 24] [--rounds 3] [--markdown] [--json FILE]
 
-Needs what the laboratory needs (docs/laboratory.md).
+A client sends requests without pause meanwhile. The requirements are those of the laboratory
+(docs/laboratory.md).
 """
 
 from __future__ import annotations
@@ -39,30 +39,30 @@ from edgepart.planner.model.load import load_graph
 WITHIN_S = 120.0
 POLL_S = 0.1
 CALM_S = 6.0
-"""Of requests before and after, whose median counts."""
+"""Seconds of requests before and after a throttling, from which the median latencies are taken."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One throttling."""
+    """The figures of one throttling."""
 
     box: str
     noticed_s: float
-    """From when it was throttled to when the leader planned with it: the first plan that says so is made then."""
+    """Seconds from the throttling until the leader planned with it, measured to its first log line that says so."""
     served_s: float
-    """To the first answer by a plan that gives it less to do."""
+    """Seconds to the first answer by a plan that gives the box less work."""
     before_s: float
-    """Median latency."""
+    """Median latency before the throttling."""
     throttled_s: float
-    """Median on the old plan."""
+    """Median latency on the old plan."""
     after_s: float
     searches: int
-    """That the leader made meanwhile."""
+    """Searches that the leader made meanwhile."""
     stall_s: float
 
 
 class Rounds:
-    """A lab's cluster under a client."""
+    """Throttlings, one after the other, of the hosts of a lab's cluster that serves a client."""
 
     def __init__(
         self, lab: Lab, running: LocalCluster, model: str, work: Path, slow: float, to: float
@@ -76,7 +76,10 @@ class Rounds:
         self._out = lab.folder / "asked.jsonl"
 
     def row(self, box: str) -> Row:
-        """Throttles the box until it has less to do; then waits until it has as much as before."""
+        """Throttle the box until another plan serves, wait `CALM_S`, then undo it; return the figures.
+
+        It begins once the deployment is settled.
+        """
         card = asyncio.run(self._settled())
         searches = self._said("(now ")
         time.sleep(CALM_S)
@@ -106,7 +109,7 @@ class Rounds:
         )
 
     def asking(self) -> Any:
-        """The client's process, on the first host."""
+        """Start the client's process on the first host, wait for its first answer, and return the process."""
         first = self._running.first
         arguments = (first.url, str(first.state), self._model, str(self._work), "1", str(self._out))
         process = self._lab.start(first.name, sys.executable, "-m", "benchmarks.keep_asking", *arguments)
@@ -125,7 +128,7 @@ class Rounds:
         ]
 
     def _epochs(self, at: float, before: Any) -> list[float]:
-        """When answers by other plans than the one that served before came."""
+        """Return the times of answers since `at` by plans other than the one that served before."""
         return [
             ended for _, ended, epoch, *_ in self._lines() if ended > at and epoch and epoch != _text(before)
         ]
@@ -135,7 +138,7 @@ class Rounds:
 
 
 def _text(epoch: Any) -> str:
-    """As answers have it."""
+    """Return an epoch in the form that answers have."""
     return epoch if isinstance(epoch, str) else ".".join(map(str, epoch))
 
 
@@ -145,7 +148,7 @@ def _median(seconds: Any) -> float:
 
 
 def measure(model: str, hosts: int, slow: float, to: float, rounds: int) -> list[Row]:
-    """EdgepartError where a throttled device is not noticed at all."""
+    """Throttle one box after the other and return their rows. Raises EdgepartError if a throttling is not noticed."""
     path = light(model)
     inputs = sample_inputs(load_graph(path))
     rows: list[Row] = []

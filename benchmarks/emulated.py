@@ -1,8 +1,8 @@
-"""Emulated hosts with agents, for the benchmarks: models are deployed on some of them and asked from the first one, and
-the same host alone runs a bare ONNX Runtime session, which is what speed-ups are over. A door: the laboratory.
+"""Emulated hosts with agents, for benchmarks. Models are deployed on some hosts and clients ask the first one.
 
-What an agent does besides ONNX Runtime's runs (frames, TLS, Python) is not slowed down, and is done for all hosts by
-this machine's cores.
+A bare ONNX Runtime session on the fastest of those hosts is the baseline of speed-ups. Only ONNX Runtime's
+runs are slowed down. What an agent does besides (frames, TLS, Python) runs at full speed, and this machine's
+cores do it for all hosts. Does I/O: the laboratory.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ from edgepart.planner.errors import EdgepartError, InternalError
 
 WARM_UP, REQUESTS = 3, 7
 TRIES = 3
-"""A measurement during which the plan changed is made again."""
+"""Maximum number of attempts at a measurement during which the plan changes, and at making hosts of equal
+speed measure alike."""
 QUICK = "1gbit"
-"""What a model's weights are sent at where links are slow: it is not what is measured."""
+"""The rate at which a model's weights are sent if links are slower: sending them is not measured."""
 ASK_WITHIN_S = 1200.0
 ALIKE = 0.8
-"""Of equal hosts, one that found itself below this share of the quickest was disturbed while it measured itself."""
+"""A host that measured itself at less than this share of its equals' best speed was disturbed meanwhile."""
 
 BARE = """
 import sys, time
@@ -61,7 +62,7 @@ print(sorted(times)[2])
 
 @dataclass(frozen=True)
 class Case:
-    """What to deploy on how many of the hosts."""
+    """What to deploy on how many of the hosts, and how to ask."""
 
     model: str
     hosts: int
@@ -76,26 +77,26 @@ class Case:
 
 @dataclass(frozen=True)
 class Row:
-    """What came of a case. Times are in seconds."""
+    """The result of a case. Times are in seconds."""
 
     case: Case
     rate: str
     slow: tuple[float, ...]
-    """Of the hosts that could be used."""
+    """Slow-down factors of the hosts that could be used."""
     used: tuple[str, ...]
     strategy: str
-    """That made the plan."""
+    """The strategy that made the plan."""
     bare_s: float
-    """A bare session on the fastest of the hosts, alone."""
+    """Time of a bare session on the fastest of the hosts, alone."""
     latency_s: float
-    """Median at the client."""
+    """Median latency at the client."""
     seconds: tuple[float, ...]
     inside_s: float
-    """Median as the gateway measured."""
+    """Median latency as the gateway measured it."""
     answers_per_s: float
     predicted_s: float
     compute_s: Mapping[str, float]
-    """By device, what it computed for a request, as it measured itself."""
+    """Maps each device to the compute seconds of a request, as the device measured them."""
     syncs: int
     moved_bytes: int
     largest_difference: float
@@ -107,7 +108,7 @@ class Row:
 
     @property
     def ideal(self) -> float:
-        """The sum of the hosts' speeds over the fastest one's."""
+        """The sum of the hosts' speeds over the speed of the fastest one."""
         return sum(min(self.slow) / slow for slow in self.slow)
 
     @property
@@ -118,7 +119,7 @@ class Row:
 
 @dataclass
 class Hosts:
-    """Hosts that run agents. Made by `hosts`."""
+    """Hosts that run agents. `hosts` makes them."""
 
     lab: Lab
     running: LocalCluster
@@ -133,7 +134,8 @@ class Hosts:
         return tuple(self.lab.hosts)
 
     def bare_s(self, model: str, factor: float | None = None) -> float:
-        """Median of a bare session's runs on a host that slow, the first one's speed without; measured once."""
+        """Return the median of a bare session's runs on a host with that slow-down factor; without one, on
+        the first host. It is measured once."""
         key = (model, factor or self.slow[0])
         if key not in self._bare_s:
             path, work = named_model(model).path, self._work(model)
@@ -148,7 +150,8 @@ class Hosts:
         return self._bare_s[key]
 
     def measure(self, case: Case) -> Row:
-        """EdgepartError where it cannot be planned; InternalError where an answer is wrong."""
+        """Deploy a case, ask it and return its figures. Raises EdgepartError if it cannot be planned,
+        InternalError if an answer is wrong."""
         names, slow = self.names[: case.hosts], self.slow[: case.hosts]
         bare_s = self.bare_s(case.model, min(slow))
         name = f"{case.model.replace('_', '-')}-{case.strategy}-{case.hosts}"
@@ -231,7 +234,7 @@ class Hosts:
             self.lab.set_rate(name, rate)
 
     def _work(self, model: str) -> Path:
-        """Inputs, and what one session answers to them; made once."""
+        """Return the file with a model's inputs and one session's answers to them; it is made once."""
         work = self.folder / f"{model}.npz"
         if not work.exists():
             known = named_model(model)
@@ -242,8 +245,10 @@ class Hosts:
 
 @contextmanager
 def hosts(slow: Sequence[float], rate: str, say: Any, *, options: Sequence[str] = ()) -> Iterator[Hosts]:
-    """A host for each factor, all at this rate, with agents that have found and measured each other. LabError where there
-    can be no lab. `say(text)` is told how far it is."""
+    """Start a host for each factor, all at one rate, and yield them when their agents have found and measured each other.
+
+    Raises LabError if there can be no laboratory. `say(text)` reports the progress.
+    """
     names = [Host(f"box-{number}", slow=factor, rate=rate) for number, factor in enumerate(slow, 1)]
     with (
         tempfile.TemporaryDirectory(prefix="edgepart-bench-") as folder,
@@ -256,7 +261,7 @@ def hosts(slow: Sequence[float], rate: str, say: Any, *, options: Sequence[str] 
 
 
 async def _until_alike(made: Hosts) -> None:
-    """Starts agents again that measured themselves while the machine did something else."""
+    """Restart agents that measured themselves while the machine was doing something else."""
     for _ in range(TRIES):
         speeds = await _speeds(made)
         best = {family: max(one[family] for one in speeds.values()) for family in next(iter(speeds.values()))}
@@ -272,13 +277,13 @@ async def _until_alike(made: Hosts) -> None:
             agent.stop()
             agent.start()
             made.running.wait(lambda agent=agent: agent.addresses, f"{name} to be up again", agent)
-            # One after the other: they share this machine's cores.
+            # One after the other, because they share this machine's cores.
             made.running.wait_for_members(len(made.names))
     made.say("the hosts are still not what they should be; what follows is of unequal ones")
 
 
 async def _speeds(made: Hosts) -> dict[str, dict[str, float]]:
-    """By host and kind of operator, what it found itself able to do, times how slow it was made."""
+    """Return each host's speed by operator family, as its agent measured it, times the host's slow-down factor."""
     factors = dict(zip(made.names, made.slow, strict=True))
     async with client_of(made.running.first) as client:
         for _ in range(240):
@@ -295,7 +300,7 @@ async def _speeds(made: Hosts) -> dict[str, dict[str, float]]:
 
 
 def each(made: Hosts, cases: Sequence[Case]) -> Iterator[Row]:
-    """Rows as they come; what cannot be planned is said and left out."""
+    """Yield rows as they are measured; cases that cannot be planned are reported and left out."""
     for case in cases:
         try:
             yield made.measure(case)

@@ -1,12 +1,11 @@
-"""Whether a model gives the same answer however it is divided: models x numbers of devices x axes, in this process.
+"""Check that a model gives the same answer however it is divided: models x numbers of devices x axes, in this process.
 
     python -m benchmarks.every_axis [--small] [--models a,b] [--devices 2,3,5] [--json FILE]
 
-Every model is divided as `auto` would, over slow and unequal devices that are linked well, and then along each axis that
-it has, whether that is wise or not. Segments are compiled as agents compile them, and what comes out is compared with one
-ONNX Runtime session over the whole model.
-Exits with 1 where an answer differs, or where something that can be split was not. What may
-differ is what the product promises (agent/verify/same_answer.py, tolerance_for).
+Every model is divided as `auto` would, over slow and unequal devices with fast links, and then along each of its axes,
+whether that is wise or not. Segments are compiled as agents compile them, and the outputs are compared with those of
+one ONNX Runtime session over the whole model. Exits with 1 if an answer differs, or if something that can be split was
+not. The tolerance is the product's own (agent/verify/same_answer.py, tolerance_for).
 """
 
 from __future__ import annotations
@@ -44,18 +43,18 @@ SHARES: Mapping[int, tuple[float, ...]] = {
     4: (0.4, 0.3, 0.2, 0.1),
     5: (0.35, 0.25, 0.2, 0.12, 0.08),
 }
-"""Of unequal devices, by how many there are."""
+"""Maps a number of devices to their unequal shares."""
 
 AUTO = "auto"
 SEARCH_S = 10.0
 SATURATED: Mapping[str, str] = {
     "light_squeezenet": "its logits are equal and about 1e10, so that Softmax makes 0 or 1 of one rounding"
 }
-"""Models without numbers worth comparing: what comes out only has to have the right shape."""
+"""Models whose numbers are not worth comparing; only the shapes of their outputs have to be right."""
 ANYTHING = 1e9
-"""What may differ there, relative."""
+"""Relative tolerance for saturated models."""
 SLOW_FLOPS = 2e9
-"""Of all devices together under `auto`: slow enough for most models to be worth dividing."""
+"""FLOPs per second of all devices together under `auto`: so slow that most models are worth dividing."""
 
 
 @dataclass(frozen=True)
@@ -65,17 +64,17 @@ class Trial:
     model: str
     devices: int
     axis: str
-    """Or "auto"."""
+    """An axis, or "auto"."""
     difference: float | None = None
-    """Largest over the outputs, relative to each one's largest magnitude; None where nothing came out."""
+    """Largest over the outputs, relative to each one's largest magnitude; None if there were no outputs."""
     allowed: float | None = None
-    """Of a model that computes in less than float32; None: what the outputs' types allow."""
+    """Tolerance of a model that computes in less than float32; None means the tolerance of the outputs' types."""
     used: int = 0
-    """Devices that compute anything."""
+    """Number of devices that compute anything."""
     split: int = 0
-    """Operators of which more than one device computed a part."""
+    """Number of operators of which more than one device computed a part."""
     wrong: tuple[str, ...] = ()
-    """What differs, or failed."""
+    """One sentence for each difference or failure."""
     seconds: float = 0.0
 
     @property
@@ -86,7 +85,8 @@ class Trial:
 
 
 def trials(model: Model, counts: Sequence[int], search_s: float = SEARCH_S) -> Iterator[Trial]:
-    """`auto` and every axis, on each number of devices; `search_s` is what `auto` may spend."""
+    """Yield the trials of `auto` and every axis on each number of devices; `search_s` is the search budget of
+    `auto`."""
     graph = load_graph(model.path, shapes=model.shapes)
     inputs = model.inputs(0)
     expected = run_alone(model.path, inputs)
@@ -128,7 +128,8 @@ def _trial(
 
 
 def _auto(graph: Graph, count: int, search_s: float, compiler: Compiler) -> tuple[LocalRun, int, int]:
-    """What `auto` plans, ready to run; operators really split; devices used."""
+    """Return auto's plan ready to run, the number of operators that it really splits, and the number of
+    devices used."""
     shares = SHARES[count]
     devices = (Device(f"device{n}", f"kind{n}", SLOW_FLOPS * s, 1e9 * s, 1e12) for n, s in enumerate(shares))
     cluster = Cluster(tuple(devices), default_link=Link(1e9, 1e-5, 1e-6))
@@ -148,7 +149,7 @@ def _auto(graph: Graph, count: int, search_s: float, compiler: Compiler) -> tupl
 
 
 def run(names: Sequence[str], counts: Sequence[int]) -> list[Trial]:
-    """Every trial of the models; says how each model went as it is done."""
+    """Run every trial of the models and report each model when it is done."""
     found: list[Trial] = []
     for name in names:
         began = time.monotonic()

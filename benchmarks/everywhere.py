@@ -1,11 +1,11 @@
-"""Whether every model answers the same under every strategy on real agents: models x strategies x numbers of devices.
+"""Check that every model gives the same answers under every strategy on real agents, for several numbers of devices.
 
     python -m benchmarks.everywhere --json results/everywhere.json [--models a b] [--docs docs/models.md]
 
-One cluster of three agents, as processes with the options of a deployment. Each model is deployed on two of them and on all
-three, asked through an agent that computes and through the last one, compared with one ONNX Runtime session over its file,
-and undeployed. Every cell is written down as soon as it is there, and those that are in the file already are not tried
-again, but for faults. Exits with 1 where an answer is wrong, or where something failed.
+One cluster has three agents, as processes with the options of a deployment. Each model is deployed on two of them and
+on all three, asked through an agent that computes and through the last one, compared with one ONNX Runtime session over
+its file, and undeployed. Every cell is written as soon as it is there. Cells that are already in the file are not tried
+again, except faults. Exits with 1 if an answer is wrong or something failed.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ NAMES = ("a", "b", "c")
 STRATEGIES = ("single", "auto", "bbgrap", "optcnn", "tofu", "pipeline")
 COUNTS = (2, 3)
 REQUESTS = 2
-"""With inputs of as many seeds."""
+"""Requests per cell, each with inputs of another seed."""
 WITHIN_S = 600.0
-"""Longer than any of them takes: a cell that is not done then has failed."""
+"""Time limit of a cell, longer than any of them takes; a cell that exceeds it has failed."""
 DEADLINE_S = 120.0
 REFUSED = "is not served"
-"""What the reason of a plan says of another one whose answers were not the model's."""
+"""Words in a plan's reason that another plan was refused, because its answers were not the model's."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model to try, and what it is held against."""
+    """A model to try, with its inputs and expected answers."""
 
     model: Model
 
@@ -62,13 +62,13 @@ class Case:
 
     @cached_property
     def expected(self) -> list[Values]:
-        """Of one session each, with maps as JSON has them."""
+        """The answers of one session to each input, with maps as JSON has them."""
         answers = (run_alone(self.model.path, inputs) for inputs in self.inputs)
         return [{name: _mapped(value) for name, value in one.items()} for one in answers]
 
     @cached_property
     def telling(self) -> bool:
-        """Whether an answer to other inputs would be found out."""
+        """Whether the answer to other inputs would be recognised as wrong."""
         first, *others = self.expected
         return all(differences(other, first, self.allowed) for other in others)
 
@@ -82,7 +82,7 @@ class Case:
 def wanted(
     names: Sequence[str], strategies: Sequence[str], counts: Sequence[int], known: Cells
 ) -> Iterator[tuple[str, list[tuple[str, int]]]]:
-    """Models, and which cells of theirs are to be tried: all but those that went well before."""
+    """Yield each model with its cells to try: all except those that went well before."""
     for name in names:
         missing = [
             (strategy, count)
@@ -95,7 +95,7 @@ def wanted(
 
 
 async def tried(clients: Sequence[Client], case: Case, strategy: str, count: int) -> Cell:
-    """Deploys, asks, undeploys."""
+    """Deploy a model, ask it, undeploy it and return its cell."""
     began = time.monotonic()
     name = f"{case.model.name}-{strategy}-{count}"
     blank = Cell(case.model.name, strategy, count, Outcome.FAILED, allowed=case.allowed, telling=case.telling)
@@ -114,7 +114,7 @@ async def tried(clients: Sequence[Client], case: Case, strategy: str, count: int
 
 
 async def _cleared(client: Client, name: str) -> None:
-    """What a cell that failed may have left. A cluster that does not even do this is told by the next cell."""
+    """Undeploy what a failed cell may have left. If the cluster does not even do that, the next cell will show it."""
     try:
         await client.undeploy(name)
     except EdgepartError as error:
@@ -122,7 +122,8 @@ async def _cleared(client: Client, name: str) -> None:
 
 
 async def _asked(clients: Sequence[Client], case: Case, name: str, blank: Cell) -> Cell:
-    """Each request through another agent; the last agent may be one that computes nothing."""
+    """Send each request through another agent, and return the cell. The last agent may be one that computes
+    nothing."""
     worst, wrong = 0.0, list[str]()
     for number, (inputs, expected) in enumerate(zip(case.inputs, case.expected, strict=True)):
         answer = await clients[-number].infer(name, inputs, deadline_s=DEADLINE_S)
@@ -143,22 +144,23 @@ async def _asked(clients: Sequence[Client], case: Case, name: str, blank: Cell) 
 
 
 def _mapped(value: Any) -> Any:
-    """Keys are texts in JSON."""
+    """Return a value as JSON gives it back: keys of maps become texts."""
     return value if isinstance(value, np.ndarray) else json.loads(json.dumps(value))
 
 
 def _restored(value: Any, expected: Any) -> Any:
-    """Sequences and maps come as one text of JSON."""
+    """Return an output in its expected form. Sequences and maps come as one text of JSON."""
     return value if isinstance(expected, np.ndarray) else json.loads(value.item())
 
 
 def _worse(difference: float) -> float:
-    """A nan is the worst of all."""
+    """Return a sort key by which nan is worse than any number."""
     return float("inf") if difference != difference else difference
 
 
 async def collect(cluster: LocalCluster, todo: Sequence[tuple[str, Any]], known: Cells, kept: Path) -> Cells:
-    """What was known and what was tried. ClusterError where an agent died: what is written down stays."""
+    """Try the cells and return them with the known ones. Raises ClusterError if an agent died; cells written
+    so far stay."""
     found, source, machine = dict(known), commit(), sentence()
     async with AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(client_of(agent)) for agent in cluster.living]
@@ -180,7 +182,7 @@ def _line(cell: Cell) -> str:
 
 
 def read(path: Path) -> dict[Key, Cell]:
-    """{} where there is no file."""
+    """Return the cells in a file; {} if there is no file."""
     if not path.exists():
         return {}
     cells = (
@@ -191,7 +193,7 @@ def read(path: Path) -> dict[Key, Cell]:
 
 
 def write(path: Path, cells: Cells) -> None:
-    """Whole or not at all, as it may be stopped at any time."""
+    """Write all cells atomically, because the program may be stopped at any time."""
     document = {"machine": describe(), "cells": [asdict(cell) for cell in cells.values()]}
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(path.name + ".new")
@@ -200,7 +202,7 @@ def write(path: Path, cells: Cells) -> None:
 
 
 def ordered(cells: Cells, names: Sequence[str]) -> Cells:
-    """In the order of the models, in whatever order they were tried."""
+    """Return the cells in the order of the models, whatever the order in which they were tried."""
     places = {name: place for place, name in enumerate(names)}
     return dict(sorted(cells.items(), key=lambda one: places.get(one[0][0], len(places))))
 

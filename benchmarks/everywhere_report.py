@@ -1,4 +1,5 @@
-"""What became of every model under every strategy on real agents: one cell each, and the page that says it. Rules only."""
+"""The outcome of every model under every strategy on real agents: cells, and the page that shows them. Does
+no I/O."""
 
 from __future__ import annotations
 
@@ -19,45 +20,45 @@ Key = tuple[str, str, int]
 
 
 class Outcome(StrEnum):
-    """Of one cell."""
+    """The outcome of one cell."""
 
     RIGHT = "right"
     WRONG = "wrong"
-    """An answer is not the model's."""
+    """An answer differs from the model's."""
     REFUSED = "refused"
-    """The cluster tried the strategy's plan, did not like its answers, and served another one."""
+    """The cluster tried the strategy's plan, found its answers wrong, and served another plan."""
     NOT_PLANNED = "not planned"
-    """The planner says why that strategy has no plan."""
+    """The planner gave a reason why the strategy has no plan."""
     FAILED = "failed"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One model under one strategy on so many devices."""
+    """One model under one strategy on a number of devices."""
 
     model: str
     strategy: str
     devices: int
-    """Offered to the planner."""
+    """Number of devices offered to the planner."""
     outcome: Outcome
     used: tuple[str, ...] = ()
     """Devices that computed a part."""
     difference: float | None = None
-    """Largest over requests and outputs, relative to each output's largest magnitude; None where there is no answer."""
+    """Largest over requests and outputs, relative to each output's largest magnitude; None if there is no answer."""
     allowed: float | None = None
-    """Of a model that computes in less than float32; None: what the outputs' types allow."""
+    """Tolerance of a model that computes in less than float32; None means the tolerance of the outputs' types."""
     text: str = ""
-    """What is wrong, or why there is no plan."""
+    """The differences, or the reason why there is no plan."""
     excuse: str = ""
-    """Of one that is not right: why that is no fault."""
+    """Why an outcome that is not "right" is no fault."""
     telling: bool | None = None
-    """Whether the model's answer to the inputs of one seed would be wrong for those of another; None: not known."""
+    """Whether the model's answer to the inputs of one seed would be wrong for those of another; None if unknown."""
     seconds: float = 0.0
-    """From deploying to undeploying."""
+    """Seconds from deploying to undeploying."""
     commit: str = ""
-    """Of the source that ran."""
+    """Commit of the source that ran."""
     machine: str = ""
-    """That it ran on, in words."""
+    """Description of the machine on which it ran."""
 
     @property
     def key(self) -> Key:
@@ -69,12 +70,12 @@ class Cell:
 
     @property
     def says_little(self) -> bool:
-        """Right, but so would be the answer to other inputs."""
+        """Whether the answer is right but the answer to other inputs would count as right too."""
         return self.outcome is Outcome.RIGHT and self.telling is False
 
     @property
     def mark(self) -> str:
-        """In the table: how many devices computed where the answers are right."""
+        """The cell's text in the table: the number of devices that computed, if the answers are right."""
         match self.outcome:
             case Outcome.RIGHT:
                 return str(len(self.used))
@@ -88,7 +89,7 @@ Cells = Mapping[Key, Cell]
 
 
 def page(cells: Cells, strategies: Sequence[str], counts: Sequence[int], date: str) -> str:
-    """The part of the document between `BEGIN` and `END`."""
+    """Return the part of the document between `BEGIN` and `END`."""
     where = "; ".join(
         f"at {', '.join(sorted(commits))} on {machine}" for machine, commits in _measured(cells).items()
     )
@@ -100,7 +101,7 @@ def page(cells: Cells, strategies: Sequence[str], counts: Sequence[int], date: s
 
 
 def _measured(cells: Cells) -> dict[str, set[str]]:
-    """The commits that were measured on each machine."""
+    """Return the commits that were measured on each machine."""
     found: dict[str, set[str]] = {}
     for cell in cells.values():
         found.setdefault(cell.machine, set()).add(cell.commit or "no known commit")
@@ -108,7 +109,7 @@ def _measured(cells: Cells) -> dict[str, set[str]]:
 
 
 def summary(cells: Cells) -> Iterator[str]:
-    """In sentences."""
+    """Yield the summary's sentences."""
     counted = Counter(cell.outcome for cell in cells.values())
     models = {cell.model for cell in cells.values()}
     several = sum(len(cell.used) > 1 for cell in cells.values() if cell.outcome is Outcome.RIGHT)
@@ -126,7 +127,8 @@ def summary(cells: Cells) -> Iterator[str]:
 
 
 def notes(cells: Cells) -> Iterator[str]:
-    """Each fault by name, and why some have no plan, or wider bounds."""
+    """Yield a note on each fault, on cells without a plan, on right answers that say little, and on wider
+    tolerances."""
     for cell in cells.values():
         if cell.is_fault:
             yield f"{cell.model} under {cell.strategy} on {cell.devices}: {cell.outcome.value}: {_cleaned(cell.text)}"
@@ -150,7 +152,7 @@ def notes(cells: Cells) -> Iterator[str]:
 
 
 def _grouped(cells: Sequence[Cell], by: Callable[[Cell], str]) -> dict[str, list[str]]:
-    """By that text, which cells."""
+    """Return the cells' names, grouped by the text that `by` gives."""
     found: dict[str, list[str]] = {}
     for cell in cells:
         found.setdefault(by(cell), []).append(f"{cell.model} {cell.strategy} {cell.devices}")
@@ -158,7 +160,7 @@ def _grouped(cells: Sequence[Cell], by: Callable[[Cell], str]) -> dict[str, list
 
 
 def _rows(cells: Cells, strategies: Sequence[str], counts: Sequence[int]) -> Iterator[str]:
-    """A table with one line for each model."""
+    """Yield the lines of a table with one row for each model."""
     rows = []
     for model in dict.fromkeys(cell.model for cell in cells.values()):
         mine = {key[1:]: cell for key, cell in cells.items() if key[0] == model}
@@ -175,16 +177,16 @@ def _rows(cells: Cells, strategies: Sequence[str], counts: Sequence[int]) -> Ite
 
 
 def _worst(cells: Sequence[Cell]) -> str:
-    """Of all answers to a model."""
+    """Return the largest difference of all answers of a model."""
     found = [cell.difference for cell in cells if cell.difference is not None]
     return f"{max(found):.0e}" if found else "-"
 
 
 def _cleaned(text: str) -> str:
-    """On one line of a document."""
+    """Return the text on one line, escaped for a Markdown table."""
     return " ".join(text.split()).replace("<", "&lt;").replace("|", "\\|")
 
 
 def rewritten(document: str, figures: str) -> str:
-    """The document with those figures instead of what it had."""
+    """Return the document with new figures in place of the old ones."""
     return replaced(document, BEGIN, END, f"\n{figures}\n")

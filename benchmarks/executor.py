@@ -1,8 +1,7 @@
-"""What executor and worker cost over a bare ONNX Runtime session: the same model, threads and options. The session is in
-this process; what the product computes is computed in a worker.
+"""Cost of executor and worker over a bare ONNX Runtime session with the same model, threads and options.
 
-Runs come in pairs, first the one and then the other in turn, and the ratio within pairs is what counts: what else
-the machine does then weighs on both.
+The session runs in this process; the product computes in a worker process. Runs come in pairs, whose order
+alternates, and the ratio within pairs counts, because whatever else the machine does then weighs on both.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ ANSWER_S = 60.0
 
 @dataclass(frozen=True)
 class Overhead:
-    """Of one model with so many threads."""
+    """The overhead for one model and number of threads."""
 
     model: str
     threads: int
@@ -57,15 +56,15 @@ class Overhead:
     executor_s: float
     """Median from the request's inputs at the executor to its outputs."""
     ratio: float
-    """Median of executor over bare within the pairs."""
+    """Median of the executor's time over the bare session's within the pairs."""
     spread: tuple[float, float]
     """The ratio's quartiles."""
     cpu_ratio: float
-    """The same of CPU time, here and in the worker, which other processes' load changes less."""
+    """The same ratio of CPU time, of this process and the worker, which depends less on other processes' load."""
     least_ratio: float
-    """Of the fastest run of each: what was disturbed least."""
+    """Ratio of the fastest run of each: the runs that were disturbed least."""
     largest_difference: float
-    """Of the answers, relative to the largest magnitude."""
+    """Largest difference of the answers, relative to the largest magnitude."""
 
 
 class Bare:
@@ -134,7 +133,7 @@ class OneDevice:
 
 
 def measure(name: str, threads: int, pairs: int) -> Overhead:
-    """Overhead of one light model."""
+    """Measure the overhead for one light model."""
     path = light(name)
     graph = load_graph(path)
     inputs = sample_inputs(graph)
@@ -162,7 +161,7 @@ def measure(name: str, threads: int, pairs: int) -> Overhead:
 def _pair(
     bare: Bare, executor: OneDevice, inputs: Mapping[str, Value], executor_first: bool
 ) -> tuple[float, float, float, float]:
-    """Seconds and CPU seconds of the bare session, then of the executor."""
+    """Return seconds and CPU seconds of the bare session, then of the executor."""
     if executor_first:
         executors, bares = _timed(executor, inputs), _timed(bare, inputs)
     else:
@@ -178,5 +177,6 @@ def _timed(run: Bare | OneDevice, inputs: Mapping[str, Value]) -> tuple[float, f
 
 
 def _cpu_s(processes: Sequence[int]) -> float:
-    """Of this process and of others, by the kernel's clock of each (clock_getcpuclockid(3))."""
+    """Return the CPU seconds of this process and of others, by the kernel's clock of each
+    (clock_getcpuclockid(3))."""
     return time.process_time() + sum(time.clock_gettime((~pid << 3) | 2) for pid in processes)

@@ -1,8 +1,8 @@
-"""Makes the models that torch exports and that are not there yet, so that they can be tried where there is no torch.
+"""Makes the missing models that torch exports, so that they can be tried on machines without torch.
 
     python -m benchmarks.exports [NAME ...]
 
-Says which cannot be made here, and why. Exits with 1 where an export fails.
+Prints which models cannot be made here, and why. Exits with 1 if an export fails.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             say(f"{name}: {zoo_model(name).path}")
         except UsageError as error:
             note(str(error))
-        except RuntimeError as error:  # as what torch's exporter raises is
+        except RuntimeError as error:  # the type of the errors that torch's exporter raises
             failed += 1
             note(f"{name} is not made: {str(error)[-500:]}")
     return int(failed > 0)

@@ -1,8 +1,9 @@
-"""What HTTP adds: one agent on this machine, asked in the protocol's binary form, against the executor alone.
+"""Overhead of HTTP: one agent on this machine, asked in the protocol's binary form, against the executor alone.
 
-The executor runs in this process, the agent in its own. Three are asked in turn, so that what else the machine does
-weighs on all: the executor; the agent, through a client that does next to nothing (benchmarks/lean.py), which shows what
-the gateway adds; and the agent through the product's own client, which packs, reads and unpacks as well.
+The executor runs in this process, the agent in its own. Three are asked in turn, so that other load on the
+machine weighs on all of them: the executor; the agent through a minimal client (benchmarks/lean.py), which
+shows the overhead of the gateway; and the agent through the product's own client, which also packs, reads and
+unpacks.
 """
 
 from __future__ import annotations
@@ -28,26 +29,28 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Gateway:
-    """Of one model with so many threads."""
+    """The overhead for one model and number of threads."""
 
     model: str
     threads: int
     turns: int
     executor_s: float
-    """Median."""
+    """Median at the executor."""
     lean_s: float
-    """Median, from the first byte handed to the agent's socket to the last one of its answer."""
+    """Median at the minimal client, from the first byte handed to the agent's socket to the last byte of its
+    answer."""
     added_s: float
-    """Median of the differences of that and the executor within the turns."""
+    """Median of `lean_s` minus `executor_s` within the turns."""
     outside_s: float
-    """Median of what of `lean_s` the agent does not count itself: reading the request, writing the answer, and the way."""
+    """Median of the part of `lean_s` that the agent does not count: reading the request, writing the answer,
+    and the transfer."""
     client_s: float
-    """Median, at the product's client."""
+    """Median at the product's client."""
     client_added_s: float
-    """As `added_s`, with that client."""
+    """Like `added_s`, with the product's client."""
     request_bytes: int
     largest_difference: float
-    """Between the answers, relative."""
+    """Relative difference between the answers."""
 
 
 def measure(name: str, threads: int, turns: int) -> Gateway:

@@ -1,7 +1,7 @@
-"""What an agent costs that has nothing to do: alone, and as one of three members that found each other by mDNS.
+"""Cost of an idle agent: alone, and as one of three members that found each other by mDNS.
 
-Measured from outside, for a minute, once the agents have found and measured each other. Nothing is deployed. Processes
-that an agent keeps beside it count with it.
+It is measured from outside, for a minute, once the agents have found and measured each other. Nothing is
+deployed. Processes that an agent keeps running count as part of it.
 """
 
 from __future__ import annotations
@@ -17,27 +17,28 @@ from edgepart.cli.local import LocalAgent, LocalCluster
 
 WATCHED_S = 60.0
 REST_S = 20.0
-"""Before: devices and links are measured, and the processes that do so end."""
+"""Seconds before the measurement, in which devices and links are measured and the measuring processes end."""
 CLUSTERS = (("alone", ("a",)), ("one of three", ("a", "b", "c")))
 
 
 @dataclass(frozen=True)
 class Idle:
-    """One agent."""
+    """Figures of one agent."""
 
     members: str
-    """In words, with its name where there are several."""
+    """Description of the cluster, with the agent's name if there are several."""
     core: float
-    """CPU time over time."""
+    """CPU seconds per second."""
     resident_bytes: int
-    """All pages that it can see in memory, also those that other processes share with it."""
+    """All of its pages that are in memory, including those shared with other processes."""
     own_share_bytes: int
-    """Each page divided by how many processes share it: what agents take together is the sum of this."""
+    """Each page divided by the number of processes that share it, so that the sum over agents is what they
+    take together."""
     threads: int
     switches_per_s: float
-    """How often one of its threads was put on a core: nearly all of these are wakeups."""
+    """Context switches of its threads per second; nearly all of them are wakeups."""
     notes: tuple[str, ...] = ()
-    """What did not go as it should, such as mDNS that does not reach the others."""
+    """Problems, such as mDNS that does not reach the others."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class _Reading:
 
 
 def measure(note: Callable[[str], None]) -> list[Idle]:
-    """A row for each agent."""
+    """Return a row for each agent."""
     return [row for words, names in CLUSTERS for row in _measure(words, names, note)]
 
 
@@ -80,10 +81,10 @@ def _readings(agents: list[LocalAgent]) -> Mapping[str, _Reading]:
 
 
 def _reading(pid: int) -> _Reading:
-    """Of a process and those that it started and that still run."""
+    """Return the reading of a process together with its running descendants."""
     agent = psutil.Process(pid)
     every = [agent, *agent.children(recursive=True)]
-    times = agent.cpu_times()  # with those of its children that have ended
+    times = agent.cpu_times()  # including its children that have ended
     living = sum(child.cpu_times().user + child.cpu_times().system for child in every[1:])
     return _Reading(
         times.user + times.system + times.children_user + times.children_system + living,
@@ -95,7 +96,7 @@ def _reading(pid: int) -> _Reading:
 
 
 def _switches(pid: int) -> int:
-    """Of all its threads; those of threads that ended are not known any more."""
+    """Return the context switches of all threads of a process; those of ended threads are lost."""
     return sum(
         int(line.split()[1])
         for status in Path(f"/proc/{pid}/task").glob("*/status")

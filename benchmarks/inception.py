@@ -1,4 +1,4 @@
-"""A graph like Inception-v3 (Szegedy et al. 2016), with seeded weights: what OptCNN's search times are given for."""
+"""A graph like Inception-v3 (Szegedy et al. 2016), with seeded weights; OptCNN's search times are given for it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from onnx import ModelProto
 from benchmarks.models.builder import Builder
 
 Way = Sequence[tuple[int, tuple[int, int]]]
-"""Convolutions one after another: output channels and kernel."""
+"""Successive convolutions, each with its output channels and kernel."""
 
 FACTORISED = ((1, 7), (7, 1))
 
 
 def inception_v3(side: int = 299, narrow: int = 1) -> ModelProto:
-    """Channels are divided by `narrow`. The batch normalisations are folded into the convolutions."""
+    """Return the model. Channels are divided by `narrow`; batch normalisations are folded into the convolutions."""
     n = _Net(Builder("inception_v3"), narrow)
     x = n.builder.input("pixel_values", (1, 3, side, side))
     x, ins = n.conv(x, 3, 32, (3, 3), stride=2), 32
@@ -46,7 +46,7 @@ def inception_v3(side: int = 299, narrow: int = 1) -> ModelProto:
 
 
 class _Net:
-    """Channels are given undivided."""
+    """Adds parts of the network to a graph. Numbers of channels are given undivided."""
 
     def __init__(self, builder: Builder, narrow: int) -> None:
         self.builder = builder
@@ -66,19 +66,20 @@ class _Net:
         return x
 
     def module(self, x: str, ins: int, ways: Sequence[Way], pooled: int) -> tuple[str, int]:
-        """Ways beside one another, and a pool with a 1 x 1 convolution."""
+        """Add parallel branches, and a pool with a 1 x 1 convolution; return the tensor and its channels."""
         made = [self.way(x, ins, way) for way in ways]
         flat = self.builder.add("AveragePool", x, kernel_shape=(3, 3), pads=(1, 1, 1, 1))
         made.append(self.conv(flat, ins, pooled, (1, 1)))
         return self.joined(made), sum(way[-1][0] for way in ways) + pooled
 
     def reduction(self, x: str, ins: int, ways: Sequence[Way]) -> tuple[str, int]:
-        """Each way halves height and width, and so does a pool."""
+        """Add branches that each halve height and width, and a pool that does the same; return the tensor and
+        its channels."""
         made = [self.way(x, ins, way, stride=2) for way in ways]
         return self.joined([*made, self.pool(x)]), sum(way[-1][0] for way in ways) + ins
 
     def wide(self, x: str, ins: int) -> tuple[str, int]:
-        """The last modules: two of the ways end in two convolutions side by side."""
+        """Add one of the last modules, in which two branches end in two parallel convolutions."""
         made = [self.way(x, ins, [(320, (1, 1))])]
         for way in ([(384, (1, 1))], [(448, (1, 1)), (384, (3, 3))]):
             y = self.way(x, ins, way)

@@ -1,10 +1,10 @@
-"""What requests notice of a device that joins and fetches a model: three emulated hosts, two of which serve.
+"""Latency of requests while a device joins and fetches a model: three emulated hosts, two of which serve.
 
     python -m benchmarks.joining [--megabytes 80] [--rate 100mbit] [--concurrency 1] [--json FILE]
 
-Two hosts answer a small model together. A third one joins and copies another model, a large one, from them, as every member
-does with models up to 100 MB. Latencies while nothing is copied against those meanwhile, and how long the copy takes.
-Needs what the laboratory needs (docs/laboratory.md).
+Two hosts serve a small model together. A third one joins and copies another, large model from them, as every member
+does with models up to 100 MB. Reports the latencies without and during the copy, and how long the copy takes. The
+requirements are those of the laboratory (docs/laboratory.md).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FETCH_WITHIN_S = 400.0
 
 
 def large(folder: Path, megabytes: int) -> Path:
-    """A model of one matrix of that size."""
+    """Save a model of one matrix of that size, and return its path."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
@@ -99,7 +99,7 @@ async def _deploy(running: LocalCluster, small: Path, big: Path) -> None:
 
 
 def _join(running: LocalCluster) -> tuple[float, float]:
-    """A third one; when its first large part and its last one were there."""
+    """Add a third agent; return when the copy's first MB and when all of it had arrived."""
     joiner = running.add("box-3")
     arriving, stored = joiner.state / "store" / "partial", joiner.state / "store" / "models"
     until, began = time.monotonic() + FETCH_WITHIN_S, 0.0

@@ -1,10 +1,9 @@
-"""A client that asks without pause, as a process of its own on any host, and notes when each request began and ended.
+"""A client process that asks without pause, on any host, and records when each request began and ended.
 
     python -m benchmarks.keep_asking URL STATE MODEL WORK CONCURRENCY OUT
 
-WORK is a file that benchmarks/work.py wrote. Until SIGTERM, a line of JSON for each request
-goes to OUT: began and ended on the machine's monotonic clock, the epoch that answered, replays, whether it is wrong, the
-error.
+WORK is a file written by benchmarks/work.py. Until SIGTERM, a line of JSON for each request goes to OUT: when it began
+and ended on the machine's monotonic clock, the epoch of the answer, the replays, whether the answer is wrong, the error.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ DEADLINE_S = 60.0
 
 
 async def ask(client: Client, model: str, inputs: Any, expected: Any) -> list[Any]:
-    """One request's line."""
+    """Send one request and return its line."""
     began = time.monotonic()
     try:
         answer = await client.infer(model, inputs, deadline_s=DEADLINE_S)

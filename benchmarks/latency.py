@@ -1,9 +1,9 @@
-"""How much sooner an answer comes from several hosts than from one: the README's speed-ups, in the laboratory (as root).
+"""Speed-ups of the README: how much sooner an answer comes from several hosts than from one, in the laboratory (as root).
 
     python -m benchmarks.latency [--models A,B] [--hosts 2,4] [--slow 8 | --slow 4,8,8,16] [--rate 1gbit] [--strategy auto]
                                  [--agents="--compiled 0"] [--markdown] [--json FILE]
 
-A speed-up is what a bare ONNX Runtime session takes on the fastest of the hosts alone, over what a client on the first
+A speed-up is the time of a bare ONNX Runtime session on the fastest host alone, over the time that a client on the first
 host waits for the cluster's answer. Nothing here passes or fails. The machine should have nothing else to do.
 """
 
@@ -33,7 +33,7 @@ RATE = "1gbit"
 
 
 def factors(text: str, most: int) -> tuple[float, ...]:
-    """One for each host: as they are written, or the only one as often as hosts are wanted.
+    """Return a factor for each host: those in `text`, or if there is only one, that one `most` times.
 
     >>> factors("8", 2), factors("4,8,16", 2)
     ((8.0, 8.0), (4.0, 8.0, 16.0))
@@ -75,7 +75,7 @@ def latencies(rows: Sequence[Row]) -> Table:
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
-    """Those that the laboratory's benchmarks share."""
+    """Return a parser with the arguments that the laboratory's benchmarks share."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -96,7 +96,7 @@ def measured(slow: str, rate: str, cases: Sequence[Case], options: Sequence[str]
 
 
 def write(path: Path | None, rows: Sequence[Any], load: Sequence[float]) -> None:
-    """All numbers, with the machine and how busy it was before and after."""
+    """Write all numbers, with the machine and its load before and after."""
     if path is not None:
         document = {"machine": describe(), "load_before": load, "load_after": os.getloadavg()}
         path.parent.mkdir(parents=True, exist_ok=True)

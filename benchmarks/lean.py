@@ -1,7 +1,7 @@
-"""A client that does as little as can be: one kept connection, a request that was put together before, and of the answer
-only what must be read. What a request takes through it is what the agent takes.
+"""A minimal client: one open connection, a prepared request, and as little reading of the answer as possible.
 
-From the first byte handed to the agent's socket to the last one of the answer; over loopback the way there is a copy.
+The time of a request through it is the time that the agent takes. It is measured from the first byte handed
+to the agent's socket to the last byte of the answer; over loopback the transfer is a copy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ READ_BYTES = 256 << 10
 
 
 class Lean:
-    """To one deployment, with one request's inputs. A context manager."""
+    """A client of one deployment with fixed inputs. A context manager."""
 
     def __init__(self, url: str, model: str, inputs: Mapping[str, Array]) -> None:
         where = urlsplit(url)
@@ -45,7 +45,7 @@ class Lean:
         self._socket.close()
 
     def ask(self) -> tuple[bytes, bytes]:
-        """The answer's head and body. Only this is to be timed."""
+        """Send the request and return the answer's head and body. Only this call is to be timed."""
         self._socket.sendall(self._request)
         came = b""
         while (end := came.find(b"\r\n\r\n")) < 0:
@@ -65,7 +65,8 @@ class Lean:
 
 
 def read(head: bytes, body: bytes) -> tuple[float, dict[str, Array]]:
-    """The seconds that the agent counted, and the outputs. InternalError for an answer that is none."""
+    """Return the seconds that the agent counted, and the outputs. Raises InternalError if the answer is an
+    error or malformed."""
     if not head.startswith(b"HTTP/1.1 200 "):
         raise InternalError(f"the agent says: {json.loads(body).get('error')}")
     document: dict[str, Any]

@@ -1,4 +1,4 @@
-"""What slow links leave of it: `auto` beside every other strategy at several rates, in the laboratory (as root).
+"""Speed-ups over slow links: `auto` beside every other strategy at several rates, in the laboratory (as root).
 
     python -m benchmarks.links [--models A,B] [--hosts 4] [--rate 100mbit,20mbit] [--strategies A,B] [--markdown]
                                [--json FILE]
@@ -24,7 +24,7 @@ OTHERS = tuple(name for name in MODULES if name != AUTO)
 
 
 def table(rows: Sequence[Row], strategies: Sequence[str]) -> Table:
-    """Speed-ups; a row for each rate, model and number of hosts."""
+    """Return a table of speed-ups with a row for each rate, model and number of hosts."""
     found = Table("rate", "model", "hosts", *strategies)
     for column in found.columns[2:]:
         column.justify = "right"

@@ -1,12 +1,12 @@
-"""Load: one gateway between two thousand clients that idle, some that are slow on purpose, and many that ask. `make load`
+"""Load on one gateway: two thousand idle clients, some that are slow on purpose, and many that ask. `make load`
 
-Real agents on this machine's loopback. Each busy client has an address of its own (127.0.x.y), so that the gateway can
-tell them apart; one of them, the greedy one, asks on twice as many connections as all others together. Then, for the
+Real agents run on this machine's loopback. Each busy client has an address of its own (127.0.x.y), so that the gateway
+can tell them apart. One of them, the greedy one, uses twice as many connections as all others together. Then, for the
 overload, eight times as many requests are sent at once as the gateway has places.
 
-What must hold: every request is answered, rightly, or refused with 503 and Retry-After; the agent grows by no more than
-`GROWN_BYTES`; and no busy client has less than `FAIR` of an equal part of all answers. What the greedy one has besides,
-nobody else was waiting for.
+Required: every request is answered correctly or refused with 503 and Retry-After; the agent grows by no more than
+`GROWN_BYTES`; and no busy client gets less than `FAIR` of an equal share of all answers. The rest of what the greedy
+client gets is capacity for which no other client was waiting.
 """
 
 from __future__ import annotations
@@ -38,20 +38,21 @@ from edgepart.cli.tensors import encode_request, read_answer
 from edgepart.planner.region import Array
 
 GROWN_BYTES = 512 << 20
-"""Answers that nobody reads may take 256 MiB, and thousands of connections the rest."""
+"""Bound on the agent's growth: unread answers may take 256 MiB, and thousands of connections the rest."""
 FAIR = 0.6
+"""Minimum share of an equal part of all answers that each busy client has to get."""
 ASK_S = 120.0
-"""A request that has no answer by then is lost."""
+"""Seconds after which a request without an answer is lost."""
 LAYERS = 16
-"""Of products, some milliseconds in all: more than it takes to ask."""
+"""Matrix products in the deep model. They take some milliseconds in all, which is longer than asking takes."""
 WIDE = 2_000_000
-"""Numbers in an answer that slow readers ask for: 8 MB."""
+"""Numbers in the answer that slow readers ask for: 8 MB."""
 LOST = (OSError, EOFError, asyncio.IncompleteReadError, ValueError)
 
 
 @dataclass(frozen=True)
 class Crowd:
-    """Who is there."""
+    """The numbers of clients by kind, and the length of the phases."""
 
     idle: int = 2000
     busy: int = 64
@@ -59,31 +60,31 @@ class Crowd:
     slow_writers: int = 128
     half_open: int = 200
     seconds: float = 20.0
-    """Of each phase."""
+    """Length of each phase."""
     overload: int = 8
     agents: int = 1
 
 
 @dataclass
 class Phase:
-    """What one phase came to."""
+    """The result of one phase."""
 
     name: str
     answered: int = 0
     wrong: int = 0
     refused: int = 0
-    """With 503 and Retry-After."""
+    """Requests refused with 503 and Retry-After."""
     unsaid: int = 0
-    """With 503 and no Retry-After."""
+    """Requests refused with 503 and without Retry-After."""
     reopened: int = 0
-    """Requests on a connection that the gateway had just closed, to make room."""
+    """Requests on a connection that the gateway had just closed to make room."""
     lost: int = 0
     why: Counter[str] = field(default_factory=Counter)
-    """Of those that were lost."""
+    """Reasons of lost requests."""
     other: Counter[int] = field(default_factory=Counter)
-    """By status."""
+    """Answers with any other status, by status."""
     seconds: list[float] = field(default_factory=list, repr=False)
-    """That answers took."""
+    """Seconds that each answer took."""
     by_client: Counter[str] = field(default_factory=Counter, repr=False)
     peak_rss: int = 0
 
@@ -94,7 +95,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Scene:
-    """The gateway, and what is asked of it."""
+    """The gateway, and the requests that it is sent."""
 
     host: str
     port: int
@@ -127,7 +128,7 @@ def address(group: int, number: int) -> str:
 
 
 async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body."""
+    """Return status, headers and body of an answer."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     headers = {
         name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)
@@ -135,11 +136,11 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], byt
     return int(head[0].split()[1]), headers, await reader.readexactly(int(headers["content-length"]))
 
 
-# Those that only take places
+# Clients that only occupy connections
 
 
 async def idler(scene: Scene, number: int) -> None:
-    """Every second one has asked something before."""
+    """Hold a connection open; every second client has sent one request before."""
     reader, writer = await scene.connect(address(1, number))
     try:
         if number % 2:
@@ -151,7 +152,7 @@ async def idler(scene: Scene, number: int) -> None:
 
 
 async def half_open(scene: Scene, number: int) -> None:
-    """A head and no body; or half a head."""
+    """Send a request's head without its body, or only half a head."""
     reader, writer = await scene.connect(address(2, number))
     try:
         head = scene.request("deep", b"", scene.head_bytes, len(scene.body))
@@ -162,7 +163,7 @@ async def half_open(scene: Scene, number: int) -> None:
 
 
 async def slow_writer(scene: Scene, number: int) -> None:
-    """A byte of the body each second."""
+    """Send a byte of the body each second."""
     reader, writer = await scene.connect(address(3, number))
     try:
         writer.write(scene.request("deep", b"", scene.head_bytes, len(scene.body)))
@@ -177,7 +178,7 @@ async def slow_writer(scene: Scene, number: int) -> None:
 
 
 async def slow_reader(scene: Scene, number: int) -> None:
-    """A byte of a long answer each second."""
+    """Read a byte of a long answer each second."""
     reader, writer = await scene.connect(address(4, number), limit=1)
     try:
         writer.write(scene.request("wide", scene.wide, scene.wide_head_bytes))
@@ -189,18 +190,19 @@ async def slow_reader(scene: Scene, number: int) -> None:
 
 
 async def again_and_again(one: Callable[[Scene, int], Awaitable[None]], scene: Scene, number: int) -> None:
-    """Whoever is put out comes again."""
+    """Run a client again whenever its connection ends."""
     while True:
         with suppress(*LOST):
             await one(scene, number)
         await asyncio.sleep(1.0 + random.random())
 
 
-# Those that ask
+# Clients that ask
 
 
 async def busy(scene: Scene, phase: Phase, client: str, until: float) -> None:
-    """One connection that asks, and asks again as soon as it has the answer, or when it was told to."""
+    """Send requests on one connection until `until`: each after the last answer, or after the wait that it
+    demanded."""
     connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
     while time.monotonic() < until:
         began, kept = time.monotonic(), connection is not None
@@ -227,8 +229,10 @@ async def busy(scene: Scene, phase: Phase, client: str, until: float) -> None:
 
 
 def is_closed(error: Exception) -> bool:
-    """Whether the connection was closed while nothing was asked on it, as a server may do to one that is kept: what came
-    too late to be read is asked again on a new one, as every HTTP client does."""
+    """Whether the connection was closed while it was idle, as a server may do to a kept connection.
+
+    A request that was sent too late to be read is sent again on a new connection, as every HTTP client does.
+    """
     return isinstance(error, ConnectionError) or (
         isinstance(error, asyncio.IncompleteReadError) and not error.partial
     )
@@ -237,7 +241,7 @@ def is_closed(error: Exception) -> bool:
 def _count(
     scene: Scene, phase: Phase, client: str, took_s: float, found: tuple[int, dict[str, str], bytes]
 ) -> float:
-    """Seconds to wait before the next."""
+    """Count an answer and return the seconds to wait before the next request."""
     status, headers, body = found
     if status == 200:
         _, arrays = read_answer(body, headers.get("inference-header-content-length"))
@@ -255,7 +259,7 @@ def _count(
 
 
 async def phase_of(scene: Scene, name: str, clients: list[str], seconds: float) -> Phase:
-    """All of these connections, each with its client's address, for so long."""
+    """Run a connection for each of these client addresses for so many seconds, and return the phase."""
     phase = Phase(name)
     until = time.monotonic() + seconds
     asking = [asyncio.create_task(busy(scene, phase, client, until)) for client in clients]
@@ -267,7 +271,8 @@ async def phase_of(scene: Scene, name: str, clients: list[str], seconds: float) 
 
 
 async def crowded(scene: Scene, crowd: Crowd) -> list[Phase]:
-    """The phases, one after the other; the crowd of those that only take places stays from the second on."""
+    """Return all phases, run one after the other. The clients that only occupy connections stay from the
+    second one to the last but one."""
     each = [address(5, n) for n in range(crowd.busy)]
     phases = [await phase_of(scene, "busy clients alone", each, crowd.seconds)]
     kinds = (
@@ -294,11 +299,11 @@ async def crowded(scene: Scene, crowd: Crowd) -> list[Phase]:
     return phases
 
 
-# The scene
+# The models and the cluster
 
 
 def deep_model(path: Path) -> Array:
-    """Some milliseconds of products; its weight."""
+    """Save a model of products that take some milliseconds; return its weight."""
     weight = np.random.default_rng(3).standard_normal((1024, 1024)).astype(np.float32) / 32
     nodes = [
         helper.make_node("MatMul", [f"h{n}" if n else "x", "w"], [f"h{n + 1}" if n < LAYERS - 1 else "y"])
@@ -310,7 +315,7 @@ def deep_model(path: Path) -> Array:
 
 
 def wide_model(path: Path) -> None:
-    """A long answer to a short question."""
+    """Save a model with a long answer to a short request."""
     values = [
         helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1]),
         helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, WIDE]),
@@ -325,7 +330,7 @@ def save(path: Path, nodes: list[Any], values: list[Any], weights: list[Any]) ->
 
 
 def measured(crowd: Crowd, folder: Path) -> tuple[int, list[Phase]]:
-    """Resident bytes before, and the phases."""
+    """Return the resident bytes before the phases, and the phases."""
     weight = deep_model(folder / "deep.onnx")
     wide_model(folder / "wide.onnx")
     names = [f"n{n}" for n in range(crowd.agents)]
@@ -366,7 +371,7 @@ def measured(crowd: Crowd, folder: Path) -> tuple[int, list[Phase]]:
 
 
 def faults(crowd: Crowd, before: int, phases: list[Phase]) -> list[str]:
-    """What does not hold."""
+    """Return a sentence for each requirement that does not hold."""
     found = []
     for phase in phases:
         bad = phase.wrong + phase.lost + phase.unsaid + phase.other.total()
@@ -384,7 +389,7 @@ def faults(crowd: Crowd, before: int, phases: list[Phase]) -> list[str]:
 
 
 def shares(crowd: Crowd, phase: Phase) -> tuple[float, float]:
-    """The least and the most answers of a client, relative to an equal part of all."""
+    """Return the fewest and the most answers of a client, relative to an equal share of all answers."""
     counts = [phase.by_client[address(5, n)] for n in range(crowd.busy)]
     greedy = phase.by_client[address(6, 0)]
     equal = max(1.0, (sum(counts) + greedy) / (crowd.busy + (greedy > 0)))
@@ -408,7 +413,7 @@ def table(crowd: Crowd, before: int, phases: list[Phase]) -> str:
 
 
 def row(crowd: Crowd, phase: Phase) -> dict[str, Any]:
-    """For scripts."""
+    """Return a phase's figures for scripts."""
     kept = ("name", "answered", "wrong", "refused", "unsaid", "reopened", "lost", "peak_rss")
     return {name: getattr(phase, name) for name in kept} | {
         "other": dict(phase.other),
@@ -426,7 +431,7 @@ def main() -> None:
     given = vars(parser.parse_args())
     out = given.pop("json")
     crowd = Crowd(**given)
-    open_files()  # each client needs one
+    open_files()  # each client needs an open file
     with tempfile.TemporaryDirectory(prefix="edgepart-load-") as folder:
         before, phases = measured(crowd, Path(folder))
     found = faults(crowd, before, phases)

@@ -1,4 +1,5 @@
-"""What machine a benchmark ran on: printed with every table, because a number without it means nothing."""
+"""Description of the machine that a benchmark ran on. It is printed with every table, because figures mean
+nothing without it."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from rich.table import Table
 
 
 def describe() -> dict[str, Any]:
-    """Processor, cores that may be used, memory, and the versions that matter."""
+    """Return the processor, usable cores, memory, and the versions that matter."""
     cpuinfo = Path("/proc/cpuinfo").read_text(errors="replace") if Path("/proc/cpuinfo").exists() else ""
     names = [line.partition(":")[2].strip() for line in cpuinfo.splitlines() if line.startswith("model name")]
     return {
@@ -31,7 +32,7 @@ def describe() -> dict[str, Any]:
 
 
 def sentence() -> str:
-    """The same for the head of a table."""
+    """Return the same as a sentence for the head of a table."""
     it = describe()
     return (
         f"{it['processor']}, {it['cores']} cores, {it['memory_bytes'] / 2**30:.0f} GiB, {it['system']}, "
@@ -40,13 +41,13 @@ def sentence() -> str:
 
 
 def commit() -> str:
-    """Of the source; "" where this is no checkout."""
+    """Return the commit of the source; "" if this is not a checkout."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def show_table(table: Table, markdown: bool = False) -> None:
-    """Prints a table as wide as it is, also where no terminal says how wide it may be; as documents have it, if wanted."""
+    """Print a table at its full width even without a terminal, or as Markdown."""
     if markdown:
         print("\n".join(as_markdown(table)))
     else:
@@ -54,7 +55,7 @@ def show_table(table: Table, markdown: bool = False) -> None:
 
 
 def as_markdown(table: Table) -> Iterator[str]:
-    """Line by line, as documents have it."""
+    """Yield the lines of a table as Markdown."""
     if table.title:
         yield from (f"**{table.title}**", "")
     columns = [list(column.cells) for column in table.columns]

@@ -1,8 +1,7 @@
-"""What agents take of memory, against what the planner says and what they may: real agents on this machine, and what the
-system says is resident of each process.
+"""Memory of agents against the planner's prediction and against their limits: real agents on this machine.
 
-Most of a small model is the agent itself; most of a large one its weights. The models are larger than what one agent may
-take, but for the first one.
+The figures are what the system reports as resident for each process. Most of a small model's memory is the agent itself;
+most of a large one's is its weights. All models but the first one are larger than an agent's limit.
 """
 
 from __future__ import annotations
@@ -31,34 +30,34 @@ from edgepart.planner.errors import InternalError
 from edgepart.planner.model.load import load_graph
 
 CASES = (("seeded_light_resnet50", 1, None), ("vit_b16", 3, "300M"), ("bert_base", 4, "260M"))
-"""Model, agents, and the limit of each."""
+"""Model, number of agents, and the memory limit of each."""
 REST_S = 3.0
-"""Until an agent is measured that has nothing to do."""
+"""Seconds of rest before an idle agent is measured."""
 REQUESTS = 10
 SEEDS = 5
-"""Different inputs: tables are looked up in different places."""
+"""Different inputs, so that tables are looked up in different places."""
 
 
 @dataclass(frozen=True)
 class Taken:
-    """By one agent, in bytes."""
+    """Memory of one agent, in bytes."""
 
     model: str
     device: str
     limit: int | None
-    """Of the whole agent."""
+    """Limit of the whole agent."""
     weights: int
-    """Of the model that its part is."""
+    """Weights of its part of the model."""
     idle: int
     """Resident before anything was deployed."""
     predicted: int
-    """What the plan takes at most, as the planner says."""
+    """The planner's prediction of the most that the plan takes."""
     serving: int
     """Resident after all requests."""
     most: int
-    """The most that was ever resident, from its start on."""
+    """The most that was ever resident since its start."""
     aside: int
-    """Resident in processes beside it: the planner's, and the one that cuts weights. They end when they rest."""
+    """Resident in the processes beside it, the planner's and the one that cuts weights. They end after some rest."""
 
     @property
     def added(self) -> int:
@@ -66,12 +65,12 @@ class Taken:
 
     @property
     def of_limit(self) -> float:
-        """The most ever over the limit."""
+        """The most that was ever resident, over the limit."""
         return self.most / self.limit if self.limit else 0.0
 
 
 def status(pid: int, key: str) -> int:
-    """A figure of /proc/PID/status in bytes: VmRSS, VmHWM."""
+    """Return a field of /proc/PID/status in bytes, such as VmRSS or VmHWM."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{key}:"))
 
@@ -81,7 +80,7 @@ def pid_of(agent: LocalAgent) -> int:
 
 
 def measure(model: str, agents: int, limit: str | None) -> list[Taken]:
-    """A row for each agent. InternalError where an answer is wrong."""
+    """Return a row for each agent. Raises InternalError if an answer is wrong."""
     names = [chr(ord("a") + n) for n in range(agents)]
     options = ["--threads", "1", *(["--memory-limit", limit] if limit else [])]
     with LocalCluster(names, options=options, listen="127.0.0.1:0") as cluster:
@@ -106,7 +105,8 @@ def measure(model: str, agents: int, limit: str | None) -> list[Taken]:
 
 
 async def _serve(cluster: LocalCluster, model: str) -> tuple[Mapping[str, Any], dict[str, int]]:
-    """The plan by device, and what processes beside the agents took when it was made."""
+    """Deploy and ask a model; return the plan by device, and the memory of processes beside the agents once
+    it was made."""
     one = zoo_model(model)
     graph = load_graph(one.path, shapes=one.shapes)
     async with client_of(cluster.first) as client:

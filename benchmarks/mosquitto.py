@@ -1,4 +1,4 @@
-"""A mosquitto of one's own on loopback, for benchmarks and tests. Door: processes and files."""
+"""A mosquitto broker on loopback, for benchmarks and tests. Does I/O: processes and files."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ START_S = 20.0
 
 
 def program() -> str | None:
-    """Where mosquitto is; None where it is not installed. Debian puts it where only root's PATH looks."""
+    """Return the path of mosquitto; None if it is not installed. Debian puts it in a folder that only root's
+    PATH contains."""
     return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
 
 
 class Mosquitto:
-    """A broker that can be killed and started again, on the same port. A context manager."""
+    """A broker that can be killed and started again on the same port. A context manager."""
 
     def __init__(self, folder: Path, settings: Sequence[str] = ("allow_anonymous true",)) -> None:
-        """`settings`: lines of mosquitto.conf."""
+        """`settings` are lines of mosquitto.conf."""
         self.port = _free_port()
         self.url = f"mqtt://127.0.0.1:{self.port}"
         self.log = folder / "mosquitto.log"
@@ -44,7 +45,8 @@ class Mosquitto:
         self.kill()
 
     def start(self) -> None:
-        """Returns when it takes connections. Unavailable, with its last words, where it does not start."""
+        """Start the broker and return when it accepts connections. Raises Unavailable, with the end of its
+        log, if it does not."""
         command = program()
         if command is None:
             raise Unavailable("mosquitto is not installed: apt-get install mosquitto")
@@ -81,5 +83,6 @@ def _free_port() -> int:
 
 
 def _user() -> str:
-    """As root it would become a user who cannot read a folder of ours."""
+    """Return the current user. Without it, mosquitto started by root would become a user who cannot read our
+    folder."""
     return getpass.getuser()

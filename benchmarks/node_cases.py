@@ -2,9 +2,9 @@
 
     python -m benchmarks.node_cases [--devices 2,3] [--filter REGEX] [--json FILE]
 
-A case counts where one ONNX Runtime session gives the answer that the case expects. It passes where every division
-gives it as well, and is really split where along every axis of an extent over 1 more than one device computed a part.
-Exits with 1 where a case that one session passes does not pass divided, or was not split and nothing says why.
+A case counts if one ONNX Runtime session gives the answer that the case expects. It passes if every division gives it
+as well, and is really split if along every axis of an extent over 1 more than one device computed a part. Exits with 1
+if a case that one session passes does not pass divided, or was not split without a stated reason.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from edgepart.cli.output import note, progress, say, table
 
 WORKERS = 2
 CHUNK = 12
-"""Cases that a worker is given at a time; a worker that dies takes no more than these with it."""
+"""Cases that a worker is given at a time. If the worker dies, only these have to be run again."""
 
 
 def trials(names: Sequence[str], devices: Sequence[int]) -> Iterator[Trial]:
-    """Every case's, in two processes. A case that kills its process fails, and the others go on."""
+    """Yield the trial of every case, run in two processes. A case that kills its process fails, and the
+    others continue."""
     chunks = [tuple(names[n : n + CHUNK]) for n in range(0, len(names), CHUNK)]
     broken: list[str] = []
     with _pool(WORKERS) as pool:
@@ -59,7 +60,7 @@ def _some(names: Sequence[str], devices: Sequence[int]) -> list[Trial]:
 
 
 def counts(found: Sequence[Trial], devices: Sequence[int]) -> dict[str, int]:
-    """What the report opens with."""
+    """Return the figures at the head of the report."""
     passed = [one for one in found if not one.alone]
     splittable = [one for one in passed if one.wanted]
     return {
@@ -80,7 +81,7 @@ def counts(found: Sequence[Trial], devices: Sequence[int]) -> dict[str, int]:
 
 
 def exceptions(found: Sequence[Trial]) -> tuple[list[str], list[str]]:
-    """By name: what one session passes and a division does not; what was not really split."""
+    """Return lines on divisions that fail although one session passes, and on cases that were not really split."""
     passed = [one for one in found if not one.alone]
     wrong = [line for one in passed for line in _together(one.name, [(t, t.fault) for t in one.faults])]
     unsplit = [line for one in passed for line in _together(one.name, [(t, t.note) for t in one.unsplit])]
@@ -88,7 +89,7 @@ def exceptions(found: Sequence[Trial]) -> tuple[list[str], list[str]]:
 
 
 def _together(name: str, told: Sequence[tuple[Try, str]]) -> Iterator[str]:
-    """One line for the ways of a case of which the same is told."""
+    """Yield one line for all divisions of a case that have the same text."""
     ways: dict[str, list[Try]] = {}
     for one, text in told:
         ways.setdefault(_short(text), []).append(one)
@@ -119,7 +120,7 @@ def _list(title: str, lines: Sequence[str]) -> None:
 
 
 def _show_opaque(found: Sequence[Trial]) -> None:
-    """By operator and reason, the cases."""
+    """Print the opaque cases by operator and reason."""
     names: dict[tuple[str, str], list[str]] = {}
     for one in found:
         for op_type, why in one.opaque.items():
@@ -131,7 +132,7 @@ def _show_opaque(found: Sequence[Trial]) -> None:
 
 
 def _short(fault: str) -> str:
-    """A reason without names of nodes and files, so that equal ones can be counted."""
+    """Return a reason without names of nodes and files, so that equal reasons can be counted."""
     text = re.sub(r"/\S+|\[ONNXRuntimeError\] : \d+ : |\b[0-9a-f]{8} |node \S+|Name:'[^']*'", "", fault)
     return " ".join(text.split())[:240]
 

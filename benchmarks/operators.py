@@ -1,9 +1,9 @@
-"""docs/operators.md: what every operator can be split along or why not, and what the models of the zoo can.
+"""Writes docs/operators.md: the axes along which each operator can be split, or why not, and the zoo's FLOPs by axis.
 
     python -m benchmarks.operators [--check]
 
 The operators' tables come from the registry of declarations, bound to uses (benchmarks/uses.py); the models' table from
-the FLOPs of their operators. `--check` writes nothing, and exits with 1 where the page is not up to date.
+the FLOPs of their operators. `--check` writes nothing, and exits with 1 if the page is not up to date.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ TITLES = {
     "ai.onnx.preview": "ai.onnx.preview",
     "ai.onnx.preview.training": "ai.onnx.preview.training",
 }
-"""Domains in the page's order."""
+"""Titles of the domains, in the page's order."""
 
 ORDER = ("batch", "channel", "depth", "height", "width", "sequence", "feature", "head", "key")
-"""Axes that are named first."""
+"""Axes that come first, in this order."""
 
 EVERY = "every axis"
 
 SHOWN = 0.005
-"""Share of a model's FLOPs from which an axis is shown."""
+"""Minimum share of a model's FLOPs with which an axis is shown."""
 
 AIM = 0.02
-"""Share in opaque operators above which the worst of them are named."""
+"""Share of the FLOPs in opaque operators from which the worst of them are named."""
 
 MODELS_HEADING = "## Models"
 
@@ -76,12 +76,12 @@ counted with all their steps); *whole here* that of operators which can, but not
 
 @dataclass(frozen=True)
 class Row:
-    """One operator."""
+    """The row of one operator."""
 
     key: Key
     along: tuple[str, ...]
     reduced: tuple[tuple[str, str], ...]
-    """Reducer and axis."""
+    """Pairs of a reducer and an axis."""
     reasons: tuple[str, ...]
 
     @property
@@ -104,7 +104,7 @@ def _cell(text: str) -> str:
 
 
 def rows(found: Iterable[Found]) -> dict[Key, Row]:
-    """By operator, all that its uses show; declared ones only."""
+    """Return the row of each declared operator, which combines all of its uses."""
     uses: dict[Key, list[Found]] = {}
     for one in found:
         uses.setdefault(one.key, []).append(one)
@@ -128,7 +128,7 @@ def _rank(name: str) -> tuple[int, str]:
 
 
 def undeclared() -> dict[Key, str]:
-    """By operator of onnx that nothing is said of, that: it is whole by omission."""
+    """Return the operators of onnx that are neither declared nor opaque, with that reason. They always run whole."""
     known = {
         (schema.domain, schema.name) for schema in onnx.defs.get_all_schemas() if schema.domain in TITLES
     }
@@ -136,7 +136,7 @@ def undeclared() -> dict[Key, str]:
 
 
 def operator_sections(found: Iterable[Found]) -> Iterator[str]:
-    """The tables, domain by domain."""
+    """Yield the head of the page and the tables, domain by domain."""
     declared, whole = rows(found), {**OPAQUE, **undeclared()}
     yield HEAD
     for domain, title in TITLES.items():
@@ -151,7 +151,7 @@ def operator_sections(found: Iterable[Found]) -> Iterator[str]:
 
 
 def model_line(name: str) -> str:
-    """One model's row."""
+    """Return the row of one model."""
     model = zoo_model(name)
     return line_of(name, costs_of(load_graph(model.path, shapes=model.shapes)))
 
@@ -167,7 +167,8 @@ def line_of(name: str, costs: Costs) -> str:
 
 
 def _percent(share: float) -> str:
-    """
+    """Return a share in percent, rounded for reading.
+
     >>> _percent(0.123), _percent(0.0001), _percent(0)
     ('12 %', '< 0.1 %', '0 %')
     """
@@ -177,19 +178,20 @@ def _percent(share: float) -> str:
 
 
 def model_lines(page: str) -> Mapping[str, str]:
-    """By model, its row in a page."""
+    """Return the models' rows in a page, by model."""
     _, _, table = page.partition(MODELS_HEADING)
     lines = (line for line in table.splitlines() if line.startswith("| ") and not line.startswith("| model "))
     return {line.split(" | ")[0].removeprefix("| "): line for line in lines}
 
 
 def listed() -> list[str]:
-    """The models that have a row: whoever has torch gets the same page."""
+    """Return the models that have a row. Torch exports have none, so that the page is the same with and
+    without torch."""
     return [name for name in ZOO if name not in EXPORTS]
 
 
 def whole_page() -> str:
-    """All of it: makes every model of the zoo that is not in the cache yet."""
+    """Return the whole page. Makes every model of the zoo that is not in the cache yet."""
     parts = [*operator_sections(all_found()), MODELS_HEADING + "\n" + MODELS.rstrip("\n")]
     lines = []
     for name in listed():

@@ -1,4 +1,4 @@
-"""What the product costs on one device: the numbers in the README.
+"""Overhead of the product on one device: the figures in the README.
 
     python -m benchmarks.overhead [--only idle|executor|gateway] [--models A,B] [--markdown] [--json FILE]
 
@@ -43,7 +43,7 @@ Rows = list[dict[str, Any]]
 
 
 def executor_part(models: Sequence[str]) -> tuple[Block, Rows]:
-    """The executor against a bare session, with one thread and with all cores."""
+    """Return the table of the executor against a bare session, with one thread and with all cores."""
     cores = len(os.sched_getaffinity(0))
     found = []
     for model in models:
@@ -77,7 +77,7 @@ def executor_part(models: Sequence[str]) -> tuple[Block, Rows]:
 
 
 def gateway_part(models: Sequence[str]) -> tuple[Block, Rows]:
-    """HTTP against the executor."""
+    """Return the table of HTTP against the executor."""
     found = []
     for model in models:
         note(f"{model}: executor and HTTP in turn")
@@ -111,7 +111,7 @@ def gateway_part(models: Sequence[str]) -> tuple[Block, Rows]:
 
 
 def idle_part() -> tuple[Block, Rows]:
-    """Agents with nothing to do and nothing deployed."""
+    """Return the table of agents with nothing to do and nothing deployed."""
     found = idle.measure(note)
     rows = tuple(
         (
@@ -129,7 +129,8 @@ def idle_part() -> tuple[Block, Rows]:
 
 
 def percent(part: float) -> str:
-    """
+    """Return a part in percent, with its sign.
+
     >>> percent(0.0123), percent(-0.004)
     ('+1.2%', '-0.4%')
     """

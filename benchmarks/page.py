@@ -1,11 +1,10 @@
-"""The tables of docs/benchmarks.md: each is what one command printed, with that command, the commit, the day and the
-machine.
+"""Writes the tables of docs/benchmarks.md: each has the output of one command, with command, commit, day and machine.
 
     python -m benchmarks.page latency "make latency" results/latency.md ...    writes what these files hold into the page
     python -m benchmarks.page --check                                          names the tables that are stale
 
-A table is stale when nobody can say what it was measured with any more: its commit is not in the history, the benchmark
-that made it has changed since, or it is older than half a year.
+A table is stale if it can no longer be traced to the code that it was measured with: its commit is not in the history,
+the benchmark that made it has changed since, or it is older than half a year.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 README = ROOT / "README.md"
 OLD = timedelta(days=183)
 GAINS = {"vgg19": "VGG-19", "resnet50": "ResNet-50"}
-"""Models in the README's table, as people call them."""
+"""Models in the README's table, with their common names."""
 
 _SECTION = re.compile(r"<!-- table (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
 _SOURCE = re.compile(
@@ -37,7 +36,7 @@ _SOURCE = re.compile(
 
 @dataclass(frozen=True)
 class Source:
-    """What a table was made with."""
+    """The origin of a table."""
 
     table: str
     command: str
@@ -46,7 +45,8 @@ class Source:
 
 
 def replaced(document: str, begin: str, end: str, text: str) -> str:
-    """The document with that text between the two marks. InternalError where it has not exactly one place for it."""
+    """Return the document with that text between the two marks. Raises InternalError unless it has exactly
+    one such place."""
     head, *found = re.split(f"{re.escape(begin)}\\n.*?{re.escape(end)}", document, flags=re.DOTALL)
     if len(found) != 1:
         raise InternalError(
@@ -56,13 +56,14 @@ def replaced(document: str, begin: str, end: str, text: str) -> str:
 
 
 def rewritten(page: str, table: str, command: str, commit: str, day: date, printed: str) -> str:
-    """The page with what `command` printed in the place of that table. InternalError where it has no place for it."""
+    """Return the page with the output of `command` in place of that table. Raises InternalError if it has no
+    place for it."""
     source = f"*`{command}`, commit {commit}, {day}, {sentence()}.*"
     return replaced(page, f"<!-- table {table} -->", "<!-- end -->", f"{source}\n\n{printed.strip()}")
 
 
 def sources(page: str) -> Iterator[Source]:
-    """InternalError for a table that does not say what it was made with."""
+    """Yield the origin of each table. Raises InternalError for a table without one."""
     for match in _SECTION.finditer(page):
         found = _SOURCE.match(match[2])
         if found is None:
@@ -71,7 +72,7 @@ def sources(page: str) -> Iterator[Source]:
 
 
 def gains(page: str) -> str:
-    """The README's table: what the first tables of that page say of two and four hosts."""
+    """Return the README's table, made from the page's table "latency"."""
     found = next(match[2] for match in _SECTION.finditer(page) if match[1] == "latency")
     cells = [
         [cell.strip() for cell in line.strip("|").split("|")]
@@ -92,12 +93,12 @@ def gains(page: str) -> str:
 
 
 def unplaced(page: str) -> list[str]:
-    """Rows of tables outside of the places that commands write."""
+    """Return rows of tables outside of the places that commands write."""
     return [line for line in _SECTION.sub("", page).splitlines() if line.startswith("|")]
 
 
 def modules(makefile: str, command: str) -> tuple[str, ...]:
-    """The benchmarks that `make TARGET ...` runs."""
+    """Return the benchmarks that `make TARGET ...` runs."""
     target = re.search(rf"^{re.escape(command.split()[1])}:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
     if target is None:
         raise InternalError(f"the Makefile has no target for `{command}`")
@@ -105,7 +106,7 @@ def modules(makefile: str, command: str) -> tuple[str, ...]:
 
 
 def stale(found: Source, today: date) -> str | None:
-    """Why that table is stale; None where it is not."""
+    """Return why that table is stale; None if it is not."""
     if _git("merge-base", "--is-ancestor", found.commit, "HEAD").returncode:
         return f"its commit {found.commit} is not in the history"
     if today - found.day > OLD:

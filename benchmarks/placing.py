@@ -1,12 +1,12 @@
-"""Moirai's comparison: how long a sample takes as each placer places it, and how long the placer searches.
+"""Moirai's comparison: the time of a sample as each placer places it, and the time of the placer's search.
 
     python -m benchmarks.placing [--quick] [--models gpt-330M ...] [--placers moirai m-sct] [--budget 60] [--json FILE]
 
-Graphs like those of the paper's table IV (benchmarks/models/sketches) on the two settings of its table III, operator by
-operator and with what the runtime fuses as one task. Makespans are predicted; every schedule is held against the rules by
-the checker. With --json every cell is written down as soon as it is there, and those that are in the file already are not
-measured again. Exit code 1 where a placer fails, where a schedule breaks a rule, or where another placer's is better than
-moirai's.
+Graphs like those of the paper's table IV (benchmarks/models/sketches) are placed on the two settings of its table III,
+operator by operator and with operators that the runtime fuses as one task. Makespans are predicted; the checker tests
+every schedule against the rules. With --json every cell is written as soon as it is measured, and cells that are
+already in the file are not measured again. Exits with 1 if a placer fails, if a schedule breaks a rule, or if another
+placer's schedule is better than moirai's.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from edgepart.cli.output import note, say
 from edgepart.planner.errors import InternalError, UsageError
 
 QUICK_PLACERS = ("single", "expert", "pipeline", "metis", "heft", "m-etf", "getf", "m-sct")
-"""One thread each: two are measured at once."""
+"""Placers that use one thread each, so that two are measured at once."""
 PLACERS = (*QUICK_PLACERS, "moirai")
 
 BUDGET_S = 60.0
 MOIRAI_S = 55.0
-"""What moirai is told of it: the step that it is at when the time is over takes some seconds more."""
+"""moirai's own budget within `BUDGET_S`: the step that is running when the time is over takes some seconds more."""
 QUICK_BUDGET_S = 2.0
 QUICK_MODELS = ("gpt-tiny", "swin-tiny", "evoformer-tiny")
-"""For a test."""
+"""Models for a test."""
 
 LATE = 4.0
-"""Times its budget, and a minute: then a placer is killed."""
+"""A placer is killed after this multiple of its budget plus a minute."""
 MEMORY_BYTES = 8 << 30
 
 
@@ -62,7 +62,8 @@ def jobs(
     moirai_s: float,
     memory_bytes: int = MEMORY_BYTES,
 ) -> list[Job]:
-    """What is not there yet: those of one case together, but moirai, which takes all cores, apart and last."""
+    """Return the jobs for missing cells. Those of one case are one job, but moirai, which takes all cores,
+    has jobs of its own at the end."""
     found: list[Job] = []
     kept = {key for key, cell in known.items() if not cell.failed}
     quick = tuple(name for name in placers if name != "moirai")
@@ -80,13 +81,14 @@ def _missing(case: Case, placers: Sequence[str], kept: Container[Key]) -> tuple[
 
 
 def measured(todo: Sequence[Job], processes: int) -> Iterator[Cell]:
-    """As they come."""
+    """Yield cells as they are measured."""
     yield from _together([job for job in todo if "moirai" not in job[1]], processes)
     yield from _together([job for job in todo if "moirai" in job[1]], 1)
 
 
 def _together(todo: Sequence[Job], most: int) -> Iterator[Cell]:
-    """A process for each job, so many at a time: none finds another one's memory. InternalError where one crashes."""
+    """Run a process for each job, `most` at a time, so that no job inherits another one's memory. Raises
+    InternalError if one crashes."""
     context, waiting = get_context("spawn"), list(reversed(todo))
     running: dict[Any, BaseProcess] = {}
     try:
@@ -115,7 +117,7 @@ def _ended(process: BaseProcess) -> None:
 
 
 def read(path: Path | None) -> Cells:
-    """By model, setting, graph and placer; {} where there is no file."""
+    """Return the cells in a file, by model, setting, graph and placer; {} if there is no file."""
     if path is None or not path.exists():
         return {}
     cells = [
@@ -126,7 +128,7 @@ def read(path: Path | None) -> Cells:
 
 
 def write(path: Path, cells: Cells) -> None:
-    """Whole or not at all, as it may be stopped at any time."""
+    """Write all cells atomically, because the program may be stopped at any time."""
     document = {"machine": describe(), "cells": [asdict(cell) for cell in cells.values()]}
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(path.name + ".new")
@@ -135,7 +137,7 @@ def write(path: Path, cells: Cells) -> None:
 
 
 def collect(todo: Sequence[Job], known: Cells, processes: int, kept: Path | None) -> Cells:
-    """What was known and what was measured."""
+    """Measure the jobs and return their cells with the known ones."""
     found = dict(known)
     for cell in measured(todo, processes):
         found[cell.key] = cell
@@ -175,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fault(cell: Cell) -> str:
-    """ "" for a sound one; where nothing fits is no fault."""
+    """Return what is wrong with a cell; "" if it is sound. A placer that finds nothing that fits is no fault."""
     if cell.failed:
         return cell.why
     return f"breaks a rule: {cell.violations[0]}" if cell.violations else ""
@@ -191,14 +193,14 @@ def _keys(options: argparse.Namespace) -> Iterator[Key]:
 
 
 def _budgets(options: argparse.Namespace) -> tuple[float, float]:
-    """Of any other placer, and of moirai."""
+    """Return the budgets of any other placer, and of moirai."""
     if options.budget is not None:
         return options.budget, options.budget
     return (QUICK_BUDGET_S, QUICK_BUDGET_S) if options.quick else (BUDGET_S, MOIRAI_S)
 
 
 def ordered(cells: Cells) -> Cells:
-    """As the papers' tables have it, in whatever order they were measured."""
+    """Return the cells in the order of the papers' tables, whatever the order in which they were measured."""
     orders = ([*TABLE, *OTHERS], [*SETTINGS, *(f"two {name}" for name in SETTINGS)], GRAPHS, PLACERS)
     return dict(
         sorted(

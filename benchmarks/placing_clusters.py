@@ -1,9 +1,9 @@
 """The two settings of Moirai's table III: four GPUs in servers of their own, and four in one server.
 
-Memory and bandwidths are as printed: Gbit/s from the row's device to the column's. Speeds are not; they are those of the
-makers' data sheets, single precision for all of them, because that is what all of them have (a P4 computes half precision
-64 times slower, a T4 with tensor cores 8 times faster). Weights and tensors are of half precision, or the largest models
-would not fit the four devices.
+Memory and bandwidths are as printed: Gbit/s from the row's device to the column's. Speeds are not printed.
+They come from the makers' data sheets, in single precision, because that is the precision that all of the
+devices have (a P4 computes half precision 64 times slower, a T4 with tensor cores 8 times faster). Weights
+and tensors are in half precision, because otherwise the largest models would not fit the four devices.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from edgepart.planner.placing.problem.workload import Machine
 
 @dataclass(frozen=True)
 class Gpu:
-    """A device on its data sheet."""
+    """The figures of a device's data sheet."""
 
     flops_per_s: float
-    """Single precision, at most."""
+    """Peak in single precision."""
     memory_bytes_per_s: float
     memory_gib: float
-    """As table III has it."""
+    """As in table III."""
 
 
 GPUS: Mapping[str, Gpu] = MappingProxyType(
@@ -44,26 +44,27 @@ GPUS: Mapping[str, Gpu] = MappingProxyType(
 )
 
 EFFECTIVE = 0.6
-"""Of a data sheet's FLOP/s and bytes a second that an operator gets; the same for all devices."""
+"""Share of a data sheet's FLOP/s and bytes per second that an operator gets; the same for all devices."""
 
 LAUNCH_S = 5e-6
-"""To start an operator; the same for all devices. Assumed, as are the next two; the paper prints none of them."""
+"""Time to start an operator; the same for all devices. Assumed, as are the next two: the paper prints none of
+them."""
 
 LATENCY_S = 1e-5
-"""Until the first byte of a transfer arrives."""
+"""Time until the first byte of a transfer arrives."""
 
 KEPT = 0.9
-"""Of a device's memory for weights; the rest is for the runtime and for tensors on their way through."""
+"""Share of a device's memory for weights; the rest is for the runtime and for tensors in transit."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Devices and what connects them."""
+    """Devices and the links between them."""
 
     name: str
     gpus: tuple[str, ...]
     gbit_per_s: tuple[tuple[float, ...], ...]
-    """[from][to]; inf on the diagonal."""
+    """Indexed [from][to]; inf on the diagonal."""
 
     @property
     def machines(self) -> tuple[Machine, ...]:
@@ -114,12 +115,12 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
 
 
 def setting(name: str) -> Setting:
-    """One of `SETTINGS`, or "two" of one: eight devices."""
+    """Return one of `SETTINGS`, or two of one ("two NAME"), which have eight devices."""
     return doubled(SETTINGS[name.removeprefix("two ")]) if name.startswith("two ") else SETTINGS[name]
 
 
 def doubled(setting: Setting) -> Setting:
-    """Two of them, with the slowest of its links between the two."""
+    """Return two of a setting, connected by links as slow as its slowest one."""
     slowest = min(min(row) for row in setting.gbit_per_s)
     count = len(setting.gpus)
     rows = tuple(

@@ -1,6 +1,7 @@
-"""What an operator of a sketch costs on a GPU, and a sketch as a workload: the longer of computing and of moving bytes
-(Williams et al. 2009), behind a launch. Operators that the runtime fuses are one launch and move only what enters and
-leaves them.
+"""The cost of a sketch's operators on a GPU, and a sketch as a workload.
+
+A task takes a launch, and then the longer of computing and of moving bytes (Williams et al. 2009). Operators
+that the runtime fuses are one launch and move only the bytes that enter and leave the group.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.placing.problem.workload import Task, TaskTensor, Workload
 
 Groups = Sequence[Sequence[Operator]]
-"""Every operator in one of them; each group is a task."""
+"""Groups of operators that contain each operator once; each group is a task."""
 
 VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
-"""Their answer is their input under another shape: nothing is launched."""
+"""Operators whose output is their input under another shape: nothing is launched."""
 
 BY_ELEMENT: Mapping[str, int] = {
     "Softmax": 5,
@@ -31,11 +32,11 @@ BY_ELEMENT: Mapping[str, int] = {
     "Pad": 0,
     **dict.fromkeys(VIEWS, 0),
 }
-"""FLOPs for each element written, 1 where it is not here. All of these wait for memory, not for arithmetic."""
+"""FLOPs for each element written; 1 for other operators. All of these wait for memory, not for arithmetic."""
 
 
 def flops(graph: Graph, op: Operator) -> float:
-    """A product and a sum are two."""
+    """Return the FLOPs of an operator; a multiplication and an addition count as two."""
     shapes = [graph.shape_of(name) or () for name in op.inputs]
     written = sum(prod(graph.shape_of(name) or ()) for name in op.outputs)
     match op.op_type:
@@ -58,12 +59,13 @@ def flops(graph: Graph, op: Operator) -> float:
 
 
 def nbytes(graph: Graph, name: str) -> int:
-    """Of a tensor or constant."""
+    """Return the bytes of a tensor or constant."""
     return graph.constants[name].nbytes if name in graph.constants else graph.tensors[name].nbytes
 
 
 def moved(graph: Graph, group: Sequence[Operator]) -> float:
-    """Bytes that enter and leave the operators together; of a table only the rows looked up."""
+    """Return the bytes that enter and leave the group of operators; of a table that is looked up only the
+    rows that are read."""
     if all(op.op_type in VIEWS for op in group):
         return 0.0
     inside = {name for op in group for name in op.outputs}
@@ -85,13 +87,13 @@ def moved(graph: Graph, group: Sequence[Operator]) -> float:
 
 
 def kept(graph: Graph, group: Sequence[Operator], readers: Mapping[str, int]) -> float:
-    """Bytes of the weights that the operators read, and of constants that nobody else reads."""
+    """Return the bytes of the weights that the operators read, and of constants that no other operator reads."""
     names = {name for op in group for name in op.inputs if name in graph.constants}
     return float(sum(nbytes(graph, n) for n in names if n.startswith("weight") or readers[n] == 1))
 
 
 def seconds(gpu: str, work: float, bytes_moved: float) -> float:
-    """On that GPU."""
+    """Return the seconds of a task on that GPU."""
     if not work and not bytes_moved:
         return 0.0
     one = GPUS[gpu]
@@ -99,7 +101,8 @@ def seconds(gpu: str, work: float, bytes_moved: float) -> float:
 
 
 def workload(name: str, graph: Graph, groups: Groups, setting: Setting) -> Workload:
-    """Each group a task, in their order; what one group makes and others read travels once."""
+    """Return a workload with a task for each group, in order. A tensor that several other groups read is sent
+    once."""
     number = {op.name: n for n, group in enumerate(groups) for op in group}
     readers = _readers(graph)
     tasks = tuple(_task(graph, group, setting, readers) for group in groups)
@@ -114,7 +117,7 @@ def workload(name: str, graph: Graph, groups: Groups, setting: Setting) -> Workl
 
 
 def _readers(graph: Graph) -> dict[str, int]:
-    """By constant, how many operators read it."""
+    """Return how many operators read each constant."""
     found = dict.fromkeys(graph.constants, 0)
     for op in graph.operators:
         for name in {*op.inputs} & graph.constants.keys():

@@ -1,10 +1,10 @@
-"""What moirai proves to be the best placement, and how long that takes.
+"""Tests how fast moirai proves that a placement is the best.
 
     python -m benchmarks.placing_proofs [--budget 60] [--markdown] [--json FILE]
 
-The modules of Inception-v1 on two and three unequal devices, as models are placed, and random graphs of 30 tasks on two to
-four unequal devices, half of them with scarce memory. Every schedule is held against the rules by the checker. Exit code 1
-where anything is not proved, or breaks a rule.
+Places the modules of Inception-v1 on two and three unequal devices, as models are placed, and random graphs of 30 tasks
+on two to four unequal devices, half of them with scarce memory. The checker tests every schedule against the rules. Exits
+with 1 if a result is not proved, or breaks a rule.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.model_workload import build_fused_workload
 
 MODULE = 5
-"""Tasks from which on a piece is a module, and no chain."""
+"""Tasks from which a piece of the model counts as a module, rather than as a chain."""
 TASKS = 30
 BUDGET_S = 60.0
 PROVED = 1e-5
-"""Relative: every time counts in whole ticks, ten million to a schedule, and a search that ended is off by some."""
+"""Relative gap that counts as proved: times are rounded to ten million ticks per schedule, so a finished
+search is off by some."""
 
 
 def modules(devices: int) -> Iterator[Workload]:
@@ -51,7 +52,7 @@ def modules(devices: int) -> Iterator[Workload]:
 
 
 def drawn(count: int, machines: int, seed: int, *, scarce: bool = False) -> Workload:
-    """A random graph of `count` tasks on unequal machines, numbers as they come."""
+    """Return a random graph of `count` tasks on unequal machines, with unrounded numbers."""
     random = Random(seed)
     speeds = [random.uniform(1, 4) for _ in range(machines)]
     tasks, tensors = [], []

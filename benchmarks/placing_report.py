@@ -1,4 +1,5 @@
-"""Tables and sentences about what benchmarks.placing measured, and the part of docs/placing.md that is made of them."""
+"""Tables and sentences about the results of benchmarks.placing, and the part of docs/placing.md that is made
+of them."""
 
 from __future__ import annotations
 
@@ -34,17 +35,17 @@ PUBLISHED: Mapping[str, Mapping[tuple[str, str], float]] = {
         ("intra-server", "coarsened"): 1.34,
     },
 }
-"""By placer, and by setting and graph: how many times as long as the paper's placements its own take, at most (Moirai,
-section IV-B)."""
+"""Maps a placer, then a setting and a graph, to the largest ratio of its makespan to that of the paper's
+placements (Moirai, section IV-B)."""
 
 PUBLISHED_SAVING: Mapping[str, float] = {"inter-server": 0.057, "intra-server": 0.038}
-"""By setting, the largest part of a makespan that coarsening saves (section IV-C)."""
+"""Maps a setting to the largest share of a makespan that coarsening saves (section IV-C)."""
 
 BEGIN, END = "<!-- figures: written by `make placing` -->", "<!-- end of figures -->"
 
 
 def ratios(cells: Cells, placer: str, setting: str, graph: str) -> dict[str, float]:
-    """By model, how many times as long as moirai's its placements take, where both found one."""
+    """Return the ratio of the placer's makespan to moirai's, by model, for models on which both found a placement."""
     found = {}
     for model in _names(cells, 0):
         theirs, ours = (cells.get((model, setting, graph, name)) for name in (placer, "moirai"))
@@ -54,7 +55,7 @@ def ratios(cells: Cells, placer: str, setting: str, graph: str) -> dict[str, flo
 
 
 def better(cells: Cells) -> list[str]:
-    """Where another placer's schedule is shorter than moirai's, in sentences."""
+    """Return a sentence for each case in which another placer's schedule is shorter than moirai's."""
     return [
         f"{model}, {setting}, {graph}: {placer}'s schedule takes {ratio:.4f} times as long as moirai's"
         for setting, graph in _where(cells)
@@ -65,7 +66,7 @@ def better(cells: Cells) -> list[str]:
 
 
 def saving(cells: Cells, setting: str) -> dict[str, float]:
-    """By model, the part of the makespan that moirai saves by placing what is fused as one task."""
+    """Return, by model, the share of the makespan that moirai saves by placing fused operators as one task."""
     found = {}
     for model in _names(cells, 0):
         fine, coarse = (cells.get((model, setting, graph, "moirai")) for graph in ("original", "coarsened"))
@@ -75,7 +76,7 @@ def saving(cells: Cells, setting: str) -> dict[str, float]:
 
 
 def tables(cells: Cells) -> Iterator[Table]:
-    """Makespans, what coarsening brings, and what searching takes."""
+    """Yield tables of makespans, of the benefit of coarsening, and of the cost of searching."""
     for setting, graph in _where(cells):
         yield _makespans(cells, setting, graph)
     if {"original", "coarsened"} <= set(_names(cells, 2)):
@@ -106,7 +107,7 @@ def _makespans(cells: Cells, setting: str, graph: str) -> Table:
 
 
 def _ratio(theirs: Cell | None, ours: Cell | None) -> str:
-    """In ms where there is no moirai's."""
+    """Return the ratio of two makespans; the first one in ms if moirai has none."""
     if theirs is None or theirs.makespan_s is None:
         return "none" if theirs else ""
     return (
@@ -212,7 +213,7 @@ def _costs(cells: Cells) -> Table:
 
 
 def sentences(cells: Cells) -> Iterator[str]:
-    """Beside what the paper says."""
+    """Yield sentences that compare the results with the paper's."""
     for placer, published in PUBLISHED.items():
         for setting, graph in _where(cells):
             if found := ratios(cells, placer, setting, graph):
@@ -253,7 +254,7 @@ def _counted(names: Sequence[str]) -> str:
 
 
 def page(cells: Cells, machine: str) -> str:
-    """The part of the document between `BEGIN` and `END`."""
+    """Return the part of the document between `BEGIN` and `END`."""
     lines = [f"Measured on {machine}.", ""]
     lines += [f"- {one}" for one in sentences(cells)]
     for one in tables(cells):
@@ -262,7 +263,7 @@ def page(cells: Cells, machine: str) -> str:
 
 
 def rewritten(document: str, figures: str) -> str:
-    """The document with those figures instead of what it had."""
+    """Return the document with new figures in place of the old ones."""
     return replaced(document, BEGIN, END, f"\n{figures}\n")
 
 
@@ -275,5 +276,5 @@ def _others(cells: Cells) -> list[str]:
 
 
 def _names(cells: Cells, part: int) -> list[str]:
-    """Models, settings, graphs or placers, in the order of the cells."""
+    """Return the models, settings, graphs or placers, in the order of the cells."""
     return list(dict.fromkeys(key[part] for key in cells))

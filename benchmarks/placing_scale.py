@@ -1,10 +1,11 @@
-"""Placing more than 50,000 operators on eight devices: what every placer finds, in how long, and in how much memory.
+"""Placing more than 50,000 operators on eight devices: makespan, search time and memory of every placer.
 
     python -m benchmarks.placing_scale [--placers moirai m-etf] [--json FILE]
 
-Two graphs, operator by operator, on twice the servers of Moirai's first setting. moirai has to find nothing worse than
-m-etf does, within 120 seconds and 4 GiB of address space, the graph included; any other may take 60 CPU seconds and 2 GB.
-Exit code 1 where that is not so. With --json every answer is written down as soon as it is there, and not measured again.
+Two graphs are placed, operator by operator, on twice the servers of Moirai's first setting. moirai has to find a schedule
+no longer than that of m-etf, within 120 seconds and 4 GiB of address space, the graph included; any other placer may take
+60 CPU seconds and 2 GB. Exits with 1 if a requirement is not met. With --json every result is written as soon as it is
+there, and not measured again.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ MODELS = ("gpt-deep", "evoformer-deep")
 SETTING = "two inter-server"
 
 BUDGET_S = 90.0
-"""What placers are told: within 120 s they have to answer."""
+"""Search budget of the placers: they have to answer within 120 s."""
 MOST_S, MEMORY_BYTES = 120.0, 4 << 30
 QUICK_CPU_S, QUICK_BYTES = 60.0, 2e9
-"""For all but moirai."""
+"""Bounds for all placers but moirai."""
 
 
 def faults(cells: Cells) -> list[str]:
-    """What is not as it has to be, in sentences."""
+    """Return a sentence for each requirement that is not met."""
     found = []
     for cell in cells.values():
         said = f"{cell.model}, {cell.placer}"

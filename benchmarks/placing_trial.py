@@ -1,5 +1,7 @@
-"""One graph on one setting, placed by one placer after the other: each in a process of its own with a limit on its memory
-and time, its schedule held against the rules by the checker.
+"""One graph on one setting, placed by one placer after another.
+
+Each placer runs in a process of its own with limits on memory and time; the checker tests its schedule
+against the rules.
 """
 
 from __future__ import annotations
@@ -30,29 +32,29 @@ GRAPHS = ("original", "coarsened")
 
 @dataclass(frozen=True)
 class Case:
-    """What is to be placed."""
+    """A graph and a setting to place it on."""
 
     model: str
     setting: str
     graph: str
-    """One of `GRAPHS`: operators, or what the runtime fuses as one task."""
+    """One of `GRAPHS`: a task is an operator, or operators that the runtime fuses."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one placer's search."""
+    """The limits of one placer's search."""
 
     budget_s: float
-    """What it is told."""
+    """Budget that the placer is given."""
     seconds: float
-    """After which it is killed."""
+    """Seconds after which the placer is killed."""
     memory_bytes: int
-    """Of address space, beyond which it gets none."""
+    """Bound on address space."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What one placer found."""
+    """The result of one placer."""
 
     model: str
     setting: str
@@ -61,23 +63,24 @@ class Cell:
     budget_s: float
     tasks: int
     makespan_s: float | None = None
-    """None where nothing was found; `why` says why."""
+    """None if nothing was found; `why` gives the reason."""
     as_run_s: float | None = None
-    """The same placement when each device fuses what it can of what it has; for a coarsened graph that is the makespan."""
+    """The same placement if each device fuses what it can of its operators; for a coarsened graph, the
+    makespan itself."""
     bound_s: float | None = None
-    """Below which no makespan is."""
+    """A lower bound on the makespan."""
     search_s: float = 0.0
-    """By the clock."""
+    """Wall-clock seconds."""
     search_cpu_s: float = 0.0
-    """Of all threads."""
+    """CPU seconds of all threads."""
     peak_bytes: int = 0
-    """Resident, with the graph."""
+    """Peak resident memory, with the graph."""
     violations: tuple[str, ...] = ()
     """Rules that the schedule breaks."""
     failed: bool = False
-    """Whether its process crashed, or was stopped at a limit: then it is worth another try."""
+    """Whether the placer's process crashed or was stopped at a limit, so that it is worth another try."""
     devices: int = 0
-    """That compute something."""
+    """Devices that compute something."""
     why: str = ""
 
     @property
@@ -86,7 +89,7 @@ class Cell:
 
 
 class Trial:
-    """A case, made once for all its placers."""
+    """A case, built once for all its placers."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -102,7 +105,7 @@ class Trial:
         return workload(f"{self.case.model}, {self.case.graph}", self._sketch, groups, self._setting)
 
     def cells(self, placers: Sequence[str], limits: Limits) -> Iterator[Cell]:
-        """One after the other."""
+        """Yield the placers' cells, one after the other."""
         for name in placers:
             yield self._cell(name, limits)
 
@@ -125,7 +128,7 @@ class Trial:
         return found
 
     def _answer(self, answers: Connection, empty: Cell, limits: Limits) -> None:
-        """In the child."""
+        """Find a placement and send its cell. Runs in the child process."""
         resource.setrlimit(resource.RLIMIT_AS, (limits.memory_bytes, limits.memory_bytes))
         try:
             answers.send(self._found(empty, limits))
@@ -174,7 +177,7 @@ def _late(limits: Limits) -> str:
 
 
 def as_run(graph: Graph, placement: Placement) -> Groups:
-    """What each device fuses of the operators that it has; `placement` is by operator, in the graph's order."""
+    """Return the groups that each device fuses of its operators; `placement` is by operator, in the graph's order."""
     groups: list[Sequence[Operator]] = []
     for machine in sorted(set(placement)):
         groups += find_fused_groups(
@@ -184,7 +187,8 @@ def as_run(graph: Graph, placement: Placement) -> Groups:
 
 
 def _part(graph: Graph, operators: Sequence[Operator]) -> Graph:
-    """These as a graph of their own: what others make comes in, what others read goes out."""
+    """Return these operators as a graph of their own, with the tensors that others make as inputs, and those
+    that others read as outputs."""
     members = {op.name for op in operators}
     made = {name for op in operators for name in op.outputs}
     coming = dict.fromkeys(name for op in operators for name in graph.reads(op) if name not in made)
@@ -207,7 +211,7 @@ def _part(graph: Graph, operators: Sequence[Operator]) -> Graph:
 
 
 def run(answers: Connection, case: Case, placers: Sequence[str], limits: Limits) -> None:
-    """Sends each cell as soon as it is there; in a process of its own."""
+    """Send each cell as soon as it is there. Runs in a process of its own."""
     collect_rarely()
     for cell in Trial(case).cells(placers, limits):
         answers.send(cell)

@@ -2,9 +2,9 @@
 
     python -m benchmarks.replan [--model NAME] [--rounds N] [--concurrency 1,2] [--events A,B] [--markdown] [--json FILE]
 
-Excess is the longest latency of any request from the event until the plan that follows has settled, less the larger of the
-two medians before and after; where nothing happens, it is how far single requests are off anyway. The client is on a host
-that stays; needs what the laboratory needs (docs/laboratory.md).
+The excess is the longest latency of any request from the event until the next plan has settled, minus the larger of the
+two medians before and after. For the event "nothing" it shows how far single requests deviate anyway. The client is on a
+host that stays. The requirements are those of the laboratory (docs/laboratory.md).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from edgepart.planner.model.load import load_graph
 
 HOSTS, SLOW, RATE = 4, "8", "1gbit"
 TRIES = 3
-"""For an event that the machine disturbed."""
+"""Times that an event is tried if the machine disturbs it."""
 
 
 def measure(model: str, rounds: int, concurrencies: Sequence[int], events: Sequence[str]) -> list[Row]:
@@ -105,7 +105,7 @@ HEADS = (
 
 
 def show(rows: Sequence[Row], markdown: bool) -> None:
-    """Medians of the rounds; of the excess also the maximum."""
+    """Print the medians of the rounds, and of the excess also the maximum."""
     kinds = dict.fromkeys((row.event, row.concurrency) for row in rows)
     found = [_line([row for row in rows if (row.event, row.concurrency) == kind]) for kind in kinds]
     show_table(table(HEADS, found, right=HEADS[1:]), markdown)

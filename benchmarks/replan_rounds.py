@@ -1,6 +1,6 @@
-"""One join, leave or loss after another in a lab's cluster, under a client that asks without pause. Door: lab and clock.
+"""Joins, leaves and losses in a lab's cluster, one after another, under a client that asks without pause.
 
-For benchmarks/replan.py.
+For benchmarks/replan.py. Does I/O: laboratory and clock.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from edgepart.cli.local import LocalAgent, LocalCluster
 from edgepart.planner.errors import ClusterError
 
 STAYED_S = 6.0
-"""A plan on the devices that should have one is settled when it was the same for so long."""
+"""A plan on the devices that should have one is settled once it has not changed for this long."""
 STALL_S = 0.25
-"""An event during which this process itself was kept waiting for so long says nothing of the cluster, which shares its
-machine; there is another one."""
+"""An event during which this process was kept waiting for this long says nothing about the cluster, which
+shares its machine. It is repeated."""
 QUIET_S = 13.0
-"""A search for a better plan takes ten seconds at most; then all that follows is done."""
+"""Everything is settled after this long without a log line of `LOADED`: a search for a better plan takes ten
+seconds at most."""
 LOADED = ("a plan for", "a program of")
 CALM_S = 4.0
-"""Before an event and after the last change: requests whose median counts."""
+"""Seconds before an event and after the last change, from whose requests the medians are taken."""
 STAMP = re.compile(r"^(\S+ \S+?),(\d{3}) ")
 KNOWN = ("is suspect", "is gone", "is leaving")
 SERVED = ("is served on epoch",)
@@ -43,7 +44,7 @@ SERVED = ("is served on epoch",)
 
 @dataclass(frozen=True)
 class Event:
-    """One kind of event: what happens to which agent."""
+    """A kind of event: what happens to which agent."""
 
     name: str
     leads: bool
@@ -56,7 +57,7 @@ class Event:
 EVENTS = {
     event.name: event
     for event in (
-        # How far single requests are from the median anyway: what is around an event has to be seen beside it.
+        # How far single requests deviate from the median anyway: the baseline for the other events.
         Event("nothing", False, lambda agent: None, ends=False),
         Event("join", False, LocalAgent.start, ends=False),
         Event("leave", False, lambda agent: agent.signal(signal.SIGTERM)),
@@ -69,24 +70,24 @@ EVENTS = {
 
 @dataclass(frozen=True)
 class Row:
-    """What one event did to requests."""
+    """The effect of one event on requests."""
 
     event: str
     concurrency: int
     victim: str
     before_s: float
-    """Median latency."""
+    """Median latency before the event."""
     after_s: float
     longest_s: float
-    """Of all requests that ended after the event and began before all was settled."""
+    """Longest latency of all requests that ended after the event and began before everything was settled."""
     longest_at_s: float
-    """When that request ended, after the event."""
+    """When that request ended, in seconds after the event."""
     detected_s: float | None
-    """From the event to when a member first knew; None for joins."""
+    """Seconds from the event until a member first knew of it; None for joins."""
     served_s: float
-    """From the event to when the first new plan served requests of the client's gateway."""
+    """Seconds from the event until the first new plan served requests of the client's gateway."""
     settled_s: float
-    """From the event to the last change of the plan."""
+    """Seconds from the event to the last change of the plan."""
     requests: int
     replays: int
     lost: int
@@ -100,7 +101,7 @@ class Row:
 
 
 class Rounds:
-    """A lab's cluster under a client."""
+    """Events, one after the other, in a lab's cluster that serves a client."""
 
     def __init__(self, lab: Lab, running: LocalCluster, model: str, work: Path) -> None:
         self._lab = lab
@@ -110,7 +111,7 @@ class Rounds:
         self._asked = 0
 
     def row(self, event: Event, concurrency: int) -> Row:
-        """One event, after which the cluster is one device larger or smaller than before."""
+        """Run one event and return its row. The cluster may have one device more or less afterwards."""
         victim = self._victim(event)
         stays = next(a for a in self._running.living if a is not victim and a.name != self._leader())
         with Stalls() as stalls, self._asking(stays, concurrency) as lines:
@@ -127,7 +128,7 @@ class Rounds:
         return _row(event, concurrency, victim.name, lines(), at, settled, known, served, stalls.longest_s)
 
     def restore(self) -> None:
-        """All are there again, and settled."""
+        """Start every agent that is down, and wait until all is settled."""
         for agent in self._running.agents.values():
             if not agent.alive:
                 agent.start()
@@ -135,7 +136,8 @@ class Rounds:
         self.settle_all()
 
     def settle_all(self) -> None:
-        """Also what is loaded for losses: nobody has anything more to say of plans."""
+        """Wait until the plan is settled, and until no agent has logged a loaded plan or program, contingency
+        plans included, for `QUIET_S`."""
         self._settle(self._running.living[0], set(self._running.agents))
         last, since = -1, time.monotonic()
         while time.monotonic() < since + QUIET_S:
@@ -168,7 +170,8 @@ class Rounds:
             process.wait()
 
     def _settle(self, agent: LocalAgent, wanted: set[str]) -> float:
-        """Waits until a plan on `wanted` stayed; when it came, on the monotonic clock."""
+        """Wait until a plan on `wanted` has been stable for `STAYED_S`; return when it came, on the monotonic
+        clock."""
 
         async def look() -> float:
             until = time.monotonic() + SETTLE_WITHIN_S
@@ -186,7 +189,8 @@ class Rounds:
         return asyncio.run(look())
 
     def _said(self, names: set[str], texts: Sequence[str], wall: float) -> float | None:
-        """When the first of those agents logged one of these after `wall`, in seconds since then."""
+        """Return the time of the first log line after `wall` with one of the texts by one of the agents, in
+        seconds since `wall`; None if there is none."""
         logs = [self._running.agents[name].log.read_text() for name in names]
         lines = [line for log in logs for line in log.splitlines() if any(text in line for text in texts)]
         return min((at - wall for at in map(_time, lines) if at >= wall - 0.001), default=None)
@@ -199,7 +203,7 @@ async def _plan(client: Any, model: str) -> tuple[str, tuple[str, ...]] | None:
 
 
 def _time(line: str) -> float:
-    """Of a line of a log, since the epoch."""
+    """Return the time of a log line, in seconds since the Unix epoch; 0 if it has none."""
     found = STAMP.match(line)
     return datetime.fromisoformat(found[1]).timestamp() + int(found[2]) / 1e3 if found else 0.0
 
@@ -215,7 +219,7 @@ def _row(
     served: float | None,
     stall_s: float,
 ) -> Row:
-    """Lines are keep_asking's: began, ended, epoch, replays, wrong, error."""
+    """Return the row of an event. `lines` are those of keep_asking: began, ended, epoch, replays, wrong, error."""
     before = [ended - began for began, ended, *_ in lines if ended <= at]
     after = [ended - began for began, ended, *_ in lines if began >= settled]
     between = [

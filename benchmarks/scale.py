@@ -1,4 +1,4 @@
-"""What planning costs on a big graph: one transformer block, repeated to 20,000 operators.
+"""Cost of planning on a big graph: one transformer block, repeated to 20,000 operators.
 
     python -m benchmarks.scale [--nodes 20000] [--json FILE] [--profile STEP]
 
@@ -52,19 +52,19 @@ SHARES = (0.5, 0.3, 0.2)
 
 @dataclass(frozen=True)
 class Measured:
-    """One step of planning."""
+    """The figures of one step of planning."""
 
     step: str
     seconds: float
     cpu_s: float
-    """What the process itself computed: about the same, where nothing else runs."""
+    """CPU seconds of the process itself; about the same as `seconds` if nothing else runs."""
     peak_bytes: int
-    """Of the process, up to the end of this step."""
+    """Peak memory of the process up to the end of this step."""
     detail: str
 
 
 def transformer(nodes: int) -> ModelProto:
-    """Blocks of an encoder, one after another, that share their weights: a big graph in a small file."""
+    """Return a model of successive encoder blocks that share their weights: a big graph in a small file."""
     made = list(_blocks(nodes))
     last = made[-1].output[0]
     graph = helper.make_graph(
@@ -110,7 +110,8 @@ def _blocks(nodes: int) -> Iterator[NodeProto]:
 
 
 def _block(n: int) -> Iterator[NodeProto]:
-    """x{n} to x{n + 1}: attention and a two-layer perceptron, each behind a norm and beside a shortcut."""
+    """Yield a block from x{n} to x{n + 1}: attention and a two-layer perceptron, each after a norm and beside
+    a shortcut."""
 
     def make(op_type: str, inputs: str, output: str, **attributes: Any) -> NodeProto:
         names = [name.replace("@", f"block{n}/") for name in inputs.split()]
@@ -146,7 +147,7 @@ def _block(n: int) -> Iterator[NodeProto]:
 
 
 def cluster() -> Cluster:
-    """Three unequal devices on a quick network, so that no plan is cut short by what it predicts."""
+    """Return three unequal devices on a fast network, so that no plan is cut short because of its prediction."""
     devices = [
         Device(name, "box", flops_per_s=share * 1e11, memory_bytes_per_s=1e10, memory_bytes=8e9)
         for name, share in zip("abc", SHARES, strict=True)
@@ -156,7 +157,7 @@ def cluster() -> Cluster:
 
 
 class _Steps:
-    """The child: one step after another, each with its time and the peak of memory so far."""
+    """Steps that run in the child one after another, each with its time and the peak memory so far."""
 
     def __init__(self, profiled: str | None) -> None:
         self.profiled = profiled
@@ -175,7 +176,7 @@ class _Steps:
 
 
 def measure(path: Path, profiled: str | None = None) -> list[Measured]:
-    """Every step on the model at `path`, in this process."""
+    """Run every step on the model at `path`, in this process."""
     steps = _Steps(profiled)
     steps.take("read", lambda: (None, f"{len(onnx.load(path).graph.node)} nodes"))
     graph: Graph = steps.take("load and shapes", lambda: _loaded(path))
@@ -198,7 +199,7 @@ def measure(path: Path, profiled: str | None = None) -> list[Measured]:
 
 
 def totals(measured: Sequence[Measured]) -> list[Measured]:
-    """From the file to each plan in full: what the target of 20 seconds and 2 GB is about."""
+    """Return the totals from the file to each full plan, to which the target of 20 seconds and 2 GB applies."""
     found = []
     by_step = {one.step: one for one in measured}
     for name in ("single", *SPLITS):
@@ -234,7 +235,7 @@ def _planned(memo: Memo, strategy: Strategy, sketch: bool) -> tuple[None, str]:
 
 
 def in_child(path: Path, profiled: str | None) -> list[Measured]:
-    """`measure` in a fresh process on one core, with one thread for whatever else it calls."""
+    """Run `measure` in a fresh process on one core; libraries get one thread."""
     command = [sys.executable, "-m", "benchmarks.scale", "--child", str(path)]
     command += ["--profile", profiled] if profiled else []
     core = min(os.sched_getaffinity(0))

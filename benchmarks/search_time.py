@@ -1,11 +1,11 @@
-"""How long strategies search: models, numbers of devices, strategies; from a study that knows nothing yet.
+"""Search times of strategies, by model and number of devices. Each search starts from a study without cached results.
 
     python -m benchmarks.search_time [--devices 4 8] [--unequal] [--strategies optcnn tofu auto] [--nodes 20000] [--json F]
 
-"search" is all of a strategy up to its layouts; "simulate" is lowering and simulating what it found. CPU seconds of one
-process, as other programs would else count; the least of some runs. Python looks for garbage as seldom as in the
-processes that plan (agent/planwork/garbage_collection.py). OptCNN's table 3 reports 0.4 s for Inception-v3
-on 4 devices. Prints a table; nothing here passes or fails.
+"search" is all of a strategy up to its layouts; "simulate" is lowering and simulating its result. Times are CPU seconds of
+one process, because wall time would include other programs; the least of some runs counts. Python collects garbage as
+rarely as in the processes that plan (agent/planwork/garbage_collection.py). OptCNN's table 3 reports 0.4 s for
+Inception-v3 on 4 devices. Prints a table; nothing here passes or fails.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ RUNS = 3
 
 @dataclass(frozen=True)
 class Measured:
-    """One search."""
+    """The figures of one search."""
 
     model: str
     operators: int
@@ -58,18 +58,18 @@ class Measured:
 
 
 SPEEDS = (1.0, 0.5, 2.0, 1.5)
-"""Of unequal devices, one after another, over that of a small board."""
+"""Speeds of unequal devices, in turn, relative to a small board."""
 
 
 def cluster(count: int, unequal: bool = False) -> Cluster:
-    """Devices about as fast as a small board; the same for all, or several kinds."""
+    """Return devices about as fast as a small board: all alike, or of several kinds."""
     speeds = (SPEEDS[n % len(SPEEDS)] if unequal else 1.0 for n in range(count))
     devices = (Device(f"d{n}", "board", 1.2e10 * s, 3.2e9 * s, 8e9) for n, s in enumerate(speeds))
     return Cluster(tuple(devices), {}, LINK)
 
 
 def models(nodes: int) -> Iterator[tuple[str, Graph]]:
-    """Name and graph."""
+    """Yield names and graphs."""
     for name in LIGHT:
         yield name, load_graph(light(name))
     yield "inception_v3", load_graph(inception_v3().SerializeToString())
@@ -81,7 +81,7 @@ def models(nodes: int) -> Iterator[tuple[str, Graph]]:
 
 
 def measure(name: str, graph: Graph, among: Cluster, strategy: str, runs: int) -> Measured:
-    """The least of some runs, each from a study of its own."""
+    """Return the least of some runs, each from a study of its own."""
     search = ALONE.get(strategy) or _any(strategy)
     found = [search(Study(Problem(graph, among, "d0"))) for _ in range(runs)]
     search_s, simulate_s, predicted_s, detail = min(found)
@@ -91,7 +91,7 @@ def measure(name: str, graph: Graph, among: Cluster, strategy: str, runs: int) -
 
 
 Times = tuple[float, float, float, str]
-"""Search, simulation, predicted latency, and what is to be said."""
+"""Search seconds, simulation seconds, predicted latency, and a description."""
 
 
 def _optcnn(study: Study) -> Times:
@@ -107,7 +107,7 @@ def _optcnn(study: Study) -> Times:
 
 
 def _tofu(study: Study) -> Times:
-    """The paper's version; of its limits, none lifted."""
+    """Search with the paper's version of Tofu, with all of its limits."""
     start = time.process_time()
     team, words = tofu.choose_paper_team(study.memo)
     found = tofu.Recursion(ByteCosts(study.memo), team).run()
@@ -121,11 +121,11 @@ def _tofu(study: Study) -> Times:
 
 
 ALONE: dict[str, Callable[[Study], Times]] = {"optcnn": _optcnn, "tofu": _tofu}
-"""Strategies that search without the simulator: only these are tried on the transformer."""
+"""Strategies that search without the simulator. Only these are tried on the transformer."""
 
 
 def _any(name: str) -> Callable[[Study], Times]:
-    """Of others the simulations are a part of the search."""
+    """Return a search with another strategy, whose simulations are part of the search."""
 
     def search(study: Study) -> Times:
         start = time.process_time()

@@ -1,4 +1,4 @@
-"""A client of a local cluster, as the benchmarks use it: deploys, waits until the plan stays, asks and takes the time."""
+"""A client of a local cluster for benchmarks: deploys, waits until the plan is stable, asks and measures the time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from edgepart.cli.options import AgentTarget
 from edgepart.planner.errors import ClusterError, InternalError
 
 SETTLED_S = 10.0
-"""A plan that stayed for so long stays: the comparison with a thorough one is over by then."""
+"""A plan that has been stable for this long stays: the comparison with a thorough search is over by then."""
 
 SETTLE_WITHIN_S = 180.0
 POLL_S = 0.25
@@ -26,28 +26,28 @@ DEADLINE_S = 120.0
 
 @dataclass(frozen=True)
 class Answers:
-    """To equal requests, one after the other."""
+    """Answers to equal requests, sent one after the other."""
 
     spans: tuple[tuple[float, float], ...]
-    """When each was sent, and its answer there, on the machine's monotonic clock."""
+    """When each request was sent and its answer arrived, on the machine's monotonic clock."""
     outputs: Mapping[str, Any]
-    """Of the last."""
+    """Outputs of the last answer."""
     epochs: frozenset[str]
-    """Of the plans that made them; more than one where the deployment moved meanwhile."""
+    """Epochs of the plans that made them; more than one if the plan changed meanwhile."""
 
     @property
     def seconds(self) -> tuple[float, ...]:
-        """As the client saw them."""
+        """Latencies as the client saw them."""
         return tuple(stop - start for start, stop in self.spans)
 
 
 def client_of(agent: LocalAgent) -> Client:
-    """To be used as an async context manager."""
+    """Return a client of the agent, to be used as an async context manager."""
     return Client(AgentTarget(agent.url, agent.state))
 
 
 async def deploy(client: Client, path: Path, name: str, options: DeployOptions) -> dict[str, Any]:
-    """What `edgepart deploy --json` would print; raises what the agent says."""
+    """Deploy a model and return what `edgepart deploy --json` would print. Raises the agent's errors."""
     async for document in client.deploy(name, files_of(path), options, True):
         if "result" in document:
             result: dict[str, Any] = document["result"]
@@ -56,8 +56,8 @@ async def deploy(client: Client, path: Path, name: str, options: DeployOptions) 
 
 
 async def settle(client: Client, name: str) -> dict[str, Any]:
-    """Waits until the deployment's epoch has not changed for `SETTLED_S`; its card. ClusterError where it never
-    does."""
+    """Wait until the deployment's epoch has not changed for `SETTLED_S`, and return its card. Raises
+    ClusterError if it keeps changing."""
     until = time.monotonic() + SETTLE_WITHIN_S
     last: Any = None
     since = time.monotonic()
@@ -73,7 +73,7 @@ async def settle(client: Client, name: str) -> dict[str, Any]:
 
 
 async def ask(client: Client, name: str, inputs: Mapping[str, Any], *, warm_up: int, count: int) -> Answers:
-    """`warm_up` requests that are not counted, then `count`."""
+    """Send `warm_up` requests that are not counted, then `count` requests, and return their answers."""
     spans: list[tuple[float, float]] = []
     epochs: set[str] = set()
     outputs: Mapping[str, Any] = {}

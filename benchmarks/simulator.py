@@ -1,9 +1,10 @@
-"""How fast the simulator is: schedules of 200 devices with 5,000 steps each, and plans of a real model.
+"""Speed of the simulator: schedules of 200 devices with 5,000 steps each, and plans of a real model.
 
     python -m benchmarks.simulator [--json FILE] [--devices 200] [--steps 5000]
 
-Every schedule is drawn from a seed; a simulation is repeated and the median of its CPU time counts, so that other
-programs disturb little. Prints a table; nothing here passes or fails."""
+Every schedule is drawn from a seed. A simulation is repeated and the median of its CPU time counts, so that
+other programs disturb little. Prints a table; nothing here passes or fails.
+"""
 
 from __future__ import annotations
 
@@ -33,22 +34,23 @@ from edgepart.planner.simulation.latency import run_schedule
 from edgepart.planner.simulation.throughput import default_in_flight, run_requests, simulate_stream
 
 TARGET_S = 2.0
+"""CPU seconds for a schedule of full size: 200 devices with 5,000 steps each."""
 TRIES = 3
 
 IN_FLIGHT = 10
-"""Requests at a time, of twice as many."""
+"""Requests in flight, of twice as many in all."""
 
 Steps = dict[str, list[Receive | Compute | Send]]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One schedule's simulation."""
+    """The simulation of one schedule."""
 
     what: str
     devices: int
     steps: int
-    """Of all devices."""
+    """Steps of all devices."""
     messages: int
     requests: int
     cpu_s: float
@@ -64,8 +66,8 @@ class Measured:
 def drawn(
     chance: Random, devices: int, steps: int, partners: Callable[[int], Sequence[int]]
 ) -> TimedSchedule:
-    """Rounds: every device computes, sends to its partners, receives what comes; until each has about that many
-    steps."""
+    """Return a schedule of rounds: every device computes, sends to its partners and receives, until each has
+    about that many steps."""
     names = [f"d{n}" for n in range(devices)]
     programs: Steps = {name: [] for name in names}
     messages: list[MessageTimes] = []
@@ -85,8 +87,8 @@ def drawn(
 
 
 def schedules(devices: int, steps: int) -> Iterator[tuple[str, TimedSchedule, Cluster]]:
-    """Borders to one neighbour and to both, random partners on unequal links, a shared medium for a tenth of the devices
-    and for all, and everybody with one hub."""
+    """Yield schedules with one neighbour, both neighbours, random partners on unequal links, a shared medium
+    for a tenth of the devices and for all, and one hub for all."""
     chance = Random(0)
     link = Link(1.17e8, 2e-4)
     boxes = tuple(Device(f"d{n}", "k", 1e9, 1e9, 1e9) for n in range(devices))
@@ -107,7 +109,7 @@ def schedules(devices: int, steps: int) -> Iterator[tuple[str, TimedSchedule, Cl
 
 
 def _without_loops(schedule: TimedSchedule) -> TimedSchedule:
-    """Without what a device would send to itself."""
+    """Return the schedule without messages from a device to itself."""
     loops = {n for n, message in enumerate(schedule.messages) if message.source == message.target}
     kept = {old: new for new, old in enumerate(n for n in range(len(schedule.messages)) if n not in loops)}
     programs: Steps = {}
@@ -141,7 +143,7 @@ def drawn_ones(devices: int, steps: int) -> Iterator[Measured]:
 
 
 def crowded_ones(devices: int, steps: int) -> Iterator[Measured]:
-    """As many steps in all, of many requests at a time."""
+    """Measure as many steps in all, divided among many requests of which some are in flight at a time."""
     count = 2 * IN_FLIGHT
     for what, schedule, cluster in schedules(devices, max(1, steps // count)):
         note(f"{what}: {count} requests, {IN_FLIGHT} in flight")
@@ -150,7 +152,7 @@ def crowded_ones(devices: int, steps: int) -> Iterator[Measured]:
 
 
 def real_ones() -> Iterator[Measured]:
-    """resnet50 along its rows on 8 unequal devices: one request, and many in flight."""
+    """Measure resnet50 along its rows on 8 unequal devices: one request, and many in flight."""
     graph = load_graph(light("resnet50"))
     boxes = tuple(Device(f"d{n}", "k", 1e10 / (n + 1), 2.5e9 / (n + 1), 4e9) for n in range(8))
     cluster = Cluster(boxes, {}, Link(1.17e8, 2e-4))

@@ -1,4 +1,4 @@
-"""Whether the machine itself stood still while something was measured on it. A door: a thread, and the clock."""
+"""Detects whether the machine itself stood still during a measurement. Does I/O: a thread, and the clock."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ WORTH_S = 0.25
 
 
 class Stalls:
-    """How long the machine keeps a process that sleeps waiting: a thread that looks."""
+    """A thread that measures how long the machine keeps a sleeping process waiting."""
 
     def __enter__(self) -> Stalls:
         self.longest_s = 0.0
         self.found: list[tuple[float, float]] = []
-        """When each that was worth telling ended, on the monotonic clock, and how long it was."""
+        """When each stall of more than `WORTH_S` ended, on the monotonic clock, and how long it was."""
         self._over = Event()
         self._thread = Thread(target=self._look, daemon=True)
         self._thread.start()

@@ -1,9 +1,10 @@
-"""How many answers a second several hosts give, and how long each waits, in the laboratory (as root).
+"""Answers per second of several hosts, and the latency of each answer, in the laboratory (as root).
 
     python -m benchmarks.throughput [--models resnet50] [--hosts 4] [--slow 8] [--at-once 4,8,16] [--markdown] [--json FILE]
 
-Deployed with `--objective throughput`; a client on the first host keeps so many requests under way. The gain is over a
-bare ONNX Runtime session on one such host, which answers one after the other.
+Models are deployed with `--objective throughput`; a client on the first host keeps so many requests in
+flight. The gain is over a bare ONNX Runtime session on one such host, which answers one request after the
+other.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from benchmarks.machine import sentence, show_table
 from edgepart.planner.figures import format_seconds
 
 COUNT = 120
-"""Requests of a row; the slowest hundredth is of them."""
+"""Requests of a row, enough for the slowest hundredth."""
 
 
 def table(rows: Sequence[Row]) -> Table:

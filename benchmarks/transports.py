@@ -1,9 +1,9 @@
-"""What a broker costs: the same agents, model and messages over TCP and through MQTT, in one run.
+"""Overhead of a broker: the same agents, model and messages over TCP and through MQTT, in one run.
 
     python -m benchmarks.transports [--model NAME] [--rounds N] [--markdown] [--json FILE]
 
-Prints tables; nothing here passes or fails. Needs mosquitto, which it starts itself; all is on this machine, so the broker
-takes of the processors that the agents have.
+Prints tables; nothing here passes or fails. Needs mosquitto, which it starts itself. Everything is on this machine, so the
+broker shares the agents' processors.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ WARM_UP = 3
 
 @dataclass(frozen=True)
 class Served:
-    """Of a model split over two agents."""
+    """The figures of a model split over two agents."""
 
     way: str
     model: str
     latency_s: float
-    """At a client on this machine; median."""
+    """Median at a client on this machine."""
     wrong: int
-    """Answers unlike one session's."""
+    """Answers that differ from those of one session."""
 
 
 def serve(folder: Path, url: str, model: str, requests: int) -> list[Served]:
-    """Two clusters of two; requests to the one and the other in turn."""
+    """Run two clusters of two agents, send requests to them in turn, and return their figures."""
     path = light(model)
     graph = load_graph(path)
     inputs = sample_inputs(graph)

@@ -1,9 +1,9 @@
-"""How true predictions are: real agents on loopback, each made a slow device from outside (tests/lab/slow), and for each
-model, number of devices and strategy what was predicted, what was measured, and what is predicted once segments were timed.
+"""Accuracy of predictions: real agents on loopback, each slowed down from outside (tests/lab/slow).
 
     python -m benchmarks.truth --models squeezenet --counts 1 2
 
-One row for each model and strategy, one column for each number of devices.
+For each model, number of devices and strategy it prints the prediction, the measurement, and the prediction once segments
+have been timed: one row for each model and strategy, one column for each number of devices.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from edgepart.cli.verification import measured_report, off, percent
 from edgepart.planner.errors import EdgepartError, InternalError
 
 CLUSTERS: Mapping[str, tuple[float, ...]] = {"equal": (8, 8, 8, 8), "unequal": (8, 4, 16, 8)}
-"""How many times as slow as this machine each device is; the first is the gateway."""
+"""How many times as slow as this machine each device is; the first one is the gateway."""
 
 MODELS = ("resnet50", "vgg19", "inception_v1", "squeezenet", "minilm_l6_int8")
 COUNTS = (1, 2, 4)
 STRATEGIES = ("auto", "bbgrap", "modnn")
 ALONE = "single"
-"""What one device runs, whatever is asked."""
+"""The strategy on one device, whatever was asked for."""
 
 WARM_UP, REQUESTS = 2, 7
 AIM = 0.10
-"""The median of errors is to be no more."""
+"""Bound on the median of the errors."""
 
 
 @dataclass(frozen=True)
@@ -55,15 +55,15 @@ class Truth:
     strategy: str
     used: tuple[str, ...]
     predicted_s: float
-    """From the devices' calibration."""
+    """Predicted from the devices' calibration."""
     profiled_s: float
-    """From the same plan's segments, timed while it served."""
+    """Predicted from the same plan's segments, timed while it served."""
     measured_s: float
     """Median of requests one after the other, at the gateway."""
     client_s: float
     """The same at the client, HTTP included."""
     compute: Mapping[str, tuple[float, float | None]]
-    """By device, predicted and measured seconds of computing."""
+    """Maps each device to its predicted and measured seconds of computing."""
     syncs: int
 
     @property
@@ -76,13 +76,13 @@ class Truth:
 
     @property
     def compute_errors(self) -> list[float]:
-        """By device."""
+        """Errors of the devices' computing time, of those that were measured."""
         return [off(mine, took) or 0.0 for mine, took in self.compute.values() if took]
 
 
 @dataclass(frozen=True)
 class Case:
-    """One to measure."""
+    """A plan to measure."""
 
     model: str
     devices: int
@@ -90,7 +90,7 @@ class Case:
 
 
 def cases(models: Sequence[str], counts: Sequence[int], strategies: Sequence[str]) -> Iterator[Case]:
-    """Of one device, one strategy is enough."""
+    """Yield all cases. For one device, one strategy is enough."""
     for model in models:
         for count in counts:
             for strategy in strategies if count > 1 else (ALONE,):
@@ -98,7 +98,7 @@ def cases(models: Sequence[str], counts: Sequence[int], strategies: Sequence[str
 
 
 def measure(cluster: str, wanted: Sequence[Case], say: Any) -> Iterator[Truth]:
-    """Rows as they come; what cannot be planned is said and left out."""
+    """Yield rows as they are measured; cases that cannot be planned are reported and left out."""
     factors = CLUSTERS[cluster][: max(case.devices for case in wanted)]
     names = tuple("abcdefgh"[: len(factors)])
     environments = {
@@ -161,7 +161,8 @@ async def _measured(client: Client, name: str, inputs: Mapping[str, Any]) -> tup
 
 
 def tables(rows: Sequence[Truth]) -> Iterator[Table]:
-    """For each cluster: a row for each model and strategy; predicted, measured and error for each number of devices."""
+    """Yield a table for each cluster: a row for each model and strategy; prediction, measurement and error by
+    number of devices."""
     for cluster in dict.fromkeys(row.cluster for row in rows):
         mine = [row for row in rows if row.cluster == cluster]
         counts = sorted({row.devices for row in mine})
@@ -184,7 +185,7 @@ def _cell(row: Truth) -> str:
 
 
 def summary(rows: Sequence[Truth]) -> dict[str, Any]:
-    """Medians of errors without their signs."""
+    """Return medians of the errors' absolute values, with the worst one."""
     return {
         "median_error": median(abs(row.error) for row in rows),
         "worst_error": max(abs(row.error) for row in rows),
@@ -200,7 +201,7 @@ def summary(rows: Sequence[Truth]) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the tables and writes the JSON; 1 where the median error is over the aim."""
+    """Print the tables and write the JSON; return 1 if the median error exceeds the bound."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

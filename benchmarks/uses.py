@@ -1,8 +1,8 @@
-"""Uses of operators: one operator with shapes, attributes and constant inputs, and what its declaration makes of it.
+"""Uses of operators: an operator with shapes, attributes and constant inputs, and the axes that its declaration gives it.
 
-What an operator can be split along depends on how it is used, so the table in docs/operators.md is made from uses: the
-onnx project's node cases, and what the law tests of this project try where those say less (benchmarks/uses.json,
-written by `python -m benchmarks.uses`, which runs them).
+The axes along which an operator can be split depend on how it is used, so the table in docs/operators.md is
+made from uses: the onnx project's node cases, and uses of this project's law tests that show more
+(benchmarks/uses.json, written by `python -m benchmarks.uses`, which runs them).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from edgepart.planner.region import Array
 KEPT = Path(__file__).with_name("uses.json")
 LAWS = Path(__file__).parents[1] / "tests" / "planner" / "access"
 SMALL = 64
-"""Elements of a constant that are written into uses.json; a bigger one counts as zeros."""
+"""Maximum number of elements of a constant that are written into uses.json; a bigger constant counts as zeros."""
 MOST = 8
-"""Uses kept of one operator."""
+"""Maximum number of uses kept of one operator."""
 
 GENERAL = ("the shape of ", "without elements")
-"""Parts of reasons that hold of any operator."""
+"""Parts of reasons that apply to any operator."""
 
 Key = tuple[str, str]
 """Domain ("" is ai.onnx) and operator type."""
@@ -44,15 +44,15 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Found:
-    """What the declaration makes of one use."""
+    """The result of declaring one use."""
 
     key: Key
     axes: tuple[tuple[str, str | None], ...]
-    """Names, with the reducer of a reduced one."""
+    """Names of axes, with the reducer of each reduced one."""
     every: bool
     """Whether it can be split along each axis of output 0 that has more than one index."""
     reason: str | None
-    """Why it cannot be split, where it cannot."""
+    """Why it cannot be split; None if it can."""
 
 
 def found(operator: Operator, graph: Graph) -> Found:
@@ -67,19 +67,19 @@ def found(operator: Operator, graph: Graph) -> Found:
 
 
 def shows(one: Found) -> set[Any]:
-    """What a use adds to the page."""
+    """Return what a use adds to the page."""
     along = {"every"} if one.every else {name for name, reducer in one.axes if reducer is None}
     return {*along, *(axis for axis in one.axes if axis[1] is not None), one.reason} - {None}
 
 
 def all_found() -> list[Found]:
-    """Over every use there is, each different one once."""
+    """Return the results of all uses, without duplicates."""
     return list(dict.fromkeys([*node_cases(), *kept_uses()]))
 
 
 def node_cases() -> Iterator[Found]:
-    """Of every operator in the onnx project's node cases, as they are, and with small inputs as constants, as most
-    models have them."""
+    """Yield the results of every operator in the onnx project's node cases: as they are, and with small
+    inputs as constants, as most models have them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from onnx.backend.test.case.node import collect_testcases
@@ -91,14 +91,15 @@ def node_cases() -> Iterator[Found]:
         for model in (case.model, _with_constants(case.model, case.data_sets[0][0])):
             try:
                 graph = load_graph(model.SerializeToString())
-            except EdgepartError:  # not a use that can be planned: the cases' own run says which and why
+            except EdgepartError:  # cannot be planned: the cases' own run reports the reason
                 continue
             made = (found(operator, graph) for operator in graph.operators)
             yield from filter(_tells, made)
 
 
 def _tells(one: Found) -> bool:
-    """Whether a use says anything of its operator: no operator can be split that has no known shape, or no elements."""
+    """Whether a use says anything about its operator: no operator without a known shape, or without elements,
+    can be split."""
     return one.reason is None or not any(part in one.reason for part in GENERAL)
 
 
@@ -119,14 +120,14 @@ def _with_constants(model: ModelProto, values: Sequence[Any]) -> ModelProto:
 
 
 def kept_uses() -> Iterator[Found]:
-    """Those in uses.json."""
+    """Yield the results of the uses in uses.json."""
     for entry in json.loads(KEPT.read_text()):
         operator, graph = _revived(entry)
         yield found(operator, graph)
 
 
 def _written(operator: Operator, graph: Graph) -> dict[str, Any] | None:
-    """A use as JSON; None for one that cannot be written down."""
+    """Return a use as JSON; None if it cannot be written as JSON."""
     tensors = {
         name: [graph.tensors[name].shape, graph.tensors[name].dtype]
         for name in (*operator.inputs, *operator.outputs)
@@ -185,7 +186,7 @@ def _constant(name: str, shape: list[int], dtype: str, values: list[Any] | None)
 
 @contextmanager
 def _recorded(into: dict[Key, list[dict[str, Any]]]) -> Iterator[None]:
-    """Uses that declarations are asked of inside."""
+    """Record in `into` all uses whose declarations are asked for inside the block."""
     true = access.access_of
 
     def recording(operator: Operator, graph: Graph) -> Access:
@@ -199,7 +200,7 @@ def _recorded(into: dict[Key, list[dict[str, Any]]]) -> Iterator[None]:
 
 
 def _telling(seen: Mapping[Key, list[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
-    """Those that show what the node cases, and those before them, do not."""
+    """Yield the uses that show more than the node cases and the uses before them."""
     shown: dict[Key, set[Any]] = {}
     for one in node_cases():
         shown.setdefault(one.key, set()).update(shows(one))
@@ -214,7 +215,7 @@ def _telling(seen: Mapping[Key, list[dict[str, Any]]]) -> Iterator[dict[str, Any
 
 
 def main() -> int:
-    """Runs the law tests, and keeps the uses in them that show what the node cases do not."""
+    """Run the law tests, and keep their uses that show more than the node cases."""
     import pytest
 
     seen: dict[Key, list[dict[str, Any]]] = {}

@@ -1,6 +1,8 @@
-"""Two agents' data channels on this machine, each end in a process of its own: how long messages take, and how many bytes.
+"""Two agents' data channels on this machine, each end in a process of its own: times and throughput of messages.
 
-python -m benchmarks.wires STATE WAY URL      the far end; says "ready ADDRESS" and ends with its standard input
+    python -m benchmarks.wires STATE WAY URL
+
+runs the far end, which prints "ready ADDRESS" and ends when its standard input ends.
 """
 
 from __future__ import annotations
@@ -28,28 +30,28 @@ from edgepart.agent.wire.frames import Frame
 from edgepart.planner.errors import Unavailable
 
 WAYS = {"tcp": None, "mqtt": TunnelOptions(), "mqtt, QoS 1": TunnelOptions(qos=1)}
-"""How the two reach each other."""
+"""How the two ends reach each other."""
 WAIT_S = 60.0
 ROUND_BYTES = 16 << 20
-"""Sent one way in one round, about; at least four messages."""
+"""About how many bytes are sent one way in one round; at least four messages."""
 
 
 @dataclass(frozen=True)
 class Trips:
-    """Of messages of one size on one way."""
+    """The figures of messages of one size on one way."""
 
     way: str
     nbytes: int
     trip_s: float
-    """There and back, one at a time; median."""
+    """Round trip of one message at a time; median."""
     bytes_per_s: float
-    """One way, many queued; median."""
+    """One way, with many messages queued; median."""
     cpu_s_per_mb: float
-    """Of the sender, per 10^6 bytes."""
+    """CPU seconds of the sender per 10^6 bytes."""
 
 
 class Wire:
-    """The near end."""
+    """The near end of a data channel."""
 
     def __init__(self, transport: Transport, node: str, came: queue.SimpleQueue[Frame], way: str) -> None:
         self.way = way
@@ -64,7 +66,7 @@ class Wire:
         return time.perf_counter() - began
 
     def flood(self, payload: memoryview) -> tuple[float, float]:
-        """(bytes a second, CPU seconds of this process for 10^6 bytes)."""
+        """Return bytes per second, and CPU seconds of this process per 10^6 bytes."""
         count = min(2000, max(4, ROUND_BYTES // len(payload)))
         began, used = time.perf_counter(), time.process_time()
         for number in range(count):
@@ -78,7 +80,7 @@ class Wire:
 
 
 def measure(folder: Path, url: str, sizes: list[int], rounds: int) -> list[Trips]:
-    """The ways take turns, so that what else the machine does weighs on all of them."""
+    """Measure all ways in turn, so that other load on the machine weighs on all of them."""
     first = identity.create_cluster(folder / "near", time.time())
     key = certificates.new_key()
     encoded = first.issue(certificates.new_request(key), time.time())
@@ -126,7 +128,7 @@ def _open(folder: Path, way: str, url: str) -> Iterator[Wire]:
 
 @contextmanager
 def _transport(state: Path, way: str, url: str, on_frame: object) -> Iterator[tuple[Transport, str]]:
-    """A transport, and where it is reached."""
+    """Yield a transport, and the address at which it is reached."""
     me = identity.load(state)
     options = WAYS[way]
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Work: one request's inputs and what they give, in an .npz file for clients that run as processes of their own."""
+"""One request's inputs and the expected outputs, in an .npz file for clients that run as processes of their own."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _IN, _OUT = "in:", "out:"
 
 
 def pack(path: Path, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
-    """Writes the file."""
+    """Write the file."""
     named = {f"{_IN}{name}": value for name, value in inputs.items()}
     np.savez(path, **named, **{f"{_OUT}{name}": value for name, value in outputs.items()})
 
 
 def unpack(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Inputs, and what they give."""
+    """Return the inputs and the expected outputs."""
     with np.load(path) as work:
         named = {name: work[name] for name in work.files}
     inputs = {name.removeprefix(_IN): value for name, value in named.items() if name.startswith(_IN)}

@@ -1,4 +1,4 @@
-"""What holds for every test."""
+"""Settings of all tests: hypothesis profile, options, markers, and the distribution over processes."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ import pytest
 from hypothesis import Phase, settings
 from xdist.scheduler import LoadFileScheduling
 
-# A case takes as long as the machine lets it: no test is about time (benchmarks/ is).
+# No deadline: a case may take as long as it does on a busy machine. No test is about time (benchmarks/ is).
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 _SETTINGS = "_hypothesis_internal_use_settings"
-"""Where hypothesis keeps the settings of a test; it has no way to say from outside that a test is to draw less."""
+"""Attribute in which hypothesis keeps a test's settings. It has no public way to make a test draw fewer examples."""
 
 _PHASES = (Phase.explicit, Phase.generate)
 
 
 SHARED = {"trio: LocalCluster": "the cluster of three", "node_cases": "the cases of the onnx project"}
-"""By a piece of the text of the files that use it: what takes long to make, and is made once in each process."""
+"""Maps a piece of text in test files to what the files that contain it share: it is slow to make, and each
+process makes it once."""
 
 
 class SharingScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
-    """All tests of a file go to one process, and so do all files that share something."""
+    """Runs all tests of a file in one process, and so all files that share something."""
 
     def __init__(self, config: pytest.Config, log: Any = None) -> None:
         super().__init__(config, log)
@@ -61,7 +62,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("nightly"):
                 item.add_marker(skipped)
-    # Files that take long go first, so that no core is left over with one of them at the end.
+    # Slow files first, so that they do not keep one core busy at the end while the others are idle.
     items.sort(key=lambda item: not item.get_closest_marker("processes"))
     most = config.getoption("--examples")
     phases = _PHASES if config.getoption("--no-shrink") else tuple(Phase)
@@ -76,8 +77,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """Tests that are marked `uncounted` run twice as fast, as nobody counts which lines they run. pytest-cov's own mark
-    does nothing in the processes of pytest-xdist, where two counters run, one inside the other."""
+    """Run tests marked `uncounted` without coverage, which makes them twice as fast.
+
+    pytest-cov's own mark has no effect in the processes of pytest-xdist, where two counters run, one inside
+    the other.
+    """
     stopped = []
     while item.get_closest_marker("uncounted") and (counter := coverage.Coverage.current()) is not None:
         counter.stop()

@@ -1,7 +1,9 @@
-"""The house as it is: its rooms, their doors, and who imports whom; and the drawing of it in docs/architecture.md.
+"""The house as the source has it: its rooms, their doors, their imports, and the drawing of it in docs/architecture.md.
 
-python -m tests.house        draws it anew
-python -m tests.house --lines        prints how many modules and lines each room has
+A room is a folder of modules; its door is its `__init__.py`.
+
+    python -m tests.house                draws the house in the document again
+    python -m tests.house --lines        prints the number of modules and lines of each room
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ class Room:
 
     @property
     def public(self) -> set[str]:
-        """Modules that the door names for others to use."""
+        """Modules that the door names for other rooms to use."""
         for node in self.door.body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
                 return set(ast.literal_eval(node.value))
@@ -57,7 +59,7 @@ def house() -> dict[str, Room]:
 
 
 def imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """(room, module) of this product that a module imports; "" for a name of the door itself."""
+    """Yield (room, module) for each import of this product; "" stands for a name of the door itself."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("edgepart."):
             continue
@@ -72,7 +74,7 @@ def imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 @cache
 def uses() -> dict[str, set[tuple[str, str]]]:
-    """By room, what its modules import from others."""
+    """Map each room to what its modules import from other rooms."""
     return {
         path: {
             found
@@ -85,7 +87,7 @@ def uses() -> dict[str, set[tuple[str, str]]]:
 
 
 def called(room: str, module: str) -> str:
-    """As doors call what a room imports: a room, or an entry of agent/ or planner/."""
+    """Return an import's name as doors write it: a room, or a module of a top-level folder."""
     return f"{room}/{module}" if room in TOPS and module else room
 
 
@@ -94,8 +96,10 @@ BEGIN, END = "<!-- rooms: drawn by `make rooms` -->", "<!-- end of rooms -->"
 
 
 def drawn() -> str:
-    """A table of what each room is for, and a graph for each top-level folder: an arrow leads to what a room imports,
-    unless it is reached by other arrows already."""
+    """Return a table of the rooms' purposes, and a graph for agent/ and planner/.
+
+    An arrow leads to an imported room, unless other arrows already lead there.
+    """
     lines = ["| room | what it is for |", "| --- | --- |"]
     for path in sorted(house()):
         purpose = " ".join(house()[path].document.partition("\n\n")[0].split())
@@ -115,7 +119,7 @@ def drawn() -> str:
 
 
 def _outer(path: str) -> str:
-    """The folder or module directly inside of the top-level one."""
+    """Return the folder or module directly inside the top-level folder."""
     return "/".join(path.split("/")[:2])
 
 
@@ -125,7 +129,7 @@ def _node(path: str) -> str:
 
 
 def lines() -> Iterator[str]:
-    """By room: modules, and lines with their docstrings and comments."""
+    """Yield each room's number of modules, and of lines with docstrings and comments."""
     for path in sorted(house()):
         files = sorted((ROOT / path).glob("*.py"))
         yield f"{path:28} {len(house()[path].modules):4} {sum(len(file.read_text().splitlines()) for file in files):7,}"

@@ -1,4 +1,4 @@
-"""Cases that take long and try again, with other values, what a quick one tries: `make test-all` has them."""
+"""Parameters of slow cases, which repeat a quick test with other values: `make test-all` runs them."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ import pytest
 
 
 def nightly(*values: Any) -> Sequence[Any]:
-    """The values as parameters that only `make test-all` tries."""
+    """Return the values as parameters that only `make test-all` tries."""
     return [pytest.param(value, marks=pytest.mark.nightly) for value in values]

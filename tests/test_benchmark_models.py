@@ -1,4 +1,4 @@
-"""The models to try things on: seeded the same every time, sensitive to their input, and unharmed by loading."""
+"""The models for trials: the same for the same seed, sensitive to their input, and unchanged by loading."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ def run(model: Path | bytes, feeds: Inputs) -> list[Array]:
 
 
 def rebuilt(graph: Graph) -> ModelProto:
-    """A model of just what the graph holds.
+    """Return a model of only what the graph holds.
 
-    Shapes are left out where there are branches: the one that is not taken need not fit them."""
+    With branches it has no shapes: the branch that is not taken need not fit them.
+    """
     branches = any(op.op_type == "If" for op in graph.operators)
     nodes = []
     for op in graph.operators:
@@ -84,7 +85,7 @@ def test_real_models_load_with_every_shape_right_and_the_same_answer(name: str) 
     if name != "silero_vad":  # its outputs come from an If on an input
         assert [graph.shape_of(output) for output in graph.outputs] == [array.shape for array in expected]
         assert all(tensor.shape is not None for tensor in graph.tensors.values())
-    # int8: what the runtime fuses differs with what was folded before (the noise floor of quantised models)
+    # int8: the runtime fuses differently after constant folding (the noise floor of quantised models)
     tolerance = 0.05 if name == "minilm_l6_int8" else 1e-4
     assert_equal(run(rebuilt(graph).SerializeToString(), model.inputs(1)), expected, tolerance)
 
@@ -128,7 +129,7 @@ OPERATORS = {
     "whisper_small": {"Conv", "Gelu", "Softmax"},
     "yolo_640_small": {"Conv", "Resize", "Split", "Softmax"},
 }
-"""What each is there for."""
+"""Operators for whose sake each model is there."""
 
 
 @pytest.mark.uncounted

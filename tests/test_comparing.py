@@ -1,4 +1,4 @@
-"""What counts as the same answer."""
+"""The comparison of answers: when two are the same."""
 
 from __future__ import annotations
 
@@ -93,6 +93,6 @@ def test_maps_are_compared_key_by_key() -> None:
 
 
 def test_a_map_is_one_output_with_one_scale() -> None:
-    """A class of next to no probability may be off by what the others may."""
+    """The tolerance is that of the whole map, so a class of tiny probability may be off by as much as the others."""
     assert not differences({"y": [{0: 0.9982251, 1: 8.106e-6}]}, {"y": [{0: 0.9982251, 1: 8.046e-6}]})
     assert differences({"y": [{0: 0.9982251, 1: 8.1e-6}]}, {"y": [{0: 0.9982251, 1: 8.1e-4}]})

@@ -1,4 +1,4 @@
-"""Small models of every kind, divided along every axis that they have, answer what one session does."""
+"""Small models of every kind, divided along each of their axes, answer like one session."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ AXES = {
     "whisper_small": {"head", "feature", "sequence", "inner"},
     "yolo_640_small": {"channel", "height", "width"},
 }
-"""What each must have at least."""
+"""Axes that each model must have at least."""
 ALIKE = {
     "bert_float16_small",
     "bert_fused_small",
@@ -73,7 +73,7 @@ ALIKE = {
     "vit_b16_small",
     "yolo_640_small",
 }
-"""Models whose kind or axes another one has, too."""
+"""Models whose kind or axes another model has, too."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -113,7 +113,7 @@ def one_operator(path: Path, op_type: str) -> Model:
 def test_a_wrong_answer_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         every_axis, "run_alone", lambda path, inputs: {"y": -inputs["x"] * 1.001}
-    )  # of another model
+    )  # the answer of another model
     found = list(trials(one_operator(tmp_path, "Neg"), [2]))
     assert {one.axis for one in found} == {AUTO, "batch", "channel"}
     assert all("differs by 0.000999" in one.wrong[0] and "WRONG" in one.cell for one in found)

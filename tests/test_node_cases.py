@@ -22,7 +22,7 @@ TRIES = 3
 
 
 def chosen() -> Iterator[list[str]]:
-    """By operator type that a case has for its only node, some of these cases."""
+    """Yield some cases for each operator type that is the only node of a case."""
     by_type: dict[str, list[str]] = {}
     for name, case in all_cases().items():
         if len(case.model.graph.node) == 1:
@@ -53,7 +53,7 @@ def test_one_case_of_each_operator_passes_along_every_axis_it_has() -> None:
 
 
 def test_a_wrong_declaration_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Softmax, declared as if it were element-wise."""
+    """Softmax is declared as if it were element-wise."""
     declared = cast(dict[tuple[str, str], Any], registry.DECLARED)
     monkeypatch.setitem(declared, ("", "Softmax"), declared["", "Relu"])
     found = trial("test_softmax_axis_1", devices=(2,))
@@ -75,7 +75,7 @@ def test_what_is_quietly_not_split_is_told(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_inputs_as_constants_make_axes_that_the_case_alone_lacks() -> None:
-    """A Pad that is told its pads by an input is whole; one with constant pads is split."""
+    """A Pad whose pads are an input stays whole; one with constant pads is split."""
     found = trial("test_constant_pad", devices=(2,))
     assert {form for form, _ in found.wanted} == {"constants"}
     assert not found.faults and not found.unsplit
@@ -84,9 +84,9 @@ def test_inputs_as_constants_make_axes_that_the_case_alone_lacks() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "test_affine_grid_2d_expanded",  # a Range whose bounds are constants of one element, and no scalars
+        "test_affine_grid_2d_expanded",  # a Range whose bounds are one-element constants, not scalars
         "test_linear_attention_decode_step_expanded",  # a Scan, whose inputs need shapes
-        "test_resize_tf_crop_and_resize",  # a region of interest that comes with the request
+        "test_resize_tf_crop_and_resize",  # a region of interest that is an input of the request
         "test_sequence_map_identity_1_sequence_1_tensor",  # a free dimension
     ],
 )

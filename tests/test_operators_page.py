@@ -1,4 +1,4 @@
-"""docs/operators.md says what the registry says, and the figures in it are counted right."""
+"""docs/operators.md agrees with the registry, and its figures are computed correctly."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_reasons_are_clauses_that_a_reader_understands() -> None:
 
 @pytest.mark.parametrize("name", [*REAL, "ort_logreg_iris", "ort_mul_1", "ort_sigmoid", "light_squeezenet"])
 def test_the_models_rows_are_up_to_date(name: str) -> None:
-    """Of the models that need not be made first."""
+    """Only models that need not be made first."""
     assert model_lines(PAGE.read_text())[name] == model_line(name), UP_TO_DATE
 
 
@@ -55,7 +55,7 @@ def test_every_model_has_a_row() -> None:
 
 
 def test_flops_are_counted_by_axis() -> None:
-    """MatMul [4, 6] x [6, 1]: 48 FLOPs, which rows or a sum divide; Unique, which nothing does."""
+    """MatMul [4, 6] x [6, 1]: 48 FLOPs, divided by rows or by a sum; NonZero, which cannot be divided."""
     value = helper.make_tensor_value_info
     nodes = [
         helper.make_node("MatMul", ["a", "b"], ["c"], "product"),
@@ -74,5 +74,5 @@ def test_flops_are_counted_by_axis() -> None:
 def test_a_loop_is_as_costly_as_its_steps() -> None:
     model = zoo_model("loop_decoder_small")
     costs = costs_of(load_graph(model.path))
-    assert costs.opaque_by_type["Scan"] >= 8 * 2 * (2 * 16 * 16)  # tokens, and two matrices for each
-    assert costs.opaque_by_type["Loop"] >= 4 * 2 * 16 * 16  # steps, and the matrix that is a weight
+    assert costs.opaque_by_type["Scan"] >= 8 * 2 * (2 * 16 * 16)  # tokens, with two matrices for each
+    assert costs.opaque_by_type["Loop"] >= 4 * 2 * 16 * 16  # steps, with one matrix that is a weight

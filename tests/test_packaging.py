@@ -1,4 +1,4 @@
-"""What is installed: every part, nothing generic, and a console script that works away from the repository."""
+"""The installed package: every part, nothing generic, and a console script that works outside the repository."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def test_the_version_is_the_projects() -> None:
 
 
 Locked = dict[str, list[tuple[Requirement, int, set[str]]]]
-"""By name, its entries (one for each Python that has a version of its own): what is pinned, how many hashes it has, and who
-asks for it."""
+"""Maps a package to its entries, one for each Python with a version of its own: the pinned requirement, the
+number of hashes, and what requires it."""
 
 
 def locked() -> Locked:
@@ -79,7 +79,8 @@ def test_the_lock_has_what_an_agent_needs_and_what_builds_it_each_with_its_hashe
 
 
 def test_nothing_is_locked_that_nothing_needs() -> None:
-    """Each is asked for by the project, by its build (of which the lock says nothing), or by another one that is."""
+    """Each package is required by the project, by its build (which the lock does not mention), or by another
+    needed package."""
     found, document = locked(), settings()
     direct = {
         name
@@ -106,7 +107,7 @@ def test_the_service_is_installed_from_the_lock() -> None:
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the files, as a clean checkout has them."""
+    """Return a copy of the files, as in a clean checkout."""
     made = tmp_path_factory.mktemp("clone") / "edgepart"
     shutil.copytree(ROOT, made, symlinks=True, ignore=IGNORED)
     return made
@@ -123,7 +124,7 @@ def run(*command: str | Path, cwd: Path, **env: str) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(clone: Path) -> Path:
-    """Built as `pip install .` builds it; pip fetches the build backend."""
+    """Return a wheel built as `pip install .` builds it; pip fetches the build backend."""
     out = clone.parent / "dist"
     run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", out, ".", cwd=clone)
     (found,) = out.glob("*.whl")
@@ -151,7 +152,8 @@ def test_the_wheel_holds_what_the_folders_hold_and_nothing_else(clone: Path, whe
 
 @pytest.mark.processes
 def test_installed_into_an_environment_of_its_own_the_command_works(wheel: Path, tmp_path: Path) -> None:
-    """`pip install .` with the dependencies that this environment has: fetching them all again is the network's test."""
+    """Like `pip install .`, with the dependencies that this environment has: fetching them again would only
+    test the network."""
     venv.create(tmp_path / "env", with_pip=False, symlinks=True)
     python = tmp_path / "env/bin/python"
     target = Path(

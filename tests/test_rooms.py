@@ -1,4 +1,4 @@
-"""The house: each room has a door that tells the truth, no room is crowded, and one name stands for one thing."""
+"""The house: each room's door states what it imports, no room is crowded, and one name stands for one thing."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections import defaultdict
 from tests.house import BEGIN, END, PAGE, TOPS, called, drawn, house, uses
 
 MOST_ENTRIES = 8
-"""Modules that stand in agent/ or planner/ itself: the entries, and what all rooms know."""
+"""Modules directly in agent/ or planner/: entry points, and modules that all rooms know."""
 MOST_MODULES = 25
 MOST_LINES = 60
-"""Of a function."""
+"""A function has to have fewer lines than this."""
 CROWDED_TOP = "cli"
-"""Has no rooms in it: a module for each command, and what they share."""
+"""A folder without rooms: a module for each command, and modules that they share."""
 
 
 def test_few_modules_stand_at_the_top_and_no_room_is_crowded() -> None:

@@ -1,4 +1,4 @@
-"""docs/security.md: each line of its tables names the test that shows it, and that test is there."""
+"""docs/security.md: each line of its tables names the test that shows it, and that test exists."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ UNTESTED = (
     "has a stolen holder",
     "return wrong numbers",
 )
-"""What an attacker gets there is all that there is: nothing is promised that a test could show."""
+"""Lines in which nothing is promised that a test could show: the text says everything that an attacker gets."""
 
 
 def rows() -> Iterator[list[str]]:
-    """Of the tables with a column for the test."""
+    """Yield the rows of the tables with a column for the test."""
     tested = False
     for line in PAGE.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split(" |")]
@@ -33,7 +33,7 @@ def rows() -> Iterator[list[str]]:
 
 
 def functions() -> dict[str, set[str]]:
-    """By the tests' names, the files that they are in."""
+    """Return the files that contain each test, by the test's name."""
     found: dict[str, set[str]] = {}
     for path in (ROOT / "tests").rglob("test_*.py"):
         for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), flags=re.MULTILINE):

@@ -1,4 +1,4 @@
-"""The unit file is one that systemd takes, and is as closed as it claims; systemd itself need not run."""
+"""systemd accepts the unit file, which is as restricted as it claims; systemd itself need not run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def unit(tmp_path: Path) -> Path:
-    """The unit with a program that is there: `verify` looks for it."""
+    """Return the unit with a program that exists, because `verify` looks for it."""
     made = tmp_path / UNIT.name
     made.write_text(UNIT.read_text().replace("/opt/edgepart/bin/edgepart", sys.executable))
     return made
@@ -50,7 +50,7 @@ def test_the_exposure_is_low(unit: Path) -> None:
 
 
 def test_what_the_agent_relies_on() -> None:
-    """These are easily lost when somebody hardens further; each has broken an agent somewhere."""
+    """Settings that are easily lost in further hardening; the loss of each has broken an agent somewhere."""
     parser = configparser.RawConfigParser(strict=False)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     parser.read_string(UNIT.read_text())

@@ -1,6 +1,6 @@
-"""Builder: a graph while it grows, with seeded random weights, so that architectures are written as they are read.
+"""Builder: a graph under construction, with seeded random weights. Code that uses it reads like the architecture.
 
-Weights are He-normal (He et al. 2015) where something rectifies after them, and of unit gain where nothing does.
+Weights are He-normal (He et al. 2015) before a rectifier, and of unit gain elsewhere.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ IR_VERSION = 10
 
 
 class Builder:
-    """Every method adds nodes and gives the name of what they make. Channels come second, as in ONNX."""
+    """Each method adds nodes and returns the name of their output. Channels come second, as in ONNX."""
 
     def __init__(self, name: str, opset: int = 18, seed: int = 0) -> None:
         self.name = name
@@ -31,36 +31,36 @@ class Builder:
         self._rng = np.random.default_rng(seed)
 
     def input(self, name: str, shape: Sequence[int | str], dtype: int = TensorProto.FLOAT) -> str:
-        """A text in `shape` is a free dimension."""
+        """Add an input. A text in `shape` is a free dimension."""
         self.inputs.append(helper.make_tensor_value_info(name, dtype, shape))
         return name
 
     def output(self, value: str, name: str, dtype: int = TensorProto.FLOAT) -> None:
-        """Makes `value` an output called `name`."""
+        """Make `value` an output called `name`."""
         self.nodes.append(helper.make_node("Identity", [value], [name], f"output_{name}"))
         self.outputs.append(helper.make_tensor_value_info(name, dtype, None))
 
     def add(self, op_type: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
-        """One node with one output."""
+        """Add a node with one output."""
         return self.many(op_type, 1, *inputs, domain=domain, **attributes)[0]
 
     def many(
         self, op_type: str, count: int, *inputs: str, domain: str = "", **attributes: Any
     ) -> tuple[str, ...]:
-        """One node with `count` outputs."""
+        """Add a node with `count` outputs."""
         name = f"{op_type}_{len(self.nodes)}"
         outputs = [name if count == 1 else f"{name}_{n}" for n in range(count)]
         self.nodes.append(helper.make_node(op_type, inputs, outputs, name, domain=domain, **attributes))
         return tuple(outputs)
 
     def constant(self, value: Any, dtype: Any = np.int64) -> str:
-        """An initialiser of its own."""
+        """Add an initialiser."""
         name = f"constant_{len(self.weights)}"
         self.weights.append(numpy_helper.from_array(np.asarray(value, dtype), name))
         return name
 
     def noise(self, shape: Sequence[int], deviation: float, around: float = 0.0) -> str:
-        """A weight of normal noise."""
+        """Add a weight of normal noise."""
         values: Array = self._rng.standard_normal(tuple(shape), np.float32)
         return self.constant(around + np.float32(deviation) * values, np.float32)
 
@@ -76,7 +76,7 @@ class Builder:
         group: int = 1,
         gain: float = 2.0,
     ) -> str:
-        """Conv with bias over as many axes as `kernel` has, padded so that stride 1 keeps the extents."""
+        """Add a Conv with bias over as many axes as `kernel` has, padded so that stride 1 keeps the extents."""
         deviation = math.sqrt(gain * group / (ins * math.prod(kernel)))
         pads = [dilation * (extent - 1) // 2 for extent in kernel]
         return self.add(
@@ -103,12 +103,12 @@ class Builder:
         )
 
     def linear(self, x: str, ins: int, outs: int, gain: float = 1.0, bias: bool = True) -> str:
-        """MatMul and Add, as exporters write a dense layer of a sequence."""
+        """Add MatMul and Add, as exporters write a dense layer of a sequence."""
         product = self.add("MatMul", x, self.noise((ins, outs), math.sqrt(gain / ins)))
         return self.add("Add", self.noise((outs,), 0.05), product) if bias else product
 
     def gemm(self, x: str, ins: int, outs: int) -> str:
-        """A dense layer of a matrix."""
+        """Add a dense layer of a matrix."""
         weight = self.noise((outs, ins), math.sqrt(1 / ins))
         return self.add("Gemm", x, weight, self.noise((outs,), 0.05), transB=1)
 
@@ -126,7 +126,7 @@ class Builder:
         return self.add("Mul", x, self.constant(factor, np.float32))
 
     def model(self, **domains: int) -> ModelProto:
-        """The model so far; `domains` are versions of further domains, with _ for a dot."""
+        """Return the model so far; `domains` are versions of further domains, with _ for a dot."""
         graph = helper.make_graph(self.nodes, self.name, self.inputs, self.outputs, self.weights)
         imports = [helper.make_opsetid("", self.opset)]
         imports += [helper.make_opsetid(name.replace("_", "."), version) for name, version in domains.items()]

@@ -1,6 +1,6 @@
-"""Networks whose channels come last, as other frameworks than torch write them, with seeded weights.
+"""Networks whose channels come last, as frameworks other than torch write them, with seeded weights.
 
-ONNX's convolutions want channels second, so that there is a Transpose before and after each of them.
+ONNX's convolutions take channels second, so each of them has a Transpose before and after it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from onnx import ModelProto
 from benchmarks.models.builder import Builder
 
 GAIN = 2.8
-"""That keeps what comes behind x * sigmoid(x) about as large as what goes in."""
+"""Keeps the output of x * sigmoid(x) about as large as its input."""
 
 
 def _conv(
     b: Builder, x: str, ins: int, outs: int, side: int, *, stride: int = 1, group: int = 1, gain: float = 1.0
 ) -> str:
-    """Of what has its channels last."""
+    """Convolve a tensor whose channels come last."""
     y = b.conv(b.transpose(x, 0, 3, 1, 2), ins, outs, (side, side), stride=stride, group=group, gain=gain)
     return b.transpose(y, 0, 2, 3, 1)
 
@@ -27,10 +27,11 @@ def _swish(b: Builder, x: str) -> str:
 
 
 def detector(side: int = 416, base: int = 24, classes: int = 80) -> ModelProto:
-    """Of the kind of YOLO (Redmon et al. 2016), as a converter from TensorFlow leaves it: separable convolutions, a
-    pyramid that is resized with channels last, boxes and scores from the last axis.
+    """A detector like YOLO (Redmon et al. 2016), as a converter from TensorFlow leaves it.
 
-    Gives (1, places, 4) and (1, places, classes)."""
+    It has separable convolutions, a pyramid resized with channels last, and boxes and scores from the last
+    axis. The outputs are (1, places, 4) and (1, places, classes).
+    """
     b = Builder("detector_nhwc")
     x = _swish(b, _conv(b, b.input("images", (1, side, side, 3)), 3, base, 3, stride=2, gain=GAIN))
     ins, found = base, []
@@ -69,7 +70,7 @@ def _head(b: Builder, x: str, width: int, classes: int) -> tuple[str, str]:
 def convnext(
     side: int = 224, widths: tuple[int, ...] = (96, 192, 384, 768), depths: tuple[int, ...] = (3, 3, 9, 3)
 ) -> ModelProto:
-    """Liu et al. 2022: wide depthwise convolutions, and between them all with channels last."""
+    """ConvNeXt (Liu et al. 2022): wide depthwise convolutions; all operators between them have channels last."""
     b = Builder("convnext", opset=20)
     x, ins = b.transpose(b.input("pixel_values", (1, 3, side, side)), 0, 2, 3, 1), 3
     for stage, (outs, depth) in enumerate(zip(widths, depths, strict=True)):
@@ -85,7 +86,7 @@ def convnext(
 
 
 def _patches(b: Builder, x: str, ins: int, outs: int, size: int) -> str:
-    """One for so many places along each side."""
+    """Divide the picture into square patches of that size, and return a vector of `outs` channels for each."""
     weight = b.noise((outs, ins, size, size), (1 / (ins * size * size)) ** 0.5)
     y = b.transpose(x, 0, 3, 1, 2)
     y = b.add("Conv", y, weight, b.noise((outs,), 0.05), kernel_shape=(size, size), strides=(size, size))

@@ -1,4 +1,4 @@
-"""Writes one of the models to a file."""
+"""The command that writes one of the models to a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from benchmarks.models.zoo import SMALL, ZOO, zoo_model
 from edgepart.planner.errors import UsageError
 
 _LIGHT = (*LIGHT, *(f"light_{name}" for name in LIGHT))
-"""Always with seeded weights, also where the zoo has another model of that name: what the README's figures are of."""
+"""Names that always stand for a model with seeded weights, even if the zoo has another model of that name.
+The README's figures are for these."""
 
 
 def main(arguments: list[str] | None = None) -> int:

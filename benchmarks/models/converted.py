@@ -1,4 +1,4 @@
-"""What other tools make of a model: ONNX Runtime's quantisers, its optimiser, and its converter to float16."""
+"""Models converted by other tools: ONNX Runtime's quantisers, its optimiser, and its converter to float16."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from benchmarks.models.inputs import smooth
 from benchmarks.models.model import save
 
 Convert = Callable[[Path, Path], None]
-"""Reads the model in one file, writes another."""
+"""Reads a model from the first file and writes the converted one to the second."""
 
 
 def converted(model: ModelProto, convert: Convert) -> ModelProto:
-    """What `convert` makes of the model."""
+    """Return the model converted by `convert`."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         save(model, before := Path(folder) / "before.onnx")
@@ -30,7 +30,7 @@ def converted(model: ModelProto, convert: Convert) -> ModelProto:
 
 
 def int8_qdq(before: Path, after: Path) -> None:
-    """Static quantisation with QuantizeLinear and DequantizeLinear around every operator, per channel."""
+    """Quantise statically, with QuantizeLinear and DequantizeLinear around every operator, per channel."""
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
     quantize_static(
@@ -45,7 +45,7 @@ def int8_qdq(before: Path, after: Path) -> None:
 
 
 class _Pictures:
-    """Two smooth images, one after the other, to see values' ranges with."""
+    """Two smooth images for the calibration of values' ranges."""
 
     def __init__(self, path: Path) -> None:
         (value,) = onnx.load(path, load_external_data=False).graph.input
@@ -58,14 +58,14 @@ class _Pictures:
 
 
 def int8_dynamic(before: Path, after: Path) -> None:
-    """Weights as int8; activations are quantised while it runs."""
+    """Quantise weights to int8; activations are quantised at run time."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     quantize_dynamic(before, after, weight_type=QuantType.QInt8)
 
 
 def int4_blocks(before: Path, after: Path) -> None:
-    """Weights of matrix products as 4-bit blocks: com.microsoft MatMulNBits."""
+    """Quantise weights of matrix products to 4-bit blocks: com.microsoft MatMulNBits."""
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
     quantizer = MatMulNBitsQuantizer(onnx.load(before), block_size=32, is_symmetric=False)
@@ -74,14 +74,15 @@ def int4_blocks(before: Path, after: Path) -> None:
 
 
 def float16(before: Path, after: Path) -> None:
-    """Everything in float16, inputs and outputs too."""
+    """Convert everything to float16, inputs and outputs too."""
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
     onnx.save(convert_float_to_float16(onnx.load(before), disable_shape_infer=False), after)
 
 
 def optimised(before: Path, after: Path) -> None:
-    """As ONNX Runtime would run it, with its own fused operators (extended level: the same on every processor)."""
+    """Write the model as ONNX Runtime optimises it, with its own fused operators (extended level: the same on
+    every processor)."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
@@ -90,7 +91,8 @@ def optimised(before: Path, after: Path) -> None:
 
 
 def fused(before: Path, after: Path) -> None:
-    """By ONNX Runtime's optimiser for transformers: com.microsoft Attention, SkipLayerNormalization, BiasGelu."""
+    """Fuse operators with ONNX Runtime's optimiser for transformers: com.microsoft Attention,
+    SkipLayerNormalization, BiasGelu."""
     from onnxruntime.transformers.optimizer import optimize_model
 
     optimize_model(str(before), model_type="bert", opt_level=0).save_model_to_file(str(after))

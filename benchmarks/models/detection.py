@@ -10,14 +10,15 @@ from benchmarks.models.builder import Builder
 SQUARE = (3, 3)
 GAIN = 2.8
 BINS = 16
-"""Values that a distance to a box's side is a weighted mean of (Li et al. 2020)."""
+"""The distance to a side of a box is a weighted mean of this many values (Li et al. 2020)."""
 
 
 def yolo(side: int = 640, base: int = 32, depth: int = 1, classes: int = 80) -> ModelProto:
-    """Like YOLOv8 (Jocher et al. 2023): a backbone of cross-stage parts, a pyramid up and down, heads without anchors,
-    and boxes decoded in the model. With base 32 it has the widths of the small one, 28.6 GFLOPs at 640x640.
+    """A detector like YOLOv8 (Jocher et al. 2023), with an output of (1, 4 + classes, places).
 
-    Gives (1, 4 + classes, places)."""
+    It has a backbone of cross-stage parts, a pyramid up and down, heads without anchors, and boxes decoded in
+    the model. With base 32 it has the widths of the small variant, 28.6 GFLOPs at 640x640.
+    """
     b = Builder("yolo")
     x = _conv(b, b.input("images", (1, 3, side, side)), 3, base, SQUARE, stride=2)
     ins, found = base, []
@@ -46,7 +47,7 @@ def yolo(side: int = 640, base: int = 32, depth: int = 1, classes: int = 80) -> 
 
 
 def _conv(b: Builder, x: str, ins: int, outs: int, kernel: tuple[int, int], stride: int = 1) -> str:
-    """With weights that keep what comes behind the activation about as large as what goes in."""
+    """Convolve and apply x * sigmoid(x), with weights that keep the output about as large as the input."""
     x = b.conv(x, ins, outs, kernel, stride=stride, gain=GAIN)
     return b.add("Mul", x, b.add("Sigmoid", x))
 
@@ -56,7 +57,8 @@ def _beside(b: Builder, *values: str) -> str:
 
 
 def _parts(b: Builder, x: str, ins: int, outs: int, count: int, adds: bool) -> str:
-    """Half of the channels goes through `count` bottlenecks; everything on the way is put beside the other half."""
+    """Send half of the channels through `count` bottlenecks, and concatenate all intermediate results with
+    the other half."""
     half = outs // 2
     x = _conv(b, x, ins, outs, (1, 1))
     parts = list(b.many("Split", 2, x, b.constant((half, half)), axis=1))
@@ -68,7 +70,7 @@ def _parts(b: Builder, x: str, ins: int, outs: int, count: int, adds: bool) -> s
 
 
 def _pooled(b: Builder, x: str, channels: int) -> str:
-    """Maxima over ever larger surroundings, beside each other."""
+    """Concatenate maxima over increasingly large neighbourhoods."""
     half = channels // 2
     parts = [_conv(b, x, channels, half, (1, 1))]
     for _ in range(3):
@@ -90,10 +92,11 @@ def _twice_as_large(b: Builder, x: str) -> str:
 
 
 def _head(b: Builder, x: str, channels: int, narrow: int, classes: int, side: int) -> tuple[str, str]:
-    """What is said of a level's places: (1, 4 x BINS, places) and (1, classes, places)."""
+    """Return a level's predictions for its places: (1, 4 x BINS, places) for boxes and (1, classes, places)."""
     for_box, for_class = max(16, narrow // 2, 4 * BINS), max(narrow, min(classes, 100))
     said = []
-    # Random weights would find all bins about as likely: boxes would hardly depend on the picture.
+    # Boxes have a larger gain: else random weights would make all bins about equally likely, and boxes would
+    # hardly depend on the picture.
     for inner, outs, gain in ((for_box, 4 * BINS, 8.0), (for_class, classes, 1.0)):
         y = _conv(b, x, channels, inner, SQUARE)
         y = _conv(b, y, inner, inner, SQUARE)
@@ -102,7 +105,8 @@ def _head(b: Builder, x: str, channels: int, narrow: int, classes: int, side: in
 
 
 def _decoded(b: Builder, boxes: str, side: int) -> str:
-    """Middle and size of each box in pixels, from the distances of its sides to its place's middle."""
+    """Return the centre and size of each box in pixels, from the distances of its sides to the centre of its
+    place."""
     counts = [side // stride for stride in (8, 16, 32)]
     places = sum(count * count for count in counts)
     bins = b.add("Softmax", b.transpose(b.reshape(boxes, 1, 4, BINS, places), 0, 2, 1, 3), axis=1)

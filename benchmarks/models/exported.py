@@ -1,8 +1,8 @@
 """Standard architectures as torch exports them, with torch's own random weights.
 
-The zoo has some of them without torch, too. What is different here is what no builder of ours would think of writing.
-They are made where torch is installed, which the product never asks for: by `pip install 'edgepart[bench]'`, or by `make
-exports`, which does it in an environment of its own.
+The zoo has some of them without torch, too. These contain constructs that none of our builders would write.
+They are made where torch is installed, which the product never requires: by `pip install 'edgepart[bench]'`,
+or by `make exports`, which does it in an environment of its own.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ TRANSFORMERS = (*TORCH, "transformers")
 
 @dataclass(frozen=True)
 class Export:
-    """One to make."""
+    """How to make one export."""
 
     network: Callable[[], Any]
     inputs: Callable[[], dict[str, Any]]
-    """By name."""
+    """Makes the example inputs, by name."""
     opset: int = 18
     packages: tuple[str, ...] = TRANSFORMERS
-    """That it takes."""
+    """The packages that it needs."""
 
     @property
     def missing(self) -> list[str]:
@@ -60,7 +60,7 @@ def _kinds_of_text() -> dict[str, Any]:
 
 
 def _written(given: dict[str, Any]) -> dict[str, Any]:
-    """And what a decoder has written so far."""
+    """Return the inputs with an output that a decoder has written so far."""
     import torch
 
     return {**given, "decoder_input_ids": torch.arange(3, 11)[None]}
@@ -91,7 +91,7 @@ def _timm(name: str) -> Any:
 
 
 def _transformer(name: str, **settings: Any) -> Any:
-    """One of the package's, with attention written out as operators."""
+    """Return a model of the transformers package with random weights, with attention written out as operators."""
     import transformers
 
     kind = getattr(transformers, name)
@@ -126,12 +126,12 @@ _STAGES: Mapping[str, Any] = {"hidden_sizes": [32, 64, 128, 256], "depths": [1, 
 
 
 def _seen(name: str, side: int = 96, **settings: Any) -> Export:
-    """One that sees a picture."""
+    """Return the export of a model that takes a picture."""
     return Export(lambda: _transformer(name, **settings), lambda: _picture(side))
 
 
 def _read(name: str, **settings: Any) -> Export:
-    """One that reads a text."""
+    """Return the export of a model that takes a text."""
     return Export(lambda: _transformer(name, **_WORDS, **settings), _text)
 
 
@@ -194,11 +194,11 @@ EXPORTS: Mapping[str, Export] = {
     ),
     "torch_yolos": _seen("YolosForObjectDetection", image_size=[96, 96], num_detection_tokens=20, **_PLAIN),
 }
-"""What each is made of."""
+"""Maps the name of an export to its network, inputs and packages."""
 
 
 def exported(name: str) -> ModelProto:
-    """UsageError where a package is missing."""
+    """Return the exported model. Raises UsageError if a package is missing."""
     export = EXPORTS[name]
     if missing := export.missing:
         raise UsageError(
@@ -219,14 +219,17 @@ def exported(name: str) -> ModelProto:
 
 
 def _normalise(model: Any, given: Mapping[str, Any]) -> None:
-    """Gives batch normalisations the statistics of what they see: of the weights that torch draws, those of deep networks
-    leave so little of a picture that nothing could be found out from the answers."""
+    """Give batch normalisations the statistics of random inputs.
+
+    With the weights and statistics that torch initialises, deep networks pass on so little of a picture that
+    their answers would not reveal errors.
+    """
     import torch
 
     several = [m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
     if not several:
         return
     for one in several:
-        one.momentum = None  # the mean over all that is seen
+        one.momentum = None  # the mean over all inputs
     with torch.no_grad():
         model.train()(**{name: torch.randn(16, *value.shape[1:]) for name, value in given.items()})

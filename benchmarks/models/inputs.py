@@ -1,4 +1,4 @@
-"""Inputs that look like something: images, pages, sounds, texts; the same for the same seed."""
+"""Realistic inputs: images, pages, sounds and texts. They are the same for the same seed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edgepart.planner.region import Array
 
 
 def sample_inputs(graph: Graph, seed: int = 0) -> Inputs:
-    """Seeded inputs that look like something: smooth images, signals, small token numbers, masks of ones."""
+    """Return seeded, realistic inputs: smooth images, signals, small token numbers, masks of ones."""
     rng = np.random.default_rng(seed)
     return {name: _sample(rng, graph.tensors[name]) for name in graph.inputs}
 
@@ -31,7 +31,7 @@ def _sample(rng: np.random.Generator, tensor: Tensor) -> Array:
 
 
 def smooth(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Coarse blocks and fine noise along the last two axes, about within [-2, 2]."""
+    """Return coarse blocks with fine noise along the last two axes, in [-2, 2]."""
     coarse_shape = tuple(
         -(-extent // 16) if axis >= len(shape) - 2 else extent for axis, extent in enumerate(shape)
     )
@@ -42,7 +42,7 @@ def smooth(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
 
 
 def page(seed: int, height: int, width: int) -> Array:
-    """A page-like image [1, 3, height, width] in [-1, 1]: dark strokes in lines on light paper."""
+    """Return a page-like image [1, 3, height, width] in [-1, 1]: dark strokes in lines on light paper."""
     rng = np.random.default_rng(seed)
     image = np.full((height, width), 0.95, np.float32)
     line = max(8, min(24, height // 2))
@@ -58,7 +58,7 @@ def page(seed: int, height: int, width: int) -> Array:
 
 
 def sound(seed: int, samples: int) -> Array:
-    """A chord that swells, and some noise."""
+    """Return a chord that swells and fades, with some noise, at 16,000 samples per second."""
     rng = np.random.default_rng(seed)
     seconds = np.arange(samples) / 16000
     tones = sum(np.sin(2 * np.pi * f * seconds + rng.uniform(0, 6)) for f in rng.uniform(110, 880, 3))

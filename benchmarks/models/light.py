@@ -1,7 +1,7 @@
 """The light_* topologies that the onnx package ships, with weights of their own.
 
 They make their weights by ConstantOfShape, so their answer does not depend on the input. Here they get seeded
-random weights (He et al. 2015) instead, and statistics that keep signals in range.
+random weights (He et al. 2015), and statistics that keep signals in range.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ LIGHT = (
 )
 
 PLAIN = ("resnet50", "shufflenet", "squeezenet")
-"""Offered with the weights that they come with, too."""
+"""Models that are also offered with the weights that they are shipped with."""
 
 
 def light(name: str, seed: int = 0) -> Path:
-    """The file of a light_* model ("resnet50" or "light_resnet50") with seeded weights; made if not there."""
+    """Return the file of a light_* model ("resnet50" or "light_resnet50") with seeded weights; it is made if
+    missing."""
     short = name.removeprefix("light_")
     if short not in LIGHT:
         raise UsageError(f"no model {name!r}; there are {', '.join(LIGHT)}")
@@ -49,18 +50,19 @@ def light(name: str, seed: int = 0) -> Path:
 
 
 def all_light(seed: int = 0) -> Iterator[tuple[str, Path]]:
-    """Name and file of each of the nine."""
+    """Yield name and file of each of the nine."""
     for name in LIGHT:
         yield name, light(name, seed)
 
 
 def light_models() -> list[Model]:
-    """As the onnx package ships them: their answer is always the same, which proves shapes and not numbers."""
+    """Return the models as the onnx package ships them. Their answer is always the same: it proves shapes,
+    not numbers."""
     return [Model(f"light_{name}", _plain(name), {}, _images(_plain(name))) for name in PLAIN]
 
 
 def seeded_light_model(name: str) -> Model:
-    """One of the nine with seeded weights."""
+    """Return one of the nine with seeded weights."""
     return Model(f"seeded_light_{name}", path := light(name), {}, _images(path))
 
 
@@ -77,7 +79,7 @@ def _proto(short: str) -> ModelProto:
 
 
 def seeded(model: ModelProto, seed: int) -> ModelProto:
-    """The model with each ConstantOfShape on a constant replaced by a random initializer."""
+    """Return the model with each ConstantOfShape on a constant replaced by a random initializer."""
     rng = np.random.default_rng(seed)
     shapes = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
     readers: dict[str, tuple[NodeProto, int]] = {}
@@ -97,7 +99,7 @@ def seeded(model: ModelProto, seed: int) -> ModelProto:
             result.graph.node.append(node)
     result.graph.initializer.extend(t for t in model.graph.initializer if t.name not in gone)
     result.graph.input.extend(value for value in model.graph.input if value.name not in shapes)
-    result.ir_version = max(model.ir_version, 4)  # before that, every initializer had to be an input too
+    result.ir_version = max(model.ir_version, 4)  # before 4, every initializer had to be an input too
     return result
 
 
@@ -108,7 +110,8 @@ def _weight(
     index: int,
     readers: Mapping[str, tuple[NodeProto, int]],
 ) -> Array:
-    """He-normal for what multiplies sums; near 1 for scales and variances; near 0 for the rest."""
+    """Return a random weight: He-normal for the weights of Conv and Gemm, near 1 for scales, at least 0.5 for
+    variances, near 0 for the rest."""
     while reader.op_type in ("Unsqueeze", "Reshape", "Identity"):
         reader, index = readers[reader.output[0]]
     noise = rng.standard_normal(shape, dtype=np.float32)
@@ -127,10 +130,11 @@ def _weight(
 
 
 def calibrated(model: ModelProto, seed: int) -> ModelProto:
-    """The model with its batch statistics, and the scale of its logits, taken from one seeded image.
+    """Return the model with its batch statistics, and the scale of its logits, taken from one seeded image.
 
-    Without that a deep random network saturates: it answers the same for every input, and proves nothing.
-    For one image, normalising by batch statistics is instance normalisation."""
+    Without that a deep random network saturates: it answers the same for every input, and proves nothing. For
+    one image, normalising by batch statistics is instance normalisation.
+    """
     trial = ModelProto()
     trial.CopyFrom(model)
     norms = [node for node in trial.graph.node if node.op_type == "BatchNormalization"]
@@ -159,12 +163,12 @@ def calibrated(model: ModelProto, seed: int) -> ModelProto:
 
 
 def _values(model: ModelProto, names: list[str], seed: int) -> dict[str, Array]:
-    """Inner values of a model with one image as input."""
+    """Return inner values of a model for one seeded image."""
     del model.graph.output[:]
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in dict.fromkeys(names))
     quiet = onnxruntime.SessionOptions()
     quiet.log_severity_level = 3
-    with tempfile.TemporaryDirectory() as folder:  # as a file: protobuf's own limit is not far off
+    with tempfile.TemporaryDirectory() as folder:  # as a file: models come near protobuf's size limit
         save(model, path := Path(folder) / "trial.onnx")
         session = onnxruntime.InferenceSession(path, quiet, providers=["CPUExecutionProvider"])
         image = {

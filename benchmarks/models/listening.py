@@ -1,4 +1,4 @@
-"""Networks for sound: 1-D convolutions, transformers and LSTMs behind them, with seeded weights."""
+"""Networks for sound: 1-D convolutions, followed by transformers or LSTMs, with seeded weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from benchmarks.models.builder import Builder
 
 
 def sound_net(samples: int = 16000, base: int = 64, blocks: int = 6) -> ModelProto:
-    """Strides as speech features are made (Schneider et al. 2019), then dilated gates (van den Oord et al. 2016)."""
+    """Strided convolutions as for speech features (Schneider et al. 2019), then dilated gated ones (van den
+    Oord et al. 2016)."""
     b = Builder("sound_net")
     x, ins = b.input("sound", (1, 1, samples)), 1
     for kernel, stride in ((11, 5), (7, 4), (5, 2)):
@@ -38,8 +39,8 @@ def whisper(
     tokens: int = 16,
     words: int = 8000,
 ) -> ModelProto:
-    """Radford et al. 2023: an encoder of what was heard, and a decoder that looks at it while it reads what was written so
-    far; the widths of the tiny one."""
+    """Whisper (Radford et al. 2023) with the widths of its tiny variant: an encoder of the sound, and a
+    decoder that attends to it while it reads the text written so far."""
     b = Builder("whisper", opset=20)
     x = b.add("Gelu", b.conv(b.input("mel", (1, bands, frames)), bands, width, (3,)))
     x = b.transpose(b.add("Gelu", b.conv(x, width, width, (3,), stride=2)), 0, 2, 1)
@@ -63,7 +64,7 @@ def whisper(
 
 
 def _looked(b: Builder, x: str, at: str, width: int, heads: int, mask: str) -> str:
-    """Attention of `x` to `at`; of `x` to itself where both are the same."""
+    """Add attention of `x` to `at`; self-attention if both are the same."""
     size, y = width // heads, b.layer_norm(x, width)
     seen = y if x == at else at
     query, key, value = (
@@ -84,8 +85,11 @@ def _thought(b: Builder, x: str, width: int) -> str:
 def letters(
     frames: int = 200, bands: int = 40, hidden: int = 256, layers: int = 2, signs: int = 32
 ) -> ModelProto:
-    """Which letter is heard when (Amodei et al. 2016): convolutions over time and pitch, LSTMs in both directions, and the
-    logarithm of each letter's chance."""
+    """A network that says which letter is heard when (Amodei et al. 2016).
+
+    It has convolutions over time and pitch, bidirectional LSTMs, and the logarithm of each letter's
+    probability as output.
+    """
     b = Builder("letters", opset=17)
     x, low = b.input("mel", (1, 1, bands, frames)), bands
     ins = 1

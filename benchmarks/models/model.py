@@ -1,4 +1,4 @@
-"""Model: one to try, and where those that are made here are kept. Nothing is downloaded."""
+"""Model: a model to try; and the cache folder for models that are made here. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ from edgepart.planner.region import Array
 Inputs = dict[str, Array]
 
 VERSION = 2
-"""Part of the cached files' names: raise it when the weights made here change."""
+"""Part of the cache folders' names. Raise it when the weights made here change."""
 
 EXTERNAL_BYTES = 64 << 20
-"""Models above this size keep their weights in a file beside them."""
+"""Models whose weights exceed this size keep them in a file beside the model."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """One to try."""
+    """A model to try."""
 
     name: str
     path: Path
     shapes: Mapping[str, tuple[int, ...]]
-    """For its free dimensions."""
+    """Shapes for its free dimensions."""
     inputs: Callable[[int], Inputs]
-    """Inputs of those shapes for a seed: page-like, sound-like, text-like."""
+    """Makes inputs of those shapes for a seed: page-like, sound-like, text-like."""
 
 
 def kept(name: str, file: str, make: Callable[[], ModelProto]) -> Path:
-    """The file of a model in the user's cache folder, made if not there; safe where several processes ask at once."""
+    """Return the file of a model in the user's cache folder. It is made if missing, also when several
+    processes ask at once."""
     path = place_of(name, file)
     folder = path.parent
     if not path.exists():
@@ -50,12 +51,12 @@ def kept(name: str, file: str, make: Callable[[], ModelProto]) -> Path:
 
 
 def place_of(name: str, file: str) -> Path:
-    """Where it is kept once it is made."""
+    """Return the path in the cache folder at which a model is kept."""
     return _cache_folder() / f"{name}-v{VERSION}" / file
 
 
 def save(model: ModelProto, path: Path) -> None:
-    """Writes the model; big ones with their weights in `path`.data."""
+    """Write the model; a big one keeps its weights in `path`.data."""
     path.parent.mkdir(parents=True, exist_ok=True)
     big = sum(len(tensor.raw_data) for tensor in model.graph.initializer) > EXTERNAL_BYTES
     onnx.save_model(
@@ -73,7 +74,7 @@ def _cache_folder() -> Path:
 
 
 def package(name: str) -> Path:
-    """Where an installed package lies, without importing it."""
+    """Return the folder of an installed package, without importing it."""
     found = importlib.util.find_spec(name)
     if found is None or not found.submodule_search_locations:
         raise UsageError(f"the package {name!r} is not installed; `make test` installs what the tests need")

@@ -1,4 +1,4 @@
-"""Networks that paint pictures: out of noise, or out of smaller pictures; with seeded weights."""
+"""Networks that generate pictures, from noise or from smaller pictures, with seeded weights."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ GROUPS = 4
 
 
 def denoiser(side: int = 64, base: int = 64, depth: int = 2) -> ModelProto:
-    """A U-net that takes noise away step by step (Ho et al. 2020), as torch exports one: the step as waves, groups
-    normalised by way of InstanceNormalization, attention where the picture is smallest, addition on the way up."""
+    """A U-net that removes noise step by step (Ho et al. 2020), as torch exports one.
+
+    The step is encoded as sines and cosines, groups are normalised by way of InstanceNormalization, attention
+    is at the smallest resolution, and the way up concatenates what the way down computed.
+    """
     b = Builder("denoiser")
     x = b.conv(b.input("sample", (1, 4, side, side)), 4, base, SQUARE, gain=1.0)
     step = _step(b, b.input("timestep", (1,)), base)
@@ -50,7 +53,7 @@ def _swish(b: Builder, x: str) -> str:
 
 
 def _step(b: Builder, step: str, base: int) -> str:
-    """Which step it is, as (1, 4 x base)."""
+    """Encode the number of the step as (1, 4 x base)."""
     waves = b.constant(np.exp(-math.log(10000) * np.arange(base // 2) / (base // 2))[None], np.float32)
     angles = b.add("Mul", b.add("Unsqueeze", step, b.constant([1])), waves)
     both = b.add("Concat", b.add("Sin", angles), b.add("Cos", angles), axis=-1)
@@ -58,7 +61,7 @@ def _step(b: Builder, step: str, base: int) -> str:
 
 
 def _normalised(b: Builder, x: str, channels: int, side: int) -> str:
-    """By groups of channels."""
+    """Normalise groups of channels."""
     flat = b.reshape(x, 0, GROUPS, -1)
     ones, zeros = b.constant(np.ones(GROUPS), np.float32), b.constant(np.zeros(GROUPS), np.float32)
     flat = b.add("InstanceNormalization", flat, ones, zeros, epsilon=1e-5)
@@ -76,7 +79,7 @@ def _block(b: Builder, x: str, step: str, ins: int, outs: int, base: int, side: 
 
 
 def _attention(b: Builder, x: str, channels: int, side: int) -> str:
-    """Of every place to every other."""
+    """Add attention of every place to every other."""
     flat = b.transpose(b.reshape(_normalised(b, x, channels, side), 1, channels, side * side), 0, 2, 1)
     query, key, value = (b.linear(flat, channels, channels) for _ in range(3))
     scores = b.scale(b.add("MatMul", query, b.transpose(key, 0, 2, 1)), channels**-0.5)
@@ -85,8 +88,8 @@ def _attention(b: Builder, x: str, channels: int, side: int) -> str:
 
 
 def enlarger(side: int = 96, base: int = 64, blocks: int = 8, times: int = 2) -> ModelProto:
-    """A picture `times` as large, made of channels (Shi et al. 2016), behind blocks that see what they add to, and on
-    top of the picture resized without them."""
+    """A picture `times` as large, made from channels (Shi et al. 2016) after residual blocks, and added to
+    the picture resized without a network."""
     b = Builder("enlarger")
     image = b.input("image", (1, 3, side, side))
     first = x = b.conv(image, 3, base, SQUARE, gain=1.0)

@@ -1,4 +1,4 @@
-"""Trained models that installed packages ship, at the smallest shapes at which they do their job."""
+"""Trained models that installed packages ship, with the smallest shapes at which they do their job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REAL = (
 
 
 def real_models() -> list[Model]:
-    """All of them; UsageError names a package that is not installed."""
+    """Return all of them. Raises UsageError, which names the package, if one is not installed."""
     ocr = package("rapidocr_onnxruntime") / "models"
     found = [
         _pictures("ppocrv4_det", ocr / "ch_PP-OCRv4_det_infer.onnx", 320, 320),
@@ -84,7 +84,8 @@ def _basic_pitch() -> Model:
 
 
 def runtime_models() -> list[Model]:
-    """The tiny ones that ONNX Runtime ships: one operator, or a classifier that answers with a sequence of maps."""
+    """Return the tiny models that ONNX Runtime ships: single operators, and a classifier that answers with a
+    sequence of maps."""
     folder = package("onnxruntime") / "datasets"
 
     def numbers(name: str, shape: tuple[int, ...]) -> Callable[[int], Inputs]:

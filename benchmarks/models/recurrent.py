@@ -1,4 +1,4 @@
-"""Networks that run along time: LSTM, Loop and Scan; with seeded weights."""
+"""Networks that iterate over time (LSTM, Loop and Scan), with seeded weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 def lstm_lm(
     words: int = 10000, width: int = 512, hidden: int = 768, tokens: int = 48, layers: int = 2
 ) -> ModelProto:
-    """A language model; initial states are made in the model, as exporters make them."""
+    """A language model. Its initial states are made in the model, as exporters make them."""
     b = Builder("lstm_lm", opset=17)
     ids = b.input("input_ids", (1, tokens), INT64)
     batch = b.add("Gather", b.add("Shape", ids), b.constant([0]))
@@ -33,8 +33,8 @@ def lstm_lm(
 
 
 def loop_decoder(width: int = 256, tokens: int = 32, steps: int = 16) -> ModelProto:
-    """A Scan that reads a sequence, then a Loop that writes one while it looks at what was read; both capture weights of
-    the graph around them."""
+    """A Scan that reads a sequence, then a Loop that writes one while it attends to what was read. Both
+    capture weights of the graph around them."""
     b = Builder("loop_decoder")
     x = b.input("features", (1, tokens, width))
     x = b.add("Tanh", b.linear(b.add("Tanh", b.linear(x, width, 4 * width)), 4 * width, width))

@@ -15,7 +15,7 @@ INT64 = TensorProto.INT64
 def bert(
     layers: int = 12, width: int = 768, heads: int = 12, tokens: int = 128, words: int = 30522
 ) -> ModelProto:
-    """Devlin et al. 2019: an encoder with a mask and a pooled answer."""
+    """BERT (Devlin et al. 2019): an encoder with a mask and a pooled output."""
     b = Builder("bert")
     ids = b.input("input_ids", (1, tokens), INT64)
     kinds = b.input("token_type_ids", (1, tokens), INT64)
@@ -35,7 +35,7 @@ def bert(
 
 
 def _gelu(b: Builder, x: str) -> str:
-    """As exporters write it where the opset has no Gelu."""
+    """Apply Gelu as exporters write it for opsets without a Gelu operator."""
     y = b.add("Erf", b.add("Div", x, b.constant(math.sqrt(2), np.float32)))
     return b.scale(b.add("Mul", x, b.add("Add", y, b.constant(1.0, np.float32))), 0.5)
 
@@ -47,7 +47,7 @@ def _additive_mask(b: Builder, mask: str) -> str:
 
 
 def _heads(b: Builder, x: str, count: int, size: int, keys: bool = False) -> str:
-    """[1, tokens, width] as [1, heads, tokens, size], or for keys [1, heads, size]."""
+    """Reshape [1, tokens, width] to [1, heads, tokens, size], or for keys to [1, heads, size, tokens]."""
     parted = b.reshape(x, 0, 0, count, size)
     return b.transpose(parted, 0, 2, 3, 1) if keys else b.transpose(parted, 0, 2, 1, 3)
 
@@ -63,7 +63,8 @@ def _attention(b: Builder, x: str, width: int, heads: int, mask: str) -> str:
 
 
 def vit(layers: int = 12, width: int = 768, heads: int = 12, side: int = 224, patch: int = 16) -> ModelProto:
-    """Dosovitskiy et al. 2021: a picture as a sequence of patches; one product makes queries, keys and values."""
+    """ViT (Dosovitskiy et al. 2021): a picture as a sequence of patches; one product makes queries, keys and
+    values."""
     b = Builder("vit", opset=20)
     count, size = (side // patch) ** 2, width // heads
     tokens = count + 1
@@ -92,7 +93,8 @@ def vit(layers: int = 12, width: int = 768, heads: int = 12, side: int = 224, pa
 def gpt_past(
     layers: int = 6, width: int = 512, heads: int = 8, new: int = 16, past: int = 48, words: int = 8000
 ) -> ModelProto:
-    """Radford et al. 2019: a decoder that is given the keys and values of what came before, and gives them on."""
+    """GPT-2 (Radford et al. 2019): a decoder that takes the keys and values of earlier tokens, and returns
+    them with its own."""
     b = Builder("gpt_past")
     size, seen = width // heads, past + new
     ids = b.input("input_ids", (1, new), INT64)
@@ -137,8 +139,8 @@ def _gelu_tanh(b: Builder, x: str) -> str:
 def llama(
     layers: int = 4, width: int = 512, heads: int = 8, shared: int = 2, tokens: int = 64, words: int = 8000
 ) -> ModelProto:
-    """Touvron et al. 2023, with the operators that ai.onnx has for it since opset 23: RMSNormalization,
-    RotaryEmbedding, and Attention whose heads share `shared` sets of keys and values."""
+    """Llama (Touvron et al. 2023), with the operators that ai.onnx has for it since opset 23:
+    RMSNormalization, RotaryEmbedding, and Attention whose heads share `shared` sets of keys and values."""
     b = Builder("llama", opset=23)
     size = width // heads
     x = b.add("Gather", b.noise((words, width), 1.0), b.input("input_ids", (1, tokens), INT64))
@@ -173,7 +175,7 @@ def swin(
     heads: int = 3,
     window: int = 7,
 ) -> ModelProto:
-    """Liu et al. 2021: attention in windows, which every second layer shifts round the picture's edges."""
+    """Swin (Liu et al. 2021): attention in windows, which every second layer shifts around the picture's edges."""
     b = Builder("swin", opset=20)
     x, at = b.input("pixel_values", (1, 3, side, side)), side // 4
     weight = b.noise((width, 3, 4, 4), math.sqrt(1 / 48))
@@ -193,14 +195,14 @@ def swin(
 
 
 def _merged(b: Builder, x: str, at: int, width: int) -> str:
-    """Four places to one, of twice the width."""
+    """Merge four places into one of twice the width."""
     parts = b.transpose(b.reshape(x, 1, at // 2, 2, at // 2, 2, width), 0, 1, 3, 4, 2, 5)
     parts = b.reshape(parts, 1, at // 2, at // 2, 4 * width)
     return b.linear(b.layer_norm(parts, 4 * width), 4 * width, 2 * width, bias=False)
 
 
 def _rolled(b: Builder, x: str, at: int, by: int) -> str:
-    """What leaves at one edge comes in at the other."""
+    """Roll a picture: what leaves at one edge enters at the opposite one."""
     for axis in (1, 2):
         starts = (by % at, at), (0, by % at)
         parts = (

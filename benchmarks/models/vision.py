@@ -1,6 +1,6 @@
 """Standard networks for images and films, node for node much as torch exports them, with seeded weights.
 
-Batch normalisation is folded into the convolutions before it where exporters do so.
+Batch normalisation is folded into the preceding convolutions if exporters do so.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SQUARE = (3, 3)
 def resnet50(
     side: int = 224, base: int = 64, batch: int | str = 1, blocks: tuple[int, ...] = (3, 4, 6, 3)
 ) -> ModelProto:
-    """He et al. 2016, with bottlenecks."""
+    """ResNet-50 (He et al. 2016), with bottlenecks."""
     b = Builder("resnet50")
     x = b.input("pixel_values", (batch, 3, side, side))
     x = b.add("Relu", b.conv(x, 3, base, (7, 7), stride=2))
@@ -48,7 +48,7 @@ def _head(b: Builder, x: str, channels: int, classes: int) -> str:
 
 
 def mobilenet_v2(side: int = 224, narrow: int = 1) -> ModelProto:
-    """Sandler et al. 2018; channels are divided by `narrow`."""
+    """MobileNetV2 (Sandler et al. 2018); channels are divided by `narrow`."""
     b = Builder("mobilenet_v2")
     x = b.input("pixel_values", (1, 3, side, side))
     ins = 32 // narrow
@@ -86,7 +86,7 @@ def _inverted(b: Builder, x: str, ins: int, outs: int, expand: int, stride: int)
 
 
 def shufflenet_v2(side: int = 224, widths: tuple[int, ...] = (116, 232, 464), last: int = 1024) -> ModelProto:
-    """Ma et al. 2018: halves of the channels, depthwise convolutions, a shuffle after every unit."""
+    """ShuffleNet V2 (Ma et al. 2018): halves of the channels, depthwise convolutions, a shuffle after every unit."""
     b = Builder("shufflenet_v2")
     ins = 24
     x = b.add("Relu", b.conv(b.input("pixel_values", (1, 3, side, side)), 3, ins, SQUARE, stride=2))
@@ -121,7 +121,7 @@ def _shuffled(b: Builder, x: str, channels: int, side: int) -> str:
 
 
 def unet(side: int = 256, base: int = 32, depth: int = 4) -> ModelProto:
-    """Ronneberger et al. 2015: a way down, a way up, and what was seen on the way down beside it."""
+    """U-Net (Ronneberger et al. 2015): a way down, and a way up that concatenates the results of the way down."""
     b = Builder("unet")
     x, ins = b.input("image", (1, 3, side, side)), 3
     seen: list[str] = []
@@ -164,8 +164,8 @@ def film(frames: int = 16, side: int = 64, base: int = 32) -> ModelProto:
 
 
 def efficientnet(side: int = 224, narrow: int = 1, deep: int = 6) -> ModelProto:
-    """Tan and Le 2019: inverted bottlenecks whose channels are weighed by what the whole picture says; the first `deep` of
-    its stages."""
+    """EfficientNet (Tan and Le 2019): inverted bottlenecks whose channels are weighted by a global average of
+    the picture; the first `deep` of its stages."""
     b = Builder("efficientnet")
     x, ins = b.input("pixel_values", (1, 3, side, side)), 32 // narrow
     x = _swish(b, b.conv(x, 3, ins, SQUARE, stride=2))

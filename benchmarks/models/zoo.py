@@ -1,4 +1,4 @@
-"""The zoo: every public model that edgepart is tried on, by name, made when it is asked for."""
+"""The zoo: every public model that edgepart is tried on, by name. A model is made when it is asked for."""
 
 from __future__ import annotations
 
@@ -113,16 +113,17 @@ ARCHITECTURES: Mapping[str, tuple[Build, Build]] = {
     ),
     "yolo_640": (detection.yolo, partial(detection.yolo, side=64, base=4, classes=4)),
 }
-"""Standard architectures with seeded random weights: how each is built, and a small one of the same kind."""
+"""Standard architectures with seeded random weights: a builder for the full size, and one for a small model
+of the same kind."""
 
 SHAPES: Mapping[str, tuple[Shapes, Shapes]] = {
     "resnet50_dyn": ({"pixel_values": (2, 3, 224, 224)}, {"pixel_values": (5, 3, 64, 64)}),
 }
-"""Of those with free dimensions: what to bind them to, and of the small ones."""
+"""Shapes for models with free dimensions: for the full size, and for the small model."""
 
 
 def architecture(name: str) -> Model:
-    """A standard architecture, or the small one of its kind ("bert_base_small"); made if not there."""
+    """Return a standard architecture, or the small one of its kind ("bert_base_small"); it is made if missing."""
     base = name.removesuffix("_small")
     small = base != name
     shapes = SHAPES.get(base, ({}, {}))[small]
@@ -131,13 +132,13 @@ def architecture(name: str) -> Model:
 
 
 def torch_export(name: str) -> Model:
-    """UsageError where torch is not installed, and the model was not made before."""
+    """Return a torch export. Raises UsageError if it has not been made yet and torch is not installed."""
     path = kept(name, f"{name}.onnx", partial(exported, name))
     return Model(name, path, {}, partial(_inputs, path, {}))
 
 
 def can_be_had(export: str) -> bool:
-    """Whether it was made, or what makes it is installed here."""
+    """Whether an export has been made, or all packages to make it are installed here."""
     return place_of(export, f"{export}.onnx").exists() or not EXPORTS[export].missing
 
 
@@ -160,19 +161,20 @@ ZOO: Mapping[str, Callable[[], Model]] = {
     **{name: partial(architecture, name) for name in ARCHITECTURES},
     **{name: partial(torch_export, name) for name in EXPORTS if can_be_had(name)},
 }
-"""Full size."""
+"""The models in full size, by name."""
 
 SMALL: tuple[str, ...] = tuple(f"{name}_small" for name in ARCHITECTURES)
-"""Small ones of the standard architectures, for tests."""
+"""Names of the small models of the standard architectures, for tests."""
 
 
 def named_model(name: str) -> Model:
-    """One of those with seeded weights by its short name, or one of the zoo; UsageError where there is none."""
+    """Return a light model with seeded weights by its short name, or one of the zoo. Raises UsageError if
+    there is none."""
     return seeded_light_model(name) if name in LIGHT else zoo_model(name)
 
 
 def zoo_model(name: str) -> Model:
-    """One by name; UsageError where there is none."""
+    """Return a model of the zoo by name. Raises UsageError if there is none."""
     if name in SMALL:
         return architecture(name)
     if name in EXPORTS:

@@ -1,6 +1,7 @@
-"""`python -m tests.fuzz`: cases for every door, in two processes, and a table of what came of them.
+"""`python -m tests.fuzz`: runs cases for every target, in two processes, and prints a table of the results.
 
-What breaks the law is written to --found and ends the run with status 1. `--only` takes parts of targets' names.
+Cases that break the law are written to --found, and the run then ends with status 1. `--only` takes parts of
+targets' names.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def row(tally: Tally) -> str:
 
 
 def document(tallies: Sequence[Tally], seed: int, wall_s: float) -> dict[str, Any]:
-    """For scripts."""
+    """Return the results for scripts."""
     return {
         "seed": seed,
         "cases": sum(tally.cases for tally in tallies),
@@ -53,7 +54,7 @@ def document(tallies: Sequence[Tally], seed: int, wall_s: float) -> dict[str, An
 
 
 def keep(tallies: Sequence[Tally], folder: Path) -> None:
-    """Each finding's case and what came of it."""
+    """Write each finding's case to a file, and print its error."""
     for tally in tallies:
         for finding in tally.findings.values():
             name = (

@@ -1,4 +1,4 @@
-"""Forms: how a case's bytes are taken apart to be mutated, and put together again. Rules: no door."""
+"""Forms: how a case's bytes are taken apart, mutated, and put together again. Does no I/O."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from edgepart.agent.wire.frames import MAGIC, PREFIX
 from tests.fuzz.mutating import DEEP, DEPTH, altered, mutated
 
 RAW = 0.25
-"""Of cases of a form with documents, the share whose bytes are mutated without regard to what they mean."""
+"""Share of the cases of a form with documents whose bytes are mutated without regard to their meaning."""
 
 
 class Form(Protocol):
     def mutated(self, draw: random.Random, data: bytes, others: Sequence[bytes], largest: int) -> bytes:
-        """A new case, of `largest` bytes at most."""
+        """Return a new case of `largest` bytes at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """No form at all."""
+    """Bytes without a form."""
 
     def mutated(self, draw: random.Random, data: bytes, others: Sequence[bytes], largest: int) -> bytes:
         return mutated(draw, data, others, largest)
 
 
 def json_bytes(draw: random.Random, document: Any) -> bytes:
-    """With what JSON allows and its writers do not write: keys twice, numbers of any size, no end of brackets."""
+    """Encode with constructs that JSON allows but its writers never emit: duplicate keys, huge numbers,
+    endless brackets."""
     text = json.dumps(document, default=lambda value: value.decode("latin-1"))
     if DEEP_JSON in text:
         bracket = draw.choice(("[", '{"a":'))
@@ -65,7 +66,7 @@ class Json:
                 document, other = json.loads(data), json.loads(draw.choice(others))
                 return json_bytes(draw, _altered(draw, document, other))[:largest]
             except (ValueError, RecursionError):
-                return mutated(draw, data, others, largest)  # A case that is no JSON any more.
+                return mutated(draw, data, others, largest)  # The case is not JSON any more.
         return mutated(draw, data, others, largest)
 
 
@@ -98,13 +99,13 @@ class MessagePack:
             except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException):
                 return mutated(
                     draw, data, others, largest
-                )  # No MessagePack any more, or nothing that it can hold.
+                )  # Not MessagePack any more, or a value that it cannot hold.
         return mutated(draw, data, others, largest)
 
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """A frame of the agents' protocol: its header is a document, its lengths are put right (or not)."""
+    """A frame of the agents' protocol. Its header is a document; its lengths are corrected, or not."""
 
     def mutated(self, draw: random.Random, data: bytes, others: Sequence[bytes], largest: int) -> bytes:
         if draw.random() < RAW or len(data) < PREFIX.size:
@@ -130,7 +131,7 @@ def framed(header: bytes, payload: bytes = b"") -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Headed:
-    """A document's length (4 bytes), the document, and bytes that it tells of."""
+    """A document's length (4 bytes), the document, and bytes that the document describes."""
 
     inner: Form
 
@@ -153,7 +154,7 @@ def headed(head: bytes, rest: bytes = b"") -> bytes:
 
 
 def parted(data: bytes) -> tuple[bytes, bytes]:
-    """Head and rest, whatever the length says."""
+    """Return head and rest, whatever the length says."""
     if len(data) < LENGTH.size:
         return b"", data
     (length,) = LENGTH.unpack_from(data)
@@ -161,7 +162,7 @@ def parted(data: bytes) -> tuple[bytes, bytes]:
 
 
 def parts(data: bytes) -> list[bytes]:
-    """All the pieces, each after its length."""
+    """Return all pieces, each of which follows its length."""
     found = []
     while len(data) >= LENGTH.size:
         head, data = parted(data)
@@ -171,7 +172,7 @@ def parts(data: bytes) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Sequenced:
-    """Several pieces, each after its length: messages that come one after the other."""
+    """Several pieces, each of which follows its length: successive messages."""
 
     inner: Form
 

@@ -1,8 +1,8 @@
-"""Mutator: changes bytes and documents as a fuzzer does, reproducibly. Rules: chance is an argument.
+"""Mutator: changes bytes and documents reproducibly, as a fuzzer does. Chance is an argument.
 
-Bytes are flipped, cut, doubled, spliced with others, and get numbers where a length may stand. Documents (what JSON and
-MessagePack hold) keep their form while one value is replaced, lost, doubled, moved or nested, so that what reads them gets
-further than to the first brace.
+Bytes are flipped, cut, doubled, spliced with others, and get numbers at places where a length may be.
+Documents (what JSON and MessagePack can hold) keep their form while one value is replaced, lost, doubled,
+moved or nested, so that readers get further than to the first brace.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TEXTS = (
 BYTES = (b"", b"\0", b"\xff" * 8, b"\xc1", b"\x80" * 70)
 OTHERS: tuple[Any, ...] = (None, True, False, [], {}, [[]], {"": None}, [None] * 70, [0] * 40)
 DEEP = "\x7fdeep\x7f"
-"""Stands for a value nested deeper than any reader allows; whoever encodes the document puts it there."""
+"""Stands for a value nested deeper than any reader allows; the encoder of the document substitutes that value."""
 DEPTH = 3000
 
 Edit = Callable[[random.Random, bytearray, Sequence[bytes]], None]
@@ -75,7 +75,7 @@ def _splice(draw: random.Random, data: bytearray, others: Sequence[bytes]) -> No
 
 
 def _number(draw: random.Random, data: bytearray, others: Sequence[bytes]) -> None:
-    """Where a length or a count may stand, in any width and order."""
+    """Write a number at a place where a length or a count may be, in any width and byte order."""
     width = 1 << int(draw.random() * 4)
     number = NUMBERS[int(draw.random() * len(NUMBERS))] + int(draw.random() * 3) - 1
     at = _somewhere(draw, data)
@@ -88,7 +88,7 @@ EDITS: tuple[Edit, ...] = (_flip, _flip, _set, _cut, _truncate, _double, _insert
 
 
 def mutated(draw: random.Random, data: bytes, others: Sequence[bytes], largest: int) -> bytes:
-    """`data` after one to four edits, cut to `largest` bytes. `others` is what may be spliced in; not empty."""
+    """Return `data` after one to four edits, cut to `largest` bytes. `others` may be spliced in and is not empty."""
     changed = bytearray(data)
     for _ in range(1 + int(draw.random() ** 2 * 4)):
         EDITS[int(draw.random() * len(EDITS))](draw, changed, others)
@@ -97,7 +97,7 @@ def mutated(draw: random.Random, data: bytes, others: Sequence[bytes], largest: 
 
 
 def strange(draw: random.Random) -> Any:
-    """A value that somebody forgot to think of."""
+    """Return a value that a reader may not have been written for."""
     chance = draw.random()
     if chance < 0.35:
         return draw.choice(NUMBERS) + draw.choice((-1, 0, 0, 1))
@@ -111,7 +111,7 @@ def strange(draw: random.Random) -> Any:
 
 
 def altered(draw: random.Random, document: Any, other: Any) -> Any:
-    """`document` with one value changed, its containers otherwise shared with it; `other` lends values."""
+    """Return `document` with one value changed; it shares all other containers. Values may come from `other`."""
     if isinstance(document, dict) and document and draw.random() < 0.93:
         key = draw.choice(list(document))
         return _altered_map(draw, document, key, other)
@@ -167,7 +167,7 @@ def _instead(draw: random.Random, value: Any, other: Any) -> Any:
 
 
 def lent(draw: random.Random, document: Any) -> Any:
-    """Any part of a document."""
+    """Return any part of a document."""
     while draw.random() < 0.8:
         if isinstance(document, dict) and document:
             document = document[draw.choice(list(document))]

@@ -1,8 +1,8 @@
-"""Running: gives a target its cases, keeps those that got somewhere new, and says what went wrong. Door: a process of its
-own, with limits on its memory and its time.
+"""Runs a target's cases, keeps those that reach a new place, and records failures.
 
-A case that ends at a place in the code where none ended before is kept and mutated further. That is a coarse coverage,
-which costs nothing: the place is read off the traceback of the refusal.
+Does I/O: a process of its own, with limits on its memory and its time. A case that ends at a place in the
+code at which none ended before is kept and mutated further. This is a coarse coverage measure that costs
+nothing: the place comes from the traceback of the refusal.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tests.fuzz.target import HANG_S, LARGEST_BYTES, MEMORY_BYTES, Target
 
 MOST_KEPT = 512
 MOST_FOUND = 20
-"""Different findings of one target; then it is given up."""
+"""Different findings after which a target is given up."""
 
 Place = tuple[Any, ...]
 TAKEN = "taken"
 
 
 class Hang(BaseException):
-    """A case took more CPU time than it may. (Not more time: others may have the processor.)"""
+    """A case exceeded its CPU time. Wall time is not limited, because others may have the processor."""
 
 
 @dataclass(frozen=True)
@@ -39,28 +39,28 @@ class Finding:
 
     case: bytes
     error: str
-    """Its last lines."""
+    """The last lines of the error."""
 
 
 @dataclass
 class Tally:
-    """What became of a target's cases."""
+    """The results of a target's cases."""
 
     name: str
     cases: int = 0
     accepted: int = 0
     kept: int = 0
-    """Places where cases ended."""
+    """Number of places at which cases ended."""
     cpu_s: float = 0.0
     slowest_s: float = 0.0
     """CPU time of the slowest case."""
     grown_bytes: int = 0
-    """By how much the process's largest size grew."""
+    """Growth of the process's peak size."""
     findings: dict[Place, Finding] = field(default_factory=dict)
 
 
 def run(target: Target, cases: int, seed: int, *, limited: bool = True) -> Tally:
-    """So many cases, seeds first. `limited` bounds this process's memory meanwhile."""
+    """Run that many cases, seeds first. `limited` bounds this process's memory meanwhile."""
     draw = random.Random(f"{seed} {target.name}")
     with target.door() as take:
         trial = _Trial(target, take, draw)
@@ -122,21 +122,21 @@ class _Trial:
 
 @dataclass(frozen=True)
 class Broken:
-    """The law was."""
+    """A case broke the law at this place."""
 
     place: Place
     error: str
 
 
 def outcome(target: Target, take: Any, case: bytes) -> Place | Broken:
-    """Where the case ended; where it was taken, (TAKEN, and what `take` says of it)."""
+    """Return the place where the case ended. For an accepted case it is TAKEN with the result of `take`."""
     try:
         said = take(case)
     except InternalError as error:
         return _broken(error)
     except target.refusals as error:
         return _places(error)
-    except (Exception, Hang) as error:  # noqa: BLE001 - whatever a door raises is what is looked for
+    except (Exception, Hang) as error:  # noqa: BLE001 - any other error of a door is a finding
         return _broken(error)
     return (TAKEN, said)
 
@@ -147,7 +147,7 @@ def _broken(error: BaseException) -> Broken:
 
 
 def _places(error: BaseException | None) -> Place:
-    """Of an error, and of those that it was raised for."""
+    """Return the places of an error and of its causes."""
     found: Place = ()
     while error is not None and len(found) < 60:
         found += _place(error.__traceback__)

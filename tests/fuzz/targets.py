@@ -1,4 +1,4 @@
-"""All the doors."""
+"""All fuzz targets."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ TARGETS: tuple[Target, ...] = (
 
 
 def named(name: str) -> Target:
-    """KeyError where there is none."""
+    """Return the target of that name. Raises KeyError if there is none."""
     return {target.name: target for target in TARGETS}[name]

@@ -1,4 +1,4 @@
-"""A short run over every door; what broke the law before; and the fuzzer itself."""
+"""A short run over every target, cases that broke the law before, and the fuzzer itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CASES = 1200
 
 
 def test_no_door_breaks_the_law() -> None:
-    """With limits on memory, in processes of their own."""
+    """Targets run in processes of their own, with limits on memory."""
     tallies = list(all_of(jobs([], CASES, seed=0), processes=2))
     assert {tally.name for tally in tallies} == {target.name for target in TARGETS}
     assert [finding.error for tally in tallies for finding in tally.findings.values()] == []
@@ -31,7 +31,7 @@ def test_no_door_breaks_the_law() -> None:
     "path", sorted(FOUND.glob("*/*")), ids=lambda path: f"{path.parent.name}: {path.name}"
 )
 def test_what_was_found_stays_mended(path: Path) -> None:
-    """The folder is the door's name (with - for what a folder cannot be called), the file is a case that broke the law."""
+    """The folder has the target's name (with - for /); each file is a case that broke the law."""
     target = next(t for t in TARGETS if t.name.replace("/", "-") == path.parent.name)
     with target.door() as take:
         found = outcome(target, take, path.read_bytes())
@@ -39,7 +39,7 @@ def test_what_was_found_stays_mended(path: Path) -> None:
 
 
 def test_seeds_are_taken_by_their_doors() -> None:
-    """One seed of each at least: else nothing but the first lines of a door would be tried."""
+    """At least one seed of each is accepted. Otherwise only the first lines of a door would be tried."""
     for target in TARGETS:
         with target.door() as take:
             ends = [outcome(target, take, seed) for seed in target.seeds()]
@@ -69,7 +69,7 @@ def test_runs_of_one_seed_are_the_same() -> None:
 
 
 def test_a_case_that_gets_further_is_built_upon() -> None:
-    """Three right bytes in a row do not come by chance, but one after the other."""
+    """Three right bytes in a row do not come by chance, but one after the other they do."""
 
     def take(data: bytes) -> int:
         return next((n for n, letter in enumerate(b"wid") if data[n : n + 1] != bytes((letter,))), 3)

@@ -1,4 +1,4 @@
-"""Working: targets are run in processes of their own, as many at once as there are processors. Door: processes."""
+"""Runs targets in processes of their own, several at a time. Does I/O: processes."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from tests.fuzz.targets import TARGETS, named
 MEMORY = Path("/dev/shm")
 
 Job = tuple[str, int, int]
-"""Target, cases, seed."""
+"""Target, number of cases, seed."""
 
 
 def work(job: Job) -> Tally:
-    """In a process that does nothing else."""
-    share_heaps()  # else each thread of a door reserves more than a target may take
-    logging.getLogger().addHandler(logging.NullHandler())  # what doors warn of is not for this terminal
+    """Run a job in a process that does nothing else."""
+    share_heaps()  # otherwise each thread of a door reserves more memory than a target may take
+    logging.getLogger().addHandler(logging.NullHandler())  # warnings of doors do not belong on this terminal
     warnings.simplefilter("ignore")
     if MEMORY.is_dir():
-        tempfile.tempdir = str(MEMORY)  # millions of files are not for a disk
+        tempfile.tempdir = str(MEMORY)  # in memory: millions of files are too many for a disk
     name, cases, seed = job
     return run(named(name), cases, seed)
 
 
 def jobs(only: Sequence[str], cases: int, seed: int) -> list[Job]:
-    """The slowest first, so that no process is left alone with one at the end."""
+    """Return the jobs, the slowest first, so that no process runs one alone at the end."""
     chosen = [t for t in TARGETS if not only or any(part in t.name for part in only)]
     return [(t.name, max(1, round(cases * t.share)), seed) for t in sorted(chosen, key=lambda t: t.share)]
 
 
 def all_of(todo: Sequence[Job], processes: int) -> Iterator[Tally]:
-    """As they are done. BrokenProcessPool where a process dies of a case."""
+    """Yield results as jobs end. Raises BrokenProcessPool if a case kills its process."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, context) as pool:
         for done in as_completed([pool.submit(work, job) for job in todo]):

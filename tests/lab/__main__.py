@@ -1,4 +1,4 @@
-"""A cluster to play with: `python -m tests.lab --hosts 4 --slow 8 --rate 1gbit`, as root, until Ctrl-C. A door."""
+"""A cluster to try things on: `python -m tests.lab --hosts 4 --slow 8 --rate 1gbit`, as root, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _stop(*_: object) -> NoReturn:
 
 
 def _tell(lab: Lab, running: LocalCluster) -> None:
-    """How to reach what."""
+    """Print how to reach the hosts."""
     for note in running.notes:
         print(f"! {note}")
     rows = [
@@ -90,7 +90,7 @@ def _tell(lab: Lab, running: LocalCluster) -> None:
 
 
 def _listen(lab: Lab, running: LocalCluster) -> None:
-    """Obeys line by line; where nobody types, waits to be stopped."""
+    """Obey orders line by line; at the end of the input, wait to be stopped."""
     for line in sys.stdin:
         try:
             print(obey(lab, running, line))

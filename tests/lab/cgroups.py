@@ -1,4 +1,5 @@
-"""Limits on a host's memory and CPU time: control groups of version 1 or 2. A door, and the rules of both versions."""
+"""Limits on a host's memory and CPU time by control groups of version 1 or 2. Does I/O, and knows the rules
+of both versions."""
 
 from __future__ import annotations
 
@@ -12,14 +13,14 @@ ROOT = Path("/sys/fs/cgroup")
 MEMORY, CPU = "memory", "cpu"
 PERIOD_US = 100_000
 GONE_S = 5.0
-"""The kernel takes a moment to let go of a group whose last process has died."""
+"""Seconds for the kernel to release a group after its last process has died."""
 
 Setting = tuple[str, str, bool]
-"""File, content, and whether there may be no such file."""
+"""File, content, and whether the file may be missing."""
 
 
 def folders(root: Path) -> dict[str, Path]:
-    """By controller, the folder that groups are made in; version 1 has one for each, version 2 one for all."""
+    """Return the folder for groups by controller: version 1 has one folder for each, version 2 one for all."""
     if (root / "cgroup.controllers").exists():
         there = (root / "cgroup.controllers").read_text().split()
         return {controller: root for controller in (MEMORY, CPU) if controller in there}
@@ -31,7 +32,7 @@ def folders(root: Path) -> dict[str, Path]:
 
 
 def memory_settings(version: int, limit_bytes: int) -> list[Setting]:
-    """What a group's files are to hold; swap is memory, or there would be no limit."""
+    """Return the settings of a group. Swap counts as memory, because otherwise there would be no limit."""
     if version == 2:
         return [("memory.max", str(limit_bytes), False), ("memory.swap.max", "0", True)]
     return [
@@ -41,7 +42,7 @@ def memory_settings(version: int, limit_bytes: int) -> list[Setting]:
 
 
 def cpu_settings(version: int, cpus: float | None) -> list[Setting]:
-    """None takes the limit away."""
+    """Return the settings of a group. None removes the limit."""
     quota = None if cpus is None else round(cpus * PERIOD_US)
     if version == 2:
         return [("cpu.max", f"{'max' if quota is None else quota} {PERIOD_US}", False)]
@@ -52,7 +53,7 @@ def cpu_settings(version: int, cpus: float | None) -> list[Setting]:
 
 
 class Groups:
-    """The groups of one lab, a folder of its own below `root`, made as they are needed."""
+    """The groups of one lab. They are made as they are needed, in a folder of their own below `root`."""
 
     def __init__(self, lab: str, root: Path = ROOT) -> None:
         self._lab = lab
@@ -61,26 +62,28 @@ class Groups:
         self._version = 2 if (root / "cgroup.controllers").exists() else 1
 
     def limit_memory(self, host: str, limit_bytes: int) -> None:
-        """LabError where groups cannot limit memory here."""
+        """Limit the host's memory. Raises LabError if groups cannot limit memory here."""
         self._set(host, MEMORY, memory_settings(self._version, limit_bytes))
 
     def limit_cpu(self, host: str, cpus: float | None) -> None:
-        """CPUs' worth of time in each tenth of a second. LabError where groups cannot limit it here."""
+        """Limit CPU time to that many CPUs in each tenth of a second. Raises LabError if groups cannot limit
+        it here."""
         self._set(host, CPU, cpu_settings(self._version, cpus))
 
     def of(self, host: str) -> list[Path]:
-        """Those that the host's processes have to be in, as far as they are made."""
+        """Return the groups that the host's processes have to be in, whether they exist yet or not."""
         return sorted({folder / self._lab / host for folder in self._folders.values()})
 
     def take_in(self, host: str, pids: Iterable[int]) -> None:
-        """Processes that were there before the group was."""
+        """Add processes that are older than the group."""
         groups = [group for group in self.of(host) if group.exists()]
         for pid in pids:
             for group in groups:
                 _put(group / "cgroup.procs", str(pid), f"process {pid} of {host}")
 
     def remove(self) -> None:
-        """All of this lab; its processes are gone. LabError where the kernel does not let go."""
+        """Remove all groups of this lab, whose processes have ended. Raises LabError if the kernel does not
+        release one."""
         for folder in {*self._folders.values()}:
             for path in _inner_first(folder / self._lab):
                 _remove(path)
@@ -104,7 +107,7 @@ def _put(file: Path, content: str, what: str) -> None:
     try:
         file.write_text(content)
     except ProcessLookupError:
-        return  # it has ended meanwhile
+        return  # the process has ended meanwhile
     except OSError as error:
         raise LabError(
             f"{what} cannot be limited: {file} does not take {content!r}: {error.strerror}"

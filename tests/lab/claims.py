@@ -1,7 +1,8 @@
-"""Which labs there are on this machine, whose they are, and how one that nobody owns any more is removed. A door.
+"""The labs on this machine, their owners, and the removal of labs whose owner has ended. Does I/O.
 
-Each lab has a claim, a file that is written before anything is made and removed when all is gone. It holds whose the
-lab is (a process, by id and start: ids are used again) and where its folder is. Its number is that of its subnet.
+Each lab has a claim, a file that is written before anything else is made, and removed after everything else.
+It holds the lab's owner (a process, by id and start time, because ids are reused) and the path of its folder.
+A lab's number is that of its subnet.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ NUMBERS = range(256)
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One lab's."""
+    """The claim of one lab."""
 
     pid: int
-    """Of its owner."""
+    """Process id of its owner."""
     started: int
-    """When the owner started, in the kernel's ticks since it booted."""
+    """When the owner started, in the kernel's ticks since boot."""
     number: int
     folder: str
-    """Where hosts' state folders are."""
+    """Path of the folder that holds the hosts' state folders."""
     temporary: bool
-    """Whether the folder goes with the lab."""
+    """Whether the folder is removed with the lab."""
 
     @property
     def name(self) -> str:
-        """What everything of this lab is called; 15 characters at most, as an interface's name may have."""
+        """Name prefix of everything in this lab; 15 characters at most, the limit of an interface's name."""
         return f"elab{self.pid}-{self.number}"
 
     @property
@@ -62,7 +63,7 @@ class Claim:
 
 
 def started(pid: int) -> int | None:
-    """When a process started, in ticks; None where it has ended."""
+    """Return when a process started, in ticks since boot; None if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -71,7 +72,8 @@ def started(pid: int) -> int | None:
 
 
 def claim(folder: Path, *, temporary: bool) -> Claim:
-    """One for this process, with a number that no lab and no network of this machine has. LabError when all are taken."""
+    """Claim a number that no lab and no network of this machine uses, for this process. Raises LabError if
+    all are taken."""
     pid = os.getpid()
     began = started(pid)
     if began is None:
@@ -87,16 +89,16 @@ def claim(folder: Path, *, temporary: bool) -> Claim:
 
 
 def claims() -> list[Claim]:
-    """Of all labs, dead owners' included."""
+    """Return the claims of all labs, including those of dead owners."""
     found = []
     for path in sorted(CLAIMS.glob("elab*.json")):
-        with contextlib.suppress(FileNotFoundError):  # its owner removed it
+        with contextlib.suppress(FileNotFoundError):  # the owner removed the file meanwhile
             found.append(Claim(**json.loads(path.read_text())))
     return found
 
 
 def clean() -> list[str]:
-    """Removes the labs of owners that are gone; their names. LabError where one cannot be."""
+    """Remove the labs of dead owners and return their names. Raises LabError if one cannot be removed."""
     with _alone():
         stale = [one for one in claims() if not one.is_alive]
         for one in stale:
@@ -105,7 +107,7 @@ def clean() -> list[str]:
 
 
 def remove(one: Claim) -> None:
-    """Everything of a lab, in whatever state it is, and its claim last."""
+    """Remove everything of a lab, whatever its state, and its claim last."""
     namespaces = [path.name for path in NAMESPACES.glob(f"{one.name}-*")]
     for namespace in namespaces:
         residents.kill(namespace)
@@ -116,7 +118,7 @@ def remove(one: Claim) -> None:
     for mount in _mounts_below(one.folder):
         call("umount", mount)
     if one.temporary:
-        with contextlib.suppress(FileNotFoundError):  # an earlier try got so far
+        with contextlib.suppress(FileNotFoundError):  # an earlier try removed the folder
             shutil.rmtree(one.folder)
     one.file.unlink(missing_ok=True)
 
@@ -127,7 +129,7 @@ def _mounts_below(folder: str) -> list[str]:
 
 
 def _numbers_in_use() -> set[int]:
-    """Of subnets that this machine has a way to."""
+    """Return the numbers of subnets to which this machine has a route."""
     routes = json.loads(call("ip", "-json", "-4", "route", "show", "table", "all"))
     return {
         int(part[2])
@@ -138,7 +140,7 @@ def _numbers_in_use() -> set[int]:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """One process of the machine at a time."""
+    """Let only one process of the machine into the block at a time."""
     CLAIMS.mkdir(mode=0o700, exist_ok=True)
     with (CLAIMS / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

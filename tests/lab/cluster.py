@@ -1,4 +1,4 @@
-"""Real agents on a lab's hosts, to be driven as those on loopback are: the same LocalCluster, other places. A door."""
+"""Real agents on a lab's hosts, driven like those on loopback: the same LocalCluster at other places. Does I/O."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from edgepart.cli.local import LocalCluster, Place
 from tests.lab.lab import Lab
 
 OPTIONS = ("--threads", "1")
-"""What makes a device slow takes the time of one thread."""
+"""One thread, because the slow-down is computed from the CPU time of one thread."""
 
 
 def place(lab: Lab, host: str) -> Place:
-    """The host, with the ports that a person's devices have. HTTP is open to the whole lab: clients send the credential."""
+    """Return the place of a host, with an agent's default ports. HTTP is open to the whole lab: clients send
+    the credential."""
     address = lab.address(host)
     return Place(
         lab.prefix(host), lab.environment(host), f"{address}:{LISTEN_PORT}", f"{address}:{HTTP_PORT}"
@@ -21,7 +22,8 @@ def place(lab: Lab, host: str) -> Place:
 
 
 def cluster(lab: Lab, names: Sequence[str] | None = None, *, options: Sequence[str] = ()) -> LocalCluster:
-    """Agents on these hosts, or all; `cluster.add(name)` starts one on a host that was added later.
+    """Return a cluster of agents on these hosts, or on all; `cluster.add(name)` starts one on a host that was
+    added later.
 
     `with Lab([...]) as lab, cluster(lab) as running:`
     """

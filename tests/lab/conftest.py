@@ -1,4 +1,4 @@
-"""Labs for tests; those that need one are skipped, with the reason, where there can be none."""
+"""Labs for tests. Tests that need one are skipped, with the reason, if there can be none."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def possible() -> None:
 
 @pytest.fixture
 def pair(possible: None) -> Iterator[Lab]:
-    """Two hosts, as fast as this machine is."""
+    """Yield a lab of two hosts that are as fast as this machine."""
     with Lab([Host("pi-a"), Host("pi-b")]) as lab:
         yield lab

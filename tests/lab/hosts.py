@@ -1,6 +1,7 @@
-"""What a lab is asked for: hosts, and the sizes and rates that people write. Facts and rules: no door.
+"""The specification of a lab: hosts, with sizes and rates as people write them. Does no I/O.
 
-A rate is in bits a second, as links are sold: "100mbit", "1gbit". Sizes are those of the product: "512M", "2G".
+A rate is in bits per second, as links are sold: "100mbit", "1gbit". Sizes are written as for the product:
+"512M", "2G".
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from edgepart.agent.options import parse_bytes
 
 OUTSIDE = "outside"
-"""The lab's own end of the network: where its owner, a client or a benchmark, talks to hosts from."""
+"""The lab's own end of the network, from which its owner (a client or a benchmark) talks to hosts."""
 
 MOST_HOSTS = 200
 NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
@@ -19,7 +20,7 @@ _BITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 
 class LabError(Exception):
-    """A lab was asked for what cannot be, or the system refused it; says which and why."""
+    """A lab was asked for something impossible, or the system refused it. The text says which, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +28,20 @@ class Host:
     """One emulated device."""
 
     name: str
-    """Lower case letters, digits and "-"; the agent on it is called so."""
+    """Lower case letters, digits and "-"; it is also the name of the agent on the host."""
     slow: float | None = None
-    """How many times as slow as this machine's core ONNX Runtime is on it; `Lab.pace` changes it. None: not slowed."""
+    """ONNX Runtime takes this many times as long as on this machine's core; `Lab.pace` changes it. None: not
+    slowed."""
     memory: str | None = None
-    """The most that all processes on it take together; over that, one of them is killed."""
+    """Maximum memory of all processes on it together; beyond it, one of them is killed."""
     rate: str | None = None
-    """What it sends at, and what it gets from OUTSIDE at; None is as fast as this machine is."""
+    """Rate at which it sends, and at which it receives from OUTSIDE; None: as fast as this machine is."""
     disk: str | None = None
-    """The size of its state folder, a disk of its own then. It is kept in memory, and counts as the host's memory."""
+    """Size of its state folder, which is then a disk of its own. It is kept in memory and counts as the
+    host's memory."""
     cpus: float | None = None
-    """To starve it on purpose. No way to make it slow: a host that waits saves up its quota, and then is fast."""
+    """CPUs, to starve it on purpose. Not a way to slow it down: a host that waits saves up its quota, and is
+    fast afterwards."""
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name) or self.name == OUTSIDE:
@@ -54,7 +58,7 @@ class Host:
 
 
 def parse_rate(text: str) -> float:
-    """Bytes a second of "20mbit", "1gbit", "2.5Gbit" or "8000bit". LabError.
+    """Return the bytes per second of "20mbit", "1gbit", "2.5Gbit" or "8000bit". Raises LabError for other texts.
 
     >>> parse_rate("100mbit")
     12500000.0
@@ -69,7 +73,7 @@ def parse_rate(text: str) -> float:
 def numbered(
     count: int, slow: str, *, rate: str | None = None, memory: str | None = None, disk: str | None = None
 ) -> list[Host]:
-    """`count` hosts, box-1 and on; `slow` is one number for all or one for each, with commas. LabError."""
+    """Return `count` hosts, named from box-1; `slow` is one number, or one for each with commas. Raises LabError."""
     if not 1 <= count <= MOST_HOSTS:
         raise LabError(f"{count} hosts: give 1 to {MOST_HOSTS}")
     try:

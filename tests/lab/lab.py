@@ -1,5 +1,7 @@
-"""Lab: emulated hosts on this machine, each with its network, speed, memory and disk, that can be cut, slowed, frozen and
-killed while they run. A door: control groups, mounts and processes; the network is network.py's.
+"""Lab: emulated hosts on this machine, each with its network, speed, memory and disk.
+
+Hosts can be cut off, slowed down, frozen and killed while they run. Does I/O: control groups, mounts and
+processes; the network is in network.py.
 """
 
 from __future__ import annotations
@@ -28,11 +30,12 @@ Part = TypeVar("Part")
 
 
 class Lab:
-    """`with Lab([Host("pi-a", slow=8, memory="1G", rate="100mbit"), Host("pi-b")]) as lab:`. Not for several threads
-    at once."""
+    """A lab: `with Lab([Host("pi-a", slow=8, memory="1G", rate="100mbit"), Host("pi-b")]) as lab:`. Not
+    thread-safe."""
 
     def __init__(self, hosts: Sequence[Host] = (), *, folder: Path | None = None) -> None:
-        """`folder` is where hosts' state folders come to be, and stays; without it, one that goes with the lab."""
+        """`folder` gets the hosts' state folders, and stays; without it there is a folder that is removed
+        with the lab."""
         self._first = tuple(hosts)
         self._folder = folder
         self._claim: claims.Claim | None = None
@@ -42,7 +45,8 @@ class Lab:
         self._children: list[subprocess.Popen[Any]] = []
 
     def __enter__(self) -> Lab:
-        """LabError where there can be no lab (`missing()` says why), or not this one; nothing is left then."""
+        """Set the lab up. Raises LabError, and leaves nothing, if there can be no lab (`missing()` says why)
+        or not this one."""
         if reason := missing():
             raise LabError(reason)
         claims.clean()
@@ -63,24 +67,25 @@ class Lab:
 
     @property
     def hosts(self) -> Mapping[str, Host]:
-        """As they were asked for, by name."""
+        """The hosts as they were asked for, by name."""
         return self._hosts
 
     @property
     def name(self) -> str:
-        """What all of its parts are called; its owner's process id is in it."""
+        """Name prefix of all its parts; it contains the owner's process id."""
         return self._made.name
 
     @property
     def folder(self) -> Path:
-        """Holds a state folder for each host, of the host's name."""
+        """Folder with a state folder for each host, of the host's name."""
         return Path(self._made.folder)
 
     def add(self, host: Host) -> None:
-        """One more host, while the others run. LabError where the name is taken, or it cannot be as it is asked for."""
+        """Add a host while the others run. Raises LabError if the name is taken, or if the host cannot be set
+        up as asked for."""
         if host.name in self._hosts:
             raise LabError(f"there is a host {host.name} already")
-        # What a system may not be able to do comes first, so that there is no host then.
+        # Limits come first: if the system does not support them, no host is left.
         if host.memory is not None:
             self._limits.limit_memory(host.name, parse_bytes(host.memory))
         if host.cpus is not None:
@@ -93,37 +98,38 @@ class Lab:
             self.pace(host.name, host.slow)
         self._make_disk(host)
 
-    # To run something on a host
+    # Running something on a host
 
     def address(self, station: str) -> str:
-        """Its IPv4 address; a host's, or OUTSIDE."""
+        """Return the IPv4 address of a host or of OUTSIDE."""
         return self._net.address(self._station(station))
 
     def prefix(self, host: str) -> tuple[str, ...]:
-        """Words before a command, by which it runs on the host; its process id is that of the command itself."""
+        """Return the words before a command that make it run on the host; the process id is that of the
+        command itself."""
         groups = " ".join(quote(str(group)) for group in self._limits.of(host))
         join = f'for group in {groups}; do [ ! -d "$group" ] || echo $$ > "$group/cgroup.procs" || exit 125; done'
         enter = f'exec nsenter --net={quote(str(NAMESPACES / self._namespace(host)))} -- "$@"'
         return ("sh", "-c", f"{join}; {enter}", host)
 
     def environment(self, host: str) -> dict[str, str]:
-        """What a process needs besides its owner's environment to be as slow as the host."""
+        """Return the variables by which a process is as slow as the host, besides its owner's environment."""
         if self._hosts[self._host(host)].slow is None:
             return {}
         path = os.pathsep.join(filter(None, (str(SLOW), os.environ.get("PYTHONPATH", ""))))
         return {"PYTHONPATH": path, "EDGEPART_LAB_SLOW": f"@{self._pace_file(host)}"}
 
     def start(self, host: str, *command: str, **options: Any) -> subprocess.Popen[Any]:
-        """A process on the host, in a session of its own, once it is there. `options` are Popen's."""
+        """Start a process on the host, in a session of its own; return when it is there. `options` are Popen's."""
         options = {"stdin": subprocess.DEVNULL, "start_new_session": True, **options}
         process = subprocess.Popen([*self.prefix(host), *command], env=self._env(host), **options)
         self._children.append(process)
-        # Whoever freezes or kills the host next means this one too.
+        # It has to be there before the next freeze or kill of the host, which includes it.
         residents.wait_for(self._namespace(host), process)
         return process
 
     def run(self, host: str, *command: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
-        """A process on the host, to its end; what it printed is text."""
+        """Run a process on the host to its end and return it; its output is text."""
         return subprocess.run(
             [*self.prefix(host), *command],
             env=self._env(host),
@@ -132,37 +138,40 @@ class Lab:
             timeout=timeout_s,
         )
 
-    # To do something to the network
+    # Changing the network
 
     def cut(self, one: str, other: str | None = None, *, one_way: bool = False) -> None:
-        """Nothing gets through between the two, or between `one` and everybody. One way: nothing from `one`.
+        """Drop all traffic between the two, or between `one` and all others; with `one_way`, only that from `one`.
 
-        Nobody is told, as when a cable is pulled out of a switch further away."""
+        No station is notified, as if a cable were pulled out of a more distant switch.
+        """
         self._net.change(self._net.links.with_fault(self._ways(one, other, one_way), CUT))
 
     def slow(self, one: str, other: str | None = None, *, rate: str, one_way: bool = False) -> None:
-        """What goes between the two, or between `one` and each of the others, goes at `rate` at most."""
+        """Limit traffic between the two, or between `one` and each of the others, to `rate`."""
         self._net.change(self._net.links.with_fault(self._ways(one, other, one_way), parse_rate(rate)))
 
     def heal(self, one: str | None = None, other: str | None = None) -> None:
-        """Takes back what was cut and slowed between the two; all of it that `one` has to do with; all of it."""
+        """Undo cuts and slow-downs between the two, or all that involve `one`, or all."""
         for station in filter(None, (one, other)):
             self._station(station)
         self._net.change(self._net.links.healed(one, other))
 
     def set_rate(self, host: str, rate: str | None) -> None:
-        """What the host sends at from now on; None is as fast as this machine is."""
+        """Set the rate at which the host sends from now on; None: as fast as this machine is."""
         self._net.set_rate(self._host(host), None if rate is None else parse_rate(rate))
 
     def traffic(self) -> dict[str, Traffic]:
-        """By host, and OUTSIDE."""
+        """Return the traffic of each host, and of OUTSIDE."""
         return self._net.traffic()
 
-    # To do something to a host
+    # Changing a host
 
     def pace(self, host: str, slow: float) -> None:
-        """From its next run on, ONNX Runtime takes this many times as long as on this machine. LabError where the host was
-        made without `slow`: its processes do not look."""
+        """Make ONNX Runtime take this many times as long as on this machine, from its next run on.
+
+        Raises LabError if the host was made without `slow`, because its processes do not check for changes.
+        """
         if self._hosts[self._host(host)].slow is None:
             raise LabError(
                 f"{host} was made to be as fast as this machine: give it slow=1 to change that later"
@@ -172,27 +181,27 @@ class Lab:
         write_atomic(self._pace_file(host), repr(float(slow)).encode())
 
     def starve(self, host: str, cpus: float | None) -> None:
-        """Gives the host so many CPUs' worth of time, in portions of a tenth of a second; None is all there is."""
+        """Limit the host to so many CPUs, in portions of a tenth of a second; None removes the limit."""
         self._limits.limit_cpu(self._host(host), cpus)
         self._limits.take_in(host, self.processes(host))
 
     def processes(self, host: str) -> list[int]:
-        """Ids of all that run on it, whoever started them."""
+        """Return the ids of all processes on the host, whoever started them."""
         return residents.processes(self._namespace(host))
 
     def freeze(self, host: str) -> None:
-        """Stops all processes on it where they are; the network still takes what is sent to them."""
+        """Stop all processes on the host where they are; the network still accepts what is sent to them."""
         residents.freeze(self._namespace(host))
 
     def thaw(self, host: str) -> None:
         residents.thaw(self._namespace(host))
 
     def kill(self, host: str) -> None:
-        """SIGKILL for all processes on it. Its disk stays; the network says that nobody listens there."""
+        """Send SIGKILL to all processes on the host. Its disk stays; its network refuses connections."""
         residents.kill(self._namespace(host))
 
     def close(self) -> None:
-        """Removes everything. Again does nothing."""
+        """Remove everything. A second call does nothing."""
         if self._claim is None:
             return
         for host in self._hosts:
@@ -201,12 +210,12 @@ class Lab:
             child.wait()
             for stream in (child.stdin, child.stdout, child.stderr):
                 if stream is not None:
-                    with contextlib.suppress(BrokenPipeError):  # what was not yet written is for nobody
+                    with contextlib.suppress(BrokenPipeError):  # no one reads what was not yet written
                         stream.close()
         claims.remove(self._claim)
         self._claim = self._network = self._groups = None
 
-    # What it is made of
+    # Parts of the lab
 
     @property
     def _made(self) -> claims.Claim:

@@ -1,6 +1,7 @@
-"""What hosts hear of each other: the faults that were asked for, and what comes of them for each pair. Facts and rules.
+"""Links between hosts: the faults that were asked for, and the resulting rate for each pair. Does no I/O.
 
-A fault is one way: from a station to a station, either of which may be EVERYBODY. Where several meet, the worst counts.
+A fault is one-way: from a station to a station, either of which may be EVERYBODY. If several apply, the worst
+counts.
 """
 
 from __future__ import annotations
@@ -14,12 +15,11 @@ from tests.lab.shaping import CUT
 EVERYBODY = "*"
 
 Way = tuple[str, str]
-"""From, to."""
+"""Sender and receiver."""
 
 
 def ways(one: str, other: str | None, one_way: bool) -> Iterator[Way]:
-    """The links meant by "from `one` to `other`", or all of `one`'s where there is no other; there, and back too
-    unless `one_way`."""
+    """Yield the way from `one` to `other`, or to everybody without `other`; and back, unless `one_way`."""
     yield one, other or EVERYBODY
     if not one_way:
         yield other or EVERYBODY, one
@@ -27,12 +27,12 @@ def ways(one: str, other: str | None, one_way: bool) -> Iterator[Way]:
 
 @dataclass(frozen=True)
 class Links:
-    """The rates that were asked for. Each change makes a new one."""
+    """Rates and faults that were asked for. Each change makes a new object."""
 
     rates: Mapping[str, float] = field(default_factory=dict)
-    """What each host sends at, in bytes a second; not named: freely."""
+    """The rate at which each host sends, in bytes per second; other hosts send freely."""
     faults: Mapping[Way, float] = field(default_factory=dict)
-    """Bytes a second, or CUT."""
+    """Bytes per second, or CUT."""
 
     def with_fault(self, which: Iterable[Way], rate: float) -> Links:
         return Links(self.rates, {**self.faults, **dict.fromkeys(which, rate)})
@@ -42,8 +42,8 @@ class Links:
         return Links(others if rate is None else {**others, host: rate}, self.faults)
 
     def healed(self, one: str | None = None, other: str | None = None) -> Links:
-        """Without the faults between the two, both ways; without all of `one`'s, those of single links
-        included; without any."""
+        """Return links without the faults between the two, both ways; or without all that involve `one`,
+        single links included; or without any."""
 
         def gone(way: Way) -> bool:
             if one is None:
@@ -53,7 +53,8 @@ class Links:
         return Links(self.rates, {way: rate for way, rate in self.faults.items() if not gone(way)})
 
     def between(self, sender: str, receiver: str) -> float | None:
-        """Bytes a second on the switch, besides what the sender's own cable carries; None where there is no bound."""
+        """Return the bound on the switch in bytes per second, apart from the sender's own cable; None if
+        there is none."""
         bounds = [
             self.faults[way]
             for way in ((sender, receiver), (sender, EVERYBODY), (EVERYBODY, receiver))
@@ -64,14 +65,14 @@ class Links:
         return min(bounds, default=None)
 
     def into(self, receiver: str, stations: Mapping[str, int]) -> dict[int, float]:
-        """The bounds on the port to `receiver`, by the sender's number."""
+        """Return the bounds on the port to `receiver`, by the sender's number."""
         found = {
             number: self.between(name, receiver) for name, number in stations.items() if name != receiver
         }
         return {number: rate for number, rate in found.items() if rate is not None}
 
     def slowest_from(self, sender: str, stations: Iterable[str]) -> float | None:
-        """Of all ways out of `sender` that carry anything; None where none is bounded."""
+        """Return the lowest bound of all ways out of `sender` that carry anything; None if none is bounded."""
         bounds = [
             self.rates.get(sender),
             *(self.between(sender, other) for other in stations if other != sender),

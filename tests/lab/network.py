@@ -1,7 +1,8 @@
-"""The lab's network: a switch, a cable to each station, and what is cut and slowed on them. A door: `ip` and `tc`.
+"""The lab's network: a switch, a cable to each station, and the cuts and slow-downs on them. Does I/O: `ip` and `tc`.
 
-The switch is in a namespace of its own, so that this machine's packet filters do not see it. OUTSIDE's cable ends in the
-namespace that the lab's owner is in, and has the first address; each host's ends in its own.
+The switch is in a namespace of its own, so that this machine's packet filters do not see it. OUTSIDE's cable
+ends in the namespace of the lab's owner and has the first address; each host's cable ends in the host's own
+namespace.
 """
 
 from __future__ import annotations
@@ -16,28 +17,29 @@ from tests.lab.links import Links
 from tests.lab.system import call, ip, tc
 
 BRIDGE, CABLE = "br0", "eth0"
-"""Interfaces: the switch's, and each host's."""
+"""Names of the switch's interface, and of each host's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What went through a station's cable since it was made. Packets that the kernel joined count one header."""
+    """Bytes that went through a station's cable since it was made. Packets that the kernel joined count one
+    header."""
 
     sent_bytes: int
     received_bytes: int
 
 
 class Network:
-    """Of one lab. `claims.remove` takes it away."""
+    """The network of one lab. `claims.remove` removes it."""
 
     def __init__(self, claim: Claim) -> None:
-        """With OUTSIDE as its only station."""
+        """Make the network with OUTSIDE as its only station."""
         self._claim = claim
         self._switch = claim.namespace("_switch")
         self._numbers: dict[str, int] = {}
-        """Of stations; the last part of their addresses."""
+        """Numbers of stations, which are the last parts of their addresses."""
         self._ports: dict[str, dict[int, float]] = {}
-        """What the switch's ports have now."""
+        """For each station's port of the switch, the bounds by sender's number that are in force."""
         self.links = Links()
         ip([f"netns add {self._switch}"])
         ip(
@@ -47,7 +49,7 @@ class Network:
         self.plug_in(OUTSIDE)
 
     def plug_in(self, station: str) -> None:
-        """One more. LabError where there are too many."""
+        """Add a station. Raises LabError if there are too many."""
         number = max(self._numbers.values(), default=0) + 1
         if number > MOST_HOSTS + 1:
             raise LabError(f"a lab has at most {MOST_HOSTS} hosts")
@@ -67,11 +69,11 @@ class Network:
         self.change(self.links)
 
     def address(self, station: str) -> str:
-        """IPv4."""
+        """Return the station's IPv4 address."""
         return str(self._claim.subnet[self._numbers[station]])
 
     def set_rate(self, host: str, rate: float | None) -> None:
-        """What it sends at, in bytes a second; None is freely."""
+        """Set the rate at which the host sends, in bytes per second; None: without a limit."""
         cable, namespace = self._cable(host)
         tc([shaping.egress(cable, rate)], namespace)
         self.links = self.links.with_rate(host, rate)
@@ -79,20 +81,20 @@ class Network:
         self._fit_packets()
 
     def change(self, links: Links) -> None:
-        """To the faults of these links, all at once."""
+        """Replace the faults by those of these links, all at once."""
         self.links = links
         if self._shape():
             self._fit_packets()
 
     def traffic(self) -> dict[str, Traffic]:
-        """By station."""
+        """Return the traffic of each station."""
         found = json.loads(call("ip", "-n", self._switch, "-json", "-statistics", "link", "show"))
         counters = {link["ifname"]: link["stats64"] for link in found}
         ports = {name: counters[_port(number)] for name, number in self._numbers.items()}
         return {name: Traffic(port["rx"]["bytes"], port["tx"]["bytes"]) for name, port in ports.items()}
 
     def _cable(self, station: str) -> tuple[str, str | None]:
-        """Its interface, and the namespace that it is in."""
+        """Return the station's interface, and the namespace that it is in."""
         return (self._claim.name, None) if station == OUTSIDE else (CABLE, self._claim.namespace(station))
 
     def _address(self, station: str) -> None:
@@ -102,14 +104,14 @@ class Network:
             [
                 f"link set {cable} addrgenmode none up",
                 f"address add {address}/{subnet.prefixlen} dev {cable} noprefixroute",
-                # What boards do about losses, whatever this machine does about them.
+                # The congestion control of boards, whatever this machine uses.
                 f"route add {subnet} dev {cable} src {address} congctl cubic",
             ],
             namespace,
         )
 
     def _shape(self) -> bool:
-        """Brings the switch's ports to what `links` says; whether there was anything to do."""
+        """Bring the switch's ports to the state of `links`; return whether anything had to change."""
         lines: list[str] = []
         for station, now in self._ports.items():
             wanted = self.links.into(station, self._numbers)

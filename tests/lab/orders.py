@@ -1,4 +1,5 @@
-"""What a person types to a lab that runs: "cut box-1 box-2", "freeze box-3". Rules: they call the lab, print nothing."""
+"""Orders that a person types to a running lab: "cut box-1 box-2", "freeze box-3". They call the lab and print
+nothing."""
 
 from __future__ import annotations
 
@@ -14,13 +15,13 @@ from tests.lab.lab import Lab
 class Order:
     usage: str
     least: int
-    """How many words must follow at least; `usage` shows how many may."""
+    """Minimum number of words that must follow; `usage` shows how many may."""
     most: int
     obey: Callable[[Lab, LocalCluster, Sequence[str]], str | None]
 
 
 def obey(lab: Lab, running: LocalCluster, line: str) -> str:
-    """Does what the line says; what is to be answered. LabError where it says nothing that is known."""
+    """Obey the line and return the answer. Raises LabError if it is not an order."""
     word, *rest = line.split() or ["help"]
     order = ORDERS.get(word)
     if order is None or not order.least <= len(rest) <= order.most:

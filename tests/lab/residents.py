@@ -1,4 +1,5 @@
-"""The processes on a host: all that are in its network namespace, whoever started them. A door: /proc and signals."""
+"""The processes on a host: all that are in its network namespace, whoever started them. Does I/O: /proc and
+signals."""
 
 from __future__ import annotations
 
@@ -14,12 +15,13 @@ from tests.lab.hosts import LabError
 from tests.lab.system import NAMESPACES
 
 OBEYED_S = 10.0
-"""A signal takes effect when the kernel next runs the process; one that reads a disk may take a while."""
+"""Seconds for a signal to take effect: the kernel has to run the process first, and one that reads a disk may
+take a while."""
 STOPPED, DEAD, UNINTERRUPTIBLE = "Tt", "ZX", "D"
 
 
 def processes(namespace: str) -> list[int]:
-    """Ids of the living ones in this network namespace; [] where there is none of the name."""
+    """Return the ids of the living processes in this network namespace; [] if there is no such namespace."""
     try:
         wanted = (NAMESPACES / namespace).stat().st_ino
     except FileNotFoundError:
@@ -33,23 +35,23 @@ def _is_in(process: Path, namespace: int) -> bool:
     try:
         return (process / "ns" / "net").stat().st_ino == namespace and state(process) not in DEAD
     except OSError:
-        return False  # it has ended, and is in none
+        return False  # the process has ended, and is in no namespace
 
 
 def state(process: Path) -> str:
-    """The letter of /proc/PID/stat. OSError where there is none."""
+    """Return the state letter of /proc/PID/stat. Raises OSError if there is no such process."""
     return (process / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 def wait_for(namespace: str, process: subprocess.Popen[Any]) -> None:
-    """Until the process has come into the namespace, or has ended. LabError where it does neither."""
+    """Wait until the process has entered the namespace, or has ended. Raises LabError if it does neither."""
     wanted = (NAMESPACES / namespace).stat().st_ino
     entry = Path(f"/proc/{process.pid}")
     _until(lambda: process.poll() is not None or _is_in(entry, wanted), f"enter {namespace}")
 
 
 def freeze(namespace: str) -> None:
-    """SIGSTOP, to what they start meanwhile too. LabError where one goes on."""
+    """Send SIGSTOP to all processes, including those that they start meanwhile. Raises LabError if one goes on."""
     _until(lambda: _stop(namespace), f"stop the processes of {namespace}")
 
 
@@ -58,19 +60,22 @@ def thaw(namespace: str) -> None:
 
 
 def kill(namespace: str) -> None:
-    """SIGKILL, until nobody is left. LabError where somebody is."""
+    """Send SIGKILL until no process is left. Raises LabError if one is."""
     _until(lambda: _send(processes(namespace), signal.SIGKILL), f"kill the processes of {namespace}")
 
 
 def _stop(namespace: str) -> bool:
-    """Whether all of them are stopped, or as good as that: one that waits in the kernel stops before it goes on. That
-    may be never, where it waits for a child that was stopped between its fork and its exec."""
+    """Stop all processes, and return whether they are stopped or will be before they go on.
+
+    A process that waits in the kernel stops before it goes on. It may wait for ever if its child was stopped
+    between fork and exec.
+    """
     waiting = True
     for pid in processes(namespace):
         try:
             letter = state(Path(f"/proc/{pid}"))
         except OSError:
-            continue  # it has ended
+            continue  # the process has ended
         if letter not in STOPPED:
             _send([pid], signal.SIGSTOP)
             waiting = waiting and letter == UNINTERRUPTIBLE
@@ -78,12 +83,12 @@ def _stop(namespace: str) -> bool:
 
 
 def _send(pids: list[int], number: int) -> bool:
-    """Whether there is nobody left to send to."""
+    """Send a signal, and return whether there was no process to send it to."""
     for pid in pids:
         try:
             os.kill(pid, number)
         except ProcessLookupError:
-            continue  # it was quicker
+            continue  # it ended before the signal
     return not pids
 
 

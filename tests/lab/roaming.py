@@ -1,4 +1,4 @@
-"""Agents on hosts of rooms, with the options that a person's have: they listen everywhere, and find each other. A door."""
+"""Agents on hosts of rooms with a user's options: they listen on all addresses and find each other. Does I/O."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from edgepart.cli.local import LocalAgent, Place
 from tests.lab.rooms import Rooms
 
 BOUND_S = 180.0
-"""No wait takes longer; one that ends there has failed."""
+"""Longest wait; one that takes longer has failed."""
 
 
 class Roaming:
-    """Agents of one cluster; the first makes it."""
+    """Agents of one cluster. The first one creates it."""
 
     def __init__(self, rooms: Rooms, folder: Path, options: tuple[str, ...] = ()) -> None:
         self.rooms = rooms
@@ -28,7 +28,8 @@ class Roaming:
         self.agents: dict[str, LocalAgent] = {}
 
     def add(self, host: str, *options: str, join: tuple[str, ...] = ()) -> LocalAgent:
-        """Makes the cluster there, or has the host join it with these options; and starts its agent with those."""
+        """Start an agent with `options` on a host. The first host creates the cluster; others join it with
+        the options `join`."""
         place = Place(self.rooms.prefix(host), listen=f"*:{LISTEN_PORT}", http=f"127.0.0.1:{HTTP_PORT}")
         running = ("--threads", "1", *self._options, *options)
         agent = LocalAgent(host, self._folder / host, running, place)
@@ -44,7 +45,7 @@ class Roaming:
         return agent
 
     def seen(self, host: str) -> dict[str, list[str]]:
-        """Where the other members are reached, by node id, as the host's agent knows."""
+        """Return the other members' addresses by node id, as the host's agent knows them."""
         try:
             found: dict[str, list[str]] = json.loads((self._folder / host / "cluster.json").read_text())
         except FileNotFoundError:
@@ -52,7 +53,7 @@ class Roaming:
         return found
 
     def together(self, *hosts: str) -> bool:
-        """Whether each sees all others."""
+        """Whether each host sees all others."""
         return all(len(self.seen(host)) == len(hosts) - 1 for host in hosts)
 
     def doctor(self, host: str) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Rooms: several networks with a router between them, and hosts that are on one or more of them. Multicast stays in a room.
-A door: `ip`.
+"""Rooms: several networks with a router between them, and hosts that are on one or more of them.
 
-A lab (lab.py) has one switch, and hosts as slow as boards; here it is about who reaches whom. Everything is in namespaces
-of its own: this machine's networks are not touched.
+Multicast stays inside a room. A lab (lab.py) has one switch, and hosts as slow as boards; rooms are for tests
+of which hosts reach each other. Everything is in namespaces of its own: this machine's networks are not
+touched. Does I/O: `ip`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ ROUTER, PREFIX = "router", "erooms"
 
 
 class Rooms:
-    """`with Rooms({"pi-a": [0], "pi-b": [0, 1]}) as rooms:` Hosts have an interface eth0, eth1 and on for each of their
-    rooms, the address 10.81.ROOM.N, and a way to the other rooms through the first."""
+    """Networks and hosts: `with Rooms({"pi-a": [0], "pi-b": [0, 1]}) as rooms:`.
+
+    A host has an interface (eth0, eth1, ...) for each of its rooms, the addresses 10.81.ROOM.N, and a route
+    to the other rooms through its first room.
+    """
 
     def __init__(self, hosts: Mapping[str, Sequence[int]]) -> None:
         self._hosts = {name: tuple(rooms) for name, rooms in hosts.items()}
@@ -31,7 +34,7 @@ class Rooms:
         self._children: list[subprocess.Popen[Any]] = []
 
     def __enter__(self) -> Rooms:
-        """LabError where there can be none."""
+        """Set up the rooms. Raises LabError if there can be none."""
         if reason := missing():
             raise LabError(reason)
         _sweep()
@@ -75,26 +78,26 @@ class Rooms:
         return f"{PREFIX}{os.getpid()}-{host}"
 
     def prefix(self, host: str) -> tuple[str, ...]:
-        """Words before a command, by which it runs on the host, or on the router."""
+        """Return the words before a command that make it run on the host, or on the router."""
         return ("nsenter", f"--net={NAMESPACES / self.namespace(host)}", "--")
 
     def run(self, host: str, *command: str) -> str:
-        """To its end; what it prints. LabError."""
+        """Run a command to its end and return its output. Raises LabError if it fails."""
         return call(*self.prefix(host), *command)
 
     def start(self, host: str, *command: str, **options: Any) -> subprocess.Popen[Any]:
-        """In a session of its own; it ends with the rooms."""
+        """Start a process in a session of its own; it ends with the rooms."""
         child = subprocess.Popen([*self.prefix(host), *command], start_new_session=True, **options)
         self._children.append(child)
         return child
 
     def address(self, host: str, room: int) -> str:
-        """IPv4; also the router's."""
+        """Return the IPv4 address of a host, or of the router."""
         number = 1 if host == ROUTER else 2 + list(self._hosts).index(host)
         return _address(room, number)
 
     def close(self) -> None:
-        """Ends what runs there, and removes everything."""
+        """Kill all processes in the rooms and remove everything."""
         for name in self._made:
             _remove(self.namespace(name))
         for child in self._children:
@@ -107,7 +110,7 @@ def _address(room: int, number: int) -> str:
 
 
 def _remove(namespace: str) -> None:
-    """With all that runs in it."""
+    """Remove a namespace with all processes in it."""
     for pid in call("ip", "netns", "pids", namespace).split():
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(pid), signal.SIGKILL)
@@ -115,7 +118,7 @@ def _remove(namespace: str) -> None:
 
 
 def _sweep() -> None:
-    """What owners left that were killed; their process ids are in the names."""
+    """Remove what killed owners left; their process ids are in the names."""
     for place in NAMESPACES.glob(f"{PREFIX}*"):
         owner = place.name.removeprefix(PREFIX).partition("-")[0]
         if not Path(f"/proc/{owner}").exists():

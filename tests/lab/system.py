@@ -1,6 +1,6 @@
-"""The commands that labs are made of: `ip` and `tc`, many lines at once. A door.
+"""The commands that labs use: `ip` and `tc`, with many lines at once. Does I/O.
 
-`ip netns exec` is not used: it mounts /sys anew, where no cgroup is seen.
+`ip netns exec` is not used, because it mounts /sys again, without cgroups.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.lab.hosts import LabError
 
 COMMANDS = {"ip": "iproute2", "tc": "iproute2", "nsenter": "util-linux"}
-"""What is needed, and the Debian package that has it."""
+"""Required commands, and the Debian packages that contain them."""
 
 NAMESPACES = Path("/run/netns")
 TRIAL = (
@@ -33,7 +33,7 @@ TRIAL_SHAPING = (
 
 
 def call(*command: str, lines: Iterable[str] | None = None) -> str:
-    """What it prints. `lines` are its standard input. LabError with what it complains of."""
+    """Run a command and return its output. `lines` are its standard input. Raises LabError with its error output."""
     text = None if lines is None else "".join(f"{line}\n" for line in lines)
     done = subprocess.run(
         command,
@@ -48,12 +48,12 @@ def call(*command: str, lines: Iterable[str] | None = None) -> str:
 
 
 def ip(lines: Iterable[str], namespace: str | None = None) -> None:
-    """Runs these lines of `ip`, in this network namespace or the one we are in."""
+    """Run these lines of `ip`, in this network namespace or in our own."""
     call("ip", *_inside(namespace), "-batch", "-", lines=lines)
 
 
 def tc(lines: Iterable[str], namespace: str | None = None) -> None:
-    """Runs these lines of `tc`, in this network namespace or the one we are in."""
+    """Run these lines of `tc`, in this network namespace or in our own."""
     call("tc", *_inside(namespace), "-batch", "-", lines=lines)
 
 
@@ -63,7 +63,7 @@ def _inside(namespace: str | None) -> tuple[str, ...]:
 
 @functools.cache
 def missing() -> str | None:
-    """Why there can be no lab here; None where there can."""
+    """Return why there can be no lab here; None if there can."""
     if os.geteuid() != 0:
         return "a lab needs root: it makes network namespaces"
     for command, package in COMMANDS.items():

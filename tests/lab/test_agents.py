@@ -1,4 +1,5 @@
-"""Agents on a lab's hosts: they find each other by mDNS, answer as one session does, and miss whoever is cut off."""
+"""Agents on a lab's hosts: they find each other by mDNS, answer like one session, and notice a host that is
+cut off."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""A minute of chaos: the client's agent killed, another box cut off, while requests keep coming. What must hold is looked
-at, not how long it took."""
+"""A minute of chaos: the client's agent is killed and another box is cut off while requests keep coming.
+
+Only the requirements are checked, not the times.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from edgepart.planner.errors import ClusterError
 pytestmark = pytest.mark.processes
 
 STOOD_STILL_S = 5.0
-"""When the machine itself stands still for longer, what happens on it says nothing of the cluster."""
+"""If the machine itself stands still for longer, events on it say nothing about the cluster."""
 
 
 @pytest.mark.nightly

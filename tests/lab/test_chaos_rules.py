@@ -1,5 +1,5 @@
-"""Chaos without a laboratory: schedules follow from seeds and can be survived, ghosts are not there, figures say what
-happened."""
+"""Chaos without a laboratory: schedules depend only on seeds and are survivable; ghosts and figures are
+computed correctly."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_company_is_mutual_and_whole_ways_lead_to_fewer(done: list[Done]) -> Non
 
 @given(st.lists(acts, max_size=12))
 def test_company_is_what_a_walk_over_all_links_reaches(done: list[Done]) -> None:
-    """The plain twin: links joined one by one until nothing changes."""
+    """The plain twin joins links one by one until nothing changes."""
     presence = ALL
     for act in done:
         presence = presence.after(act, STATIONS)

@@ -1,4 +1,4 @@
-"""What people write of hosts: rates, sizes, names."""
+"""The specification of hosts: rates, sizes, names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real labs: what hosts hear of each other, and what becomes of processes, memory, disks, and what owners leave behind."""
+"""Real labs: traffic between hosts, processes, memory, disks, and what owners leave behind."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def until(done: Callable[[], Any]) -> None:
 
 
 class Ear:
-    """Hears datagrams on a host."""
+    """Receives datagrams on a host."""
 
     def __init__(self, lab: Lab, host: str) -> None:
         self.lab, self.host = lab, host
@@ -95,7 +95,8 @@ class Ear:
             self.lab.run(sender, *command).check_returncode()
 
     def hears(self, sender: str) -> bool:
-        """What is said after the lab is healed comes after what was said before, if that comes at all."""
+        """Whether a datagram of the sender arrives. The one sent after the lab is healed comes after it, if
+        it comes at all."""
         links = self.lab._net.links
         self.say(sender, "before")
         self.lab.heal()
@@ -147,16 +148,16 @@ def test_rates_of_hosts_and_links_hold(pair: Lab, sender: str) -> None:
     pair.set_rate(bound, "2mbit")
     slow_s = seconds(pair, sender)
     pair.set_rate(bound, "32mbit")
-    fast_s = min(seconds(pair, sender) for _ in range(5))  # something else may be in the way of some
+    fast_s = min(seconds(pair, sender) for _ in range(5))  # other load may slow some of them down
     pair.slow(sender, "pi-b", rate="2mbit", one_way=True)
     slowed_s = seconds(pair, sender)
-    # Sixteen times as fast; and nothing else makes what is slow any faster than its rate.
+    # The rate is sixteen times as high, and other load can only make transfers slower than their rate.
     assert min(slow_s, slowed_s) > 0.8 * SENT_BYTES / parse_rate("2mbit")
     assert fast_s < min(slow_s, slowed_s) / 3
 
 
 def seconds(lab: Lab, sender: str) -> float:
-    """In which SENT_BYTES come to pi-b."""
+    """Return the seconds in which SENT_BYTES arrive at pi-b."""
     command = (sys.executable, "-c", SEND, lab.address("pi-b"), str(SENT_BYTES))
     if sender == OUTSIDE:
         return float(subprocess.run(command, check=True, capture_output=True).stdout)
@@ -275,7 +276,7 @@ def test_what_a_killed_owner_left_is_removed(possible: None) -> None:
         check=True,
         env=importing(),
     )
-    assert name in cleaned.stdout or "nothing" in cleaned.stdout  # another test's lab may have been quicker
+    assert name in cleaned.stdout or "nothing" in cleaned.stdout  # another test's lab may be first
     assert not left_of(name) and not Path(folder).exists()
     assert not [pid for pid in left if claims.started(pid) is not None]
 

@@ -1,4 +1,4 @@
-"""What faults come to for each pair: against three plain tables that every order is written into."""
+"""Resulting rates of faults for each pair, against three plain tables into which every order is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person types to a lab, on one that only writes down what it is asked."""
+"""Orders that a person types to a lab, tried on a lab that only records calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.lab.orders import ORDERS, obey
 
 
 class Told:
-    """In place of a Lab and its agents."""
+    """A stand-in for a Lab and its agents that records calls."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []

@@ -1,5 +1,5 @@
-"""Agents where networks are not simple: IPv6 alone, two interfaces, a bridge of containers, addresses that change, and
-two rooms with a broker between them."""
+"""Agents in complex networks: only IPv6, two interfaces, a bridge of containers, changing addresses, two
+rooms with a broker."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def room(possible: None) -> Iterator[Rooms]:
 
 
 def test_they_find_each_other_over_ipv6_alone(room: Rooms, tmp_path: Path) -> None:
-    """Link-local addresses, which need the interface of whoever dials."""
+    """Link-local addresses need the interface of the dialling host."""
     for host in (A, B):
         room.run(host, "ip", "-4", "address", "flush", "dev", "eth0")
     with roaming(room, tmp_path) as agents:
         agents.add(A)
-        agents.add(B)  # it joins by what mDNS says
+        agents.add(B)  # it joins by what mDNS announces
         agents.wait(lambda: agents.together(A, B), "both to be members")
         for host in (A, B):
             (addresses,) = agents.seen(host).values()
@@ -45,8 +45,8 @@ def test_they_find_each_other_over_ipv6_alone(room: Rooms, tmp_path: Path) -> No
 
 @pytest.mark.nightly
 def test_the_second_interface_does_and_an_address_may_change(possible: None, tmp_path: Path) -> None:
-    """The first interfaces are in different rooms, both boxes have the same bridge for containers, and the second's address
-    changes, as with another lease."""
+    """The first interfaces are in different rooms, both boxes have the same bridge for containers, and the
+    address of the second box changes, as with a new lease."""
     with Rooms({A: [0, 2], B: [1, 2]}) as rooms, roaming(rooms, tmp_path) as agents:
         for host in (A, B):
             rooms.run(host, "ip", "route", "del", "default")
@@ -71,7 +71,8 @@ def test_the_second_interface_does_and_an_address_may_change(possible: None, tmp
         agents.wait(lambda: agents.together(A, B), "both to be members again")
 
         def announced() -> bool:
-            """It tells its cluster at once, and by mDNS when it comes to it."""
+            """Whether the new address is announced: an agent tells its cluster at once, and announces by mDNS
+            later."""
             (box,) = agents.doctor(A)["boxes"]
             return bool(box["state"] == "member" and "10.81.2.77:7433" in box["addresses"])
 
@@ -90,12 +91,12 @@ def dense(tmp_path: Path) -> Path:
 @pytest.mark.nightly
 @pytest.mark.skipif(program() is None, reason="mosquitto is not installed")
 def test_a_broker_brings_two_rooms_together_and_may_die(possible: None, dense: Path, tmp_path: Path) -> None:
-    """No multicast between the rooms: whoever is in the other one is heard of at the broker, and reached by TCP. While the
-    broker is gone everything goes on; when it is back, newcomers are found."""
+    """There is no multicast between the rooms: agents hear of the other room's agents at the broker, and
+    reach them by TCP. While the broker is down everything continues; when it is back, newcomers are found."""
     configuration = tmp_path / "mosquitto.conf"
     configuration.write_text("listener 1883 0.0.0.0\nallow_anonymous true\npersistence false\nuser root\n")
     with Rooms({A: [0], B: [1], C: [1]}) as rooms:
-        # Each room knows the broker by an address of its own.
+        # Each room has its own address of the broker.
         urls = {
             host: ("--mqtt", f"mqtt://{rooms.address(ROUTER, room)}")
             for host, room in ((A, 0), (B, 1), (C, 1))
@@ -110,7 +111,7 @@ def test_a_broker_brings_two_rooms_together_and_may_die(possible: None, dense: P
             assert deployed["url"]
             broker.kill()
             broker.wait()
-            for agent in (first, second):  # bench exits 1 where a request is lost
+            for agent in (first, second):  # bench exits with 1 if a request is lost
                 agent.type("bench", "dense", "-n", "20", timeout_s=BOUND_S)
             assert agents.together(A, B)
             broken = next(c for c in agents.doctor(A)["checks"] if c["name"] == "broker")

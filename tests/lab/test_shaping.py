@@ -1,4 +1,4 @@
-"""Rates as the kernel is told them; what the lines do is tried on a plain port here, and on a real one in test_lab."""
+"""Rates as lines for the kernel. The lines are tried on a plain port here, and on a real one in test_lab."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_gigabit_and_twenty_megabits() -> None:
 
 
 class Port:
-    """What a port has: the plain reading of the lines."""
+    """A port as a plain reading of the lines gives it."""
 
     def __init__(self) -> None:
         self.classes: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The emulation of slow devices: in a process of its own, as an agent would have it, and by a fake clock."""
+"""The emulation of slow devices: in a process of its own, as for an agent, and with a fake clock."""
 
 from __future__ import annotations
 
@@ -118,9 +118,9 @@ def test_the_smallest_cpu_time_counts_and_time_that_passed_is_not_waited_again(
     stretched, session = slow.stretch(run, lambda: 8.0), SimpleNamespace()
     assert stretched(session, 1.0, 1.0) == "outputs"
     stretched(session, 5.0, 2.0)  # disturbed: counts as 1 s of CPU
-    stretched(session, 9.0, 1.0)  # late already
+    stretched(session, 9.0, 1.0)  # already late: does not sleep
     stretched(session, 0.5, cpu=0.5)
-    stretched(SimpleNamespace(), 2.0, 2.0)  # each session has its own
+    stretched(SimpleNamespace(), 2.0, 2.0)  # each session has its own smallest time
     assert slept == [7.0, 3.0, 3.5, 14.0]
 
 
@@ -140,10 +140,10 @@ def test_a_first_run_is_made_several_times_and_the_smallest_counts(monkeypatch: 
 
     stretched = slow.stretch(run, lambda: 8.0, lambda *span: told.append(span), first_runs=3)
     session = SimpleNamespace()
-    assert stretched(session) == 1  # the fourth, after three of which the second was the shortest
+    assert stretched(session) == 1  # the fourth run, after three of which the second was the shortest
     assert stretched(session) == 0
     assert slept == [12.0, 12.0]
-    assert told == [(10.0, 14.0), (14.0, 18.0)]  # this clock does not go on while one sleeps
+    assert told == [(10.0, 14.0), (14.0, 18.0)]  # this clock does not advance during a sleep
 
 
 def test_runs_are_told_to_a_file(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""`python -m tests.simulation`: many seeds, or one with its trace; or a large cluster that loses a third of itself."""
+"""`python -m tests.simulation`: plays many seeds, or one with its trace; or a large cluster that loses a
+third of its boxes."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ CHUNK = 10
 
 
 def attempt(seeds: Iterable[int], agents: int) -> list[Outcome | str]:
-    """What each seed gave, or why it failed."""
+    """Play the seeds; return the outcome of each, or why it failed."""
     found: list[Outcome | str] = []
     with collecting_seldom():
         for same in _alike(seeds, agents):
@@ -44,7 +45,8 @@ def attempt(seeds: Iterable[int], agents: int) -> list[Outcome | str]:
 
 @contextmanager
 def collecting_seldom() -> Iterator[None]:
-    """A cluster is garbage only as a whole: looking for some of it meanwhile takes a sixth of the time."""
+    """Switch garbage collection off in the block. A cluster is garbage only as a whole, and collecting
+    meanwhile would take a sixth of the time."""
     enabled = gc.isenabled()
     gc.freeze()
     gc.disable()
@@ -57,7 +59,7 @@ def collecting_seldom() -> Iterator[None]:
 
 
 def _alike(seeds: Iterable[int], agents: int) -> Iterator[list[int]]:
-    """Those in a row that begin alike."""
+    """Yield runs of successive seeds that begin alike."""
     for _, alike in groupby(seeds, lambda seed: seed // SHARED if agents >= LARGE else seed):
         yield list(alike)
 
@@ -101,7 +103,7 @@ def summary(outcomes: list[Outcome], failures: list[str], agents: int, took_s: f
 
 
 def together(slices: Sequence[Mapping[str, float]]) -> dict[str, object]:
-    """What slices of one run came to: sums, but of how long settling took the longest that any slice says."""
+    """Return the combined table of slices of one run: sums, but maxima of the settling times."""
     if len({part["agents"] for part in slices}) != 1:
         raise SystemExit("these are not slices of one run: their numbers of agents differ")
     return {

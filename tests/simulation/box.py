@@ -1,4 +1,4 @@
-"""One simulated device: its disk and its clock, and while it runs its core and what its driver has."""
+"""One simulated device: its disk and clock, and while it runs, its core and its driver's state."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ class Box:
     loaded: set[tuple[str, Epoch]] = field(default_factory=set)
     active: dict[str, Epoch] = field(default_factory=dict)
     latest: dict[str, Epoch] = field(default_factory=dict)
-    """By deployment, the last epoch that was ever active in this life."""
+    """For each deployment, the last epoch that was active in this life."""
     members: frozenset[str] = frozenset()
     to_write: dict[str, Callable[[], None]] = field(default_factory=dict)
-    """By file, its newest version that waits, as in agent/storage/write_queue.py."""
+    """For each file, the newest version that waits to be written, as in agent/storage/write_queue.py."""
     writing: bool = False
     # Faults
     stalled_since: float = -1e9
     """When its last stall began."""
     stalled_until: float = 0.0
     waiting: deque[Callable[[], None]] = field(default_factory=deque)
-    """What comes while it is stalled."""
+    """Work that arrives while it is stalled."""
     lag_s: float = 0.0
-    """So long after it came, a slow box looks at anything."""
+    """Delay with which a slow box handles anything that arrives."""
     busy_until: float = 0.0
     fuse: int = -1
-    """After so many effects of the next event it dies; -1: it does not."""
+    """Number of effects of the next event after which it dies; -1: it does not."""
     disturbed_at: float = -1e9
-    """When it was stalled, cut off or started last, in the network's time."""
-    # Its clock, which only has to go forwards
+    """When it was last stalled, cut off or started, in the network's time."""
+    # Its clock, which only has to move forwards
     offset_s: float = 0.0
     rate: float = 1.0
     woken_at: float = -1.0
-    """When it will be, in the network's time; -1: not planned."""
+    """When it will be woken, in the network's time; -1: not planned."""
     planned_at: float = -1.0
-    """The same as its core said it, by its own clock."""
+    """The same time in its own clock, as its core gave it."""
     spins: int = 0
 
     def clock(self, now: float) -> float:
         return self.offset_s + self.rate * now
 
     def when(self, local: float) -> float:
-        """The network's time at which its clock shows that."""
+        """Return the network's time at which its clock shows `local`."""
         return (local - self.offset_s) / self.rate

@@ -1,4 +1,5 @@
-"""A copy of this process that does one thing and is gone: what many plays have in common is made once."""
+"""A copy of this process that does one thing and ends, so that the common beginning of many plays is computed
+once."""
 
 from __future__ import annotations
 
@@ -12,8 +13,10 @@ Result = TypeVar("Result")
 
 
 def branch(do: Callable[[], Result]) -> Result:
-    """What `do` returned there; nothing that it changed is changed here. ChildProcessError where the copy died. Only for
-    processes with one thread."""
+    """Run `do` in a copy of this process and return its result; nothing that it changes is changed here.
+
+    Raises ChildProcessError if the copy died. Only for processes with one thread.
+    """
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,9 +1,10 @@
-"""Requests in a simulated cluster: the real rules of the gateway (agent/serving/request_state.py), and a model of what
-devices do.
+"""Requests in a simulated cluster: the real rules of the gateway (agent/serving/request_state.py), and a
+model of devices.
 
-A request goes from device to device of its plan, one after the other, and back to its gateway. A device takes part while it
-holds the plan; one that does not, or that loses a connection which the request needs, says that the attempt is lost, as the
-executor does. Whatever happens, each accepted request is answered once: with outputs, or with an error that may be.
+A request goes from device to device of its plan, one after the other, and back to its gateway. A device takes
+part while it holds the plan. If it does not hold the plan, or loses a connection that the request needs, it
+reports the attempt as lost, as the executor does. Whatever happens, each accepted request is answered once:
+with outputs, or with a permitted error.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ if TYPE_CHECKING:
 REMEMBERED = 256
 """Attempts that a device remembers after its part of them."""
 TWO_SIDES = 4
-"""A plan of so many devices has two replicas."""
+"""Minimum number of devices of a plan that has two replicas."""
 
 
 @dataclass
 class Ledger:
-    """What clients saw, over all gateways."""
+    """The results that clients saw, over all gateways."""
 
     accepted: dict[int, float] = field(default_factory=dict)
-    """Requests under way, and their deadlines (in the network's time, as far as the gateway's clock allows)."""
+    """Requests in flight, and their deadlines (in the network's time, as far as the gateway's clock allows)."""
     answered: set[int] = field(default_factory=set)
     failed: dict[int, str] = field(default_factory=dict)
-    """Request: kind of its error."""
+    """Maps a request to its error, with the error's kind in front."""
     refused: int = 0
     orphaned: set[int] = field(default_factory=set)
-    """Whose gateway died: the client's own box."""
+    """Requests whose gateway, the client's own box, died."""
     replays: int = 0
     next_number: int = 0
 
@@ -66,10 +67,10 @@ class Device:
         self.requests = rules.Requests()
         self._mine: dict[int, float] = {}
         self._jobs: dict[int, Job] = {}
-        """By attempt, those that this gateway started."""
+        """Attempts that this gateway started, by number."""
         self._under_way: dict[Job, None] = {}
         self._ended: OrderedDict[Job, bool] = OrderedDict()
-        """Whether a lost connection still matters."""
+        """Whether a lost connection still matters to the attempt."""
         self._early: dict[tuple[str, Epoch], list[Job]] = {}
         self._woken_at = -1.0
         self._spins = 0
@@ -77,7 +78,7 @@ class Device:
     # As a gateway
 
     def ask(self, name: str, deadline_s: float) -> int:
-        """A client's request; its number."""
+        """Accept a client's request and return its number."""
         ledger = self.net.ledger
         ledger.next_number += 1
         number = ledger.next_number
@@ -97,7 +98,7 @@ class Device:
         self.handle(rules.Activated(order.deployment, order.epoch, tuple(map(_side, routes(order)))))
 
     def died(self) -> None:
-        """The box is off: its clients have nobody to hear an answer from."""
+        """Drop the clients' requests: the box is off, and its clients cannot get an answer."""
         ledger = self.net.ledger
         for number in self._mine:
             del ledger.accepted[number]
@@ -161,7 +162,7 @@ class Device:
                 pass
 
     def _close(self, number: int) -> float:
-        """It has its one answer. Its deadline."""
+        """Count the one answer of a request, and return its deadline."""
         if number not in self._mine:
             raise Broken(f"{short(self.box.node)}: request {number} is answered twice")
         self.net.ledger.accepted.pop(number)
@@ -170,7 +171,8 @@ class Device:
     # As a device
 
     def _pass_on(self, job: Job, step: int) -> None:
-        """To the next one of its route; after the last one its gateway has the outputs."""
+        """Pass the attempt on to the next device of its route; after the last one, to its gateway with the
+        outputs."""
         target = job.route[step] if step < len(job.route) else job.gateway
         if target == self.box.node:
             self.net.at(self.net.now + 0.0001, self._here, job, step)
@@ -182,7 +184,7 @@ class Device:
             self.take(job, step)
 
     def take(self, job: Job, step: int) -> None:
-        """A frame of that request came."""
+        """Handle a frame of an attempt."""
         if step >= len(job.route):
             if job.life == self.life and self._jobs.get(job.attempt) == job:
                 self.handle(rules.OutputArrived(job.attempt, 0))
@@ -214,7 +216,7 @@ class Device:
             self._ended.popitem(last=False)
 
     def _say_lost(self, job: Job, error: str) -> None:
-        """The attempt goes back to its gateway."""
+        """Report the attempt to its gateway as lost."""
         self._under_way.pop(job, None)
         self._remember(job, False)
         if job.gateway == self.box.node:
@@ -223,7 +225,7 @@ class Device:
             self.net.carry(self.box, job.gateway, DATA, "failed", job, error)
 
     def failed(self, job: Job, error: str) -> None:
-        """A device says so."""
+        """Handle a device's report that an attempt is lost."""
         if job.life == self.life and self._jobs.get(job.attempt) == job:
             self.handle(rules.AttemptFailed(job.attempt, True, error))
 
@@ -232,7 +234,7 @@ class Device:
             self.take(job, job.route.index(self.box.node))
 
     def left(self, name: str, epoch: Epoch) -> None:
-        """That plan is dropped."""
+        """Report all attempts of a dropped plan as lost."""
         jobs = [
             *self._early.pop((name, epoch), []),
             *(j for j in self._under_way if (j.name, j.epoch) == (name, epoch)),
@@ -241,7 +243,7 @@ class Device:
             self._say_lost(job, "this device has left that epoch")
 
     def lost(self, node: str) -> None:
-        """The connection with `node` is gone: what went over it may be, too."""
+        """Handle the loss of the connection with `node`: whatever was sent over it may be lost too."""
         ended = [job for job, matters in self._ended.items() if matters]
         for job in [*self._under_way, *ended]:
             if job.gateway == node:
@@ -264,7 +266,7 @@ class Device:
 
 
 def routes(order: LoadPlan) -> list[tuple[str, ...]]:
-    """By replica, the devices in the order in which they compute."""
+    """Return the route of each replica: its devices in the order in which they compute."""
     nodes = [node for _, node in order.names]
     if len(nodes) < TWO_SIDES or len(json.loads(order.plan)) != len(nodes):
         return [tuple(nodes)]

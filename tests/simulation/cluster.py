@@ -1,4 +1,4 @@
-"""A simulated cluster: boxes, the network between them, and all that can happen to both."""
+"""A simulated cluster: boxes, the network between them, and everything that can happen to both."""
 
 from __future__ import annotations
 
@@ -48,7 +48,11 @@ def node_id(number: int) -> str:
 
 
 class SimNet:
-    """`lossy`: the share of control messages that vanish, come twice or come late, which TCP never does."""
+    """A simulated cluster in virtual time.
+
+    `lossy` is the share of control messages that vanish, come twice or come late, which never happens over
+    TCP.
+    """
 
     def __init__(
         self,
@@ -59,7 +63,7 @@ class SimNet:
         trace: Trace | None = None,
         skewed: bool = False,
     ) -> None:
-        """`skewed`: every box has a clock of its own."""
+        """`skewed` gives every box a clock of its own."""
         self.network = Network(seed, lossy=lossy)
         self.random: random.Random = self.network.random
         self.boxes = {node_id(n): Box(node_id(n)) for n in range(1, count + 1)}
@@ -70,25 +74,25 @@ class SimNet:
         self.ledger = Ledger()
         self.standings: dict[str, Standing] = {}
         self.refused: list[tuple[str, Standing]] = []
-        """Node that was told, and what."""
+        """Nodes that were told of a refused standing, with that standing."""
         self.versions: dict[str, str] = {}
-        """What boxes call themselves, by node, where it is not VERSION."""
+        """Maps a node to its version, if that is not VERSION."""
         self.liars: set[str] = set()
-        """Nodes that tests let say what is not so."""
+        """Nodes that tests let send untrue messages."""
         self.distrusted: list[tuple[str, str, str]] = []
-        """Who did not believe whom, and why."""
+        """Who distrusted whom, and why."""
         self.discharged: list[str] = []
         """Nodes that learnt that they were removed, once for each start."""
         self.computed = 0
         self.changes = 0
-        """Grows whenever some driver had something to do."""
+        """Grows whenever a driver had something to do."""
         self.load_error: Callable[[str], str] = lambda node: ""
         self.tried: list[tuple[str, TryPlan]] = []
-        """By whom, and what."""
+        """Nodes that tried a plan, with the order."""
         self.verdict: Callable[[TryPlan], tuple[str, str]] = lambda order: (RIGHT, "")
         self.most_try_s = 0.5
         self.alone_is_right = True
-        """Whether a plan on one device is the model itself."""
+        """Whether a plan on one device counts as the model itself."""
         self.plan_error: Callable[[ComputePlan], tuple[str, bool]] = lambda order: ("", False)
 
     @property
@@ -116,7 +120,8 @@ class SimNet:
         self.network.run_until(self.now + seconds)
 
     def until(self, condition: Callable[[], bool], within: float) -> float:
-        """Run until it holds; how many seconds that took. It is looked at whenever some driver had something to do."""
+        """Run until the condition holds, and return the seconds that it took. It is checked whenever a driver
+        had something to do."""
         start, end = self.now, self.now + within
         while not condition():
             before = self.changes
@@ -126,10 +131,10 @@ class SimNet:
                 self.network.step()
         return self.now - start
 
-    # What can happen to a box
+    # Events of a box
 
     def start(self, *nodes: str) -> None:
-        """These, or all; one that runs is restarted."""
+        """Start these boxes, or all; a running one is restarted."""
         for node in nodes or list(self.boxes):
             self._start(self.boxes[node])
 
@@ -170,8 +175,11 @@ class SimNet:
                 driver.later(self, box, found_s, lambda seen=seen: self.give(box, seen))  # type: ignore[misc]
 
     def crash(self, node: str, *, power: bool = False, wipe: bool = False, flushed: bool = False) -> None:
-        """`power`: nobody is told by a closed connection. `wipe`: the disk is lost as well. `flushed`: what it sent arrives
-        surely."""
+        """Kill a box.
+
+        `power`: connections are not closed, so that no peer is notified. `wipe`: the disk is lost as well.
+        `flushed`: everything that the box sent arrives.
+        """
         box = self.boxes[node]
         if box.core is not None:
             self.note(box, "loses power" if power else "is killed")
@@ -197,19 +205,19 @@ class SimNet:
         self.at(self.now + GHOST_S, self.invariants.ghosts, self, box.node, boot, self.now)
 
     def leave(self, node: str) -> None:
-        """It says goodbye, and stops."""
+        """Let a box announce that it leaves, and stop."""
         box = self.boxes[node]
         self.obey(box, self.core(node).handle(LeaveRequested(), box.clock(self.now)))
         self.crash(node, flushed=True)
 
     def discharge(self, box: Box) -> None:
-        """It learns that it was removed."""
+        """Let a box learn that it was removed."""
         self.discharged.append(box.node)
         self.note(box, "is discharged")
         driver.later(self, box, 0.01, partial(self.depart, box.node))
 
     def depart(self, node: str) -> None:
-        """It announces that it goes, and is gone when it is not needed."""
+        """Let a box announce that it leaves, and stop once it is not needed."""
         self.give(self.boxes[node], LeaveAnnounced())
         self._leave_unneeded(self.boxes[node], self.now + MOST_S)
 
@@ -239,19 +247,19 @@ class SimNet:
             driver.plan_wake(self, box)
 
     def slow(self, node: str, lag_s: float) -> None:
-        """From now on it looks at everything so much later."""
+        """Delay a box's handling of everything by `lag_s` from now on."""
         box = self.boxes[node]
         box.lag_s, box.disturbed_at = lag_s, float("inf") if lag_s else self.now
         self.note(box, f"is {lag_s:.2f} s late")
 
     def slow_disk(self, node: str, write_s: float) -> None:
-        """From now on writing a file takes so long there."""
+        """Make writing a file take `write_s` on a box from now on."""
         box = self.boxes[node]
         box.disk.write_s = write_s
         self.note(box, f"writes a file in {write_s:.3f} s")
 
     def jump(self, node: str, seconds: float) -> None:
-        """Its clock does."""
+        """Move a box's clock forwards."""
         box = self.boxes[node]
         box.offset_s += seconds
         box.disturbed_at = self.now
@@ -259,7 +267,7 @@ class SimNet:
         driver.plan_wake(self, box)
 
     def partition(self, *sides: Iterable[str]) -> None:
-        """Cables between the sides are out; `heal` puts them back."""
+        """Cut the cables between the sides; `heal` restores them."""
         groups = [set(side) for side in sides]
         pairs = [pair for g, h in permutations(groups, 2) for pair in product(sorted(g), sorted(h))]
         self._disturb(node for pair in pairs for node in pair)
@@ -268,7 +276,7 @@ class SimNet:
         self.trace.note(self.now, f"partition {[sorted(short(n) for n in g) for g in groups]}")
 
     def cut(self, a: str, b: str, *, one_way: bool = False) -> None:
-        """The cable between two is out; `one_way`: what a says does not get to b."""
+        """Cut the cable between two boxes; with `one_way`, only messages from a to b are cut off."""
         self._disturb((a, b))
         self.network.cut([(a, b)] if one_way else [(a, b), (b, a)])
         self.trace.note(self.now, f"cut {short(a)} {'->' if one_way else '--'} {short(b)}")
@@ -300,7 +308,7 @@ class SimNet:
         driver.obey(self, box, effects)
 
     def arrive(self, box: Box, life: int, event: Event) -> None:
-        """A frame, for that life of a box."""
+        """Deliver a frame to a box, if it is still in that life."""
         if box.life != life or box.core is None:
             return
         if box.lag_s:
@@ -310,7 +318,7 @@ class SimNet:
             self.give(box, event)
 
     def arrive_all(self, arrivals: list[Arrival], event: Event) -> None:
-        """The same frame, at each of these."""
+        """Deliver the same frame to each of these."""
         now = self.now
         for link, box, life in arrivals:
             core = box.core
@@ -330,7 +338,7 @@ class SimNet:
     # Links
 
     def connect(self, box: Box, node: str) -> None:
-        """A box dials another one."""
+        """Let a box dial another one."""
         other = self.boxes.get(node)
         if other is None or other.core is None:
             refused = ConnectFailed(node, (node,), "refused")
@@ -401,14 +409,14 @@ class SimNet:
         self.give(box, LinkDown(other, "closed"))
 
     def _soon(self, box: Box, do: Callable[[], None]) -> None:
-        """As soon as it gets to it."""
+        """Do something as soon as the box is not stalled."""
         if self.now < box.stalled_until:
             box.waiting.append(do)
         else:
             do()
 
     def disconnect(self, box: Box, node: str) -> None:
-        """A box gives up its link."""
+        """Let a box give up its link."""
         if (link := self.network.link(box.node, node)) is not None:
             self._end(link, node, box.node, flushed=False)
 
@@ -420,7 +428,7 @@ class SimNet:
         self.network.end(link, tell, flushed=flushed)
 
     def carry(self, box: Box, node: str, channel: int, kind: str, *what: Any) -> bool:
-        """A frame on a data channel; whether there is a connection."""
+        """Send a frame on a data channel; return whether there is a connection."""
         target = self.boxes[node]
         if node not in box.linked:
             return False
@@ -434,13 +442,13 @@ class SimNet:
             if target.core is None:
                 return
             if link is not None and not link.ended and target.linked.get(box.node) is not link:
-                self.at(self.now + 0.001, arrive)  # it reads when it knows whom from, and could answer
+                self.at(self.now + 0.001, arrive)  # it reads once it knows the sender and could answer
             else:
                 self._soon(target, take)
 
         return self.network.send(box.node, node, channel, arrive)
 
-    # What tests ask
+    # Questions and actions of tests
 
     def deploy(
         self, node: str, name: str = "net", options: DeployOptions | None = None, *, model_bytes: int = 1000
@@ -451,14 +459,15 @@ class SimNet:
         self.give(box, DeployRequested(name, MODEL, model_bytes, options or DeployOptions()))
 
     def wish(self, asked: str, node: str, state: str) -> None:
-        """A user says there what is to become of a device."""
+        """Let a user tell the box `asked` which state a device is to have."""
         core = self.core(asked)
         entry = core.draining.propose(node, f"box{int(node, 16)}", state, core.membership.members())
         if entry is not None:
             self.give(self.boxes[asked], DrainRequested(entry))
 
     def want(self, node: str, shapes: Shapes, seconds: float = 1e9, *, name: str = "net") -> str:
-        """A gateway holds requests of these shapes for so long, and says so each second. The variant's name now."""
+        """Let a gateway hold requests of these shapes for so long and report them each second; return the
+        variant's current name."""
         box = self.boxes[node]
         order = self.core(node).follower.active(name)
         version = order.version if order else self.core(node).deployments.versions()[0][1]
@@ -474,7 +483,7 @@ class SimNet:
         return variant_name(name, version, shapes)
 
     def variants(self, node: str, name: str = "net") -> set[str]:
-        """Those with a plan that serves there."""
+        """Return the variants with a plan that serves on that box."""
         return {found for found in self.boxes[node].active if found.startswith(f"{name}@")}
 
     def core(self, node: str) -> Core:
@@ -487,12 +496,12 @@ class SimNet:
         return [node for node, box in self.boxes.items() if box.core is not None]
 
     def removed(self) -> set[str]:
-        """Nodes that were removed, or are to be, as far as any disk knows."""
+        """Return the nodes that were or are being removed, as far as any disk knows."""
         out = (REMOVED, REMOVING)
         return {drain.node for box in self.boxes.values() for drain in box.disk.drains if drain.state in out}
 
     def groups(self) -> list[set[str]]:
-        """The sets of running boxes that can reach each other."""
+        """Return the sets of running boxes that can reach each other."""
         if self.network.whole:
             return [set(self.running)] if self.running else []
         groups: list[set[str]] = []
@@ -506,16 +515,16 @@ class SimNet:
         return groups
 
     def devices(self, box: Box, name: str) -> set[str]:
-        """Nodes that compute in the plan that is active there."""
+        """Return the nodes that compute in the plan that is active on the box."""
         order = box.plans.get((name, box.active.get(name, Epoch(0, 0))))
         return {node for _, node in order.names} if order else set()
 
     def serves(self, name: str = "net") -> bool:
-        """Each running box has an active plan, whose devices are in its group."""
+        """Whether each running box has an active plan whose devices are in its group."""
         return not [fault for fault in self.settled_faults() if f" {name} " in fault]
 
     def settled_faults(self) -> list[str]:
-        """What is wrong if by now everything should be calm."""
+        """Return everything that would be wrong in a calm cluster."""
         return self.invariants.settled_faults(self)
 
     def note(self, box: Box, text: str | Callable[[], str]) -> None:

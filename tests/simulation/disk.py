@@ -1,4 +1,4 @@
-"""What survives a restart of a simulated box. Each write is whole or not there, as state_files.py promises."""
+"""The state that survives a restart of a simulated box. Each write is atomic, as state_files.py promises."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Disk:
     models: set[str] = field(default_factory=set)
     drains: tuple[Drain, ...] = ()
     write_s: float = 0.002
-    """What writing a file takes. Whatever is under way when its box ends is not written."""
+    """Seconds to write a file. A write in progress is lost when its box ends."""
     busy_until: float = 0.0
     full: bool = False
-    """No deployments can be written."""
+    """Whether no deployments can be written."""
 
     def versions(self) -> tuple[tuple[str, Version], ...]:
         return tuple((entry.name, entry.version) for entry in self.deployments)
 
     def knows(self, entry: Deployment) -> bool:
-        """Whether it keeps this entry or a later one of that name."""
+        """Whether the disk has this entry, or a later one of that name."""
         return any(d.name == entry.name and d.version >= entry.version for d in self.deployments)

@@ -1,5 +1,7 @@
-"""A simulated box's driver: obeys its core in order, as agent/driver.py does. Plans are made by formula; loading,
-copying and planning take virtual time."""
+"""A simulated box's driver, which obeys its core in order, as agent/driver.py does.
+
+Plans are made by a formula; loading, copying and planning take virtual time.
+"""
 
 from __future__ import annotations
 
@@ -49,15 +51,15 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import SimNet
 
 FEW = 8
-"""A message for more members than these reaches some of them at the same moment, which is the quicker to play."""
+"""A message for more members than these reaches several of them at the same moment, which is faster to simulate."""
 NAMED = 64
-"""Members that a trace shows by name at most."""
+"""Maximum number of members that a trace shows by name."""
 MOST_DEVICES = 4
-"""Of a plan."""
+"""Maximum number of devices of a plan."""
 
 
 def obey(net: SimNet, box: Box, effects: list[Effect]) -> None:
-    """All of them, or as many as it lives for."""
+    """Obey the effects in order, until the box dies."""
     life, here = box.life, box.node
     at, end = 0, len(effects)
     while at < end:
@@ -80,7 +82,7 @@ def obey(net: SimNet, box: Box, effects: list[Effect]) -> None:
 
 
 def _same(effects: list[Effect], at: int) -> int:
-    """Where those end that send the same."""
+    """Return the end of the run of effects that send the same message."""
     effect, end = effects[at], len(effects)
     assert type(effect) is SendMessage
     message = effect.message
@@ -157,7 +159,7 @@ def _obey(net: SimNet, box: Box, effect: Effect) -> None:
             for node in box.members - now - {box.node}:
                 box.device.lost(node)
             if now != box.members:
-                many = f"sees {len(now)}"  # of a thousand, whom a thousand see at each moment is more than fits into memory
+                many = f"sees {len(now)}"  # the names would not fit into memory for a thousand viewers
                 text = (lambda: "sees " + " ".join(sorted(map(short, now)))) if len(now) <= NAMED else many
                 net.note(box, text)
             box.members = now
@@ -208,7 +210,7 @@ def _work(net: SimNet, box: Box, effect: Effect) -> None:
 
 
 def _write(net: SimNet, box: Box, file: str, do: Callable[[], None]) -> None:
-    """One after the other, of each file the newest version that waits; the term before others."""
+    """Write files one after the other: of each file the newest waiting version, and the term before others."""
     box.to_write[file] = do
     if not box.writing:
         _write_next(net, box)
@@ -257,7 +259,7 @@ def _load(net: SimNet, box: Box, order: LoadPlan) -> None:
 
 
 def _try(net: SimNet, box: Box, order: TryPlan) -> None:
-    """As `net.verdict` says, on whoever has the plan."""
+    """Try a plan with the result of `net.verdict`, on the box that was ordered to."""
     net.tried.append((box.node, order))
     verdict, text = net.verdict(order)
     found = PlanTried(order.deployment, order.epoch, verdict, text)
@@ -276,7 +278,7 @@ def _copy(net: SimNet, box: Box, model: str, sources: tuple[str, ...]) -> None:
 
 
 def _compute(net: SimNet, box: Box, order: ComputePlan) -> None:
-    """The more devices the faster, up to some; a plan is the list of its devices."""
+    """Make a plan, which is the list of its devices. More devices are faster, up to `MOST_DEVICES`."""
     net.computed += 1
     error, final = net.plan_error(order)
     if error:
@@ -315,7 +317,7 @@ def _stand(net: SimNet, box: Box, standing: Standing) -> None:
 
 
 def later(net: SimNet, box: Box, seconds: float, do: Callable[[], None]) -> None:
-    """If it still lives then; while it is stalled nothing gets done."""
+    """Do something after that time if the box is still in the same life; during a stall, it waits."""
     life = box.life
 
     def due() -> None:

@@ -1,4 +1,4 @@
-"""What must hold at every moment (checked as it happens), and what must hold once a cluster is calm (asked)."""
+"""Invariants that are checked at every moment, and those that are asked for once a cluster is calm."""
 
 from __future__ import annotations
 
@@ -17,30 +17,31 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import SimNet
 
 UNAWARE_S = 1.0
-"""News of a lost disk may take so long: its box says Hello anew, or is suspect and then dead."""
+"""Seconds that news of a lost disk may take: its box says Hello again, or is suspect and then dead."""
 GHOST_S = 12.0
-"""Nobody who was undisturbed lists a dead process for longer: the longest silence, own lateness, and the time to ask."""
+"""Seconds after which no undisturbed box lists a dead process: the longest silence, its own lateness, and the
+time to ask."""
 
 
 class Invariants:
-    """Those of one cluster."""
+    """The invariants of one cluster."""
 
     def __init__(self) -> None:
         self.acknowledged: dict[str, Deployment] = {}
-        """By name, the last entry that a user was told is safe."""
+        """Maps a name to the last entry that a user was told is safe."""
         self._plans: dict[tuple[str, Epoch], LoadPlan] = {}
         self._terms: dict[int, tuple[str, int]] = {}
         self._wiped: list[tuple[float, Disk]] = []
         """Disks that were lost, and when."""
 
-    # At every moment
+    # Checked at every moment
 
     def persists_term(self, box: Box, term: int) -> None:
         if term <= box.disk.term:
             raise Broken(f"{short(box.node)}: term {box.disk.term} -> {term}")
 
     def leads(self, box: Box, term: int) -> None:
-        """No term is led twice, not even by two lives of one box."""
+        """Check that no term is led twice, not even by two lives of one box."""
         me = (box.node, box.life)
         if self._terms.setdefault(term, me) != me:
             raise Broken(f"term {term} of {self._terms[term]} is led by {me} too")
@@ -53,14 +54,15 @@ class Invariants:
             raise Broken(f"two plans of {order.deployment} have epoch {order.epoch}")
 
     def switches(self, box: Box, name: str, epoch: Epoch) -> None:
-        """A variant that was given up may be taken up again; nothing else serves twice."""
+        """Check that epochs only grow. A variant that was given up may be taken up again; nothing else serves
+        twice."""
         before = box.latest.get(name, NO_EPOCH)
         grows = epoch > before or (epoch == before and is_variant(name) and name not in box.active)
         if not grows or (name, epoch) not in box.plans:
             raise Broken(f"{short(box.node)}: {name} {before} -> {epoch}")
 
     def acknowledges(self, net: SimNet, box: Box, standing: Standing) -> None:
-        """A deployment is only acknowledged where two disks have it, or that of the only member."""
+        """Check that an acknowledged deployment is on two disks, or on that of the only member."""
         entry = box.core.deployments.get(standing.deployment) if box.core is not None else None
         if entry is None or entry.version != standing.version:
             return
@@ -76,29 +78,31 @@ class Invariants:
             raise Broken(f"{entry.name} is acknowledged with {copies} copies, of {staying} members that stay")
 
     def wiped(self, now: float, disk: Disk) -> None:
-        """A disk is lost, and with it what its box said it has, as soon as the leader can know."""
+        """Record a lost disk. Entries on it count until the leader can know of the loss."""
         self._wiped.append((now, disk))
 
     def gone(self, net: SimNet, nodes: Collection[str]) -> None:
-        """Disks are lost, or boxes for good: what only they had is no promise any more (its box was alone when it
-        acknowledged, or as many were lost as have copies)."""
+        """Drop the promises for entries that only these nodes had: their disks are lost, or the boxes are gone for good.
+
+        Their box was alone when it acknowledged, or as many disks were lost as there are copies.
+        """
         for name, entry in list(self.acknowledged.items()):
             holders = {node for node, box in net.boxes.items() if box.disk.knows(entry)}
             if holders <= set(nodes):
                 del self.acknowledged[name]
 
     def ghosts(self, net: SimNet, node: str, boot: str, since: float) -> None:
-        """A process that ended at `since` is nobody's member now."""
+        """Check that a process that ended at `since` is in no member list now."""
         for box in net.boxes.values():
             if box.core is None or net.lossy or box.disturbed_at >= since - GHOST_S:
                 continue
             if any(member.boot == boot for member in box.core.membership.members()):
                 raise Broken(f"{short(box.node)} still lists {short(node)}, gone since {since:.3f}")
 
-    # Where it is calm
+    # Asked for in a calm cluster
 
     def settled_faults(self, net: SimNet) -> list[str]:
-        """What is wrong if by now everything should be calm."""
+        """Return everything that would be wrong in a calm cluster."""
         return [fault for group in net.groups() for fault in self._group_faults(net, group)]
 
     def _group_faults(self, net: SimNet, group: set[str]) -> Iterable[str]:
@@ -129,7 +133,7 @@ class Invariants:
                 yield f"group {names(group)} serves {entry.name} on {names(drained & devices)}, which is drained"
 
     def lost_deployments(self, net: SimNet) -> list[str]:
-        """Acknowledged ones that a running box does not know, in memory or on its disk."""
+        """Return a fault for each acknowledged deployment that a running box lacks in memory or on its disk."""
         faults = []
         for entry in self.acknowledged.values():
             for node in net.running:
@@ -142,7 +146,8 @@ class Invariants:
 
 
 def is_unaware(box: Box, lost_at: float, now: float) -> bool:
-    """Whether a leader cannot know yet of a disk that was lost then: it was just now, or while the leader was stalled."""
+    """Whether a leader cannot know yet of a disk lost at `lost_at`: it was just now, or while the leader was
+    stalled."""
     stalled = box.stalled_since - UNAWARE_S < lost_at <= box.stalled_until
     return now < (box.stalled_until if stalled else lost_at) + UNAWARE_S
 
@@ -152,6 +157,6 @@ def names(nodes: Iterable[str]) -> str:
 
 
 def _staying(box: Box) -> set[str]:
-    """Members that are not drained: what a drained one has is safe nowhere else."""
+    """Return the members that are not drained: a copy on a drained one is not safe."""
     drains = box.core.draining.map if box.core is not None else ()
     return set(box.members) - {drain.node for drain in drains if drain.state != IN}

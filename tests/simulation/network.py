@@ -1,9 +1,10 @@
-"""The network between simulated boxes: virtual time, seeded delays, links that break as ours do.
+"""The network between simulated boxes: virtual time, seeded delays, and links that break like real ones.
 
-A link is up at both ends or over. Frames of one of its channels arrive in order, and nothing is lost while it lasts; while
-a cable is out, or one direction of it, they wait. A killed process closes its links; a box without power does not, and
-whoever goes on sending learns of it when the box is up again. With `lossy`, control messages vanish, come twice or overtake
-each other, which no connection of ours does, and which the rules survive all the same.
+A link is up at both ends, or over. Frames of one of its channels arrive in order, and nothing is lost while
+it lasts; while a cable, or one direction of it, is cut, frames wait. A killed process closes its links. A box
+without power does not, and a peer that goes on sending learns of it when the box is up again. With `lossy`,
+control messages vanish, come twice or overtake each other. No real connection does that, but the rules
+survive it all the same.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Protocol
 CONTROL, DATA = 0, 1
 
 Deliver = Callable[[str, str, Any], None]
-"""(to, from, what)"""
+"""Arguments: receiver, sender, message."""
 
 
 class Pipe:
@@ -27,9 +28,9 @@ class Pipe:
     def __init__(self, link: Link, source: str, target: str) -> None:
         self.link, self.source, self.target = link, source, target
         self.arrives_at = [0.0, 0.0]
-        """Of the last frame of each channel."""
+        """Arrival time of each channel's last frame."""
         self.held: list[tuple[int, Any]] = []
-        """Sent while the cable was out."""
+        """Frames sent while the cable was cut."""
         self.up = False
         """Whether the source was told that it can send."""
 
@@ -41,41 +42,42 @@ class Link:
         self.ends = (a, b)
         self.pipes = {a: Pipe(self, a, b), b: Pipe(self, b, a)}
         self.ended = self.over = False
-        """Over: not even what is under way arrives."""
+        """`over`: not even frames in transit arrive."""
         self.deaf = ""
         """The end that lost its power."""
 
 
 class Target(Protocol):
-    """Where a message goes."""
+    """The receiver of a message."""
 
     node: str
     life: int
 
 
 Arrival = tuple[Link, Any, int]
-"""Over that link, at that target, as it is in that life."""
+"""Link, target, and the target's life at the time of sending."""
 TOGETHER = 16
+"""Targets that a spread message reaches at the same moment, which is faster to simulate."""
 
 
 class Network:
-    """Time, and who can say what to whom."""
+    """Virtual time, links, and cut cables."""
 
     def __init__(self, seed: int, *, lossy: float = 0.0) -> None:
         self.random = random.Random(seed)
         self.now = 0.0
         self.lossy = lossy
         self.messages = 0
-        """That were sent, of both channels."""
+        """Messages that were sent, on both channels."""
         self.queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
         self._links: dict[str, dict[str, Link]] = {}
         self._cut: set[tuple[str, str]] = set()
         self._partings: list[Callable[[], None]] = []
-        """News of ends that wait for a cable."""
+        """Notices of ended links that wait for a cable."""
 
     def takes(self, seed: int, lossy: float) -> None:
-        """From now on chance is that seed's."""
+        """Draw from that seed from now on."""
         self.random.seed(seed)
         self.lossy = lossy
 
@@ -86,7 +88,7 @@ class Network:
         heapq.heappush(self.queue, (time, self._count, do, arguments))
 
     def step(self) -> None:
-        """Let the next thing happen."""
+        """Let the next event happen."""
         self.now, _, do, arguments = heapq.heappop(self.queue)
         do(*arguments)
 
@@ -100,11 +102,11 @@ class Network:
     # Cables
 
     def cut(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Nothing gets from the first to the second of these any more."""
+        """Drop everything from the first to the second node of each pair from now on."""
         self._cut.update(pairs)
 
     def heal(self) -> None:
-        """All cables are in again, and what waited for them arrives."""
+        """Restore all cables; frames that waited for them arrive."""
         self._cut.clear()
         partings, self._partings = self._partings, []
         for links in list(self._links.values()):
@@ -141,8 +143,10 @@ class Network:
         return link
 
     def end(self, link: Link, tell: dict[str, Callable[[], None]], *, flushed: bool = True) -> None:
-        """It is over; its ends are told, one behind a cable that is out when that is in again. `flushed`: what is under way
-        arrives before."""
+        """End a link and notify its ends; an end behind a cut cable is notified when the cable is restored.
+
+        `flushed`: frames in transit arrive before.
+        """
         if link.ended:
             return
         a, b = link.ends
@@ -162,7 +166,7 @@ class Network:
             pipe.held = []
 
     def send(self, a: str, b: str, channel: int, arrive: Callable[..., None], *arguments: Any) -> bool:
-        """Whether there is a link to send on."""
+        """Send a message and return whether there is a link to send on."""
         link = self._links.get(a, {}).get(b)
         if link is None:
             return False
@@ -176,7 +180,7 @@ class Network:
     def spread(
         self, a: str, targets: Sequence[Target], arrive: Callable[[list[Arrival], Any], None], what: Any
     ) -> None:
-        """The same to many: it arrives at TOGETHER of them at the same moment, where the order of frames allows it."""
+        """Send the same message to many: it reaches TOGETHER of them at a time, if the order of frames allows it."""
         links = self._links.get(a, {})
         cut, lossy = self._cut, self.lossy
         group: list[Arrival] = []
@@ -217,7 +221,7 @@ class Network:
         at = self.now + 0.0002 + 0.0048 * self.random.random()
         if self.lossy and channel == CONTROL:
             if self.random.random() < self.lossy:
-                at += 0.5  # and so comes after later ones
+                at += 0.5  # so that it arrives after later ones
         elif at < pipe.arrives_at[channel]:
             at = pipe.arrives_at[channel]
         pipe.arrives_at[channel] = at

@@ -1,4 +1,5 @@
-"""One seed, from the start of a cluster until it is calm again: `play`. Raises Broken where anything does not hold."""
+"""Plays one seed, from the start of a cluster until it is calm again: `play`. Raises Broken if an invariant
+does not hold."""
 
 from __future__ import annotations
 
@@ -14,22 +15,22 @@ from tests.simulation.schedule import LARGE, Fault, Schedule, schedule
 from tests.simulation.trace import Broken, Trace
 
 SETTLE_S = 45.0
-"""After the last fault, all is calm within this at the latest; most of it is what a device that was lost for long is not
-dialled for, and quarantines."""
+"""Bound on the virtual seconds from the last fault until all is calm. Most of it is the time for which a
+device that was lost for long is not dialled, and quarantines."""
 FINAL_S = 5.0
-"""Requests of a calm cluster are answered within this."""
+"""Bound on the virtual seconds in which requests of a calm cluster are answered."""
 LOOK_S = 0.25
 SHARED = 10
-"""Seeds in a row that begin alike where the cluster is large: finding each other is half of the work there."""
+"""Successive seeds that begin alike in a large cluster, in which finding each other is half of the work."""
 FOUND_S = 0.9
-"""After which those are let go their own ways."""
+"""Virtual seconds that those seeds share."""
 ASKING = 8
 """Gateways that ask for each deployment at the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of one seed."""
+    """The outcome of one seed."""
 
     seed: int
     settled_s: float
@@ -48,7 +49,8 @@ def play(seed: int, agents: int, trace: Trace | None = None) -> Outcome:
 
 
 def begun(seed: int, agents: int, trace: Trace | None = None) -> SimNet:
-    """The cluster of that seed, just started; a large one has found each other, the same way for SHARED seeds in a row."""
+    """Return the cluster of that seed, just started. The agents of a large one have found each other, in the
+    same way for SHARED successive seeds."""
     if agents < LARGE:
         net = SimNet(agents, seed, trace=trace, skewed=True)
     else:
@@ -61,7 +63,7 @@ def begun(seed: int, agents: int, trace: Trace | None = None) -> SimNet:
 
 
 def go_on(net: SimNet, seed: int) -> Outcome:
-    """From there on, all is that seed's."""
+    """Play the rest, which depends on that seed only."""
     plan = schedule(seed, len(net.boxes))
     net.network.takes(seed, plan.lossy)
     try:
@@ -94,7 +96,7 @@ def _play(net: SimNet, plan: Schedule) -> Outcome:
 
 
 def strike(net: SimNet, fault: Fault) -> None:
-    """Let it happen, where it can."""
+    """Let a fault happen, if it can."""
     nodes = [node_id(number) for number in fault.boxes]
     if fault.kind == "split":
         net.partition(nodes, [node for node in net.boxes if node not in nodes])
@@ -151,9 +153,9 @@ def _hit(net: SimNet, node: str, fault: Fault) -> None:
 
 
 def _wish(net: SimNet, node: str, fault: Fault, state: str) -> None:
-    """A user says there what is to become of some box, which may be off."""
+    """Let a user tell a box which state some box, which may be off, is to have."""
     about = fault.boxes[-1] if state == REMOVING else int(fault.amount * len(net.boxes)) + 1
-    with suppress(UsageError):  # nobody would be left
+    with suppress(UsageError):  # no device would be left
         net.wish(node, node_id(about), state)
 
 
@@ -166,7 +168,7 @@ def _ask(net: SimNet, node: str, deadline_s: float) -> None:
 
 
 def _repair(net: SimNet, plan: Schedule) -> None:
-    """Cables in, boxes on (but for those that are gone for good), nobody slow."""
+    """Restore cables, start boxes except those that are gone for good, and end slowness."""
     gone = {node_id(number) for number in plan.gone}
     removed = net.removed()
     for node, box in net.boxes.items():
@@ -194,7 +196,7 @@ def _settle(net: SimNet) -> float:
 
 
 def _all_is_well(net: SimNet) -> None:
-    net.run(LOOK_S)  # what is being written is on disk then
+    net.run(LOOK_S)  # until everything that is being written is on disk
     if lost := net.invariants.lost_deployments(net):
         raise Broken("; ".join(lost))
     stored = [entry for entry in net.core(net.running[0]).deployments.list_live() if _served(net, entry)]
@@ -213,12 +215,13 @@ def _all_is_well(net: SimNet) -> None:
     if late:
         raise Broken(f"requests {late} were neither answered nor failed by their deadline")
     if faults := net.settled_faults():
-        net.until(lambda: not net.settled_faults(), 8.0)  # a move may have been under way
+        net.until(lambda: not net.settled_faults(), 8.0)  # the plan may have been changing
         net.note(net.boxes[net.running[0]], f"was restless: {faults}")
 
 
 def _served(net: SimNet, entry: Deployment) -> bool:
-    """Or it cannot be: those that are gone for good took the last copy of the model with them."""
+    """Whether the deployment is served. It cannot be if boxes that are gone for good had the last copy of the
+    model."""
     box = net.boxes[net.running[0]]
     return entry.name in box.active and net.devices(box, entry.name) <= set(net.running)
 

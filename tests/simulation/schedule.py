@@ -1,4 +1,5 @@
-"""What goes wrong in a run, and when: drawn from a seed before it begins, so that the same seed always has the same."""
+"""The faults of a run and their times, drawn from a seed before it begins, so that a seed always gives the
+same run."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import random
 from dataclasses import dataclass
 
 LARGE = 20
-"""Agents from which on many plays begin alike."""
+"""Number of agents from which several seeds begin alike."""
 KINDS = {
     "kill": 6,
     "tear": 4,
@@ -30,18 +31,18 @@ KINDS = {
     "want": 2,
     "ask": 14,
 }
-"""By kind of fault, how often it is drawn beside the others."""
+"""Relative frequency of each kind of fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     after_s: float
-    """Seconds of virtual time since the one before."""
+    """Virtual seconds since the fault before."""
     kind: str
     boxes: tuple[int, ...]
-    """Whom it hits, by number; of a split, one side."""
+    """Numbers of the boxes that it hits; for a split, those of one side."""
     amount: float = 0.0
-    """Seconds, or whatever it takes."""
+    """Strength of the fault, from 0 to 1. Its meaning depends on the kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +51,10 @@ class Schedule:
     agents: int
     lossy: float
     first_s: float
-    """When something is deployed for the first time."""
+    """Virtual seconds until the first deployment."""
     faults: tuple[Fault, ...]
     gone: tuple[int, ...]
-    """Boxes that stay off at the end."""
+    """Boxes that are off at the end."""
     late: tuple[int, ...]
     """Boxes that join later: by a start among the faults, or at the end."""
 
@@ -66,7 +67,7 @@ def schedule(seed: int, agents: int) -> Schedule:
     for _ in range(count):
         kind = rng.choices(list(KINDS), list(KINDS.values()))[0]
         if kind in once:
-            kind = "ask"  # with two disks lost, or on their way out, nothing is promised
+            kind = "ask"  # nothing is promised if two disks are lost or about to be
         if kind in ("wipe", "remove"):
             once |= {"wipe", "remove"}
         faults.append(
@@ -81,7 +82,8 @@ def schedule(seed: int, agents: int) -> Schedule:
 
 
 def _late(seed: int, agents: int) -> tuple[int, ...]:
-    """In large clusters always the same number, as many plays begin alike there."""
+    """Return the boxes that start late. In large clusters their number is fixed, because many plays begin
+    alike there."""
     if agents >= LARGE:
         return (agents - 1, agents)
     return (agents,) if seed % 4 == 3 and agents > 2 else ()

@@ -1,4 +1,5 @@
-"""Many seeds, and that they would notice: rules of the product are broken on purpose, and the simulation says so."""
+"""Plays many seeds, and checks that they would reveal faults: rules of the product are broken on purpose, and
+the simulation notices."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def play_all(seeds: range, agents: int) -> None:
 @pytest.mark.parametrize("agents", [2, 3, *nightly(4, 5, 6, 8)])
 @pytest.mark.parametrize("part", [0, *nightly(1, 2)])
 def test_small_clusters_survive_anything(agents: int, part: int, tmp_path: Path) -> None:
-    """In a process of its own, as counting which lines run takes four times as long as running them."""
+    """Runs in a process of its own, because line coverage makes it four times as slow."""
     found = tmp_path / "found.json"
     seeds = SEEDS[agents]
     asked = [
@@ -73,7 +74,7 @@ def test_slices_of_a_run_are_added_up() -> None:
 
 
 SEEDS = {2: 150, 3: 150, 4: 130, 5: 120, 6: 80, 8: 70}
-"""By agents, how many are played in each part; `make simulate` plays more."""
+"""Seeds in each part, by number of agents; `make simulate` plays more."""
 
 
 @pytest.mark.parametrize("seed", [0, *nightly(1, 2)])
@@ -90,7 +91,7 @@ def test_a_seed_is_the_same_every_time() -> None:
 
 
 def test_what_is_taken_at_once_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages that bring little are taken without a look at all else: the twin looks at all else each time."""
+    """Messages that change little are taken without the full check; the twin makes the full check each time."""
     quick, plain = Trace(), Trace()
     outcomes = [play(seed, 4, quick) for seed in range(20)]
     monkeypatch.setattr(Core, "_at_once", lambda self, event, now: None)
@@ -121,7 +122,7 @@ def test_a_trace_shows_messages_only_to_those_who_ask() -> None:
 
 
 def noticed(what: str, seeds: int = 40, agents: int = 4) -> None:
-    """Some seed fails, and says that."""
+    """Check that some seed fails with that text."""
     said = []
     for seed in range(seeds):
         try:
@@ -228,7 +229,7 @@ def test_a_request_that_outlives_its_deadline_is_noticed(monkeypatch: pytest.Mon
 
 
 def test_a_member_that_hears_nobody_evicts_nobody() -> None:
-    """What others say reaches it no more, what it says still reaches them: it is alone in its own eyes only."""
+    """Messages of others no longer reach it, but its own still reach them: only in its own view is it alone."""
     for seed in range(5):
         net = SimNet(4, seed)
         net.start()

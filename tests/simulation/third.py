@@ -1,4 +1,4 @@
-"""A large cluster loses a third of its boxes in the same instant: until when the rest is calm, and what that takes."""
+"""A large cluster loses a third of its boxes in the same instant: the time until the rest is calm, and the cost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ MOST_S = 60.0
 
 
 def lose_a_third(agents: int, seed: int, *, power: bool = False) -> dict[str, Any]:
-    """Virtual seconds and messages until one leads, all see who is left, and the deployment is served by them."""
+    """Return virtual seconds and messages until one box leads, all see which boxes are left, and these serve
+    the deployment."""
     began = time.process_time()
     net = SimNet(agents, seed)
     net.start()
@@ -23,7 +24,7 @@ def lose_a_third(agents: int, seed: int, *, power: bool = False) -> dict[str, An
     deployed_s = _calm(net)
     net.run(5.0)
     formed, formed_s = net.network.messages, time.process_time() - began
-    for number in range(1, agents + 1, 3):  # a leader among them
+    for number in range(1, agents + 1, 3):  # a leader is among them
         net.crash(node_id(number), power=power)
     settled_s = _calm(net)
     return {

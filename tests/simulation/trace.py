@@ -1,4 +1,4 @@
-"""What happened in a simulated cluster, as lines; and what a failing seed leaves behind."""
+"""Events of a simulated cluster as lines, and the report of a failing seed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ class Broken(AssertionError):
 
 
 def short(node: str) -> str:
-    """A node id as people read it."""
+    """Return a node id in its readable form."""
     return node.lstrip("0")
 
 
 class Trace:
-    """`lines` has all that was noted. With `show`, each line goes there at once, and messages too."""
+    """`lines` has everything that was noted. With `show`, each line is shown at once, and messages too."""
 
     def __init__(self, show: Callable[[str], None] | None = None) -> None:
         self._noted: list[tuple[float, str, str | Callable[[], str]]] = []
@@ -26,13 +26,13 @@ class Trace:
         return [_line(*noted) for noted in self._noted]
 
     def note(self, now: float, text: str | Callable[[], str], node: str = "") -> None:
-        """Of a box, or of all. A text that takes long is made when somebody reads it."""
+        """Note a text about a box, or about all. A text that is slow to make is made when it is read."""
         self._noted.append((now, node, text))
         if self.show is not None:
             self.show(_line(now, node, text))
 
     def message(self, now: float, a: str, b: str, message: object) -> None:
-        """For those who want to see everything; the rest pays nothing for it."""
+        """Show a message, if messages are shown; without `show` it costs nothing."""
         if self.show is not None:
             self.show(f"{now:8.3f}   {short(a)} -> {short(b)}: {str(message)[:300]}")
 

@@ -1,4 +1,4 @@
-"""Attention whose heads are operators of their own, and the two dense layers behind it: what GPT and Swin share."""
+"""Attention whose heads are operators of their own, and the two dense layers after it, which GPT and Swin share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from benchmarks.models.sketches.sketch import Sketch
 
 
 def attention(s: Sketch, x: str, heads: int, seen: Callable[[], str]) -> str:
-    """[..., tokens, width]; `seen` gives what is added to a head's scores. 12 operators by head and 3 more."""
+    """Add attention over [..., tokens, width]. `seen` returns what is added to a head's scores. Each head has
+    12 operators; 3 more follow."""
     width = s.shape(x)[-1]
     return s.linear(
         s.concat([_head(s, x, width // heads, seen()) for _ in range(heads)], len(s.shape(x)) - 1), width
@@ -23,6 +24,6 @@ def _head(s: Sketch, x: str, size: int, seen: str) -> str:
 
 
 def dense(s: Sketch, x: str, times: int = 4) -> str:
-    """To a width so many times as large, and back: 5 operators."""
+    """Add a dense layer to a width `times` as large, and one back: 5 operators."""
     width = s.shape(x)[-1]
     return s.linear(s.each("Gelu", s.linear(x, times * width)), width)

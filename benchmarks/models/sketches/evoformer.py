@@ -1,8 +1,8 @@
-"""The Evoformer of AlphaFold 2 (Jumper et al. 2021, supplement, algorithms 6 to 15), for inference: what its blocks do with
-an alignment (sequences x residues x width) and with pairs (residues x residues x width).
+"""The Evoformer of AlphaFold 2 (Jumper et al. 2021, supplement, algorithms 6 to 15), for inference.
 
-Products are Einsums, as in the published code; factors are folded into weights. Linear layers have no bias. The heads of
-the two attentions over the alignment are computed in groups, each by operators of its own.
+Its blocks transform an alignment (sequences x residues x width) and pairs (residues x residues x width).
+Products are Einsums, as in the published code; factors are folded into weights. Linear layers have no bias.
+The heads of the two attentions over the alignment are computed in groups, each by operators of its own.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ HEAD = 32
 
 @dataclass(frozen=True)
 class Widths:
-    """Of an Evoformer."""
+    """The widths of an Evoformer."""
 
     alignment: int
     heads: int
     pairs: int
     outer: int = 32
-    """Channels whose outer product is taken."""
+    """Channels of the outer product."""
     row_groups: int = 1
     """Groups of heads in which attention along residues is computed."""
     column_groups: int = 1
-    """The same along sequences."""
+    """Groups of heads in which attention along sequences is computed."""
 
 
 def evoformer(blocks: int, widths: Widths, sequences: int = SEQUENCES, residues: int = RESIDUES) -> Graph:
@@ -51,7 +51,7 @@ def evoformer(blocks: int, widths: Widths, sequences: int = SEQUENCES, residues:
 
 
 def _rows(s: Sketch, m: str, z: str, widths: Widths) -> str:
-    """Along residues, with a bias from the pairs."""
+    """Add attention along residues, with a bias from the pairs."""
     x = s.layer_norm(m)
     bias = s.einsum("qkc,ch->hqk", s.layer_norm(z), s.weight(widths.pairs, widths.heads))
     groups = widths.row_groups
@@ -62,7 +62,7 @@ def _rows(s: Sketch, m: str, z: str, widths: Widths) -> str:
 
 
 def _columns(s: Sketch, m: str, widths: Widths) -> str:
-    """Along sequences."""
+    """Add attention along sequences."""
     x, groups = s.layer_norm(m), widths.column_groups
     size = widths.heads // groups
     heads = [_heads(s, x, size, "qrhc,krhc->rhqk", "rhqk,krhc->qrhc") for _ in range(groups)]
@@ -70,7 +70,7 @@ def _columns(s: Sketch, m: str, widths: Widths) -> str:
 
 
 def _triangle_attention(s: Sketch, z: str, scores: str, seen: str) -> str:
-    """Around a residue where edges start, or where they end."""
+    """Add attention around a residue at which edges start, or at which they end."""
     x = s.layer_norm(z)
     width = s.shape(z)[-1]
     heads = width // HEAD
@@ -79,7 +79,7 @@ def _triangle_attention(s: Sketch, z: str, scores: str, seen: str) -> str:
 
 
 def _heads(s: Sketch, x: str, heads: int, scores: str, seen: str, bias: str | None = None) -> str:
-    """[rows, columns, heads, HEAD]: 6 operators, 7 with a bias."""
+    """Add attention heads [rows, columns, heads, HEAD]: 6 operators, 7 with a bias."""
     width = s.shape(x)[-1]
     query, key, value = (s.einsum("abw,whc->abhc", x, s.weight(width, heads, HEAD)) for _ in range(3))
     found = s.einsum(scores, query, key)
@@ -87,7 +87,7 @@ def _heads(s: Sketch, x: str, heads: int, scores: str, seen: str, bias: str | No
 
 
 def _gated(s: Sketch, base: str, x: str, found: str) -> str:
-    """What heads found, times a gate, brought to the width of `base` and added to it: 5 operators."""
+    """Multiply the heads' output by a gate, project it to the width of `base` and add it to that: 5 operators."""
     *_, heads, size = s.shape(found)
     width = s.shape(x)[-1]
     gate = s.each("Sigmoid", s.einsum("abw,whc->abhc", x, s.weight(width, heads, size)))
@@ -102,7 +102,7 @@ def _transition(s: Sketch, x: str) -> str:
 
 
 def _outer_product(s: Sketch, m: str, z: str, widths: Widths) -> str:
-    """Its mean over sequences."""
+    """Add the mean over sequences of the outer product."""
     x, residues = s.layer_norm(m), s.shape(z)[0]
     left, right = (s.linear(x, widths.outer, bias=False) for _ in range(2))
     mean = s.scale(s.einsum("sic,sjd->ijcd", left, right))
@@ -111,7 +111,8 @@ def _outer_product(s: Sketch, m: str, z: str, widths: Widths) -> str:
 
 
 def _triangle_product(s: Sketch, z: str, equation: str) -> str:
-    """Edges as the sum over the third corner; left and right are made at once."""
+    """Update each edge by the sum over the third corner of its triangles; left and right factors are made
+    together."""
     x, width = s.layer_norm(z), s.shape(z)[-1]
     gate = s.each("Sigmoid", s.linear(x, 2 * width, bias=False))
     left, right = s.split(s.each("Mul", s.linear(x, 2 * width, bias=False), gate), 2, 2)

@@ -12,7 +12,7 @@ TOKENS = 2048
 
 
 def gpt(layers: int, width: int, heads: int, tokens: int = TOKENS, words: int = WORDS) -> Graph:
-    """Each layer has 12 operators and 12 for each head. The table of words also makes the answer."""
+    """Each layer has 12 operators and 12 for each head. The word embedding is also the output projection."""
     s = Sketch("gpt")
     table = s.weight(words, width)
     x = s.gather(table, s.input("input_ids", 1, tokens, dtype="int64", item_bytes=8))
@@ -21,5 +21,5 @@ def gpt(layers: int, width: int, heads: int, tokens: int = TOKENS, words: int = 
     for _ in range(layers):
         x = s.each("Add", x, attention(s, s.layer_norm(x), heads, lambda: later))
         x = s.each("Add", x, dense(s, s.layer_norm(x)))
-    # The exporter folds the transposed table into a constant of its own: the same bytes, read once more.
+    # The exporter folds the transposed table into a constant of its own: the same bytes, read a second time.
     return s.graph(s.matmul(s.layer_norm(x), s.constant(width, words)))

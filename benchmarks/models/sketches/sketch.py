@@ -1,7 +1,7 @@
-"""Sketch: a graph while it grows, with shapes and without values, as ONNX exports have it.
+"""Sketch: a graph under construction, with shapes and without values, as ONNX exports have it.
 
-Every method adds operators and gives the name of what they make. Numbers are of two bytes. `parameters` are what training
-finds; constants beside them (masks) belong to no operator when several read them.
+Each method adds operators and returns the names of their outputs. Numbers have two bytes. `parameters` are
+the trained numbers; other constants (masks) belong to no operator if several read them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _no_value() -> Array:
 
 
 class Sketch:
-    """Operators in the order in which they are added, which can be run."""
+    """Adds operators in an order in which they can run."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -35,7 +35,7 @@ class Sketch:
         self._operators: list[Operator] = []
 
     def graph(self, *outputs: str) -> Graph:
-        """What has been added so far."""
+        """Return the graph of everything added so far."""
         return Graph(
             self._name,
             tuple(self._inputs),
@@ -53,11 +53,11 @@ class Sketch:
         return name
 
     def weight(self, *shape: int) -> str:
-        """A parameter."""
+        """Add a parameter."""
         return self._constant("weight", shape)
 
     def constant(self, *shape: int) -> str:
-        """What is the same for every request, and nobody trained: a mask."""
+        """Add a value that is the same for every request and not trained, such as a mask."""
         return self._constant("constant", shape)
 
     def _constant(self, kind: str, shape: Shape) -> str:
@@ -66,26 +66,26 @@ class Sketch:
         return name
 
     def integers(self, *values: int) -> str:
-        """Integers that an operator takes as an input."""
+        """Return the constant of integers that an operator takes as an input."""
         name = f"integers_{'_'.join(map(str, values)).replace('-', 'm')}"
         if name not in self._constants:
             self._constants[name] = Constant(name, (len(values),), "int64", 8 * len(values), _no_value)
         return name
 
     def shape(self, name: str) -> Shape:
-        """Of a tensor or constant."""
+        """Return the shape of a tensor or constant."""
         known = self._tensors.get(name) or self._constants[name]
         assert known.shape is not None
         return known.shape
 
     def add(self, op_type: str, shape: Sequence[int], *inputs: str, **attributes: Any) -> str:
-        """One operator that makes one tensor of that shape."""
+        """Add an operator that makes one tensor of that shape."""
         return self.many(op_type, [shape], *inputs, **attributes)[0]
 
     def many(
         self, op_type: str, shapes: Sequence[Sequence[int]], *inputs: str, **attributes: Any
     ) -> tuple[str, ...]:
-        """One operator that makes a tensor of each shape."""
+        """Add an operator that makes a tensor of each shape."""
         name = f"{op_type}_{len(self._operators)}"
         made = (name,) if len(shapes) == 1 else tuple(f"{name}_{n}" for n in range(len(shapes)))
         for one, shape in zip(made, shapes, strict=True):
@@ -94,7 +94,7 @@ class Sketch:
         return made
 
     def each(self, op_type: str, x: str, *others: str, **attributes: Any) -> str:
-        """Element by element; the first input has the shape of the answer."""
+        """Add an element-wise operator; its output has the shape of the first input."""
         return self.add(op_type, self.shape(x), x, *others, **attributes)
 
     def matmul(self, a: str, b: str) -> str:
@@ -102,12 +102,12 @@ class Sketch:
         return self.add("MatMul", (*rows[:-1], columns[-1]), a, b)
 
     def linear(self, x: str, outs: int, bias: bool = True) -> str:
-        """MatMul, and Add of a bias."""
+        """Add a MatMul, and an Add of a bias if wanted."""
         y = self.matmul(x, self.weight(self.shape(x)[-1], outs))
         return self.each("Add", y, self.weight(outs)) if bias else y
 
     def einsum(self, equation: str, *inputs: str) -> str:
-        """A letter stands for one extent."""
+        """Add an Einsum. A letter stands for the same extent in all inputs."""
         read, _, written = equation.partition("->")
         extents: dict[str, int] = {}
         for letters, name in zip(read.split(","), inputs, strict=True):
@@ -134,13 +134,13 @@ class Sketch:
         return self.add("Reshape", shape, x, self.integers(*shape))
 
     def concat(self, parts: Sequence[str], axis: int) -> str:
-        """`axis` from 0 on."""
+        """Concatenate tensors; `axis` counts from 0 and is not negative."""
         shape = list(self.shape(parts[0]))
         shape[axis] = sum(self.shape(part)[axis] for part in parts)
         return self.add("Concat", shape, *parts, axis=axis)
 
     def split(self, x: str, count: int, axis: int) -> tuple[str, ...]:
-        """Equal parts."""
+        """Split a tensor into `count` equal parts."""
         shape = list(self.shape(x))
         shape[axis] //= count
         return self.many("Split", [shape] * count, x, axis=axis, num_outputs=count)
@@ -151,7 +151,7 @@ class Sketch:
         return self.add("Slice", shape, x, *(self.integers(n) for n in (start, stop, axis, step)))
 
     def pad(self, x: str, *behind: int) -> str:
-        """Zeros behind, by axis."""
+        """Pad with zeros at the end of each axis."""
         shape = [extent + more for extent, more in zip(self.shape(x), behind, strict=True)]
         return self.add("Pad", shape, x, self.integers(*[0] * len(behind), *behind))
 

@@ -1,5 +1,8 @@
-"""Swin transformer (Liu et al. 2021): attention inside windows of a picture, every second time shifted by half a window;
-four stages, each of half the resolution and twice the width of the one before."""
+"""Swin transformer (Liu et al. 2021): attention inside windows of a picture, shifted by half a window in
+every second layer.
+
+The paper's models have four stages, each of half the resolution and twice the width of the one before.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,14 @@ from benchmarks.models.sketches.sketch import Sketch
 from edgepart.planner.model.graph import Graph
 
 SIDE = 1100
-"""Of the picture, as in Moirai, section IV-A."""
+"""Side of the picture, as in Moirai, section IV-A."""
 PATCH, WINDOW = 4, 7
 CLASSES = 1000
 
 
 def swin(depths: Sequence[int], width: int, heads: int, side: int = SIDE, window: int = WINDOW) -> Graph:
-    """`width` is the first stage's; all stages have as many heads, as Moirai's counts of operators have it."""
+    """`width` is that of the first stage. All stages have the same number of heads, in accordance with
+    Moirai's counts of operators."""
     s = Sketch("swin")
     x = _patches(s, s.input("pixel_values", 1, 3, side, side), width)
     for stage, depth in enumerate(depths):
@@ -32,7 +36,7 @@ def swin(depths: Sequence[int], width: int, heads: int, side: int = SIDE, window
 
 
 def _patches(s: Sketch, picture: str, width: int) -> str:
-    """[1, height, width in patches, channels]."""
+    """Embed the picture's patches: [1, height, width in patches, channels]."""
     _, channels, height, _ = s.shape(picture)
     side = height // PATCH
     kernel = s.weight(width, channels, PATCH, PATCH)
@@ -44,7 +48,7 @@ def _patches(s: Sketch, picture: str, width: int) -> str:
 
 
 def _merged(s: Sketch, x: str) -> str:
-    """Each square of four becomes one; an odd side is padded."""
+    """Merge each square of four places into one of twice the width; an odd side is padded."""
     _, side, _, width = s.shape(x)
     if side % 2:
         x = s.pad(x, 0, 1, 1, 0)
@@ -72,14 +76,16 @@ def _layer(s: Sketch, x: str, heads: int, window: int, shifted: bool) -> str:
 
 
 def _seen(s: Sketch, count: int, window: int, shifted: bool) -> Callable[[], str]:
-    """What is added to a head's scores: its position bias, and in shifted windows the mask, both as one constant, as they
-    are once constants have been folded."""
+    """Return a function that adds what is added to a head's scores: its position bias, and in shifted windows the mask.
+
+    Both are one constant, as they are after constant folding.
+    """
     size = window**2
     return partial(s.constant, count**2, size, size) if shifted else partial(s.constant, size, size)
 
 
 def _rolled(s: Sketch, x: str, by: int) -> str:
-    """As exporters write it: along each axis two slices, put together the other way round."""
+    """Roll the picture as exporters write it: along each axis two slices, concatenated in swapped order."""
     for axis in (1, 2):
         side = s.shape(x)[axis]
         x = s.concat([s.slice(x, axis, by, side), s.slice(x, axis, 0, by)], axis)

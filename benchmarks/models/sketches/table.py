@@ -1,4 +1,4 @@
-"""Moirai's table IV: what it says of each model, and the sketch that is as much like it as can be."""
+"""Moirai's table IV: the figures of each model, and a sketch that matches them as closely as possible."""
 
 from __future__ import annotations
 
@@ -20,22 +20,25 @@ class Size:
     parameters: float
     operators: int
     coarsened: int
-    """Operators that the paper's own rules leave."""
+    """Operators that remain after the paper's own coarsening rules."""
     make: Callable[[], Graph]
 
 
 TABLE: Mapping[str, Size] = MappingProxyType(
     {
-        # How the layers are parted into stages is not printed; these, and no others like Swin's own, have the parameters.
+        # How the layers are divided into stages is not printed. Of the divisions like Swin's own, only these
+        # give the parameters.
         "swin-1.8B": Size(1.8e9, 6496, 5204, partial(swin, (2, 2, 26, 2), 512, 16)),
         "swin-6.6B": Size(6.6e9, 14352, 11512, partial(swin, (2, 2, 40, 4), 768, 24)),
         "swin-13B": Size(13e9, 22120, 17947, partial(swin, (2, 2, 48, 4), 1024, 32)),
         "gpt-330M": Size(330e6, 4872, 3682, partial(gpt, 24, 1024, 16)),
-        # 32 layers are printed; 24 layers have the parameters and the operators, and are what GPT-3 has.
+        # 32 layers are printed, but 24 layers give the printed parameters and operators, and are what GPT-3
+        # has.
         "gpt-1.3B": Size(1.3e9, 9480, 7308, partial(gpt, 24, 2048, 32)),
         "gpt-2.7B": Size(2.7e9, 12640, 9825, partial(gpt, 32, 2560, 32)),
         "gpt-13B": Size(13e9, 19640, 15283, partial(gpt, 40, 5120, 40)),
-        # Only one hidden size is printed: the width of pairs, and of outer products, is the one that has the parameters.
+        # Only one hidden size is printed. The widths of pairs and of outer products are those that give the
+        # parameters.
         "evoformer-87M": Size(87e6, 5136, 3618, partial(evoformer, 48, Widths(256, 8, 128))),
         "evoformer-930M": Size(
             930e6, 12992, 9252, partial(evoformer, 64, Widths(512, 16, 512, outer=64, row_groups=16))
@@ -56,7 +59,7 @@ TABLE: Mapping[str, Size] = MappingProxyType(
 )
 
 SIZES = tuple(name for name in TABLE if name not in ("gpt-13B", "evoformer-3.2B"))
-"""Three of each."""
+"""Three models of each kind."""
 
 OTHERS: Mapping[str, Callable[[], Graph]] = MappingProxyType(
     {
@@ -67,14 +70,14 @@ OTHERS: Mapping[str, Callable[[], Graph]] = MappingProxyType(
         "evoformer-deep": partial(evoformer, 124, Widths(1024, 32, 448, row_groups=32, column_groups=16)),
     }
 )
-"""Small ones, and two of more than 50,000 operators."""
+"""Small models, and two of more than 50,000 operators."""
 
 
 def sketch(name: str) -> Graph:
-    """The graph of one of `TABLE` or `OTHERS`."""
+    """Return the graph of a name in `TABLE` or `OTHERS`."""
     return TABLE[name].make() if name in TABLE else OTHERS[name]()
 
 
 def parameters(graph: Graph) -> int:
-    """Numbers that training finds."""
+    """Return how many trained numbers a graph has."""
     return sum(c.nbytes for n, c in graph.constants.items() if n.startswith("weight")) // 2

@@ -1,5 +1,6 @@
-"""The doors to HTTP clients: bodies of the inference protocol, options, and whole connections with heads, forms and
-management, through the server's own parsers.
+"""Fuzz targets for HTTP clients: bodies of the inference protocol, options, and whole connections.
+
+Connections carry heads, forms and management requests. All of it goes through the server's own parsers.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ FITTING_BODY = JSON_BODY | {"inputs": JSON_BODY["inputs"][:2]}  # type: ignore[i
 
 
 def _again(asked: oip.InferRequest) -> None:
-    """What was read, written as a client writes it, is read as the same."""
+    """Check that a request, written again as a client writes it, is read as the same."""
     pieces = encode_request(asked.inputs, list(asked.outputs or ()), 1.0)
     again = oip.read_request(b"".join(map(bytes, pieces)), len(pieces[0]))
     expect(list(again.inputs) == list(asked.inputs), "inputs are others after a round trip")
@@ -79,14 +80,14 @@ def _again(asked: oip.InferRequest) -> None:
 
 
 def _answered(asked: oip.InferRequest) -> None:
-    """The inputs as the answer's outputs: refused, or written."""
+    """Build an answer with the inputs as its outputs; a request that does not fit is refused."""
     try:
         oip.check_fit(CARD, asked)
         oip.build_answer(
             "net", asked, dict(asked.inputs) | {"y": np.ones((1, 2), np.float32)}, {"epoch": "1.1"}
         )
     except KeyError:
-        return  # An output that there is not: v2.py asks for those before.
+        return  # The answer has no such output; v2.py checks that first.
 
 
 def _json_body(data: bytes) -> None:
@@ -120,7 +121,7 @@ def _options(data: bytes) -> None:
 
 
 class _Node:
-    """As much of an agent as answers at once."""
+    """A minimal agent that answers at once."""
 
     name, version, fingerprint = "pi", "1", "f" * 64
 
@@ -195,7 +196,7 @@ CREDENTIAL = "open-sesame-" + "0" * 32
 
 
 class _Transport(asyncio.Transport):
-    """Takes what the server says, and is told to the server to come from this machine."""
+    """Collects what the server writes. To the server, the client seems to be on this machine."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 5), "sockname": ("127.0.0.1", 6)})
@@ -219,17 +220,17 @@ class _Transport(asyncio.Transport):
         self.closed = True
 
     def pause_reading(self) -> None:
-        """Nothing more comes anyhow."""
+        """Do nothing: no more data arrives."""
 
     def resume_reading(self) -> None:
-        """Nothing more comes anyhow."""
+        """Do nothing: no more data arrives."""
 
     def get_write_buffer_size(self) -> int:
         return 0
 
 
 class _Logged(logging.Handler):
-    """What the server was surprised by."""
+    """Collects errors that the server logs."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -240,15 +241,17 @@ class _Logged(logging.Handler):
 
 
 _NAMES = re.compile(r"[^a-z ]")
-"""What in an error's text is of the case, mostly."""
+"""The parts of an error's text that mostly depend on the case."""
 TURNS = 12
-"""Of the event loop, which a request on a connection takes at most before it waits for something that does not come."""
+"""Turns of the event loop: the most that a request on a connection takes before it waits for data that does
+not arrive."""
 LIMITS = BodyLimits(request_bytes=1 << 20, all_requests_bytes=2 << 20, upload_bytes=1 << 20, linger_s=0.0)
 
 
 @contextmanager
 def _connections() -> Iterator[Take]:
-    """Each case is all that a client says on one connection. What comes back is HTTP, and no surprise is logged."""
+    """Yield a function that sends a case as all data of one connection, and checks that the answer is HTTP
+    and no error is logged."""
     loop, logged = asyncio.new_event_loop(), _Logged()
     loop.set_default_executor(ThreadPoolExecutor(1))
     logging.getLogger("edgepart").addHandler(logged)
@@ -266,7 +269,7 @@ def _connections() -> Iterator[Take]:
             expect(not logged.lines, "\n".join(logged.lines))
             said = bytes(transport.said)
             expect(not said or said.startswith(b"HTTP/"), f"the answer begins with {said[:40]!r}")
-            # aiohttp's own answer to an `Expect` that is no text, where there is no such path.
+            # aiohttp itself answers 500 to an `Expect` that is not text, for a path that does not exist.
             expect(b" 500 " not in said[:16] or b"xpect" in data.lower(), said[:400].decode("latin-1"))
             return (
                 f"{said[:16]!r} {_NAMES.sub('', said[-200:].decode('latin-1'))[-60:]}"

@@ -1,4 +1,5 @@
-"""The doors by which strangers come in: tokens, certificates and requests for them, announcements, and what people type."""
+"""Fuzz targets for strangers and users: tokens, certificates and requests for them, announcements, and typed
+options."""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ def _request(data: bytes) -> None:
 
 
 def _announced(data: bytes) -> None:
-    """TXT as it is in the packet; the first byte says how many addresses there are, and which port."""
+    """Read an announcement. The first byte gives the number of addresses and the port; the rest is the TXT
+    record of the packet."""
     count, port = (data[0] % 40, data[0] * 300) if data else (0, 0)
     addresses = [f"10.0.0.{n}" for n in range(count)]
     info = ServiceInfo(
@@ -85,7 +87,7 @@ def _announced_seeds() -> list[bytes]:
 
 
 def _typed(data: bytes) -> None:
-    """The first byte says which reader; the rest is the text."""
+    """Read a typed text. The first byte chooses the reader; the rest is the text."""
     text = data[1:].decode("utf-8", "surrogateescape")
     match data[:1]:
         case b"a":

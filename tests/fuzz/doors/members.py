@@ -1,5 +1,8 @@
-"""The door that a member has to the cluster logic: whatever it says, what this device says and keeps next can be told,
-written and read again, nobody is removed, and plans are made of cards that can be read."""
+"""Fuzz target for the messages that a member sends to the cluster logic.
+
+Whatever it sends, this device can encode and others can read what it sends next, it can read back what it
+persists, it removes no member, and it plans only with cards that it can read.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ ME, HONEST, LIAR = NODES
 CARD = cards.write_card(cards.MeasuredDevice(Device("pi", "x86", 1e9, 1e9, 1e9)))
 MODEL = "1" * 64
 MOST_MESSAGES = 20
-"""Of one case."""
+"""Maximum number of messages of one case."""
 
 
 def _bytes(frame: Frame) -> bytes:
@@ -52,7 +55,7 @@ def _bytes(frame: Frame) -> bytes:
 
 
 def _leader() -> tuple[Core, float]:
-    """One that leads two others, and has something to plan."""
+    """Return a core that leads two others and has a deployment to plan, and the time."""
     core = Core(
         OwnFacts(ME, "me", "b0", 5), 0.0, genuine=lambda entry: False, card_fault=cards.find_card_fault
     )

@@ -1,4 +1,4 @@
-"""The doors to whoever may write to the broker: presence, and the messages of streams."""
+"""Fuzz targets for anyone who may write to the broker: presence, and the messages of streams."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def _present_seeds() -> list[bytes]:
 
 @contextmanager
 def _listening() -> Iterator[Take]:
-    """Presence of an agent that says something of itself, and hears of others; a retained or a fresh message each."""
+    """Yield a function that sends a message to the presence of an agent that announces itself and hears
+    others. A case that starts with "{" counts as retained."""
     seen: list[object] = []
     session = FakeSession(FakeBroker(), BIG)
     presence = Presence(session, ROOT, "0" * 64, seen.append, lambda node, why: seen.append(node))  # type: ignore[arg-type]
@@ -59,7 +60,7 @@ def _listening() -> Iterator[Take]:
 
 
 def _tunnel(data: bytes) -> None:
-    """A stream's messages one after the other, as they come from the other side."""
+    """Take a stream's messages one after the other, as they arrive from the other side."""
     tunnel, came = Tunnel(8), 0
     for number, piece in enumerate(parts(data)):
         message = decode(piece)
@@ -93,7 +94,8 @@ def _tunnel_seeds() -> list[bytes]:
 
 @contextmanager
 def _tunnels() -> Iterator[Take]:
-    """Streams that others open with us: real local sockets behind them, whose reader takes what comes."""
+    """Yield a function that sends messages of streams that others open with us. Local sockets stand behind
+    the streams."""
     session = FakeSession(FakeBroker(), BIG)
     inside: list[socket.socket] = []
 

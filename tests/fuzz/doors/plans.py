@@ -1,6 +1,5 @@
-"""The doors by which plans are made and told: plans, device cards, cluster.json, traces, lists of files, questions for
-parts of weights, and orders of a leader.
-"""
+"""Fuzz targets for planning: plans, device cards, cluster.json, traces, lists of files, and requests for
+parts of weights."""
 
 from __future__ import annotations
 
@@ -77,7 +76,7 @@ def _plan(data: bytes) -> None:
         check_plan(plan)
     except InternalError as error:
         raise FrameError("a plan that breaks its rules is not loaded") from error
-    encoded = plan_to_bytes(plan)  # devices in order, as they need not have come
+    encoded = plan_to_bytes(plan)  # the devices are in order now; in `data` they may not have been
     expect(plan_to_bytes(plan_from_bytes(encoded)) == encoded, "a plan is another after a round trip")
     expect(len(plan.digest) == 64 and plan.syncs >= 0 and bool(plan.parts), "a plan without a digest")
     for device in plan.programs:
@@ -85,7 +84,7 @@ def _plan(data: bytes) -> None:
 
 
 def _card(data: bytes) -> None:
-    """As a leader reads it: a cluster is put together from it, and it is compared with the one before."""
+    """Read a card as a leader does: build a cluster from it, and compare it with another card."""
     found = cards.parse_card(data)
     before = cards.parse_card(_card_seeds()[0])
     cards.is_clearly_different(before, found)
@@ -127,7 +126,7 @@ def _cluster_files() -> Iterator[Take]:
 
 
 def _trace(data: bytes) -> None:
-    """What `edgepart trace` is handed by an agent."""
+    """Read a trace as `edgepart trace` gets it from an agent."""
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -172,7 +171,7 @@ def _trace_seeds() -> list[bytes]:
 
 
 def _files(data: bytes) -> None:
-    """A list of a model's files, as a member sends it."""
+    """Read a list of a model's files, as a member sends it."""
     for file in manifest_from_text(data.decode("utf-8", "surrogateescape")).files:
         expect(
             ".." not in Path(file.path).parts and not Path(file.path).is_absolute(),
@@ -190,7 +189,8 @@ WANTS = kinds(WantFiles, WantPart)
 
 @contextmanager
 def _serving() -> Iterator[Take]:
-    """Another member's questions for files and parts: each is answered, once, whatever it asks for."""
+    """Yield a function that asks for files and parts as another member. Each question is answered exactly
+    once, whatever it asks for."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "m.onnx"
         path.write_bytes(_model())

@@ -1,4 +1,4 @@
-"""Samples: an instance of any message, made from its annotations. Rules: chance is an argument."""
+"""Samples: an instance of any message type, made from its annotations. Chance is an argument."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ METAS = (
 
 
 def sample(kind: Any, draw: random.Random, name: str = "") -> Any:
-    """A value of the annotated type; `name` is the field's."""
+    """Return a value of the annotated type; `name` is the field's name."""
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Any:
         return draw.choice(METAS)
@@ -68,7 +68,7 @@ def _bounded(kind: Any, bounds: tuple[Any, ...], draw: random.Random, name: str)
 
 
 def _record(kind: type[Any], draw: random.Random) -> Any:
-    """Records that check their fields may refuse some: these are drawn again."""
+    """Return a record. Draws again if the record's own checks refuse it."""
     hints = get_type_hints(kind, include_extras=True)
     for _ in range(100):
         try:

@@ -1,4 +1,4 @@
-"""The doors to the disk: every file of the state directory, torn, aged, or written by somebody else."""
+"""Fuzz targets for the disk: every file of the state directory, torn, outdated, or written by another program."""
 
 from __future__ import annotations
 
@@ -33,13 +33,14 @@ from tests.fuzz.target import Take, Target, expect
 
 NOW = 1.8e9
 LARGEST = 2**63
-"""What messages can hold is less."""
+"""Messages can hold only numbers below this."""
 
 
 def _file(
     name: str, read: Callable[[Path], None], before: Callable[[Path], None] = lambda state: None
 ) -> Callable[[], AbstractContextManager[Take]]:
-    """A door that finds each case in the file `name` of a state directory, which `before` has filled."""
+    """Return a target's door that puts each case into the file `name` of a state directory, which `before`
+    has filled."""
 
     @contextmanager
     def opened() -> Iterator[Take]:
@@ -50,7 +51,7 @@ def _file(
             path.parent.mkdir(parents=True, exist_ok=True)
 
             def take(data: bytes) -> None:
-                # Written anew: what reads it may have deleted it.
+                # The file is created again, because the reader may have deleted it.
                 descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
                 os.write(descriptor, data)
                 os.close(descriptor)
@@ -158,13 +159,13 @@ def _tokens_seeds() -> list[bytes]:
 
 @cache
 def _folder() -> tempfile.TemporaryDirectory[str]:
-    """Goes with the process."""
+    """Return a temporary folder that is removed when the process ends."""
     return tempfile.TemporaryDirectory(prefix="edgepart-fuzz-")
 
 
 @cache
 def _cluster() -> Path:
-    """The state of a cluster's first member, made once."""
+    """Return the state directory of a cluster's first member; it is made once."""
     state = Path(_folder().name) / "state"
     identity.create_cluster(state, NOW)
     tokens.create(state, ttl_s=60.0, uses=1, now=NOW)
@@ -226,7 +227,7 @@ def _compiled(state: Path) -> None:
 
 
 def _sealed(state: Path) -> None:
-    """As a program that writes wrong entries would leave it: the digest is right."""
+    """Read an entry with a correct digest, as a program that writes wrong entries would leave it."""
     path = state / "compiled" / "entries" / KEY
     packed = path.read_bytes()
     path.write_bytes(hashlib.sha256(packed).digest() + packed)

@@ -1,4 +1,4 @@
-"""The doors of the agents' own protocol: frames, every kind of message, arrays, spans."""
+"""Fuzz targets for the agents' own protocol: frames, every kind of message, arrays, spans."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _stream(*frames: Frame) -> bytes:
 
 
 def _frames(data: bytes) -> None:
-    """In pieces; a decoder that has refused once does so for ever, and holds nothing."""
+    """Feed frames in pieces. A decoder that has refused once has to refuse for ever, and to hold nothing."""
     decoder, step = Decoder(SMALL), 1 + data[-1] if data else 1
     got: list[Frame] = []
     try:
@@ -94,7 +94,7 @@ def _packed(values: Sequence[Any]) -> bytes:
 
 
 def _arrays(data: bytes) -> None:
-    """The metas come in a frame's header, as they do on the wire."""
+    """Read arrays whose metas come in a frame's header, as they do on the wire."""
     head, payload = parted(data)
     frame = parse_frame(b"\x92\xa1x\x81\xa1m" + head, memoryview(payload))
     metas = frame.header["m"]
@@ -111,7 +111,7 @@ def _arrays(data: bytes) -> None:
 
 
 def _shown(value: Any) -> Any:
-    """Comparable, whatever is in it."""
+    """Return a form of the value that can be compared, whatever it contains."""
     match value:
         case np.ndarray() if value.dtype.hasobject:
             return ("texts", value.shape, repr(value.tolist()))

@@ -1,4 +1,4 @@
-"""The door by which workload files come in."""
+"""Fuzz target for workload files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ WORKLOAD: dict[str, Any] = {
 
 
 def _workload(data: bytes) -> None:
-    """Read, written, read again, and placed somewhere: all of it comes to numbers."""
+    """Read a workload, write it, read it again and place it: all numbers in the results have to be finite."""
     looks_like_workload(data)
     found = read_workload(data)
     again = read_workload(json.dumps(workload_document(found), allow_nan=False))

@@ -1,25 +1,24 @@
 """Makes a Python process a slow device: with this folder on PYTHONPATH and EDGEPART_LAB_SLOW=8, every ONNX
-Runtime run takes 8 times the CPU time that the session's fastest run took. Nothing of the product knows about
-it. An agent is not told, then, how long its threads wait for the machine's cores, on which other devices are played.
+Runtime run takes 8 times the CPU time of the session's fastest run. The product does not know about it. An agent
+then does not see how long its threads wait for the machine's cores, which run the other emulated devices too.
 
-Sleeping leaves the CPU to the other emulated devices, so that several fit on few cores without disturbing
-each other; the smallest time is taken because a run that was disturbed must not be stretched as well. (A CPU
-quota will not do: waiting banks quota.) The CPU time is that of the calling thread, so sessions have to have
-one thread: start agents with `--threads 1`. A session should see inputs of one shape. The probe is slowed
-down too: it runs sessions.
+Sleeping leaves the CPU to the other emulated devices, so that several fit on few cores without disturbing each
+other. The smallest time counts, because a disturbed run must not be stretched as well. (A CPU quota does not work:
+waiting saves up quota.) The CPU time is that of the calling thread, so sessions need to have one thread: start agents
+with `--threads 1`. A session should see inputs of one shape. The probe is slowed down too, because it runs sessions.
 
-Devices that work on one request begin their runs at the same moment, and cores share caches and more: so a
-session's first run is made a few times, by one process of the machine at a time, for its time not to hang on
-what the neighbours do.
+Devices that work on one request begin their runs at the same moment, and cores share caches and more. So a session's
+first run is repeated a few times, by one process of the machine at a time, to make its time independent of the
+neighbours.
 
 With EDGEPART_LAB_SLOW=@FILE the number is in FILE, which is read before each run: a device that slows down while it
-serves, and recovers. Whoever writes it puts a whole new file in its place.
+serves, and recovers. A writer has to replace the whole file.
 
-With EDGEPART_LAB_FSYNC=1.5 every fsync takes 1.5 s longer, @FILE as above: a disk that is slow, as an SD card is under
-load. Each waits by itself, as if nothing else were to be written.
+With EDGEPART_LAB_FSYNC=1.5 (or @FILE, as above) every fsync takes 1.5 s longer: a slow disk, like an SD card under
+load. Each fsync waits by itself, as if nothing else were to be written.
 
-With EDGEPART_LAB_RUNS=FILE, when each run began and ended is appended there as a line, "1.5 2.5" on the
-machine's monotonic clock, sleep included: what the device was busy with, told by nobody of the product.
+With EDGEPART_LAB_RUNS=FILE, a line with the beginning and the end of each run is appended to FILE, such as "1.5 2.5"
+on the machine's monotonic clock, with the sleep: a record of the device's work that does not depend on the product.
 """
 
 from __future__ import annotations
@@ -42,22 +41,23 @@ VARIABLE = "EDGEPART_LAB_SLOW"
 FSYNC_VARIABLE = "EDGEPART_LAB_FSYNC"
 RUNS_VARIABLE = "EDGEPART_LAB_RUNS"
 MODULE = "onnxruntime.capi.onnxruntime_inference_collection"
-"""Where ONNX Runtime's Python front defines InferenceSession."""
+"""Module of ONNX Runtime's Python API that defines InferenceSession."""
 SYSTEM = "edgepart.agent.host.system"
-"""Where an agent asks how long its threads wait for a CPU."""
+"""Module that tells an agent how long its threads wait for a CPU."""
 
 RUNS = ("run", "run_with_iobinding", "run_with_ortvaluevector")
 FIRST_RUNS = 5
-"""As often the first run of a session is made at least."""
+"""Minimum number of times that a session's first run is made."""
 FIRST_S = 0.03
+"""CPU seconds that the first runs take in all, unless MOST_RUNS is reached before."""
 MOST_RUNS = 100
-"""Short ones are made on until they took so many seconds, or so often: by five of a tenth of a millisecond two equal
-devices differed by a third."""
+"""Short first runs are repeated until they took FIRST_S seconds in all, or MOST_RUNS times: with five runs of
+a tenth of a millisecond, two equal devices differed by a third."""
 
 
 def factor_of(text: str) -> float:
-    """The factor in the environment variable. Ends the process where it is none: a lab must not be fast in
-    secret."""
+    """Return the factor in the environment variable. Ends the process if it is invalid: a lab must not be
+    fast unnoticed."""
     try:
         factor = float(text)
     except ValueError:
@@ -68,7 +68,7 @@ def factor_of(text: str) -> float:
 
 
 def source_of(text: str) -> Callable[[], float]:
-    """Where the factor comes from: always the number, or what is in the file."""
+    """Return a function that gives the factor: a fixed number, or the one that is now in the file."""
     if text.startswith("@"):
         return lambda: factor_of(Path(text[1:]).read_text())
     factor = factor_of(text)
@@ -76,7 +76,7 @@ def source_of(text: str) -> Callable[[], float]:
 
 
 def seconds_of(text: str) -> float:
-    """What an fsync takes longer. Ends the process where that is none."""
+    """Return the extra seconds of each fsync. Ends the process if the text is invalid."""
     try:
         seconds = float(text)
     except ValueError:
@@ -87,7 +87,7 @@ def seconds_of(text: str) -> float:
 
 
 def slow_fsync(text: str) -> Callable[[int], None]:
-    """In place of os.fsync."""
+    """Return a replacement for os.fsync that takes longer."""
     fsync = os.fsync
 
     def slow(descriptor: int) -> None:
@@ -103,8 +103,10 @@ def stretch(
     told: Callable[[float, float], None] | None = None,
     first_runs: int = 1,
 ) -> Callable[..., Any]:
-    """`run`, a method of a session, made to return when `factor()` x the smallest CPU time of its session has
-    passed; then `told(began, ended)`, in seconds."""
+    """Return `run`, a method of a session, changed to return after `factor()` x the session's smallest CPU time.
+
+    Then it calls `told(began, ended)`, in seconds.
+    """
 
     @functools.wraps(run)
     def stretched(session: Any, *args: Any, **options: Any) -> Any:
@@ -125,10 +127,12 @@ def stretch(
 
 
 def least_of(run: Callable[[], Any], times: int) -> float:
-    """The smallest CPU time of so many runs, or more where they are short, in seconds, while no other slow device does the
-    same."""
+    """Return the smallest CPU time in seconds of `times` runs, or of more if they are short.
+
+    Meanwhile no other slow device measures its first runs.
+    """
     with Path(__file__).open() as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # let go of with the file
+        fcntl.flock(file, fcntl.LOCK_EX)  # released when the file is closed
         taken: list[float] = []
         while len(taken) < times or (len(taken) < MOST_RUNS and sum(taken) < FIRST_S):
             cpu_s = time.thread_time()
@@ -138,7 +142,7 @@ def least_of(run: Callable[[], Any], times: int) -> float:
 
 
 def telling(path: str) -> Callable[[float, float], None] | None:
-    """Appends runs to the file; None where no file is wanted."""
+    """Return a function that appends runs to the file; None if no file is wanted."""
     if not path:
         return None
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -150,7 +154,7 @@ def telling(path: str) -> Callable[[float, float], None] | None:
 
 
 Change = Callable[[ModuleType], None]
-"""What is to be done to a module once it is loaded."""
+"""Changes a module after it has been loaded."""
 
 
 def stretch_sessions(factor: Callable[[], float]) -> Change:
@@ -164,13 +168,16 @@ def stretch_sessions(factor: Callable[[], float]) -> Change:
 
 
 def hide_threads(module: ModuleType) -> None:
-    """What the kernel tells of threads is unknown: that they wait for each other is the machine's doing, which has fewer
-    cores than it plays devices. Runs take as long all the same, for they only sleep less."""
+    """Hide what the kernel reports about threads.
+
+    Threads wait for each other only because the machine emulates more devices than it has cores. Runs still
+    take the same time, because they only sleep less.
+    """
     module.thread_times = lambda processes: {}  # type: ignore[attr-defined]
 
 
 class ChangingLoader(Loader):
-    """Loads the module as it is, and changes it."""
+    """Loads a module unchanged, and then changes it."""
 
     def __init__(self, loader: Loader, change: Change) -> None:
         self._loader = loader
@@ -185,7 +192,7 @@ class ChangingLoader(Loader):
 
 
 class ChangingFinder(MetaPathFinder):
-    """Waits for some modules to be imported; none of them is before the process does it."""
+    """Changes some modules when they are imported; none of them is imported before the process does it."""
 
     def __init__(self, changes: Mapping[str, Change]) -> None:
         self._changes = changes
@@ -202,7 +209,7 @@ class ChangingFinder(MetaPathFinder):
 
 
 def run_next_sitecustomize() -> None:
-    """There is one module of this name in a process: run the one that this one hides, if there is any."""
+    """Run the sitecustomize that this one hides, if there is any: a process imports only one module of this name."""
     here = Path(__file__).resolve().parent
     others = [entry for entry in sys.path if Path(entry or ".").resolve() != here]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
