@@ -277,8 +277,7 @@ def plan_from_bytes(data: bytes) -> Plan:
 
 
 def plan_for_device(plan: Plan, device: str) -> Plan:
-    """The plan as it is sent to one device: the programs of other devices keep their steps and lose their
-    segments."""
+    """The plan for one device: the programs of other devices keep their steps and lose their segments."""
 
     def lighten(program: Program) -> Program:
         if program.device == device:

@@ -105,7 +105,7 @@ def global_average_pool(bound: BoundOperator) -> Derived:
 
 
 def softmax(bound: BoundOperator) -> Derived:
-    """Declares QLinearSoftmax over an axis or, as before opset 13, over everything from it on."""
+    """Declares QLinearSoftmax over one axis or, as before opset 13, over all axes from that one on."""
     rank = len(bound.output)
     axis = int(bound.attribute("axis", -1)) % rank
     whole = range(axis, rank) if int(bound.attribute("opset")) < 13 else (axis,)
