@@ -82,7 +82,7 @@ class Headed(Loops):
         return (*allowed, LocalNode("Where", ("allowed", before, forbidding_score(dtype)), ("added",)))
 
     def narrow(self, job: Job) -> Job:
-        """Returns the job without the keys behind the last causal row."""
+        """Returns the job without the keys after the last causal row."""
         if not self.narrows or not self.frontier.causal or job.outputs != (0,):
             return job
         last = min(job.space.spans[ROW][-1].stop, self.heads.total)

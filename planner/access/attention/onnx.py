@@ -113,7 +113,7 @@ class Attended(Loops):
         return (Axis("key", KEY, self.heads.total, reducer="log-sum-exp"),)
 
     def narrow(self, job: Job) -> Job:
-        """Returns the job without the keys beyond the last causal row."""
+        """Returns the job without the keys after the last causal row."""
         causal_part = (
             self.frontier.causal and self.frontier.valid is None and self.writable and self.heads.rows > 1
         )

@@ -68,7 +68,7 @@ always read, None if it is read whole."""
 
 
 def broadcast(shape: Shape | None, output: Shape) -> AxisReads | None:
-    """Returns how an input is read that is broadcast to `output` as in numpy, where the last axes are aligned."""
+    """Returns how an input that is broadcast to `output` is read. The last axes are aligned, as in numpy."""
     if shape is None:
         return None
     offset = len(output) - len(shape)
@@ -76,7 +76,7 @@ def broadcast(shape: Shape | None, output: Shape) -> AxisReads | None:
 
 
 def vector(shape: Shape | None, axis: int, extent: int, per: int = 1) -> AxisReads | None:
-    """Returns how an input is read that holds one value, or one value for each index (or block of `per`
+    """Returns how an input is read if it holds one value, or one value for each index (or block of `per`
     indices) of output axis `axis`, which has `extent` indices."""
     if shape is None:
         return None

@@ -18,8 +18,8 @@ class ChannelsLast(Derived):
     attribute tells the orders apart."""
 
     def __init__(self, bound: BoundOperator, twin: Derived, turned: Iterable[int], quantum: int) -> None:
-        """`turned`: inputs that have their channels last. `quantum`: the number of channels that one node
-        makes is a multiple of it."""
+        """`turned`: inputs that have their channels last. `quantum`: one node makes a multiple of this number
+        of channels."""
         self.bound = bound
         self.twin = twin
         self.family = twin.family

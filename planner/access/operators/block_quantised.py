@@ -76,8 +76,8 @@ def matmul_bnb4(bound: BoundOperator) -> Derived:
 
 
 def gather_blocks(bound: BoundOperator) -> Derived:
-    """Declares GatherBlockQuantized: rows of a table that is packed in blocks. The wanted rows are known only
-    at run time, so the table is read whole."""
+    """Declares GatherBlockQuantized, which gathers rows of a table that is packed in blocks. The wanted rows
+    are known only at run time, so the table is read whole."""
     axis = int(bound.attribute("gather_axis", 0)) % len(bound.shape(0))
     rank, indices = len(bound.output), len(bound.shape(1))
     reads: list[AxisReads | None] = [None if s is None else [None] * len(s) for s in bound.inputs]

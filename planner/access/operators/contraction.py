@@ -67,13 +67,13 @@ def qlinear_matmul(bound: BoundOperator) -> Derived:
 
 
 def per_row(shape: Shape | None, a: Shape, output: Shape) -> AxisReads | None:
-    """Returns how an input is read that has a value for each row of the left matrix, or one value for all rows."""
+    """Returns how an input is read if it has a value for each row of the left matrix, or one value for all rows."""
     return vector(shape, len(output) - 2, a[-2]) if len(a) > 1 else vector(shape, 0, 0)
 
 
 def per_column(shape: Shape | None, b: Shape, output: Shape) -> AxisReads | None:
-    """Returns how an input is read that has a value for each column of the right matrix, or one value for all
-    columns."""
+    """Returns how an input is read if it has a value for each column of the right matrix, or one value for
+    all columns."""
     return vector(shape, len(output) - 1, b[-1]) if len(b) > 1 else vector(shape, 0, 0)
 
 

@@ -199,7 +199,8 @@ def gather_nd(bound: BoundOperator) -> Derived:
 
 
 def tensor_scatter(bound: BoundOperator) -> Derived:
-    """Declares TensorScatter, which replaces rows of a cache, from an index on that each batch has."""
+    """Declares TensorScatter, which replaces rows of a cache. Each batch has its own index of the first row
+    to replace."""
     if len(bound.output) < 2:
         return WholeOperator(bound, "it has no batches")
     axis = int(bound.attribute("axis", -2)) % len(bound.output)
