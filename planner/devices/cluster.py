@@ -251,7 +251,7 @@ def cluster_to_json(cluster: Cluster) -> dict[str, Any]:
 
 
 def _device_document(device: Device) -> dict[str, Any]:
-    """The JSON of a device; `drift` is left out if there is none."""
+    """The JSON document of a device, without `drift` if there is none."""
     document = asdict(device) | {"families": dict(device.families), "moves": dict(device.moves)}
     return {key: value for key, value in document.items() if key != "drift" or value != 1.0}
 

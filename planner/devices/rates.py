@@ -1,6 +1,6 @@
 """Rates: how fast a device does each kind of work, as measured on it. Facts and pure rules.
 
-A rate has a name and, if it depends on the size of the work, a size behind a slash: "conv/8" is the rate of
+A rate has a name and, if it depends on the size of the work, a size after a slash: "conv/8" is the rate of
 convolutions that write 8 channels. Between two measured sizes, the rate is interpolated (rate and size on
 logarithmic scales); below the smallest and above the largest size, the rate is constant. A bare name is the
 rate for large sizes.

@@ -79,8 +79,8 @@ _SOURCE_BYTES = 1 << 20
 _GROWN_BYTES = 1 << 26
 _GROWN = 4
 """A value of over 64 MiB that is also over 4 times as big as its sources is left to the runtime, because a
-constant is read to be shipped, and a file of a few bytes can ask for terabytes. A ConstantOfShape is exempt,
-because its value takes no memory."""
+constant has to be read and sent, and a file of a few bytes can ask for terabytes. A ConstantOfShape is
+exempt, because its value takes no memory."""
 
 
 def fold_node(

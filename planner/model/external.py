@@ -27,7 +27,8 @@ _INSIDE: Mapping[str, Mapping[int, str]] = {
     _NODE: {5: _ATTRIBUTE},
     _ATTRIBUTE: {5: _TENSOR},
 }
-"""Maps each message of onnx.proto to its fields that can hold tensors of the main graph. Sub-graphs stay whole."""
+"""Maps each message of onnx.proto to its fields that can hold tensors of the main graph: the number and the
+message of each field. Sub-graphs stay whole."""
 
 _RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION = 9, 13, 14
 """Field numbers of a TensorProto."""

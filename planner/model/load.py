@@ -211,7 +211,7 @@ def _read(path: Path) -> bytes:
 
 @dataclass
 class _Loader:
-    """The state of the one pass over a model."""
+    """The state of the single pass over a model."""
 
     model: ModelProto
     origin: Origin

@@ -389,7 +389,7 @@ def _standard_input_shape(node: NodeProto, index: int, shape: tuple[int, ...]) -
         return shape
     side = "AB"[index]
     given = {one.name for one in node.attribute if one.i}
-    if f"transBatch{side}" in given:  # the first axis is moved to before the last
+    if f"transBatch{side}" in given:  # The first axis moves to before the last axis.
         shape = (*shape[1:-1], shape[0], shape[-1])
     return (*shape[:-2], shape[-1], shape[-2]) if f"trans{side}" in given else shape
 

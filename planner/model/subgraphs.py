@@ -186,8 +186,8 @@ def _rename(graph: GraphProto, mapping: Mapping[str, str]) -> None:
 
 
 MOST_NODES = 1 << 17
-"""The most nodes to which inlining functions may lead. A few lines of functions that call each other can make
-any number."""
+"""The largest number of nodes to which inlining functions may lead. A few lines of functions that call each
+other can make any number."""
 
 DEEPEST_CALLS = 100
 """The deepest nesting of function calls; ONNX's inliner goes no further."""

@@ -44,7 +44,7 @@ def make_whole_model(model: ModelProto, origin: Origin, graph: Graph) -> WholeMo
     for tensor in kept:
         if not _is_big(tensor):
             continue
-        # The graph may have folded the constant away. A copy, as the constant is read after the tensor has become external.
+        # The graph may have folded the constant away. The copy is read after the tensor has become external.
         constant = graph.constants.get(tensor.name) or constant_of(_copy(tensor), origin)
         if not is_inline(constant, constant.region):
             weights.append(constant)

@@ -30,8 +30,8 @@ SMALLEST_ROUNDED_BYTES = 1024
 pieces. A smaller limit would shorten more messages, by half a kilobyte, which takes 0.2 ms at 20 Mbit/s."""
 
 SMALLEST_ROW_NUMBERS = 32
-"""The fewest numbers of a row with its own minimum and step. In shorter rows, their 8 bytes would cancel much
-of the saving."""
+"""The smallest count of numbers in a row that has its own minimum and step. In shorter rows, the 8 bytes of
+these two would cancel much of the saving."""
 
 ROW_BYTES = 8
 """Bytes of a row's minimum and step."""

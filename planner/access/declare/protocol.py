@@ -18,7 +18,7 @@ Outputs = Mapping[int, Region]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A way to split an operator: an axis of its output 0, or a reduced one."""
+    """A way to split an operator: an axis of its output 0, or a reduced axis."""
 
     name: str
     """"batch", "channel", "height", "width", "depth", "sequence", "head", "feature", "axis0" ...: a value of
@@ -89,7 +89,8 @@ class Access(Protocol):
     """A declaration bound to one operator of one graph (shapes, attributes and constant inputs are known)."""
 
     opaque: str | None
-    """Why the operator cannot be split at all; None if it can. Only full regions are asked of an opaque operator."""
+    """The reason why the operator cannot be split at all; None if it can be split. Only full regions are
+    asked of an opaque operator."""
 
     def axes(self) -> tuple[Axis, ...]:
         """Returns the axes along which the operator can be split; none for an opaque operator."""

@@ -13,7 +13,7 @@ from edgepart.planner.region import Interval, Span, span, span_hull
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The windows along one axis of a convolution or pooling; `extent` is the input's."""
+    """The windows along one axis of a convolution or pooling. `extent` is the extent of the input."""
 
     extent: int
     kernel: int

@@ -185,7 +185,7 @@ class Pad(DataMovement):
         found = [self.bound.whole(index) for index in range(len(self.bound.inputs))]
         begins, ends = self._local(computed[0])
         padded = any(begins) or any(ends)
-        for index in (1, 3) if padded else (1, 2, 3):  # pads and axes are constants of the local node
+        for index in (1, 3) if padded else (1, 2, 3):  # Pads and axes are constants of the local node.
             if index < len(found):
                 found[index] = None
         shape = self.bound.shape(0)
@@ -315,8 +315,8 @@ class ConstantGather(DataMovement):
 
 
 _FEW = 64
-"""The most known indices that are read row by row. More indices (as into a table) would make regions of many
-small pieces."""
+"""The largest number of known indices that are read row by row. More indices (as into a table) would make
+regions of many small pieces."""
 
 
 def gather(bound: BoundOperator) -> Derived:

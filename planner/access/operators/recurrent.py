@@ -57,7 +57,7 @@ def _layers(bound: BoundOperator, batch: Runs | None) -> Derived:
 
 def _two_ways(bound: BoundOperator) -> bool:
     """Whether there are two directions that can be separated. They cannot be separated if activations take
-    values (alpha, beta), because it is not worked out which value belongs to which activation."""
+    values (alpha, beta), because this module does not work out which value belongs to which activation."""
     valued = bound.attribute("activation_alpha") or bound.attribute("activation_beta")
     return bound.text("direction", "forward") == "bidirectional" and not valued
 
