@@ -21,7 +21,8 @@ from types import MappingProxyType
 from edgepart.planner.devices.cluster import Device
 
 PLAN_MEMORY_SHARE = 0.75
-"""The part of the built-in memory that plans may use."""
+"""The part of the built-in memory that plans may use. The rest is for the system, and for memory that plans
+do not count."""
 
 TOP500 = "https://github.com/geerlingguy/top500-benchmark"
 REVIEWS = "https://github.com/geerlingguy/sbc-reviews"
