@@ -79,7 +79,7 @@ _TABLES = {
     "ai.onnx.preview": "PREVIEW",
     "ai.onnx.preview.training": "TRAINING",
 }
-"""The name that a family module gives to its declarations of a domain, by domain."""
+"""Maps a domain to the name of the table in which a family module declares the operators of that domain."""
 
 
 def _table() -> dict[tuple[str, str], Declaration]:
@@ -99,13 +99,13 @@ DECLARED: Mapping[tuple[str, str], Declaration] = _table()
 OPAQUE: Mapping[tuple[str, str], str] = {
     key: reason for family in _FAMILIES for key, reason in getattr(family, "OPAQUE", {}).items()
 }
-"""Why an operator runs whole on purpose, by domain and operator type."""
+"""The reason why an operator runs whole on purpose, by domain and operator type."""
 
 
 def access_of(operator: Operator, graph: Graph) -> Access:
     """Returns the declaration of `operator`, or an opaque one if it has none or its shapes are not known.
 
-    ModelError if the attributes and shapes of an operator of ai.onnx do not fit each other."""
+    Raises ModelError if the attributes and shapes of an operator of ai.onnx do not fit each other."""
     bound = bind(operator, graph)
     if isinstance(bound, str):
         return _opaque(operator, graph, bound)
@@ -120,9 +120,8 @@ def access_of(operator: Operator, graph: Graph) -> Access:
     except EdgepartError:
         raise
     except _FAULTS as error:
-        if (
-            domain
-        ):  # The file states the shapes of other domains' operators, and they may be wrong: run it whole.
+        if domain:
+            # The file states the shapes of other domains' operators, and they may be wrong: run the operator whole.
             return WholeOperator(
                 bound, f"its attributes and the shapes that the file states do not fit: {error!r}"
             )
@@ -142,12 +141,12 @@ _FAULTS = (
     TypeError,
     ValueError,
 )
-"""What a declaration may raise for an invalid operator: it trusts that attributes and shapes fit the operator's
-definition."""
+"""The exceptions that a declaration may raise for an invalid operator, as declarations trust that attributes
+and shapes fit the operator's definition."""
 
 
 def _check_reads(access: Access, bound: BoundOperator) -> Access:
-    """Returns `access` after asking it what its whole outputs read; ValueError if that lies outside an input."""
+    """Returns `access`. Raises ValueError if its whole outputs would read anything outside an input."""
     if access.opaque is not None:
         return access
     whole = {index: Region.full(shape) for index, shape in enumerate(bound.outputs) if shape is not None}
@@ -159,7 +158,7 @@ def _check_reads(access: Access, bound: BoundOperator) -> Access:
 
 
 def accesses(graph: Graph) -> Mapping[str, Access]:
-    """Returns the declarations of all operators by name; each is bound when it is first asked for, then kept."""
+    """Returns the declarations of all operators by name. Each is bound at its first look-up, and then kept."""
     return _Accesses(graph)
 
 

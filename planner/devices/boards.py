@@ -1,11 +1,13 @@
 """A catalogue of boards that people may buy, with figures that were measured and published. Facts.
 
-A plan for devices of the cluster uses what they measured themselves. The catalogue is for devices that are not there
-yet, and covers processors only, because agents compute on those. The figures follow the same rules for all boards:
+A plan for existing devices uses the speeds that they measured themselves. The catalogue is for devices that
+the cluster does not have yet. It covers processors only, because agents compute on processors. The figures
+follow the same rules for all boards:
 
-- **FLOP/s** of convolutions in float32 are twice what High-Performance Linpack reaches in float64 (SIMD lanes hold twice
-  as many float32 numbers). If no Linpack figure is published, it is the peak by the data sheet (cores, clock, FLOPs per
-  cycle) times the part of the peak that Linpack reaches on the board of this list with the most similar processor.
+- **FLOP/s** of convolutions in float32 are twice what High-Performance Linpack reaches in float64 (SIMD lanes
+  hold twice as many float32 numbers). If no Linpack figure is published, the figure is the peak by the data
+  sheet (cores, clock, FLOPs per cycle) times the part of its peak that Linpack reaches on the board of this
+  list with the most similar processor.
 - **Bytes/s** of memory-bound operators are twice what one core copies with memcpy, because a copy reads and writes.
 - **Memory** for plans is three quarters of the built-in memory.
 """
@@ -19,7 +21,8 @@ from types import MappingProxyType
 from edgepart.planner.devices.cluster import Device
 
 PLAN_MEMORY_SHARE = 0.75
-"""The part of the built-in memory that plans may use."""
+"""The part of the built-in memory that plans may use. The rest is for the system, and for memory that plans
+do not count."""
 
 TOP500 = "https://github.com/geerlingguy/top500-benchmark"
 REVIEWS = "https://github.com/geerlingguy/sbc-reviews"
@@ -54,12 +57,12 @@ class BoardKind:
 
 
 def _linpack(gflops: float) -> float:
-    """FLOP/s in float32 from Linpack's Gflop/s in float64: twice as many."""
+    """The FLOP/s in float32: twice what Linpack reaches in float64."""
     return 2 * gflops * 1e9
 
 
 def _copy(mbytes_per_s: float) -> float:
-    """Bytes read and written per second, from the MB/s that memcpy copies."""
+    """The bytes read and written per second: twice what memcpy copies."""
     return 2 * mbytes_per_s * 1e6
 
 

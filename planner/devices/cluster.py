@@ -23,9 +23,9 @@ class Device:
     """A device: a box with an agent."""
 
     name: str
-    """Unique in the cluster; in a live cluster the member's name."""
+    """The device's name, unique in the cluster; in a live cluster, the name of the member."""
     kind: str
-    """Devices of one kind have equal hardware, and those of equal `pace` share profiles."""
+    """The kind of hardware: devices of one kind have equal hardware. Devices of equal `pace` share profiles."""
     flops_per_s: float
     """FLOP/s achieved on convolutions with all `threads`; 1 multiply-add = 2 FLOPs."""
     memory_bytes_per_s: float
@@ -36,15 +36,16 @@ class Device:
     segment_s: float = FIXED_S
     """The fixed cost of starting one segment."""
     families: Mapping[str, float] = field(default_factory=dict)
-    """FLOP/s achieved by operator family ("conv", "depthwise", "gemm" ...), as far as measured; they override
-    `flops_per_s`. A size behind a slash is a number of channels or rows (planner/devices/rates.py)."""
+    """Maps each measured family of operators ("conv", "depthwise", "gemm" ...) to its FLOP/s, which override
+    `flops_per_s`. A size after a slash in a name is a number of channels or rows (planner/devices/rates.py)."""
     moves: Mapping[str, float] = field(default_factory=dict)
-    """Bytes/s achieved, read and written, by kind of operator that mostly moves data ("softmax", "lrn" ...), as far as
-    measured; they override `memory_bytes_per_s`. A size behind a slash is a number of bytes."""
+    """Maps each measured kind of operators that mostly move data ("softmax", "lrn" ...) to its bytes/s, read
+    and written, which override `memory_bytes_per_s`. A size after a slash in a name is a number of bytes."""
     kernel_s: float = 0.0
     """The fixed cost of each operator that the runtime runs."""
     drift: float = 1.0
-    """The time that computing takes now, as a multiple of the calibrated time; the other fields already include it."""
+    """The time that computation takes now, as a multiple of the calibrated time. The other fields include the
+    drift already."""
 
     @cached_property
     def rates(self) -> Rates:
@@ -62,17 +63,19 @@ class Device:
         return self.flops_per_s * self.drift
 
     def slower_than(self, flops_per_s: float) -> float:
-        """How many times as long this device takes as one that was calibrated to `flops_per_s`, by calibration alone; 1
-        if `flops_per_s` is 0, which stands for unknown."""
+        """The factor by which this device is slower than one that was calibrated to `flops_per_s`, by
+        calibration alone; 1 if `flops_per_s` is 0, which stands for unknown."""
         return flops_per_s / self.calibrated_flops_per_s if flops_per_s else 1.0
 
     @property
     def pace(self) -> str:
-        """The key by which devices share profiles: equal hardware, and about equal speed in steps of half an octave.
+        """The key under which devices share profiles: equal hardware, and about equal speed, in steps of half
+        an octave.
 
-        A throttled device is in another step than its equals, and than itself before it drifted. So times that it
-        measures then are not used for them, nor multiplied by the drift again. A drift below one step does not change
-        the pace: calibration may be wrong by that much for a model, and its profiles should hold on the next deployment."""
+        A throttled device is in another step than its equals, and than itself before it drifted. The times
+        that it then measures are therefore neither used for its equals nor multiplied by the drift again. A
+        drift below one step does not change the pace, because calibration may be wrong by that much for a
+        model, and the profiles should remain valid for the next deployment."""
         steps = int(round(2 * log2(self.drift), 6))  # int() truncates towards 0: only whole steps count.
         return f"{self.kind}~{round(2 * log2(self.calibrated_flops_per_s)) - steps}"
 
@@ -111,16 +114,16 @@ class Medium:
 
     name: str
     bytes_per_s: float
-    """The capacity for everything that crosses it."""
+    """The capacity for all traffic that crosses the medium."""
     devices: frozenset[str] = frozenset()
-    """Devices whose whole traffic, sent and received, crosses it."""
+    """Devices whose whole traffic, sent and received, crosses the medium."""
     links: frozenset[tuple[str, str]] = frozenset()
-    """Pairs of devices whose traffic with each other crosses it, in both directions."""
+    """Pairs of devices whose traffic with each other, in both directions, crosses the medium."""
     relayed: bool = False
-    """Whether traffic from one of `devices` to another crosses it twice, as through an access point."""
+    """Whether traffic from one of `devices` to another crosses the medium twice, as through an access point."""
 
     def crossings(self, a: str, b: str) -> int:
-        """How often traffic from `a` to `b` crosses the medium."""
+        """The number of times that traffic from `a` to `b` crosses the medium."""
         ends = (a in self.devices) + (b in self.devices)
         if ends == 0:
             return int((a, b) in self.links or (b, a) in self.links)
@@ -131,7 +134,7 @@ SMALLEST_FIGURE, LARGEST_FIGURE = 1e-30, 1e30
 """Bounds for figures of devices and links: a figure outside them is not a measurement, and would make results infinite."""
 
 LOCAL = Link(bytes_per_s=1e10, latency_s=0.0, message_s=2e-5)
-"""The link from a device to itself: between its agent as gateway and its part of the plan."""
+"""The link from a device to itself, which connects its agent as gateway with its own part of the plan."""
 
 
 @dataclass(frozen=True)
@@ -140,10 +143,10 @@ class Cluster:
 
     devices: tuple[Device, ...]
     links: Mapping[tuple[str, str], Link] = field(default_factory=dict)
-    """Links by the names of their two devices; look-ups try both orders."""
+    """Maps the names of two devices to the link between them; look-ups try both orders."""
     default_link: Link = Link(bytes_per_s=1.17e8, latency_s=2e-4)
     media: tuple[Medium, ...] = ()
-    """The media that links share; a link that is in none has its capacity to itself."""
+    """The media that links share. A link that is in no medium has its capacity to itself."""
 
     def __post_init__(self) -> None:
         names = [device.name for device in self.devices]
@@ -189,8 +192,8 @@ class Cluster:
 
     @cached_property
     def card_bytes_per_s(self) -> Mapping[str, float]:
-        """By device, the bytes/s that its network card can send, and receive at the same time: the rate of its fastest
-        link."""
+        """Maps each device to the bytes/s that its network card can send, and receive at the same time: the
+        rate of the device's fastest link."""
         pairs = {
             tuple(sorted(pair)): self.link(*pair).bytes_per_s for pair in self.links if len(set(pair)) > 1
         }
@@ -204,7 +207,7 @@ class Cluster:
         return found
 
     def faster(self, times: float) -> Cluster:
-        """The cluster with every link and medium `times` as fast; latencies stay."""
+        """The cluster with every link and medium `times` as fast, and unchanged latencies."""
 
         def speed_up(link: Link) -> Link:
             return replace(link, bytes_per_s=times * link.bytes_per_s)
@@ -214,8 +217,8 @@ class Cluster:
         return Cluster(self.devices, links, speed_up(self.default_link), media)
 
     def with_copy_of(self, like: str, name: str) -> Cluster:
-        """The cluster with one more device called `name`, a copy of `like`: it has the same links to the other devices,
-        the fastest of these to `like`, and is in the same media."""
+        """The cluster with one more device, called `name`, which is a copy of `like`. The copy has the same
+        links to the other devices, the fastest of these as its link to `like`, and the same media."""
         others = [device.name for device in self.devices if device.name != like]
         mine = {other: self.link(like, other) for other in others}
         best = max(mine.values(), key=lambda link: link.bytes_per_s, default=self.default_link)
@@ -248,13 +251,14 @@ def cluster_to_json(cluster: Cluster) -> dict[str, Any]:
 
 
 def _device_document(device: Device) -> dict[str, Any]:
-    """The JSON of a device; `drift` is left out if there is none."""
+    """The JSON document of a device, without `drift` if there is none."""
     document = asdict(device) | {"families": dict(device.families), "moves": dict(device.moves)}
     return {key: value for key, value in document.items() if key != "drift" or value != 1.0}
 
 
 def cluster_from_json(document: Any) -> Cluster:
-    """The cluster in a parsed JSON document. UsageError, naming the place, for a missing key or an impossible number."""
+    """The cluster in a parsed JSON document. Raises UsageError, naming the place, for a missing key or an
+    impossible number."""
     root = _mapping(document, "cluster")
     devices = tuple(
         _device(entry, f"devices[{i}]") for i, entry in enumerate(_list(root, "devices", "cluster"))
@@ -359,7 +363,7 @@ def _positive(
 ) -> float:
     value = entry.get(key, default)
     good = isinstance(value, int | float) and not isinstance(value, bool)
-    # Written so that it is false for NaN.
+    # A negated comparison, because it rejects NaN as well.
     if (
         not good
         or value is None

@@ -1,8 +1,8 @@
 """Equal devices: devices of equal hardware that measured nearly equal speeds get the same figures. Pure rules.
 
-A calibration of two seconds is right within a few percent for long kernels, and within a third for the shortest. Figures
-with such errors would divide a model unequally over equal devices, and the one with too large a part would delay all
-others. The medians over all of them are more exact.
+A calibration of two seconds is right within a few percent for long kernels, and within a third for the
+shortest kernels. Figures with such errors would divide a model unequally over equal devices, and the device
+with too large a part would delay all others. The medians over all equal devices are more exact.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from statistics import median
 from edgepart.planner.devices.cluster import Device
 
 EQUAL_SPEED_FACTOR = 1.12
-"""Devices of one kind whose FLOP/s on convolutions differ by at most this factor count as equal. Devices that are throttled
-or have another clock differ by more; those that differ by less show it as drift once they serve."""
+"""Devices of one kind whose FLOP/s on convolutions differ by at most this factor count as equal. Devices that
+are throttled or have another clock differ by more. A smaller difference shows as drift once the device serves
+requests."""
 
 
 def equalise_devices(devices: Sequence[Device]) -> tuple[Device, ...]:
-    """The same devices in the same order, each with the medians of its equals' figures; its memory stays its own."""
+    """The same devices in the same order, each with its own memory and the median of each other figure over
+    its equals."""
     found: dict[str, Device] = {}
     for group in _groups(devices):
         found |= {device.name: _equalise(device, group) for device in group}
@@ -27,8 +29,8 @@ def equalise_devices(devices: Sequence[Device]) -> tuple[Device, ...]:
 
 
 def _groups(devices: Iterable[Device]) -> list[list[Device]]:
-    """Groups of equal devices, slowest first: none is more than `EQUAL_SPEED_FACTOR` times as
-    fast as the slowest of its group."""
+    """The groups of equal devices, the slowest device first in each group. No device is more than
+    `EQUAL_SPEED_FACTOR` times as fast as the slowest of its group."""
     groups: list[list[Device]] = []
     for device in sorted(devices, key=lambda one: (one.kind, one.threads, one.flops_per_s, one.name)):
         first = groups[-1][0] if groups else None

@@ -1,8 +1,9 @@
 """Rates: how fast a device does each kind of work, as measured on it. Facts and pure rules.
 
-A rate has a name and, if it depends on the size of the work, a size behind a slash: "conv/8" is the rate of
-convolutions that write 8 channels. Between two sizes a rate is interpolated (both on a logarithmic scale); beyond
-them it is constant. A bare name is the rate for large sizes.
+A rate has a name and, if it depends on the size of the work, a size after a slash: "conv/8" is the rate of
+convolutions that write 8 channels. Between two measured sizes, the rate is interpolated (rate and size on
+logarithmic scales); below the smallest and above the largest size, the rate is constant. A bare name is the
+rate for large sizes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from math import exp, log
 
 LARGE_SIZE = 64
-"""The size that a bare name stands for, in channels or rows: from there on rates hardly grow."""
+"""The size, in channels or rows, that a bare name stands for. Rates hardly grow beyond this size."""
 
 SUBSTITUTE_FAMILIES: Mapping[str, str] = {
     "stem": "conv",
@@ -21,7 +22,7 @@ SUBSTITUTE_FAMILIES: Mapping[str, str] = {
     "int8": "gemm",
     "int8_conv": "conv",
 }
-"""Families that have the rate of another family if their own was not measured."""
+"""Maps a family to another family, whose rate it takes if its own was not measured."""
 
 STREAM = "elementwise"
 """The kind of operators that only move bytes: no other kind is faster, except WEIGHTS."""
@@ -63,7 +64,7 @@ class Curve:
 
 
 def curves_by_name(rates: Mapping[str, float]) -> dict[str, Curve]:
-    """The curve of each name. ValueError for a size that is not a positive number.
+    """The curve of each name. Raises ValueError for a size that is not a positive number.
 
     >>> curves_by_name({"conv": 8.0, "conv/8": 4.0})["conv"].points
     ((8.0, 4.0), (64.0, 8.0))
@@ -93,7 +94,7 @@ class Rates:
     _memory: dict[tuple[str, float, float], float] = field(default_factory=dict, compare=False, repr=False)
 
     def flops(self, family: str, size: float = 0.0, columns: float = 0.0) -> float:
-        """FLOP/s of `family`; a `size` or `columns` of 0 stands for a large one."""
+        """The FLOP/s of `family`. A `size` or `columns` of 0 stands for a large number."""
         key = (family, size, columns)
         found = self._memory.get(key)
         if found is None:

@@ -1,10 +1,11 @@
-"""Routes: by which hops data comes around slow links. Facts and rules; planner/lowering/detours.py sends data along
-routes, and planner/search/choose_detours.py decides for which tensors that is worth it.
+"""Routes: the hops by which data goes around slow links. Facts and rules. planner/lowering/detours.py sends
+data along routes, and planner/search/choose_detours.py decides which tensors take them.
 
-A route takes, to each target, the way whose narrowest link is the widest. What is sent is cut into **chunks**, which
-are passed on while the next ones come. A **hop** brings one chunk from one place to another; it has a **round**, larger
-than that of the hop which brought the chunk there. Whoever passes chunks on does so in the order of the rounds in which
-they come, so that nobody waits for somebody who waits for him."""
+A way is a path of links, and its width is the rate of its slowest link. A route takes the widest way to each
+target. The data is cut into **chunks**, so that a device passes one chunk on while it receives the next. A
+**hop** brings one chunk from one place to another. The **round** of a hop is larger than the round of the hop
+that brought the chunk to its source. A device passes chunks on in the order of the rounds in which they
+arrive, so that no devices wait for each other in a circle."""
 
 from __future__ import annotations
 
@@ -18,49 +19,50 @@ from edgepart.planner.devices.cluster import Cluster, Link
 from edgepart.planner.plans.plan import GATEWAY
 
 MOST_CHUNKS = 16
-"""More make a detour hardly quicker, and are all messages that a device has to deal with."""
+"""The largest number of chunks. More chunks hardly shorten a detour, and each is one more message that a
+device must handle."""
 
 LEAST_BYTES = 4096
-"""The smallest size of a chunk."""
+"""The smallest chunk, in bytes."""
 
 SLOWER = 1.5
-"""Times as slow as the widest way at least, for a link to be gone around."""
+"""A detour is taken only if the widest way is more than this many times as wide as the direct link."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One chunk from one place to another."""
+    """The step of a route that brings one chunk from one place to another."""
 
     source: str
-    """A device, or GATEWAY where it is the route's source."""
+    """A device, or GATEWAY if the gateway is the route's source."""
     target: str
-    """A device, or GATEWAY where it is the route's only target."""
+    """A device, or GATEWAY if the gateway is the route's only target."""
     chunk: int
     round: int
 
 
 @dataclass(frozen=True)
 class Route:
-    """Brings every chunk to every target."""
+    """The hops that bring every chunk to every target."""
 
     chunks: int
     hops: tuple[Hop, ...]
-    """By round; each chunk comes to a place once."""
+    """Sorted by round. Each chunk arrives at each place once."""
 
 
 @dataclass(frozen=True)
 class LinkTable:
-    """The links between the devices of a cluster and its gateway, and the widest ways that were found along them."""
+    """The links between the devices of a cluster and its gateway, and the widest ways found so far."""
 
     cluster: Cluster
     gateway: str
-    """The device that the gateway is taken to be on."""
+    """The device on which the gateway is assumed to be."""
     known: dict[tuple[str, frozenset[str]], dict[str, tuple[str, ...]]] = field(default_factory=dict)
-    """The routes that `widest` found."""
+    """The results of `widest`, by source and places."""
 
     @cached_property
     def is_even(self) -> bool:
-        """Whether no link is much slower than another, so that nothing needs to go around one."""
+        """Whether no link is much slower than another, so that no detour is worth while."""
         rates = [link.bytes_per_s for link in (*self.cluster.links.values(), self.cluster.default_link)]
         return max(rates) <= SLOWER * min(rates)
 
@@ -68,17 +70,18 @@ class LinkTable:
         return self.cluster.link(source or self.gateway, target or self.gateway)
 
     def rate(self, source: str, target: str) -> float:
-        """Bytes a second; infinite on one box, where nothing has to go around."""
+        """The bytes per second from `source` to `target`; infinite if both are on one box, where no detour is
+        needed."""
         here = (source or self.gateway) == (target or self.gateway)
         return float("inf") if here else self.link(source, target).bytes_per_s
 
     def width(self, way: Sequence[str]) -> float:
-        """Bytes a second of its narrowest link."""
+        """The bytes per second of the slowest link of `way`; infinite if it has no link."""
         return min((self.rate(one, two) for one, two in pairwise(way)), default=float("inf"))
 
     def order_from(self, source: str, places: Collection[str]) -> list[str]:
-        """The places in the cluster's order, beginning after `source`, so that equal ways from different devices
-        lead through different neighbours."""
+        """The places in the cluster's order, beginning after `source`, so that equally good ways from
+        different devices lead through different neighbours."""
         names = [device.name for device in self.cluster.devices]
         start = names.index(source or self.gateway) + 1
         order = {name: n for n, name in enumerate((*names[start:], *names[:start], GATEWAY))}
@@ -88,8 +91,8 @@ class LinkTable:
 def detour(
     source: str, targets: Sequence[str], nbytes: int, links: LinkTable, others: Collection[str]
 ) -> Route | None:
-    """How `nbytes` come from `source` to the targets along the widest way to each, which may lead through `others`; None
-    where the direct links are about as wide."""
+    """The route of `nbytes` from `source` along the widest way to each target; ways may lead through
+    `others`. None if the direct links are about as wide, or if the gateway is one of several targets."""
     ways = widest(source, {*targets, *others} - {source, GATEWAY}, links)
     if GATEWAY in targets:
         if len(targets) > 1:
@@ -101,7 +104,7 @@ def detour(
 
 
 def widest(source: str, places: Collection[str], links: LinkTable) -> dict[str, tuple[str, ...]]:
-    """By place, the way to it whose narrowest link is the widest; of those that are as wide, one with the fewest links."""
+    """Maps each place to the widest way from `source` to it; of equally wide ways, to one with the fewest links."""
     key = source, frozenset(places)
     if key not in links.known:
         links.known[key] = _ways(source, places, links)
@@ -126,9 +129,9 @@ def _rank(way: Sequence[str], links: LinkTable) -> tuple[float, int]:
 
 
 def _along(ways: Sequence[Sequence[str]], nbytes: int, links: LinkTable) -> Route:
-    """Chunk after chunk along ways that together are a tree. With S bytes over n links of B bytes/s, where each message
-    costs a seconds besides, k chunks take S/B (1 + (n - 1)/k) + (k + n - 1) a seconds, which is least for
-    k = sqrt((n - 1) S / B / a)."""
+    """The route of chunk after chunk along `ways`, which together form a tree. If each message has a fixed
+    cost of a seconds, S bytes in k chunks over n links of B bytes/s take S/B (1 + (n - 1)/k) + (k + n - 1) a
+    seconds. This time is least for k = sqrt((n - 1) S / B / a)."""
     legs = dict.fromkeys((one, two, depth) for way in ways for depth, (one, two) in enumerate(pairwise(way)))
     deep = max(depth for _, _, depth in legs)
     slowest = min((links.link(one, two) for one, two, _ in legs), key=lambda link: link.bytes_per_s)

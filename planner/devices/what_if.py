@@ -22,9 +22,9 @@ class Addition:
     kind: str
     name: str
     bytes_per_s: float | None = None
-    """The rate of its links; None for that of the cluster's default link."""
+    """The rate of the device's links; None stands for the rate of the cluster's default link."""
     memory_bytes: float | None = None
-    """The built-in memory; None for that of its kind."""
+    """The built-in memory; None stands for that of the kind."""
 
     def __str__(self) -> str:
         return f"+ {self.name} ({self.kind})"
@@ -37,11 +37,12 @@ class ClusterVariant:
     what: str
     cluster: Cluster
     bits_per_s: float | None = None
-    """The rate of all its links; None if they are as they were."""
+    """The rate of all links and media; None if they are unchanged."""
 
 
 def parse_addition(text: str, cluster: Cluster) -> Addition:
-    """Parses "kind=pi5,link=1Gbit/s,name=x,memory=8G". UsageError for anything else, an unknown kind or a taken name."""
+    """Parses "kind=pi5,link=1Gbit/s,name=x,memory=8G". Raises UsageError for any other form, an unknown kind
+    or a taken name."""
     given: dict[str, str] = {}
     for part in text.split(","):
         key, equals, value = part.partition("=")
@@ -65,7 +66,7 @@ def parse_addition(text: str, cluster: Cluster) -> Addition:
 
 
 def parse_rate(text: str, option: str) -> float:
-    """Parses a rate; returns bits per second. UsageError, naming `option`, for anything else.
+    """Parses a rate and returns bits per second. Raises UsageError, naming `option`, if the text is not a rate.
 
     >>> parse_rate("1Gbit/s", "--add"), parse_rate("100M", "--sweep"), parse_rate("12.5MB/s", "--add")
     (1000000000.0, 100000000.0, 100000000.0)
@@ -87,7 +88,7 @@ def _bytes(text: str) -> float:
 
 
 def parse_rates(text: str) -> tuple[float, ...]:
-    """Parses "links=10M,100M,1G"; returns bits per second. UsageError for anything else."""
+    """Parses "links=10M,100M,1G" and returns bits per second. Raises UsageError for any other form."""
     key, equals, values = text.partition("=")
     if not equals or key.strip() != "links" or not values.strip():
         raise UsageError(f"--sweep {text!r}: write it as links=10M,100M,1G")
@@ -97,8 +98,9 @@ def parse_rates(text: str) -> tuple[float, ...]:
 def cluster_variants(
     cluster: Cluster, added: Sequence[Addition], removed: Sequence[str], swept: Sequence[float], gateway: str
 ) -> Iterator[ClusterVariant]:
-    """The cluster as it is, with each change alone, and with all changes; then the first and the last of these at each
-    of the rates `swept`, in bits per second. UsageError for an impossible change."""
+    """Yields the cluster as it is, the cluster with each change alone, and the cluster with all changes; then
+    the first and the last of these at each of the rates `swept`, in bits per second. Raises UsageError for an
+    impossible change."""
     for name in removed:
         if name == gateway:
             raise UsageError(f"--remove {name}: requests come in there; name another --gateway")
@@ -121,8 +123,8 @@ def cluster_variants(
 
 
 def add_device(cluster: Cluster, one: Addition) -> Cluster:
-    """The cluster with one more device, linked to all others. If the cluster has devices of its kind, their measured
-    figures are used. UsageError for a name that is taken."""
+    """The cluster with one more device, linked to all others. If the cluster has a device of the same kind,
+    the new device takes its measured figures. Raises UsageError if the name is taken."""
     if any(device.name == one.name for device in cluster.devices):
         raise UsageError(f"--add: two devices would be called {one.name!r}; name one of them otherwise")
     like = next((device for device in cluster.devices if device.kind == one.kind), None)
@@ -142,7 +144,7 @@ def _make_device(one: Addition, like: Device | None) -> Device:
 
 
 def remove_device(cluster: Cluster, name: str) -> Cluster:
-    """The cluster without that device. UsageError if there is no such device, or no other one."""
+    """The cluster without that device. Raises UsageError if there is no such device, or no other device."""
     cluster.device(name)
     left = tuple(device.name for device in cluster.devices if device.name != name)
     if not left:
@@ -151,7 +153,7 @@ def remove_device(cluster: Cluster, name: str) -> Cluster:
 
 
 def set_link_rates(cluster: Cluster, bytes_per_s: float) -> Cluster:
-    """The cluster with every link and medium at that rate; latencies stay."""
+    """The cluster with every link and medium at that rate, and unchanged latencies."""
 
     def change(link: Link) -> Link:
         return replace(link, bytes_per_s=bytes_per_s)

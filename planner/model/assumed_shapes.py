@@ -1,8 +1,9 @@
-"""Chooses likely shapes for inputs with free dimensions that the user gives no shape for, so that predictions and
-comparisons mean something. Rules; the user is told each shape that is assumed.
+"""Chooses likely shapes for inputs with free dimensions for which the user gives no shape, so that
+predictions and comparisons mean something. Rules; notes tell the user each assumed shape.
 
-A batch has one sample. Pictures have 224 rows and columns and 3 channels, texts 128 tokens, other series 128 steps, and
-sound with no axis but the batch and time is a second of 16,000 samples. Any other free dimension is 1.
+A batch has one sample. Pictures have 224 rows and columns and 3 channels, texts have 128 tokens, other series
+have 128 steps, and sound with no axes but batch and time is a second of 16,000 samples. Any other free
+dimension is 1.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ CHANNELS = 3
 SERIES_STEPS = 128
 SOUND_SAMPLES = 16_000
 TOKEN_TYPES = (TensorProto.INT32, TensorProto.INT64)
-"""Element types of values that stand for something, like tokens, and so are neither pictures nor sound."""
+"""Element types of identifiers, such as tokens. Inputs of these types are neither pictures nor sound."""
 PICTURE_CHANNELS = (1, 3, 4)
-"""Extents by which a last dimension is taken for the colour channels."""
+"""Extents by which a last dimension is recognised as the colour channels."""
 SUM_OF_NAMES = re.compile(r"\s*(\w+)\s*\+\s*(\w+)\s*")
 BATCH_NAME = re.compile(r"batch|\bn\b|\bb\b|\bbs\b", re.IGNORECASE)
 PICTURE_AXIS_NAME = re.compile(r"height|width|rows|columns|\bh\b|\bw\b", re.IGNORECASE)
@@ -35,10 +36,11 @@ PAST_NAME = re.compile(r"past", re.IGNORECASE)
 
 
 def load_with_likely_shapes(path: Path | bytes, shapes: Shapes) -> tuple[Graph, dict[str, tuple[int, ...]]]:
-    """The graph as `load_graph` gives it, and the likely shapes that were assumed for inputs missing in `shapes`; notes
-    name them too. If the model cannot be read with those shapes, its free dimensions are 1 and a note asks for shapes.
+    """The graph as `load_graph` gives it, and the likely shapes that were assumed for inputs missing in
+    `shapes`; notes of the graph name these shapes too. If the model cannot be read with them, its free
+    dimensions are 1, and a note asks for shapes.
 
-    ModelError, UsageError."""
+    Raises ModelError and UsageError as `load_graph` does."""
     guessed = likely_shapes(inputs_of(read_model(path)), shapes)
     if not guessed:
         return load_graph(path, shapes=shapes), {}
@@ -57,8 +59,8 @@ def load_with_likely_shapes(path: Path | bytes, shapes: Shapes) -> tuple[Graph, 
 
 
 def likely_shapes(inputs: Sequence[ValueInfoProto], given: Shapes) -> dict[str, tuple[int, ...]]:
-    """Likely shapes by input, for inputs that are not in `given`. Left out are inputs whose free dimensions would all
-    be 1."""
+    """Maps inputs that are not in `given` to likely shapes. Inputs whose free dimensions would all be 1 are
+    left out."""
     symbols = _given_extents(inputs, given)
     for value in inputs:
         if value.name not in given:

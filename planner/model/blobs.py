@@ -1,5 +1,5 @@
-"""Blobs: the bytes of a weight, or of a region of one, which a segment refers to by digest. Pure rules for cutting,
-packing and hashing them; agents store them.
+"""Blobs: the bytes of a weight, or of a region of a weight, to which a segment refers by digest. Pure rules
+for cutting, packing and hashing them; agents store them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ INLINE_BYTES = 1024
 """Constants up to this size stay inside the segment: shapes, axes and scales, whose values the runtime's optimiser uses."""
 
 SUB_BYTE = ("int2", "uint2", "int4", "uint4", "float4e2m1")
-"""Types of which several elements share a byte. A session cannot be given such an array, so these constants always stay
-inside the segment."""
+"""Types of which several elements share a byte. A session cannot be given an array of such a type, so
+constants of these types always stay inside the segment."""
 
 
 def is_inline(constant: Constant, region: Region) -> bool:

@@ -1,7 +1,9 @@
-"""Constant folding: computes what is the same for every request, which is operators on constants, and shapes. Pure rules.
+"""Constant folding: computes values that are the same for every request, which are results of operators on
+constants, and shapes. Pure rules.
 
-Small values are computed at once, so that shapes further down become known; big ones only when they are read.
-Operators that quantise are never folded: the runtime needs its quantise/dequantise groups whole.
+Small values are computed at once, so that shapes further down become known. Big values are computed only when
+they are read. Operators that quantise are never folded, because the runtime needs its quantise/dequantise
+groups whole.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ _NEVER = frozenset(
         "DynamicQuantizeLinear",
     ]
 )
-"""Operators that are never folded: those of chance, training and quantisation."""
+"""Operators that are never folded: operators of random numbers, training and quantisation."""
 
 _LAZY = frozenset(
     [
@@ -64,27 +66,30 @@ _LAZY = frozenset(
         "EyeLike",
     ]
 )
-"""Operators that are folded however big they are, because computing them costs little more than reading a file."""
+"""Operators that are folded however big their values are, because computing them costs little more than
+reading a file."""
 
 SHAPED_BY_DATA = frozenset(["NonZero", "Unique", "Compress", "NonMaxSuppression", "StringSplit"])
 """Operators whose output has no known shape before it is computed, but is no bigger than the inputs times their rank."""
 
 _SOURCE_BYTES = 1 << 20
-"""1 MiB: operators that read more constants than this are not computed at once."""
+"""1 MiB: operators that read more bytes of constants than this are not computed at once."""
 
 
 _GROWN_BYTES = 1 << 26
 _GROWN = 4
-"""A value of over 64 MiB that is also over 4 times as big as its sources is left to the runtime: a constant is read to be
-shipped, and a file of a few bytes can ask for terabytes. A ConstantOfShape is exempt, because its value takes no memory."""
+"""A value of over 64 MiB that is also over 4 times as big as its sources is left to the runtime, because a
+constant has to be read and sent, and a file of a few bytes can ask for terabytes. A ConstantOfShape is
+exempt, because its value takes no memory."""
 
 
 def fold_node(
     node: NodeProto, found: Types, types: Types, constants: Mapping[str, Constant], version: int
 ) -> dict[str, Constant] | None:
-    """The node's outputs as constants; None if they depend on the request, or folding would not be safe.
+    """The node's outputs as constants; None if they depend on the request, or if folding would not be safe.
 
-    `found` are the types of its outputs, `types` those of its inputs, `version` is the opset version of its domain."""
+    `found`: the types of its outputs. `types`: the types of its inputs. `version`: the opset version of its
+    domain."""
     if node.domain or node.op_type in _NEVER or next(nested_graphs(node), None) is not None:
         return None
     outputs = [name for name in node.output if name]
@@ -124,7 +129,8 @@ def _load(sources: list[Constant | None]) -> list[Array | None]:
 def _fold_now(
     node: NodeProto, found: Types, inputs: list[Array | None], version: int
 ) -> dict[str, Constant] | None:
-    """The outputs, computed now; None if ONNX's reference cannot compute them, or they are not as inferred."""
+    """The outputs, computed now; None if ONNX's reference cannot compute them, or if their types are not as
+    inferred."""
     try:
         arrays = _evaluate(node, inputs, version)
     except _FAULTS:
@@ -147,7 +153,7 @@ _FAULTS = (
     AssertionError,
     ArithmeticError,
 )
-"""What the reference raises for operators that it does not know or cannot compute."""
+"""The exceptions that ONNX's reference raises for operators that it does not know or cannot compute."""
 
 
 def _is_as_inferred(array: object, promised: TypeProto | None) -> bool:
@@ -185,7 +191,7 @@ def _fill(node: NodeProto, sources: list[Constant | None], version: int) -> Arra
 
 def _evaluate(node: NodeProto, inputs: Sequence[Array | None], version: int) -> list[Array]:
     """The named outputs, computed by ONNX's reference."""
-    # Imported here because it takes 10 MB of memory, which an agent that loads no model can save.
+    # Imported here because the import takes 10 MB of memory, which an agent that loads no model can save.
     from onnx.reference import ReferenceEvaluator
 
     names, results = list(dict.fromkeys(filter(None, node.input))), [name for name in node.output if name]

@@ -25,7 +25,7 @@ class _Node:
         return index < len(self.names) and bool(self.names[index])
 
     def shape(self, index: int) -> Shape:
-        """The shape of an input; KeyError if it is not known."""
+        """The shape of an input. Raises KeyError if it is not known."""
         found = self.shapes[index] if self.has(index) else None
         if found is None:
             raise KeyError(index)
@@ -35,9 +35,9 @@ class _Node:
 def infer_attention_outputs(
     node: NodeProto, shapes: Sequence[Shape | None], kinds: Sequence[int], total: int | None
 ) -> tuple[OutputType, ...]:
-    """Element type and shape of each output (the last ones may be missing), from the inputs' shapes and element types (0
-    if not known). () if there is no rule for the operator, or not enough is known. `total` is the number of keys that a
-    GroupQueryAttention is told, if that is a constant."""
+    """The element type and shape of each output (the last outputs may be missing), from the inputs' shapes
+    and element types (0 if not known); () if there is no rule for the operator, or not enough is known.
+    `total` is the total number of keys that a GroupQueryAttention takes as an input, if it is a constant."""
     if node.op_type not in _RULES:
         return ()
     try:
@@ -61,7 +61,8 @@ def _quantised_attention(node: _Node) -> tuple[OutputType, ...]:
 
 
 def _with_past(node: _Node, kind: int, past: int) -> tuple[OutputType, ...]:
-    """The output, and one tensor of present keys and values: those of the past and one more per row."""
+    """The output, and one tensor of the present keys and values, which are those of the past and one more per
+    row."""
     (batch, rows, _), columns = node.shape(0), node.shape(1)[1]
     sizes, heads = node.given.get("qkv_hidden_sizes") or [columns // 3] * 3, int(node.given["num_heads"])
     output = (kind, (batch, rows, sizes[2]))
@@ -89,8 +90,8 @@ def _multi_head(node: _Node) -> tuple[OutputType, ...]:
 
 
 def _group_query(node: _Node) -> tuple[OutputType, ...]:
-    """Present keys and values have the length of the past's buffer or the total that the operator is told, whichever is
-    larger."""
+    """The output, and the present keys and values, whose length is that of the past's buffer or the total
+    number of keys, whichever is larger."""
     (batch, rows, hidden), kind = node.shape(0), node.kinds[0]
     queries, keys = int(node.given["num_heads"]), int(node.given["kv_num_heads"])
     size = hidden // (queries if node.has(1) else queries + 2 * keys)

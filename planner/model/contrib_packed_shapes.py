@@ -16,8 +16,8 @@ _BYTES = (TensorProto.UINT8, TensorProto.INT8)
 
 
 def infer_packed_output(node: NodeProto, shapes: Inputs, kinds: Sequence[int]) -> tuple[int, Shape] | None:
-    """Element type and shape of output 0, from the inputs' shapes and element types (0 if not known). None if there is
-    no rule for the operator, or not enough is known."""
+    """The element type and shape of output 0, from the inputs' shapes and element types (0 if not known);
+    None if there is no rule for the operator, or not enough is known."""
     if node.op_type not in _RULES:
         return None
     rule, like = _RULES[node.op_type]
@@ -40,7 +40,7 @@ def _product(given: Mapping[str, Any], shapes: Inputs, kinds: Sequence[int]) -> 
 
 
 def _lookup(given: Mapping[str, Any], shapes: Inputs, kinds: Sequence[int]) -> Shape:
-    """The shape of rows looked up in a table, of which each byte may hold several values."""
+    """The shape of rows that are looked up in a table whose bytes may hold several values each."""
     data, indices = _require_known(shapes[0]), _require_known(shapes[1])
     if kinds[0] in _BYTES:
         data = (*data[:-1], data[-1] * (8 // int(given.get("bits", 4))))
@@ -66,7 +66,7 @@ def _reduction(given: Mapping[str, Any], shapes: Inputs, kinds: Sequence[int]) -
 
 
 def _require_known(shape: Shape | None) -> Shape:
-    """ValueError for a shape that is not known."""
+    """Returns `shape`. Raises ValueError if it is not known."""
     if shape is None:
         raise ValueError("not known")
     return shape
@@ -80,4 +80,4 @@ _RULES: Mapping[str, tuple[Callable[[Mapping[str, Any], Inputs, Sequence[int]], 
     "QLinearReduceMean": (_reduction, 0),
     "QLinearWhere": (_selection, 1),
 }
-"""By operator: its rule, and the input whose element type the output has."""
+"""Maps each operator to its rule, and to the number of the input whose element type the output has."""

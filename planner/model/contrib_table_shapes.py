@@ -21,7 +21,8 @@ _CLASSIFIERS = frozenset({"SVMClassifier", "TreeEnsembleClassifier"})
 def add_table_shapes(
     node: NodeProto, found: Mapping[str, TypeProto], first: Shape | None
 ) -> dict[str, TypeProto]:
-    """`found`, the types by output, with the shapes that follow from `first`, the shape of the node's first input."""
+    """`found` (the type of each output) with the shapes that follow from `first` (the shape of the node's
+    first input)."""
     shapes = infer_table_shapes(node, first) if first is not None else ()
     result = dict(found)
     for name, shape in zip(node.output, shapes, strict=False):  # A node may omit its last outputs.

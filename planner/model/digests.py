@@ -1,4 +1,4 @@
-"""Digests: they identify files, and a model of one or more files, by content. Reads files."""
+"""Digests identify files, and models of one or more files, by content. Reads files."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def file_digest(path: Path) -> str:
 
 
 def joint_digest(digests: Sequence[str]) -> str:
-    """A model's digest from its files' digests, in the order of `model_files`."""
+    """The digest of a model, from the digests of its files in the order of `model_files`."""
     return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()

@@ -15,7 +15,8 @@ OWN_FILE = "\0"
 """The location of weights that lie in the model file itself; no file can have this name."""
 
 SMALLEST_SKIMMED_BYTES = 4096
-"""Smaller values stay in place: they are read anyway (shapes, axes), and leaving them out saves nothing."""
+"""Values up to this size stay in place, because they are read anyway (shapes, axes), and leaving them out
+saves nothing."""
 
 Piece = bytes | memoryview
 
@@ -26,7 +27,8 @@ _INSIDE: Mapping[str, Mapping[int, str]] = {
     _NODE: {5: _ATTRIBUTE},
     _ATTRIBUTE: {5: _TENSOR},
 }
-"""By message of onnx.proto, its fields that can hold tensors of the main graph. Sub-graphs stay whole."""
+"""Maps each message of onnx.proto to its fields that can hold tensors of the main graph: the number and the
+message of each field. Sub-graphs stay whole."""
 
 _RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION = 9, 13, 14
 """Field numbers of a TensorProto."""
@@ -36,11 +38,12 @@ _VARINT, _BYTES = 0, 2
 
 
 class _Unexpected(Exception):
-    """The bytes are not a message."""
+    """Raised if bytes are not a message."""
 
 
 def skim_weights(data: memoryview) -> bytes:
-    """The model in `data` with its weights as external data at `OWN_FILE`; a copy of `data` if it is not as expected."""
+    """The model in `data` with its weights as external data at `OWN_FILE`; a copy of `data` if it is not
+    encoded as expected."""
     try:
         return b"".join(_without_weights(data, 0, len(data), _MODEL))
     except _Unexpected:
@@ -48,7 +51,8 @@ def skim_weights(data: memoryview) -> bytes:
 
 
 def _without_weights(data: memoryview, start: int, stop: int, kind: str) -> Iterator[Piece]:
-    """The message between two offsets without weights; parts that do not change come in as few pieces as possible."""
+    """Yields the message between two offsets without weights. Parts that do not change come in as few pieces
+    as possible."""
     inside, kept = _INSIDE[kind], start
     for tag, at, first, last in _fields(data, start, stop):
         within = inside.get(tag >> 3)
@@ -64,7 +68,8 @@ def _without_weights(data: memoryview, start: int, stop: int, kind: str) -> Iter
 
 
 def _tensor(data: memoryview, start: int, stop: int) -> Iterable[Piece]:
-    """A tensor without its raw bytes; unchanged if it is external already, is small, or has that field twice."""
+    """A tensor without its raw bytes; unchanged if it is external already, is small, or has the field of raw
+    bytes twice."""
     raw: list[tuple[int, int, int]] = []
     for tag, at, first, last in _fields(data, start, stop):
         if tag >> 3 in (_EXTERNAL_DATA, _DATA_LOCATION):
@@ -84,7 +89,7 @@ def _tensor(data: memoryview, start: int, stop: int) -> Iterable[Piece]:
 
 
 def _fields(data: memoryview, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-    """The fields of a message: (tag, start of the field, start of its value, end of the field)."""
+    """Yields the fields of a message: (tag, start of the field, start of its value, end of the field)."""
     at = start
     while at < stop:
         tag, first = _read_varint(data, at, stop)

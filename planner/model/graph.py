@@ -70,7 +70,8 @@ class Operator:
     attributes: Mapping[str, Any]
     """Python values (int, float, str, bytes, lists, numpy arrays); sub-graphs as onnx.GraphProto."""
     captured: tuple[str, ...] = ()
-    """Outer tensors and constants that its sub-graphs read by name; they must be present and whole when it runs."""
+    """Outer tensors and constants that its sub-graphs read by name; they must be present and whole when the
+    operator runs."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,8 @@ class WholeModel:
     model: bytes = field(repr=False)
     """Serialized ModelProto; big weights are external, under the names in `weights`."""
     inputs: tuple[str, ...]
-    """The inputs that its session must be given: without those that have a value in the model or that no node reads."""
+    """The inputs that its session must be given. Inputs that have a value in the model or that no node reads
+    are left out."""
     weights: tuple[Constant, ...]
     """The external weights: constants of the file, some of which the graph may have folded into others."""
 
@@ -100,21 +102,22 @@ class Graph:
     opset_imports: Mapping[str, int]
     ir_version: int
     notes: tuple[str, ...] = ()
-    """What the loader assumed, for the user to read ("batch taken as 1")."""
+    """The assumptions of the loader, for the user to read ("batch taken as 1")."""
     free: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
-    """Inputs and outputs with dimensions that the model leaves free: for each axis the dimension's name, "" if it has
-    none, and None if the model fixes it. Equal names stand for equal extents."""
+    """Maps inputs and outputs with free dimensions to an entry for each axis: the dimension's name if it is
+    free ("" if it has no name), or None if the model fixes it. Equal names stand for equal extents."""
     whole: WholeModel | None = field(default=None, repr=False)
     """The model itself as one segment; None if it cannot be one."""
 
     @cached_property
     def producers(self) -> Mapping[str, Operator]:
-        """The operator that writes each tensor, by tensor name; graph inputs have none."""
+        """Maps each tensor to the operator that writes it. Graph inputs are left out."""
         return {name: op for op in self.operators for name in op.outputs if name}
 
     @cached_property
     def consumers(self) -> Mapping[str, tuple[Operator, ...]]:
-        """The operators that read each tensor, also by a captured name; by tensor name, () for a tensor that none reads."""
+        """Maps each tensor to the operators that read it, also by a captured name; () if no operator reads
+        the tensor."""
         found: dict[str, list[Operator]] = {name: [] for name in self.tensors}
         for op in self.operators:
             for name in dict.fromkeys((*op.inputs, *op.captured)):
@@ -133,7 +136,8 @@ class Graph:
         return self.tensors[name].shape
 
     def weight(self, name: str) -> Constant:
-        """A constant of the graph, or of the file if it was folded into others. KeyError for an unknown name."""
+        """A constant of the graph, or of the file if it was folded into others. Raises KeyError for an
+        unknown name."""
         if name not in self.constants:
             for constant in self.whole.weights if self.whole is not None else ():
                 if constant.name == name:
@@ -144,12 +148,13 @@ class Graph:
         return Region.full(self.shape_of(name))
 
     def reads(self, op: Operator) -> Iterator[str]:
-        """Names of the tensors (not constants) that `op` reads, captured ones too, each once."""
+        """Yields the names of the tensors (not constants) that `op` reads, captured tensors too, each once."""
         return (n for n in dict.fromkeys((*op.inputs, *op.captured)) if n in self.tensors)
 
 
 def broken_graph_rules(graph: Graph) -> Iterator[str]:
-    """The rules that `graph` breaks; none for a valid graph. Checked when a model is loaded, and by tests."""
+    """Yields the rules that `graph` breaks; none for a valid graph. Checked when a model is loaded, and by
+    tests."""
     known = set(graph.inputs) | set(graph.constants)
     names: set[str] = set()
     for op in graph.operators:
@@ -171,7 +176,7 @@ def broken_graph_rules(graph: Graph) -> Iterator[str]:
 
 
 def check_graph(graph: Graph) -> Graph:
-    """`graph` itself; InternalError, naming every broken rule, if it is not valid."""
+    """Returns `graph`. Raises InternalError, naming every broken rule, if the graph is not valid."""
     if broken := list(broken_graph_rules(graph)):
         raise InternalError("the graph breaks its rules: " + "; ".join(broken))
     return graph

@@ -1,7 +1,8 @@
-"""Loads a model file into a Graph: reads and checks it, binds free dimensions, infers types, folds constants, and drops
-what no output depends on. A door: it opens the model's files.
+"""Loads a model file into a Graph: reads and checks it, binds free dimensions, infers types, folds constants,
+and drops everything that no output depends on. A door: it opens the model's files.
 
-Types of one operator are in shape_inference.py, constants in constant_folding.py, the weights of the file in weights.py.
+shape_inference.py infers the types of one operator, constant_folding.py folds constants, and weights.py reads
+the weights of the file.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ _FAULTS = (
     MemoryError,
     onnx.checker.ValidationError,
 )
-"""What protobuf, onnx and numpy raise for files that are not models; this module turns it into ModelError."""
+"""The exceptions that protobuf, onnx and numpy raise for files that are not models. This module turns them
+into ModelError."""
 
 LARGEST_FILE = (1 << 31) - 1
 """The largest model file in bytes: protobuf reads no more in one message."""
@@ -87,19 +89,20 @@ def load_graph(path: Path | bytes, *, shapes: Mapping[str, tuple[int, ...]] | No
     """The model in a file (or given as bytes, without external data), with inputs of the given shapes.
 
     A free dimension that `shapes` does not bind is taken as 1, and a note says so. Weights are not read.
-    ModelError if the model cannot be used; UsageError if `shapes` does not fit its inputs."""
+    Raises ModelError if the model cannot be used, and UsageError if `shapes` does not fit its inputs."""
     return check_graph(_load(path, shapes or {}))
 
 
 def load_constants(path: Path | bytes) -> Mapping[str, Constant]:
-    """The constants that `load_graph` gives for any input shapes: weights, and values computed from them alone.
-    ModelError."""
+    """The constants that `load_graph` gives for any input shapes: weights, and values computed from weights
+    alone. Raises ModelError if the model cannot be used."""
     return _load(path, None).constants
 
 
 def load_weights(path: Path | bytes) -> Mapping[str, Constant]:
-    """The big constants of the file itself, by name; a constant of that name in a graph has the same value. Much quicker
-    than `load_constants`, because nothing is inferred. ModelError."""
+    """The big constants of the file itself, by name. A constant of the same name in a graph has the same
+    value. Much faster than `load_constants`, because nothing is inferred. Raises ModelError if the model
+    cannot be used."""
     return file_constants(*_parse(path))
 
 
@@ -131,19 +134,19 @@ def _check_names(nodes: Iterable[NodeProto], model: str) -> None:
 
 
 def check_shapes(path: Path | bytes, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raises UsageError if the model's inputs do not accept these shapes. Quick: it looks at the inputs alone.
-    ModelError."""
+    """Raises UsageError if the model's inputs do not accept these shapes, and ModelError if the model cannot
+    be read. Fast, because only the inputs are looked at."""
     model, origin = _parse(path)
     _Loader(model, origin, shapes).bind(inputs_of(model))
 
 
 def read_model(path: Path | bytes) -> ModelProto:
-    """The model as it stands in the file, but for its weights. ModelError."""
+    """The model as it stands in the file, but without its weights. Raises ModelError if it cannot be read."""
     return _parse(path)[0]
 
 
 def inputs_of(model: ModelProto) -> list[ValueInfoProto]:
-    """The inputs that requests provide: without those that have a constant value."""
+    """The inputs that requests provide, which are the inputs without a constant value."""
     constants = {proto.name for proto in model.graph.initializer}
     constants |= {sparse.values.name for sparse in model.graph.sparse_initializer}
     return [value for value in model.graph.input if value.name not in constants]
@@ -152,7 +155,7 @@ def inputs_of(model: ModelProto) -> list[ValueInfoProto]:
 def model_files(path: Path) -> tuple[Path, ...]:
     """The model file, then the files of its external data, each once, in the order of first mention.
 
-    ModelError if one is missing or not inside the model's folder (after following links)."""
+    Raises ModelError if a file is missing or not inside the model's folder (after following links)."""
     model, origin = _parse(path)
     files = [path]
     for proto in tensors_of(model):
@@ -208,7 +211,7 @@ def _read(path: Path) -> bytes:
 
 @dataclass
 class _Loader:
-    """The state of the one pass over a model."""
+    """The state of the single pass over a model."""
 
     model: ModelProto
     origin: Origin
@@ -258,7 +261,8 @@ class _Loader:
         self.types[constant.name] = type_of(constant)
 
     def bind(self, inputs: Sequence[ValueInfoProto]) -> None:
-        """Gives every free dimension of the inputs an extent: the user's, else the one bound to its name, else 1."""
+        """Gives every free dimension of the inputs an extent: the user's extent, else the extent bound to the
+        dimension's name, else 1."""
         if self.shapes is None:
             self.types |= {value.name: self._with_symbols(value.type) for value in inputs}
             return
@@ -376,8 +380,9 @@ class _Loader:
     def _depends_on_data(
         self, node: NodeProto, read: Mapping[str, TypeProto], found: Mapping[str, TypeProto]
     ) -> bool:
-        """Whether the shapes of a node's outputs cannot be known before a request, whatever the file declares: inference
-        knows its operator, and they depend on its inputs' elements or on their unknown shapes."""
+        """Whether the shapes of a node's outputs cannot be known before a request, whatever the file
+        declares: inference knows the operator, and the shapes depend on the elements or the unknown shapes of
+        its inputs."""
         if not found or next(nested_graphs(node), None) is not None:
             return False
         if not all(of.HasField("tensor_type") for of in (*read.values(), *found.values())):
@@ -386,8 +391,9 @@ class _Loader:
         return unknown or (node.op_type in SHAPED_BY_DATA and not node.domain)
 
     def _compare(self, node: NodeProto, name: str, found: TypeProto | None) -> None:
-        """Compares the type that the file declares for a value with the inferred one. As in the runtime, another element
-        type is a ModelError; another shape only gets a note, and the inferred shape counts."""
+        """Compares the type that the file declares for a value with the inferred one. As in the runtime,
+        another element type raises ModelError; another shape only gets a note, and the inferred shape is
+        taken."""
         fault = find_contradiction(found, self.declared.get(name))
         if fault is None:
             return
@@ -399,8 +405,8 @@ class _Loader:
         del self.declared[name]
 
     def _make_scalars(self, node: NodeProto) -> None:
-        """Replaces constants of one element that a Range reads by scalars: the runtime accepts a vector of one element as
-        a Range's bound from an operator, but not as a constant."""
+        """Replaces constants of one element that a Range reads by scalars, because the runtime accepts a
+        vector of one element as a Range's bound from an operator, but not as a constant."""
         for place, name in enumerate(node.input):
             known = self.constants.get(name)
             if known is None or known.shape == () or known.region.size != 1:
@@ -450,7 +456,7 @@ class _Loader:
         return name
 
     def _value(self, attribute: AttributeProto, node: NodeProto) -> Any:
-        """An attribute as a plain Python value; text as str where it is UTF-8."""
+        """The value of an attribute as a plain Python value; text is a str if it is UTF-8."""
         if attribute.ref_attr_name:
             raise ModelError(
                 f"{self.origin.name}: {describe_node(node)} refers to an attribute of a function, outside one"
@@ -508,7 +514,8 @@ class _Loader:
 
 
 def _imports(model: ModelProto, where: str) -> dict[str, int]:
-    """Opset versions by domain, "" for ai.onnx. ModelError if the model declares none."""
+    """Opset versions by domain ("" for ai.onnx). Raises ModelError if a model of IR version 3 or later
+    declares none."""
     imports = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in model.opset_import}
     if not imports and model.ir_version >= 3:
         raise ModelError(f"{where}: does not say which operator set it uses")
@@ -525,13 +532,14 @@ def _check_input(value: ValueInfoProto, where: str) -> None:
 
 
 def _symbol(dim: TensorShapeProto.Dimension) -> str:
-    """The name of a dimension; "" if it has none, or only punctuation like "?", because two such need not be equal."""
+    """The name of a dimension; "" if it has none, or only punctuation like "?", because two such dimensions
+    need not be equal."""
     return dim.dim_param if any(map(str.isalnum, dim.dim_param)) else ""
 
 
 def free_of(declared: TypeProto) -> tuple[str | None, ...] | None:
-    """Per axis, the name of a free dimension ("" if it has none) or None for a fixed one; None if no shape is
-    declared."""
+    """For each axis, the name of a free dimension ("" if it has no name), or None for a fixed dimension; None
+    if no shape is declared."""
     if not declared.HasField("tensor_type") or not declared.tensor_type.HasField("shape"):
         return None
     return tuple(

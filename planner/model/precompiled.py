@@ -14,7 +14,8 @@ DOMAIN, OP_TYPE = "com.microsoft", "EPContext"
 
 
 def explain_precompiled(model: ModelProto) -> str | None:
-    """Why no device can compute the model, and what to do; None if no part of it is compiled already.
+    """A text for people that says why no device can compute the model, and what to do; None if no part of it
+    is compiled already.
 
     >>> explain_precompiled(ModelProto()) is None
     True
@@ -34,7 +35,8 @@ def explain_precompiled(model: ModelProto) -> str | None:
 
 
 def _first_precompiled(nodes: Iterable[NodeProto]) -> NodeProto | None:
-    """The first EPContext node, sub-graphs included. It does not recurse: a file can nest its graphs to any depth."""
+    """The first EPContext node, sub-graphs included. The search does not recurse, because a file can nest its
+    graphs to any depth."""
     waiting = list(nodes)
     while waiting:
         node = waiting.pop()

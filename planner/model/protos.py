@@ -22,7 +22,7 @@ def element_type(dtype: str) -> int:
 
 
 def tensor_proto(array: Array, name: str, dtype: str | None) -> TensorProto:
-    """A TensorProto that holds the array. InternalError if the array is not of the type `dtype`."""
+    """A TensorProto that holds the array. Raises InternalError if the array is not of the type `dtype`."""
     proto = numpy_helper.from_array(np.asarray(array), name)
     if dtype is not None and proto.data_type != element_type(dtype):
         raise InternalError(f"constant {name!r} is said to be {dtype}, and holds {array.dtype}")

@@ -1,10 +1,10 @@
 """Turns activations that a model quantises to int8 into uint8: the same numbers plus 128, with a zero point plus 128. A
 pure rule.
 
-On x86-64, ONNX Runtime computes quantised operators in integers only if their activations are uint8. It converts int8
-itself where it sees both the operator that quantises and the one that dequantises. In a plan these may be on different
-devices, and the operators between would be computed in floating point, which is slower and rounds differently. So the
-conversion is done before a model is planned.
+On x86-64, ONNX Runtime computes quantised operators in integers only if their activations are uint8. It
+converts int8 itself where it sees both the operator that quantises and the operator that dequantises. In a
+plan, these may be on different devices, and the operators between them would be computed in floating point,
+which is slower and rounds differently. The conversion is therefore done before a model is planned.
 """
 
 from __future__ import annotations

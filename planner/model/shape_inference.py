@@ -52,7 +52,7 @@ def known_shape(of: TypeProto | None) -> tuple[int, ...] | None:
 
 
 def tensor_of(name: str, of: TypeProto | None) -> Tensor:
-    """The record for the graph of a value of this type. ModelError for an impossible type or size."""
+    """The graph's record of a value of this type. Raises ModelError for an impossible type or size."""
     kind = None if of is None else of.WhichOneof("value")
     if of is None or kind is None:
         return Tensor(name, None, "unknown", 0)
@@ -74,9 +74,10 @@ def infer_types(
     imports: Mapping[str, int],
     ir_version: int,
 ) -> dict[str, TypeProto]:
-    """Types of the node's outputs, as far as they are known, by name; `types` are those of its inputs and captured values.
+    """The types of the node's outputs by name, as far as they are known. `types`: the types of its inputs and
+    captured values.
 
-    ModelError if the shapes of its inputs do not fit each other."""
+    Raises ModelError if the shapes of its inputs do not fit each other."""
     schema = schema_of(node.op_type, imports.get(node.domain, 1), node.domain)
     if schema is None or node.op_type in _WITHOUT_INFERENCE:
         return _infer_contrib(node, types, constants, imports, ir_version)
@@ -155,7 +156,8 @@ class Contradiction:
 
 
 def find_contradiction(found: TypeProto | None, declared: TypeProto | None) -> Contradiction | None:
-    """How the type that the file declares differs from the type found; None if they agree as far as both are known."""
+    """The difference between the type that the file declares and the type found; None if they agree as far as
+    both are known."""
     if found is None or declared is None:
         return None
     kinds = found.WhichOneof("value"), declared.WhichOneof("value")
@@ -185,7 +187,7 @@ def _extents(of: TypeProto.Tensor) -> str:
 
 
 def complete_type(found: TypeProto | None, declared: TypeProto | None) -> TypeProto | None:
-    """`found`, with what is not known in it taken from `declared`."""
+    """`found`, with its unknown parts taken from `declared`."""
     if found is None or found.WhichOneof("value") is None:
         return declared
     if declared is None or not (found.HasField("tensor_type") and declared.HasField("tensor_type")):
@@ -256,21 +258,21 @@ _LIKE_STANDARD: Mapping[str, tuple[str, tuple[int, ...], frozenset[str]]] = {
     "DynamicQuantizeMatMul": ("MatMul", (0, 1), frozenset()),
     "Inverse": ("Identity", (0,), frozenset()),
 }
-"""By com.microsoft operator: the standard operator with the same shapes, the inputs that this one gets, and the
-attributes that it does not have."""
+"""Maps each operator of com.microsoft to the standard operator with the same shapes, the inputs that the
+standard operator gets, and the attributes that it does not have."""
 
 _AS_STANDARD = {
     "CausalConvWithState": "CausalConvWithState",
     "DynamicQuantizeLSTM": "LSTM",
     "LinearAttention": "LinearAttention",
 }
-"""By com.microsoft operator: the standard operator that has its first inputs and all its outputs."""
+"""Maps each operator of com.microsoft to the standard operator that has its first inputs and all its outputs."""
 
 _EIGHT_BITS = (TensorProto.INT8, TensorProto.UINT8)
 
 _PLAIN = {"channels_last": 0, "dilation": 1, "ndim": 1, "state_window": 0}
-"""Attributes that the operators of _AS_STANDARD have in addition, with the values for which the outputs are as those of
-the standard operator."""
+"""Attributes that the operators of _AS_STANDARD have in addition, with the values for which the outputs are
+like those of the standard operator."""
 
 _TO_FLOAT = frozenset({"MatMulIntegerToFloat", "DynamicQuantizeMatMul", "QGemm"})
 
@@ -282,8 +284,8 @@ def _infer_contrib(
     imports: Mapping[str, int],
     ir_version: int,
 ) -> dict[str, TypeProto]:
-    """Output types of those operators of ONNX Runtime's own domain (some of them listed under "") that have a rule; {}
-    for others."""
+    """The output types of an operator of ONNX Runtime's own domain (some are listed under "") that has a
+    rule; {} for other operators."""
     if node.op_type in _AS_STANDARD:
         return _infer_as_standard(node, types, ir_version)
     first = types.get(next(iter(node.input), ""))
@@ -328,7 +330,8 @@ def _infer_contrib(
 
 
 def _total_keys(node: NodeProto, constants: Mapping[str, Constant]) -> int | None:
-    """The number of keys that a GroupQueryAttention is told; None unless that is a constant."""
+    """The total number of keys that a GroupQueryAttention takes as an input; None unless that input is a
+    constant."""
     name = node.input[6] if node.op_type == "GroupQueryAttention" and len(node.input) > 6 else ""
     return int(constants[name].load().reshape(-1)[0]) if name in constants else None
 
@@ -378,15 +381,15 @@ def _infer_as_standard(node: NodeProto, types: Types, ir_version: int) -> dict[s
 
 
 def _standard_input_shape(node: NodeProto, index: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of an input as the standard operator would read it: transposed if a FusedMatMul reads it so, and with the
-    channels before the spatial axes."""
+    """The shape of an input as the standard operator would read it: transposed if a FusedMatMul reads it
+    transposed, and with the channels before the spatial axes."""
     if index == 0 and len(shape) > 2 and _channels_last(node):
         return (shape[0], shape[-1], *shape[1:-1])
     if node.op_type not in ("FusedMatMul", "TransposeMatMul") or len(shape) < 2:
         return shape
     side = "AB"[index]
     given = {one.name for one in node.attribute if one.i}
-    if f"transBatch{side}" in given:  # the first axis is moved to before the last
+    if f"transBatch{side}" in given:  # The first axis moves to before the last axis.
         shape = (*shape[1:-1], shape[0], shape[-1])
     return (*shape[:-2], shape[-1], shape[-2]) if f"trans{side}" in given else shape
 

@@ -47,9 +47,10 @@ def _defined_names(graph: GraphProto) -> set[str]:
 
 
 def sort_nodes(nodes: Sequence[NodeProto], known: Collection[str], where: str) -> list[NodeProto]:
-    """The nodes in an order in which each comes after those that it reads from; the file's order if it is such an order.
+    """The nodes in an order in which each node comes after the nodes that it reads from; the file's order if
+    it is such an order.
 
-    ModelError for a value that is written twice, a value that no node writes, and a cycle."""
+    Raises ModelError for a value that is written twice, a value that no node writes, and a cycle."""
     writer: dict[str, int] = {}
     for index, node in enumerate(nodes):
         for name in filter(None, node.output):
@@ -98,8 +99,8 @@ def live_nodes(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> list[NodeP
 
 
 def _forget_unread(node: NodeProto, needed: Collection[str]) -> None:
-    """Removes the names of optional outputs that no node reads (a Dropout's mask), except the first output: how a node
-    can be divided follows from that one."""
+    """Removes the names of optional outputs that no node reads (a Dropout's mask), except the first output,
+    which decides how the node can be divided."""
     if node.domain not in ("", "ai.onnx") or not defs.has(node.op_type):
         return
     declared = defs.get_schema(node.op_type).outputs
@@ -146,8 +147,8 @@ def describe_node(node: NodeProto) -> str:
 
 
 def inline_branch(node: NodeProto, branch: GraphProto, taken: Collection[str]) -> GraphProto:
-    """A copy of `branch` whose nodes write `node`'s outputs. Inner names are changed so that none is in `taken`. Only the
-    nodes, initializers and value_info of the result count."""
+    """A copy of `branch` whose nodes write `node`'s outputs. Inner names are changed so that none is in
+    `taken`. Only the nodes, initializers and value_info of the result are used."""
     results = [output.name for output in branch.output]
     written = {name for inner in branch.node for name in inner.output}
     mapping: dict[str, str] = {}
@@ -171,7 +172,7 @@ def inline_branch(node: NodeProto, branch: GraphProto, taken: Collection[str]) -
 
 
 def _rename(graph: GraphProto, mapping: Mapping[str, str]) -> None:
-    """Renames in place; the own names of a nested graph hide outer ones."""
+    """Renames values in place. The names that a nested graph defines hide outer names."""
     for tensor in (*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)):
         tensor.name = mapping.get(tensor.name, tensor.name)
     for value in (*graph.output, *graph.value_info):
@@ -185,14 +186,15 @@ def _rename(graph: GraphProto, mapping: Mapping[str, str]) -> None:
 
 
 MOST_NODES = 1 << 17
-"""The most nodes that inlining functions may lead to: a few lines of functions that call each other can make any number."""
+"""The largest number of nodes to which inlining functions may lead. A few lines of functions that call each
+other can make any number."""
 
 DEEPEST_CALLS = 100
 """The deepest nesting of function calls; ONNX's inliner goes no further."""
 
 
 def inline_functions(model: ModelProto, where: str) -> ModelProto:
-    """The model with its local functions inlined; ModelError if they cannot be. Changes `model`.
+    """The model with its local functions inlined. Changes `model`. Raises ModelError if they cannot be inlined.
 
     Weights are left out of the inlining, so that gigabytes are not copied."""
     if not model.functions:

@@ -1,8 +1,8 @@
 """Checks one node against what ONNX demands: its operator exists, and the number and types of its inputs and outputs and
 its attributes with their values are allowed. Pure rules.
 
-ONNX's own checker does most of it. This module adds checks for nodes that it accepts, and that the
-runtime or shape inference fails on."""
+ONNX's own checker does most of this. The module adds checks for nodes that the checker accepts, and on which
+the runtime or shape inference fails."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from edgepart.planner.model.weights import dtype_name
 
 Types = Mapping[str, TypeProto]
 Shapes = list[tuple[int, ...] | None]
-"""Shapes of a node's inputs; None for one that is not known or left out."""
+"""Shapes of a node's inputs; None for an input that is left out or has no known shape."""
 
 RUNTIME_ONLY = frozenset(
     [
@@ -36,15 +36,15 @@ RUNTIME_ONLY = frozenset(
         "ThresholdedRelu",
     ]
 )
-"""Operators that ONNX Runtime has in ai.onnx while ONNX has none, or none in that version."""
+"""Operators that ONNX Runtime has in ai.onnx, but ONNX does not have, or not in that version."""
 
 OLDEST_IR = 4
-"""The oldest IR version that nodes are checked by. Before it, initializers had to be inputs as well; the runtime does not
-insist on that, so neither do we."""
+"""The oldest IR version by which nodes are checked. Before it, initializers had to be inputs as well. The
+runtime does not insist on that, so the checks do not either."""
 
 
 def check_opsets(imports: Mapping[str, int], ir_version: int) -> str | None:
-    """What is wrong with the versions that a model declares; None if nothing is."""
+    """The fault in the versions that a model declares; None if there is none."""
     if ir_version > IR_VERSION:
         return f"is of version {ir_version} of ONNX's format; this program knows those up to {IR_VERSION}: update it"
     for domain, version in imports.items():
@@ -72,8 +72,8 @@ def _schema(op_type: str, version: int, domain: str) -> defs.OpSchema | None:
 
 
 def check_node(node: NodeProto, types: Types, imports: Mapping[str, int], ir_version: int) -> None:
-    """Raises ModelError, naming the node, if ONNX does not allow it. `types` are the types of its inputs and of the
-    values that its sub-graphs read."""
+    """Raises ModelError, naming the node, if ONNX does not allow the node. `types` holds the types of its
+    inputs and of the values that its sub-graphs read."""
     schema = schema_of(node.op_type, imports.get(node.domain, 1), node.domain)
     if schema is None and not node.domain and node.op_type in RUNTIME_ONLY:
         return
@@ -89,7 +89,8 @@ def check_node(node: NodeProto, types: Types, imports: Mapping[str, int], ir_ver
 
 
 def _check_values(node: NodeProto, shapes: Shapes) -> None:
-    """Checks attributes, those of nodes in sub-graphs too, because shape inference visits sub-graphs by itself."""
+    """Raises ModelError for a fault in attributes, also in those of nodes in sub-graphs, because shape
+    inference visits sub-graphs by itself."""
     if node.domain in ("", "ai.onnx"):
         rule = _VALUES.get(node.op_type)
         if fault := _fault_of_words(node) or (rule(node, shapes) if rule else None):
@@ -139,8 +140,9 @@ def _first(error: Exception) -> str:
 
 @cache
 def _formals(op_type: str, version: int, domain: str) -> tuple[tuple[str, frozenset[str]], ...]:
-    """Per input of an operator: its type, or the name of a type variable ("T"; "" if inputs of a variadic parameter may
-    have different types), and the types that are allowed. The last entry holds for all further inputs."""
+    """For each input of an operator: its type, or the name of a type variable ("T"; "" if inputs of a
+    variadic parameter may have different types), and the types that are allowed. The last entry holds for all
+    further inputs."""
     inputs = defs.get_schema(op_type, version, domain).inputs
     return tuple((p.type_str if p.is_homogeneous else "", frozenset(p.types)) for p in inputs)
 
@@ -188,7 +190,8 @@ def _integer(node: NodeProto, name: str, default: int) -> int:
 
 
 Rule = Callable[[NodeProto, Shapes], str | None]
-"""Returns what is wrong with a node's values, or None. The checker has already found them to be of the right kind."""
+"""Returns the fault in a node's values, or None. The checker has already found the values to be of the right
+kind."""
 
 
 def _convolution(weight: int, *, transposed: bool = False) -> Rule:
@@ -220,7 +223,8 @@ def _permutation(node: NodeProto, shapes: Shapes) -> str | None:
 
 
 def _equation(node: NodeProto, shapes: Shapes) -> str | None:
-    """Shape inference reads past the end of its tables if a letter of the result is in no operand."""
+    """The fault in an equation. Shape inference reads past the end of its tables if a letter of the result is
+    in no operand."""
     text = next((a.s.decode("utf-8", "replace") for a in node.attribute if a.name == "equation"), "")
     plain = text.replace(" ", "")
     left, arrow, right = plain.partition("->")
@@ -242,13 +246,13 @@ def _at_least_one(name: str) -> Rule:
 
 
 def _batches(node: NodeProto, shapes: Shapes) -> str | None:
-    """Shape inference counts axes from `batch_dims` without checking it."""
+    """The fault in `batch_dims`, from which shape inference counts axes without a check."""
     count = _integer(node, "batch_dims", 0)
     return f"batch_dims {count} must be at least 0" if count < 0 else None
 
 
 def _parts(node: NodeProto, shapes: Shapes) -> str | None:
-    """Shape inference writes `num_outputs` shapes, even if the node has fewer outputs."""
+    """The fault in `num_outputs`. Shape inference writes that many shapes, even if the node has fewer outputs."""
     count = _integer(node, "num_outputs", len(node.output))
     return (
         f"num_outputs {count} is not the number of its outputs, {len(node.output)}"

@@ -1,5 +1,5 @@
-"""Weights of a model file: turns a TensorProto or SparseTensorProto into a Constant, and finds external data. It reads
-files, but only inside the model's folder.
+"""Weights of a model file: turns a TensorProto or SparseTensorProto into a Constant, and finds external data.
+Reads files, but only inside the model's folder.
 
 Sizes and places are checked at once and bytes are read on demand, so that a model with gigabytes of weights loads fast.
 """
@@ -39,14 +39,14 @@ class Origin:
     folder: Path | None
     """The folder of its external data; None for a model given as bytes."""
     file: Path | None = None
-    """The model file, from which weights are read that were skimmed off (planner/model/external.py)."""
+    """The model file, from which the weights that were skimmed off are read (planner/model/external.py)."""
 
 
 _NAMES: Mapping[int, str] = {number: name.lower() for name, number in TensorProto.DataType.items() if number}
 
 
 def dtype_name(data_type: int, what: str = "") -> str:
-    """The name of an element type, like "float" for 1. ModelError, naming `what`, for an unknown number."""
+    """The name of an element type, like "float" for 1. Raises ModelError, naming `what`, for an unknown number."""
     if data_type not in _NAMES:
         raise ModelError(
             f"{what}{': ' if what else ''}element type {data_type} is unknown; the file is damaged or newer than "
@@ -64,7 +64,7 @@ def item_bytes(dtype: str) -> int:
 
 
 def check_size(shape: Sequence[int], dtype: str, what: str) -> int:
-    """Bytes of a tensor of this shape; ModelError for a negative extent, or a size that no model has."""
+    """Bytes of a tensor of this shape. Raises ModelError for a negative extent, or a size that no model has."""
     if any(extent < 0 for extent in shape):
         raise ModelError(f"{what}: shape {list(shape)} has a negative extent")
     nbytes = math.prod(shape) * item_bytes(dtype)
@@ -85,7 +85,8 @@ def lazy_constant(name: str, shape: tuple[int, ...], dtype: str, load: Callable[
 
 
 def constant_of(proto: TensorProto, origin: Origin, name: str | None = None) -> Constant:
-    """The value of `proto`, under its own name or under `name`. ModelError if its size, type or place is wrong."""
+    """The value of `proto`, under its own name or under `name`. Raises ModelError if its size, type or place
+    is wrong."""
     name = proto.name if name is None else name
     what = f"{origin.name}: constant {name!r}"
     dtype, shape = dtype_name(proto.data_type, what), tuple(proto.dims)
@@ -184,7 +185,7 @@ def _external_reader(proto: TensorProto, origin: Origin, what: str) -> Callable[
 
 
 def external_path(proto: TensorProto, origin: Origin, what: str) -> Path:
-    """The file that holds an external tensor. ModelError unless it is a file inside the model's folder."""
+    """The file that holds an external tensor. Raises ModelError unless it is a file inside the model's folder."""
     location = next((entry.value for entry in proto.external_data if entry.key == "location"), "")
     if origin.folder is None:
         raise ModelError(
@@ -218,7 +219,7 @@ def external_path(proto: TensorProto, origin: Origin, what: str) -> Path:
 
 
 def tensors_of(model: ModelProto) -> Iterator[TensorProto]:
-    """Every tensor in the file: initializers and attributes, sub-graphs and functions included."""
+    """Yields every tensor in the file: initializers and attributes, sub-graphs and functions included."""
     yield from _graph_tensors(model.graph)
     for function in model.functions:
         yield from _node_tensors(function.node)

@@ -1,8 +1,8 @@
-"""Makes one segment of a whole model, so that a device that computes everything runs the user's own graph. Rules over
-protos; of the weights, only small ones are read.
+"""Makes one segment of a whole model, so that a device that computes everything runs the user's own graph.
+Rules over protos; only small weights are read.
 
-Nothing in it is folded, bound or renamed: ONNX Runtime gets the same graph as from the file, and gives the same bits. Only
-big weights are left out, as in other segments (planner/lowering/segment.py).
+Nothing in the segment is folded, bound or renamed: ONNX Runtime gets the same graph as from the file, and
+gives the same bits. Only big weights are left out, as in other segments (planner/lowering/segment.py).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from edgepart.planner.model.subgraphs import captured_names, nested_graphs
 from edgepart.planner.model.weights import Origin, constant_of, embed_external, tensors_of
 
 LARGEST_WHOLE_BYTES = 32 << 20
-"""The largest model without its big weights. A larger one is run as an ordinary segment, with only the operators and
-constants that its outputs depend on."""
+"""The largest model, without its big weights. A larger model is run as an ordinary segment, with only the
+operators and constants that its outputs depend on."""
 
 
 def make_whole_model(model: ModelProto, origin: Origin, graph: Graph) -> WholeModel | None:
-    """`model` as one segment; `graph` is the Graph of the same file. Changes `model`. None if it has sparse weights, has
-    external data other than initializers and Constants, or is over LARGEST_BYTES."""
+    """`model` as one segment; `graph` is the Graph of the same file. Changes `model`. None if the model has
+    sparse weights, has external data other than initializers and Constants, or is over LARGEST_WHOLE_BYTES."""
     own, read = model.graph, set(_names_read(model.graph))
     if own.sparse_initializer:
         return None
@@ -44,7 +44,7 @@ def make_whole_model(model: ModelProto, origin: Origin, graph: Graph) -> WholeMo
     for tensor in kept:
         if not _is_big(tensor):
             continue
-        # The graph may have folded it away. A copy, because the constant is read after this tensor has become external.
+        # The graph may have folded the constant away. The copy is read after the tensor has become external.
         constant = graph.constants.get(tensor.name) or constant_of(_copy(tensor), origin)
         if not is_inline(constant, constant.region):
             weights.append(constant)
@@ -70,8 +70,8 @@ def make_whole_model(model: ModelProto, origin: Origin, graph: Graph) -> WholeMo
 
 
 def file_constants(model: ModelProto, origin: Origin) -> dict[str, Constant]:
-    """The big constants of the file itself, by name, folded in a graph or not. Quick, because nothing is inferred.
-    ModelError."""
+    """The big constants of the file itself, by name, folded in a graph or not. Fast, because nothing is
+    inferred. Raises ModelError if the size, type or place of a constant is wrong."""
     named = [(tensor.name, tensor) for tensor in model.graph.initializer]
     # Like ONNX Runtime, name the value of a Constant node after its output.
     named += [(node.output[0], value) for node in model.graph.node if (value := _value_of(node)) is not None]

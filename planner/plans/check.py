@@ -1,5 +1,5 @@
-"""Checks the rules of a plan: when an agent receives one, and in tests. Pure rules; the steps of the programs are followed
-without computing anything.
+"""Checks the rules of a plan, both when an agent receives a plan and in tests. Pure rules, which follow the
+steps of the programs without computing anything.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from edgepart.planner.region import Region
 
 
 def broken_plan_rules(plan: Plan, graph: Graph | None = None) -> Iterator[str]:
-    """The rules that `plan` breaks; none for a valid plan. With the graph, whether the answers are complete, too.
+    """Yields the rules that `plan` breaks; none for a valid plan. If the graph is given, also checks that the
+    answers are complete.
 
-    If a program came without its segments (plan.for_device), only the order of its messages is checked.
+    If a program came without its segments (`plan_for_device`), only the order of its messages is checked.
     """
     faults = [*_number_faults(plan), *_pair_faults(plan), *_port_faults(plan), *_replica_faults(plan)]
     yield from faults
@@ -30,7 +31,7 @@ def broken_plan_rules(plan: Plan, graph: Graph | None = None) -> Iterator[str]:
 
 
 def check_plan(plan: Plan, graph: Graph | None = None) -> Plan:
-    """`plan` itself; InternalError, naming every broken rule, if it is not valid."""
+    """Returns `plan`. Raises InternalError, naming every broken rule, if the plan is not valid."""
     if broken := list(broken_plan_rules(plan, graph)):
         raise InternalError("the plan breaks its rules: " + "; ".join(broken))
     return plan
@@ -59,7 +60,8 @@ def _number_faults(plan: Plan) -> Iterator[str]:
 
 
 def _rounding_faults(transfer: Transfer) -> Iterator[str]:
-    """Only pieces that go from device to device are rounded, and only to known kinds."""
+    """Yields the faults of rounding: only pieces that go from device to device are rounded, and only to known
+    kinds."""
     if transfer.dtypes and GATEWAY in (transfer.source, transfer.target):
         yield f"transfer {transfer.number} is rounded, and one end is the gateway"
     if transfer.dtypes and len(transfer.dtypes) != len(transfer.pieces):
@@ -77,7 +79,8 @@ def _number(step: Step) -> int:
 
 
 def _pair_faults(plan: Plan) -> Iterator[str]:
-    """Each transfer is sent once by its source and received once by its target; each segment runs once."""
+    """Yields the faults of steps: each transfer is sent once by its source and received once by its target,
+    and each segment runs once."""
     steps = Counter(
         (name, step)
         for name, program in plan.programs.items()
@@ -111,7 +114,7 @@ def _port_faults(plan: Plan) -> Iterator[str]:
 
 @dataclass
 class _ProgramPlace:
-    """The place of one device in its program, and the pieces that it holds."""
+    """The place of one device in its program, and the pieces that the device holds."""
 
     program: Program
     at: int = 0
@@ -129,7 +132,8 @@ class _ProgramPlace:
 
 
 def _run_faults(plan: Plan) -> Iterator[str]:
-    """Every program reaches its end, and every step has the pieces that it needs: no deadlock, nothing missing."""
+    """Yields the faults of a run: every program has to reach its end (no deadlock), and every step has to
+    have the pieces that it needs."""
     places = {name: _ProgramPlace(program) for name, program in plan.programs.items()}
     sent = {transfer.number for transfer in plan.transfers if transfer.source == GATEWAY}
     moving = True
@@ -151,7 +155,7 @@ def _run_faults(plan: Plan) -> Iterator[str]:
 
 
 def _take_step(plan: Plan, place: _ProgramPlace, step: Step) -> list[str]:
-    """Takes one step; returns a text for each piece that it lacks."""
+    """Takes one step, and returns a text for each piece that the step lacks."""
     if isinstance(step, Receive):
         place.take(plan.transfers[step.transfer].pieces)
         return []
@@ -166,7 +170,8 @@ def _take_step(plan: Plan, place: _ProgramPlace, step: Step) -> list[str]:
 
 
 def _replica_faults(plan: Plan) -> Iterator[str]:
-    """Each device is in one replica, and no transfer goes from one replica to another."""
+    """Yields the faults of replicas: each device is in one replica, and no transfer goes from one replica to
+    another."""
     of = {name: n for n, replica in enumerate(plan.replicas) for name in replica.devices}
     named = Counter(name for replica in plan.replicas for name in replica.devices)
     for name in sorted(named.keys() | plan.programs.keys()) if plan.replicas else ():
@@ -187,8 +192,8 @@ def _replica_faults(plan: Plan) -> Iterator[str]:
 
 
 def _answer_faults(plan: Plan, graph: Graph) -> Iterator[str]:
-    """Yield the faults of each replica's answer: every output that operators write has to reach the gateway whole, each
-    element once."""
+    """Yields the faults of each replica's answer: every output that operators write has to reach the gateway
+    whole, each element once."""
     for replica in plan.parts:
         coming = [t for t in plan.transfers if t.target == GATEWAY and t.source in replica.devices]
         yield from _answer_faults_of(coming, plan, graph)

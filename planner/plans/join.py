@@ -1,4 +1,5 @@
-"""Replicas: joins plans, or schedules, into one whose replicas they are, and splits such a schedule again. Pure rules.
+"""Replicas: joins plans (or schedules) into one plan (or schedule) of which they are the replicas, and splits
+such a schedule again. Pure rules.
 
 Transfers are numbered consecutively, in the order of the replicas."""
 
@@ -12,7 +13,8 @@ from edgepart.planner.plans.timeline import Compute, MessageTimes, TimedSchedule
 
 
 def join_plans(plans: Sequence[Plan], strategy: str, why: str) -> Plan:
-    """One plan whose replicas are `plans`: at least one, on different devices. The paces of the replicas stay 0."""
+    """One plan with `plans` (at least one, on different devices) as its replicas. The paces of the replicas
+    stay 0."""
     programs: dict[str, Program] = {}
     transfers: list[Transfer] = []
     for plan in plans:
@@ -36,7 +38,7 @@ def _renumber(step: Step, first: int) -> Step:
 
 
 def join_schedules(schedules: Iterable[TimedSchedule]) -> TimedSchedule:
-    """One schedule whose replicas are these schedules, which are on different devices."""
+    """One schedule with `schedules` (on different devices) as its replicas."""
     steps: dict[str, Sequence[Receive | Compute | Send]] = {}
     messages: list[MessageTimes] = []
     replicas: list[tuple[str, ...]] = []
@@ -50,7 +52,7 @@ def join_schedules(schedules: Iterable[TimedSchedule]) -> TimedSchedule:
 
 
 def split_schedule(schedule: TimedSchedule) -> list[tuple[TimedSchedule, list[int]]]:
-    """For each replica, its own schedule and the numbers that its messages have in `schedule`."""
+    """The schedule of each replica, and the numbers that its messages have in `schedule`."""
     place = {name: n for n, names in enumerate(schedule.replicas) for name in names}
     numbers: list[list[int]] = [[] for _ in schedule.replicas]
     renumbered: dict[int, int] = {}

@@ -1,9 +1,9 @@
 """Plan, Program, Segment, Transfer: what the agents carry out. Facts: frozen records with one canonical serialisation and
 a digest.
 
-A **program** is one device's static schedule for one request: receive, run a segment, send. The **gateway** (the agent
-that a client asked) is the source of input transfers and the target of output transfers. It is not a device of the
-plan, so that a request may enter at any agent.
+A **program** is one device's static schedule for one request: receive, run a segment, send. The **gateway**
+(the agent that a client asked) is the source of input transfers and the target of output transfers. The
+gateway is not a device of the plan, so that a request may enter at any agent.
 
 A plan may have **replicas**: groups of devices, each of which answers whole requests by itself. A request goes to one
 of them (balance_requests.py), and the other replicas take no part in it.
@@ -41,19 +41,19 @@ class Port:
     name: str
     """The value's name inside the segment's ONNX model."""
     piece: Piece
-    """Exactly the elements that the model takes or gives there, packed."""
+    """Exactly the elements that the model reads or writes at this port, packed."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightRef:
-    """An initializer of a segment whose value is not in the segment: it is a blob, or a slice of one."""
+    """An initializer whose value is not stored in its segment, but is a blob or a slice of a blob."""
 
     name: str
     """The initializer's name inside the segment's ONNX model (declared there as external data)."""
     digest: str
     """SHA-256 (hex) of the packed little-endian bytes of exactly this region."""
     source: str
-    """The constant of the model that it is cut from."""
+    """The constant of the model from which the value is cut."""
     region: Region
     """The region of that constant."""
     dtype: str
@@ -67,7 +67,8 @@ class Segment:
     """A maximal run of operators between communications: a stand-alone ONNX model without its weights."""
 
     digest: str
-    """SHA-256 (hex) of `model`, the digests of its weights and the shapes of its ports. Profiles are stored by it."""
+    """SHA-256 (hex) of `model`, the digests of its weights and the shapes of its ports. Profiles are stored
+    under this digest."""
     model: bytes = field(repr=False)
     """Serialized ModelProto; big initializers are external, under the names in `weights`."""
     inputs: tuple[Port, ...]
@@ -79,12 +80,12 @@ class Segment:
     """Predicted seconds on its device, fixed cost included."""
     flops: float
     workspace_bytes: int
-    """The largest sum of activations that are alive at once inside it, estimated."""
+    """The estimated peak of the activations that are alive at the same time inside the segment."""
     calibrated_s: float = 0.0
     """Seconds predicted from its device's calibration alone, without profiles and drift; 0 if not known."""
     whole: bool = False
-    """Whether `model` is the user's own, with nothing folded or changed: it gives the bits that ONNX Runtime gives for the
-    file, and runs as it is, never compiled."""
+    """Whether `model` is the user's own, with nothing folded or changed. Such a segment gives the same bits
+    that ONNX Runtime gives for the file, and runs as it is, never compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +100,10 @@ class Transfer:
     """A device, or GATEWAY; not `source`."""
     pieces: tuple[Piece, ...]
     nbytes: int
-    """The payload, as far as it is known before the run (strings and unknown shapes count 0)."""
+    """Bytes of the payload, as far as they are known before the run (strings and unknown shapes count 0)."""
     dtypes: tuple[str, ...] = ()
     """The type that each piece is rounded to while it travels, "float32" for a piece that is not rounded
-    (planner/plans/reduced_precision.py); () if none is."""
+    (planner/plans/reduced_precision.py); () if no piece is rounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +127,9 @@ Step = Receive | Run | Send
 
 @dataclass(frozen=True)
 class Program:
-    """What one device does for one request, in order. A Run takes its inputs from the pieces that were received or
-    computed before it: a port's piece may be a part of one of them, or be put together from several."""
+    """The steps of one device for one request, in order. A Run takes its inputs from the pieces that the
+    device received or computed before: the piece of a port may be a part of one such piece, or be put
+    together from several."""
 
     device: str
     steps: tuple[Step, ...]
@@ -135,11 +137,12 @@ class Program:
     weight_bytes: int
     """Bytes of its weights; each distinct digest counts once."""
     peak_memory_bytes: int
-    """Predicted peak: what its sessions keep, plus the most that one request, or making a session, takes in addition."""
+    """Predicted peak: the memory that its sessions keep, plus the most that one request, or the creation of a
+    session, takes in addition."""
     kept_bytes: int = 0
     """Predicted memory that its sessions keep between requests, weights included."""
     request_bytes: int = 0
-    """The most that one request is predicted to take in addition."""
+    """The most memory that one request is predicted to take in addition."""
     flops_per_s: float = 0.0
     """The calibrated FLOP/s of its device when the plan was made, on which the segments' `calibrated_s` are based; 0 if
     not known."""
@@ -151,9 +154,9 @@ class Replica:
 
     devices: tuple[str, ...]
     latency_s: float = 0.0
-    """Predicted latency of a request that is alone there, from the gateway and back to it."""
+    """Predicted latency of a request that is alone in the replica, from the gateway and back."""
     between_s: float = 0.0
-    """Predicted time between two answers when there is always a next request."""
+    """Predicted time between two answers if another request is always waiting."""
 
 
 @dataclass(frozen=True)
@@ -165,8 +168,8 @@ class ValueInfo:
     shape: tuple[int, ...] | None
     """The shape that the plan is bound to; None if it is not known before the run."""
     free: tuple[str | None, ...] = ()
-    """Per axis, the name of a dimension that the model leaves free ("" if it has none), or None if the model fixes it;
-    () if no axis is free. Equal names stand for equal extents, across all inputs."""
+    """For each axis, the name of the dimension if the model leaves it free ("" if it has no name), or None if
+    the model fixes it; () if no axis is free. Equal names stand for equal extents, across all inputs."""
 
     @property
     def open_shape(self) -> tuple[int, ...] | None:
@@ -178,7 +181,7 @@ class ValueInfo:
 
 @dataclass(frozen=True)
 class Plan:
-    """What each device does for a request of one model with bound shapes."""
+    """The programs and transfers by which devices answer a request to one model with bound shapes."""
 
     model_digest: str
     strategy: str
@@ -189,16 +192,17 @@ class Plan:
     inputs: tuple[ValueInfo, ...]
     outputs: tuple[ValueInfo, ...]
     constant_outputs: tuple[str, ...] = ()
-    """Outputs that are constants or graph inputs themselves: the gateway gives them without any device."""
+    """Outputs that are constants or inputs of the graph, which the gateway returns without any device."""
     predicted_latency_s: float = 0.0
     predicted_throughput_per_s: float = 0.0
     why: str = ""
     replicas: tuple[Replica, ...] = ()
-    """Groups that the devices are divided into, each of which answers whole requests; () if all answer together."""
+    """The groups into which the devices are divided, each of which answers whole requests; () if all devices
+    answer together."""
 
     @property
     def parts(self) -> tuple[Replica, ...]:
-        """Its replicas; if it has none, all its devices as a single one."""
+        """The replicas of the plan; if it has none, a single replica of all its devices."""
         return self.replicas or (Replica(tuple(self.programs)),)
 
     @property
@@ -208,8 +212,8 @@ class Plan:
 
     @property
     def structure(self) -> str:
-        """A digest of which device computes what, independent of predictions: plans of equal structure give equal
-        answers."""
+        """A digest of the segments of each device, independent of predictions. Plans of equal structure give
+        equal answers."""
         parts = sorted(
             (device, *(one.digest for one in program.segments)) for device, program in self.programs.items()
         )
@@ -248,9 +252,9 @@ def plan_to_bytes(plan: Plan) -> bytes:
 
 
 def plan_from_bytes(data: bytes) -> Plan:
-    """The plan that `plan_to_bytes` serialised. FrameError if the bytes are not a plan."""
+    """The plan that `plan_to_bytes` serialised. Raises FrameError if the bytes are not a plan."""
     try:
-        document = msgpack.unpackb(data, raw=False)  # It limits what it reads by len(data).
+        document = msgpack.unpackb(data, raw=False)  # unpackb limits sizes to len(data).
         plan = Plan(
             model_digest=document["model_digest"],
             strategy=document["strategy"],
@@ -318,7 +322,7 @@ _PLAIN: dict[str, tuple[type, ...]] = {
     "tuple[int, ...] | None": (int,),
     "tuple[str | None, ...]": (str, type(None)),
 }
-"""By the declared type of a field, the types that its value, or each item of it, may have."""
+"""Maps the declared type of a field to the types that its value, or each item of its value, may have."""
 
 
 def _check_types(record: Any) -> None:

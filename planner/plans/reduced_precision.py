@@ -1,9 +1,9 @@
-"""Reduced precision: decides which data travels between devices with fewer bits, where the user asks for that, and how many
-bytes it then takes. Pure rules; agent/wire/reduced_precision.py converts the numbers.
+"""Reduced precision: decides which data travels between devices with fewer bits, if the user asks for that,
+and how many bytes the data then takes. Pure rules; agent/wire/reduced_precision.py converts the numbers.
 
-Never rounded are pieces from or to the gateway, pieces that are not float32, pieces whose shape is not known before the
-run, and small pieces: rounding those saves little, and their few numbers often matter much (the weights of channels,
-parts of a sum)."""
+Pieces from or to the gateway, pieces that are not float32, pieces whose shape is not known before the run,
+and small pieces are never rounded. Rounding small pieces saves little, and their few numbers often matter
+much (the weights of channels, parts of a sum)."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ INT8 = "int8"
 KINDS = (EXACT, FLOAT16, INT8)
 
 SMALLEST_ROUNDED_BYTES = 1024
-"""The smallest piece that is rounded, in unrounded bytes. A larger limit would keep the digits of more small pieces; a
-smaller one would shorten more messages, by half a kilobyte, which at 20 Mbit/s is 0.2 ms."""
+"""The smallest piece that is rounded, in unrounded bytes. A larger limit would keep the digits of more small
+pieces. A smaller limit would shorten more messages, by half a kilobyte, which takes 0.2 ms at 20 Mbit/s."""
 
 SMALLEST_ROW_NUMBERS = 32
-"""The fewest numbers of a row with a range of its own; in shorter rows the 8 bytes of the range would take much of what is
-saved."""
+"""The smallest count of numbers in a row that has its own minimum and step. In shorter rows, the 8 bytes of
+these two would cancel much of the saving."""
 
 ROW_BYTES = 8
 """Bytes of a row's minimum and step."""
 
 SHARE: Mapping[str, float] = {EXACT: 1.0, FLOAT16: 0.5, INT8: 0.25}
-"""The part of its bytes that a large piece travels with; no piece has a smaller part."""
+"""Maps each kind to the part of its bytes that a large piece takes on the wire. No piece takes a smaller part."""
 
 COPIES: Mapping[str, float] = {EXACT: 0.0, FLOAT16: 4.0, INT8: 2.0}
-"""The time to round a piece, or to convert it back, as a multiple of the time to copy it; measured on a processor with
-numpy's own conversions."""
+"""Maps each kind to the time to round a piece, or to convert it back, as a multiple of the time to copy it.
+The factors were measured on a processor with numpy's own conversions."""
 
 
 def check_kind(kind: str, option: str) -> str:
-    """`kind` itself; UsageError, naming `option`, if it is not one of KINDS."""
+    """Returns `kind`. Raises UsageError, naming `option`, if `kind` is not one of KINDS."""
     if kind not in KINDS:
         raise UsageError(f"{option} {kind!r}: give one of {', '.join(KINDS)}")
     return kind
 
 
 def count_rows(shape: tuple[int, ...]) -> int:
-    """The number of rows that a piece has in int8: one per channel of each picture (the product of the first two of at
-    least three axes), or 1 if such rows would be shorter than ROW_NUMBERS.
+    """The number of rows that a piece has in int8: one per channel of each picture (the product of the first
+    two of at least three axes), or 1 if such rows would be shorter than SMALLEST_ROW_NUMBERS.
 
     >>> count_rows((1, 64, 2, 56)), count_rows((1, 512, 1, 7)), count_rows((256, 1024))
     (64, 1, 1)
@@ -63,7 +63,7 @@ def count_rows(shape: tuple[int, ...]) -> int:
 
 
 def wire_bytes(kind: str, shape: tuple[int, ...]) -> int:
-    """Bytes on the wire of float32 numbers of this shape.
+    """Bytes on the wire of float32 numbers of this shape that are rounded to `kind`.
 
     >>> [wire_bytes(kind, (1, 64, 2, 56)) for kind in KINDS]
     [28672, 14336, 7680]
@@ -75,8 +75,8 @@ def wire_bytes(kind: str, shape: tuple[int, ...]) -> int:
 
 
 def rounded_dtype(tensor: Tensor, region: Region, ends: tuple[str, str], asked: str) -> str:
-    """The type that a piece is rounded to between these two ends; EXACT if it is not rounded. (The gateway's name is
-    empty.)"""
+    """The type to which a piece is rounded on its way between two ends; EXACT if it is not rounded. The
+    gateway's name is empty."""
     if asked == EXACT or not all(ends) or tensor.dtype != "float" or tensor.shape is None:
         return EXACT
     exact = 4 * region.size
@@ -92,11 +92,11 @@ def transfer_bytes(tensor: Tensor, region: Region, ends: tuple[str, str], asked:
 
 
 def smallest_share(tensor: Tensor | None, asked: str) -> float:
-    """The smallest part of its bytes that a tensor can travel with between devices."""
+    """The smallest part of its bytes that a tensor can take on the wire between devices."""
     return SHARE[asked] if tensor is not None and tensor.dtype == "float" else 1.0
 
 
 def rounding_copy_bytes(pieces: Iterable[tuple[str, int]]) -> float:
-    """The number of bytes that take as long to copy as these pieces take to round. A piece is the type that it is rounded
-    to, and its number of elements."""
+    """The number of bytes that take as long to copy as `pieces` take to round. Each piece is given as the
+    type to which it is rounded, and its number of elements."""
     return sum(COPIES[kind] * 4 * size for kind, size in pieces)

@@ -1,7 +1,7 @@
 """Timelines: what every device does when, and the critical path of a request. Facts and pure rules.
 
-A device's times follow from the arrivals of its messages, so a simulation records only those, and this module derives the
-rest afterwards."""
+The times of a device's steps follow from the arrivals of its messages. A simulation therefore records only
+the times of messages, and this module derives the rest afterwards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgepart.planner.plans.plan import GATEWAY, Receive, Send
 
 @dataclass(frozen=True, slots=True)
 class MessageTimes:
-    """A transfer with only what its time depends on."""
+    """The fields of a transfer on which its time depends."""
 
     source: str
     target: str
@@ -38,7 +38,7 @@ class TimedSchedule:
     messages: Sequence[MessageTimes]
     """The messages by transfer number."""
     replicas: tuple[tuple[str, ...], ...] = ()
-    """Groups of devices, each of which answers whole requests by itself; () if all answer together."""
+    """Groups of devices, each of which answers whole requests by itself; () if all devices answer together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,8 @@ def timelines(
     sent_s: Sequence[float],
     arrivals_s: Sequence[float],
 ) -> dict[str, tuple[TimelineBar, ...]]:
-    """The bars of each device, by start. What the gateway sends is not among the bars of its device."""
+    """The bars of each device, sorted by start. Messages that the gateway sends are not among the bars of its
+    device."""
     return {
         device: tuple(
             sorted(
@@ -109,7 +110,7 @@ def _bars(
 def step_times(
     steps: Sequence[Receive | Compute | Send], arrivals_s: Sequence[float]
 ) -> Iterator[tuple[Receive | Compute | Send, float, float]]:
-    """Each step, with the seconds at which the device reaches it and goes on from it."""
+    """Yields each step, with the times (in seconds) at which the device reaches and leaves it."""
     now = 0.0
     for step in steps:
         start = now
@@ -121,8 +122,8 @@ def step_times(
 
 
 def critical_path(schedule: TimedSchedule, arrivals_s: Sequence[float]) -> tuple[CriticalLeg, ...]:
-    """The legs that followed one another from the request's arrival to its last output; their seconds add up to the
-    latency."""
+    """The legs that follow one another from the request's arrival to its last output. Their seconds add up to
+    the latency."""
     ends = [n for n, message in enumerate(schedule.messages) if message.target == GATEWAY]
     if not ends:
         return ()

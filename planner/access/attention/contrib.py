@@ -33,8 +33,8 @@ _SCORES = "it gives its scores, of which the runtime infers no type"
 
 
 class Headed(Loops):
-    """The base of these operators: the number of heads is an attribute, and a mask by position can be written into the
-    input that is added to the scores."""
+    """The base class of these operators: the number of heads is an attribute, and a mask by position can be
+    written into the input that is added to the scores."""
 
     added: int
     """The input that is added to the scores, [batch or 1, heads or 1, rows, keys]."""
@@ -66,23 +66,23 @@ class Headed(Loops):
         return (replace(node, attributes=self.attributes(job)),)
 
     def from_first(self, job: Job) -> bool:
-        """Whether the operator itself knows the positions of the job's rows: it takes the last row to belong to the
-        last key."""
+        """Whether the operator itself knows the positions of the job's rows. The operator assumes that the
+        last row belongs to the last key."""
         rows, keys = job.space.spans[ROW], job.space.spans[KEY]
         if not self.frontier.causal or span_size(rows) == self.heads.rows:
             return True
         return self.heads.past == 0 and rows == keys and len(rows) == 1 and rows[0].start == 0
 
     def written_out(self, job: Job) -> Local:
-        """Returns nodes that make "added", which is added to the scores, from the positions and from the operator's own
-        input."""
+        """Returns nodes that make "added", the value that is added to the scores, from the positions and from
+        the operator's own input."""
         allowed = self.frontier.allow(job.space.spans[ROW], job.space.spans[KEY], "allowed")
         dtype = self.bound.dtype(0)
         before = self.added if self.bound.has(self.added) else np.zeros((1, 1, 1, 1), numpy_dtype(dtype))
         return (*allowed, LocalNode("Where", ("allowed", before, forbidding_score(dtype)), ("added",)))
 
     def narrow(self, job: Job) -> Job:
-        """Leaves out the keys behind the last causal row."""
+        """Returns the job without the keys after the last causal row."""
         if not self.narrows or not self.frontier.causal or job.outputs != (0,):
             return job
         last = min(job.space.spans[ROW][-1].stop, self.heads.total)
@@ -93,8 +93,8 @@ class Headed(Loops):
 
 
 def follow_padding(shape: Shape | None, heads: Heads) -> Followed | str | None:
-    """Returns how a mask of keys follows the loops, or the reason why that is not known. The mask holds the ends (and
-    starts) of each batch's keys, or one value for each key, or one for each row and key."""
+    """Returns how a mask of keys follows the loops, or the reason why that is not known. The mask holds the
+    end (and the start) of each batch's keys, or one value for each key, or one value for each row and key."""
     batch, rows, total = heads.batch, heads.rows, heads.total
     known: dict[Shape, Followed] = {
         (batch, rows, total): [Along(BATCH), Along(ROW), LoopPiece(KEY)],
@@ -202,8 +202,8 @@ def group_query(bound: BoundOperator) -> Derived:
 
 
 def _group_heads(bound: BoundOperator, queries: int, keys: int, size: int) -> Heads:
-    """Returns the extents. The past may lie in a buffer that is longer than its keys, so the total is that of the
-    present keys, if the model wants these."""
+    """Returns the extents. The past may lie in a buffer that is longer than its keys, so the total is taken
+    from the present keys if the model wants them."""
     batch, rows, _ = bound.shape(0)
     present = bound.outputs[1] if bound.wants(1) else None
     past = bound.shape(3)[2] if bound.has(3) else 0
@@ -212,9 +212,10 @@ def _group_heads(bound: BoundOperator, queries: int, keys: int, size: int) -> He
 
 
 class GroupQuery(Headed):
-    """GroupQueryAttention, divided by batch and by groups of heads. Rows are not divided: the lengths of the past, known
-    at run time, decide their positions. One node makes all outputs: the runtime writes present keys over the past, and
-    finds no room there if a node got only a cut of it."""
+    """GroupQueryAttention, divided by batch and by groups of heads. Rows are not divided, because their
+    positions depend on the lengths of the past, which are known only at run time. One node makes all outputs,
+    because the runtime writes present keys over the past, and has no room there if a node gets only a cut of
+    the past."""
 
     apart = False
 
@@ -232,7 +233,7 @@ class GroupQuery(Headed):
         inputs: list[Followed | None] = [query, key, key, past, past, [Along(BATCH)], scalar, table, table]
         inputs += [[Along(BATCH), None], bias, [Along(HEAD, group)], None, None, [None], [None]]
         outputs = hidden_outputs(heads, False)
-        if bound.has(9) and heads.rows > 1:  # A prompt's positions are those of the first batch.
+        if bound.has(9) and heads.rows > 1:  # A prompt takes the positions of the first batch.
             outputs = {
                 n: LoopOutput([None, *one.axes[1:]], (BATCH, *one.whole)) for n, one in outputs.items()
             }

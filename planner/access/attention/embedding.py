@@ -41,8 +41,8 @@ def _declare_embedding(bound: BoundOperator, places: Shape | None) -> Derived:
 
 
 class Embedded(Loops):
-    """The local node is the operator itself. Output 1 counts the mask of each batch; output 2 is the sum before the
-    norm."""
+    """EmbedLayerNormalization or QEmbedLayerNormalization. The local node is the operator itself. Output 1 is
+    a count over the mask of each batch; output 2 is the sum before the norm."""
 
     def __init__(self, bound: BoundOperator, places: Shape | None) -> None:
         """`places`: the shape of position_ids; None if row n has position n."""

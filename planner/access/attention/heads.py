@@ -1,5 +1,5 @@
-"""Heads: the extents of an attention operator, its loops, and how the inputs that all attention operators have follow
-them. Rules only."""
+"""Heads: the extents of an attention operator, its loops, and how the inputs that all attention operators
+have follow the loops. Rules only."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Heads:
         return self.queries // self.keys
 
     def work(self, space: Region) -> float:
-        """Returns the FLOPs of a part of the loops: the product of queries and keys, the product with values, and about
-        five operations for each exponential."""
+        """Returns the FLOPs of a part of the loops: for the product of queries and keys, the product with
+        values, and about five operations for each exponential."""
         batch, heads, rows, keys, features = space.shape
         inner = 2 * self.size + 2 * (self.value_size if self.flat else features) + 5
         return float(batch * heads * self.group * rows * keys * inner)

@@ -32,14 +32,14 @@ def input_dtype(bound: BoundOperator, index: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """How an operator masks by position. If it is `causal`, row `i` may attend to key `j` only if `j <= i + before`. If
-    it reads the number of valid keys of each batch, `j` must also be less than that number; the causal limit then
-    counts from it."""
+    """How an operator masks by position. If the operator is `causal`, row `i` may attend to key `j` only if
+    `j <= i + before`. If the operator reads the number of valid keys of each batch, `j` must also be less
+    than that number, and the causal limit counts from that number."""
 
     causal: bool
     before: int
-    """The number of keys before the first row, which are those of the past. If `valid` counts the keys up to the last
-    row, it is minus the number of rows, to be added to `valid`."""
+    """The number of keys before the first row, which are the keys of the past. If `valid` is given, which
+    counts the keys up to the last row, `before` is minus the number of rows, and is added to `valid`."""
     valid: int | None = None
     """The input with the number of valid keys of each batch, int64; None if there is none."""
 
@@ -65,8 +65,8 @@ class Frontier:
 
 
 def make_mask(bound: BoundOperator, mask: int, allowed: str, target: str) -> LocalNode:
-    """Returns a node that makes the mask `target` from `allowed` and the input `mask`, if that is given: both must
-    allow a key, and what a floating-point mask adds is kept."""
+    """Returns a node that makes the mask `target` from `allowed` and, if it is given, the input `mask`. Both
+    must allow a key. The numbers that a floating-point mask adds are kept."""
     if not bound.has(mask):
         return LocalNode("Identity", (allowed,), (target,))
     dtype = input_dtype(bound, mask)
@@ -76,8 +76,9 @@ def make_mask(bound: BoundOperator, mask: int, allowed: str, target: str) -> Loc
 
 
 def forbidding_score(dtype: str) -> Array:
-    """Returns what is added to a score to forbid a key: the lowest finite number, as in the runtime's own kernels; for
-    types that these do not take, minus infinity, as in ONNX's definition."""
+    """Returns the number that is added to a score to forbid a key: the lowest finite number, as in the
+    runtime's own kernels, or minus infinity, as in ONNX's definition, for types that these kernels do not
+    take."""
     if dtype in ("float", "float16"):
         return lowest(dtype)
     return np.asarray(-np.inf, numpy_dtype(dtype))

@@ -73,7 +73,7 @@ def attention(bound: BoundOperator) -> Derived:
 
 
 def _fits(mask: Shape, full: Shape) -> bool:
-    """Whether a mask can be broadcast to the scores; it may end before the keys do."""
+    """Whether a mask can be broadcast to the scores. The mask may end before the last key."""
     extents = zip(mask[:-1][::-1], full[:-1][::-1], strict=False)
     return 0 < len(mask) <= 4 and all(e in (1, f) for e, f in extents) and mask[-1] <= full[-1]
 
@@ -85,7 +85,7 @@ class Attended(Loops):
     def __init__(
         self, bound: BoundOperator, heads: Heads, outputs: Mapping[int, LoopOutput] | None = None
     ) -> None:
-        """`outputs`: how the outputs follow the loops, if they are not the operator's own."""
+        """`outputs`: how the outputs follow the loops, if these are not the operator's own outputs."""
         self.heads = heads
         valid = VALID if bound.has(VALID) else None
         before = heads.past if valid is None else -heads.rows
@@ -113,7 +113,7 @@ class Attended(Loops):
         return (Axis("key", KEY, self.heads.total, reducer="log-sum-exp"),)
 
     def narrow(self, job: Job) -> Job:
-        """Leaves out the keys that lie beyond the last causal row."""
+        """Returns the job without the keys after the last causal row."""
         causal_part = (
             self.frontier.causal and self.frontier.valid is None and self.writable and self.heads.rows > 1
         )
@@ -138,8 +138,8 @@ class Attended(Loops):
         return (*nodes, LocalNode("Attention", tuple(inputs), self._name_outputs(job), attributes))
 
     def _finds_positions(self, job: Job) -> bool:
-        """Whether the operator itself knows the positions of the job's rows. (For a single row behind a past, the
-        runtime's kernel masks no keys: it takes all other keys to be before that row.)"""
+        """Whether the operator itself knows the positions of the job's rows. (For a single row after a past,
+        the runtime's kernel masks no keys, as it assumes that all other keys are before that row.)"""
         rows, size = job.space.spans[ROW], span_size(job.space.spans[ROW])
         if size == self.heads.rows:
             return True
@@ -191,8 +191,8 @@ class AttendedPart(Attended):
         return replace(job, space=job.space.replace(KEY, (self.part,)))
 
     def job_nodes(self, job: Job) -> Local:
-        """Returns the operator on this part of the keys, with its scores as an output. Heads become an axis, and the
-        past is put before the new keys."""
+        """Returns nodes that run the operator on this part of the keys, with its scores as an output. Heads
+        become an axis, and the past is put before the new keys."""
         keys = span_size(job.space.spans[HEAD])
         read = self.job_reads(job)
         nodes = [*self._split_heads(Q, read[Q], keys * self.heads.group, "heads_0")]

@@ -1,7 +1,7 @@
-"""Partial attention: combines attention over parts of the keys. Each part gives, per row, its largest score, the sum of
-the exponentials of its scores less that, and its own output. The outputs are added, each weighted by its share of all
-exponentials. No exponential is of a positive number, so none overflows (Milakov and Gimelshein 2018, section 3). Rules
-only."""
+"""Partial attention: combines attention over parts of the keys. Each part gives, per row, its largest score,
+the sum of the exponentials of its scores less the largest score, and its own output. The outputs are added,
+each weighted by its share of all exponentials. No exponential is of a positive number, so none overflows
+(Milakov and Gimelshein 2018, section 3). Rules only."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def maximum_and_sum(scores: str, dtype: str, opset: int, targets: tuple[Target, 
 
 
 class Blended(Aligned):
-    """Makes the output from every part's addends: [batch, heads, rows, size] or, if `flat`, [batch, rows, heads *
-    size]."""
+    """The operator that makes the output from every part's addends. The output is [batch, heads, rows, size]
+    or, if `flat`, [batch, rows, heads * size]."""
 
     def __init__(self, bound: BoundOperator, flat: bool, one: tuple[Addend, ...], count: int) -> None:
         """`one`: the addends of each of the `count` parts."""
@@ -64,8 +64,9 @@ class Blended(Aligned):
         return (*self._weights(), *self._weigh(), *self._reshape(computed[0]))
 
     def _weights(self) -> Iterator[LocalNode]:
-        """Yields nodes that make each part's share in all exponentials, and their total. The total is at least 1 if any
-        key is left. If every key is masked, the outputs are 0, and the divisor does not matter."""
+        """Yields nodes that make each part's share of the sum of all exponentials, and the total of the
+        shares. The total is at least 1 if any key is left. If every key is masked, the outputs are 0, and the
+        divisor does not matter."""
         parts = range(self.count)
         yield from chain("Max", [3 * n + MOST for n in parts], "most", "max")
         for n in parts:

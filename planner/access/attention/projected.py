@@ -74,8 +74,8 @@ def _together(rows: bool) -> LoopOutput:
 
 
 class Projected(Headed):
-    """Attention. For all rows, the local node is the operator itself. For a part of the rows, the projections are
-    written out (queries of these rows, keys and values of all rows), and MultiHeadAttention does the rest."""
+    """Attention. For all rows, the local node is the operator itself. For a part of the rows, nodes make the
+    projections (queries of these rows, keys and values of all rows), and MultiHeadAttention does the rest."""
 
     added = 5
 
@@ -128,7 +128,8 @@ class Projected(Headed):
         )
 
     def _projections(self, job: Job) -> Iterator[LocalNode]:
-        """Yields nodes that make "query" from the job's rows, and "key" and "value" from all rows that it reads."""
+        """Yields nodes that make "query" from the job's rows, and "key" and "value" from all rows that the
+        job reads."""
         read = self.job_reads(job)
         x, weights = read[0], read[1]
         assert x is not None and weights is not None
@@ -161,8 +162,8 @@ def quantised_attention(bound: BoundOperator) -> Derived:
 
 
 class Quantised(Headed):
-    """QAttention, divided by batch and by head. Rows are not divided, as the quantised projections are not written
-    out."""
+    """QAttention, divided by batch and by head. Rows are not divided, because the quantised projections are
+    not written out."""
 
     def __init__(self, bound: BoundOperator, heads: Heads, padding: Followed | None) -> None:
         def each_column(index: int) -> Followed | None:

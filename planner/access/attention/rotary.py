@@ -1,5 +1,5 @@
-"""RotaryEmbedding of ONNX and of ONNX Runtime's own domain, which turns each head of each row by the row's position.
-Rules only."""
+"""RotaryEmbedding of ONNX and of ONNX Runtime's own domain, which rotates each head of each row by the row's
+position. Rules only."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def rotary_embedding(bound: BoundOperator) -> Derived:
 
 
 def rotary_embedding_microsoft(bound: BoundOperator) -> Derived:
-    """Declares RotaryEmbedding of com.microsoft with the inputs input, position_ids, cos_cache, sin_cache. There is a
-    position for each row, or only that of the first row."""
+    """Declares RotaryEmbedding of com.microsoft with the inputs input, position_ids, cos_cache, sin_cache.
+    The input has a position for each row, or only the position of the first row."""
     if bound.attribute("is_packed_batching", 0):
         return WholeOperator(bound, "its batches are packed without padding")
     return _rotary(bound, positions_at=1, caches=(2, 3))

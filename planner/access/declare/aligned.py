@@ -1,4 +1,5 @@
-"""Aligned: the building block for operators that do to a crop of their inputs what they do to the whole. Rules only.
+"""Aligned: the building block for operators that do the same to a crop of their inputs as to the whole
+inputs. Rules only.
 
 Element-wise operators, contractions, reductions, normalisations and transpositions are of this kind: each axis of an
 input either runs along an axis of the output (perhaps in blocks), or is read whole. The local node is the operator
@@ -40,16 +41,17 @@ class Along:
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """An input axis that is reduced. It is read whole, or, by a device that makes a part of the reduction, in that
-    part only."""
+    """An input axis that is reduced. It is read whole, but a device that makes only a part of the reduction
+    reads only that part of the axis."""
 
     name: str = "inner"
     """The name of the reduced Axis."""
     per: int = 1
-    """How many indices of the reduced axis share one index of this input's axis, as a block shares a scale."""
+    """The number of indices of the reduced axis that share one index of this input's axis, as a block shares
+    a scale."""
 
     def part(self, of: Interval) -> Interval:
-        """Returns what is read of this input's axis for a part of the reduced axis."""
+        """Returns the interval of this input's axis that is read for a part of the reduced axis."""
         return Interval(of.start // self.per, -(-of.stop // self.per))
 
 
@@ -61,11 +63,12 @@ class Fixed:
 
 
 AxisReads = Sequence[Along | Inner | Fixed | None]
-"""How each axis of one input is read: Along an output axis, Inner if it is reduced, None if it is read whole."""
+"""How each axis of one input is read: Along an output axis, Inner if it is reduced, Fixed if the same part is
+always read, None if it is read whole."""
 
 
 def broadcast(shape: Shape | None, output: Shape) -> AxisReads | None:
-    """Returns how an input is read that is broadcast to `output`, as numpy does: aligned at the last axis."""
+    """Returns how an input that is broadcast to `output` is read. The last axes are aligned, as in numpy."""
     if shape is None:
         return None
     offset = len(output) - len(shape)
@@ -73,8 +76,8 @@ def broadcast(shape: Shape | None, output: Shape) -> AxisReads | None:
 
 
 def vector(shape: Shape | None, axis: int, extent: int, per: int = 1) -> AxisReads | None:
-    """Returns how an input is read that holds one value, or one for each index (or block of `per` indices) of output
-    axis `axis`, which has `extent` indices."""
+    """Returns how an input is read if it holds one value, or one value for each index (or block of `per`
+    indices) of output axis `axis`, which has `extent` indices."""
     if shape is None:
         return None
     along = len(shape) == 1 and shape[0] > 1 and shape[0] == -(-extent // per)
@@ -165,8 +168,8 @@ class Aligned(Derived):
         return tuple(found)
 
     def _is_same(self, shape: Shape | None, read: AxisReads | None) -> bool:
-        """Whether the region that is read of an input equals the region that is written; then `reads` makes no new
-        region. This is the usual case."""
+        """Whether the region that is read of an input always equals the region that is written, which is the
+        usual case. `reads` then makes no new region."""
         if read is None or shape != self.bound.output or len(read) != len(shape):
             return False
         return all(
@@ -177,8 +180,8 @@ class Aligned(Derived):
         )
 
     def reduction(self, axis: Axis) -> Reduction:
-        """Returns a reduction with one addend of the output's shape: the operator itself makes it from a part of the
-        reduced axis."""
+        """Returns a reduction with one addend of the output's shape, which the operator itself makes from a
+        part of the reduced axis."""
         addend = Addend(self.bound.output, self.bound.dtype(0))
         return Reduction(
             (addend,), lambda part: self._part(axis, part), lambda parts: combine(self.bound, axis, parts)
@@ -230,7 +233,7 @@ def combine(bound: BoundOperator, axis: Axis, parts: Sequence[Interval]) -> Deri
 
 
 class Combined(Aligned):
-    """An element-wise operator that runs the local nodes that it is given."""
+    """An element-wise operator that runs the given local nodes."""
 
     def __init__(self, bound: BoundOperator, local: Local) -> None:
         super().__init__(

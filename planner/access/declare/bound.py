@@ -69,7 +69,8 @@ class BoundOperator:
 
     @cached_property
     def present(self) -> tuple[int | None, ...]:
-        """The inputs of a local node that takes all of the operator's inputs in their places."""
+        """The inputs of a local node that takes all inputs of the operator, each in its place; None for one
+        that is left out."""
         return tuple(index if shape is not None else None for index, shape in enumerate(self.inputs))
 
     def attribute(self, name: str, default: Any = None) -> Any:
@@ -157,8 +158,8 @@ def matrix_names(rank: int) -> tuple[str, ...]:
 
 
 def axis_names(rank: int, spatial: bool = False) -> tuple[str, ...]:
-    """Returns the names of a tensor's axes by its rank. `spatial`: the operator itself says that axes 2 and up are
-    space."""
+    """Returns the names of a tensor's axes by its rank. `spatial`: whether the operator itself defines axes 2
+    and up as spatial."""
     if spatial and rank == 3:
         return ("batch", "channel", "width")
     return _NAMES.get(rank) or tuple(f"axis{axis}" for axis in range(rank))

@@ -1,5 +1,5 @@
-"""Cache: access maps that remember their answers. A search asks an operator, and every operator of its kind, the same
-questions for hundreds of candidates. Rules only."""
+"""Cache: access maps that remember their answers. A search asks an operator, and every operator of the same
+kind, the same questions for hundreds of candidates. Rules only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from edgepart.planner.region import Region
 
 
 class _Memory:
-    """What one declaration has answered about regions. All operators of a kind share it."""
+    """The answers that one declaration has given, by region. All operators of a kind share them."""
 
     def __init__(self, access: Access) -> None:
         self.access = access

@@ -13,11 +13,13 @@ from edgepart.planner.region import Region
 
 
 class ChannelsLast(Derived):
-    """An operator with its channels last. A twin with the channels at axis 1 says what is read. The twin has one node,
-    which works on either order: only its operator type or an attribute tells the orders apart."""
+    """An operator with its channels last. A twin, the same operator with its channels at axis 1, says which
+    regions are read. The twin has one node, which works on either order: only its operator type or an
+    attribute tells the orders apart."""
 
     def __init__(self, bound: BoundOperator, twin: Derived, turned: Iterable[int], quantum: int) -> None:
-        """`turned`: inputs that have their channels last. `quantum`: one node makes a multiple of so many channels."""
+        """`turned`: inputs that have their channels last. `quantum`: one node makes a multiple of this number
+        of channels."""
         self.bound = bound
         self.twin = twin
         self.family = twin.family

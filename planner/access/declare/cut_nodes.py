@@ -35,8 +35,9 @@ def slice_node(
 def cut(
     source: int | str, target: int | str, inner: Region, shape: Sequence[int], opset: int
 ) -> tuple[LocalNode, ...]:
-    """Returns nodes that cut `inner` out of a packed array of `shape`: one Slice, then, for each axis with several
-    intervals, a Slice for each interval and a Concat. It is an Identity if `inner` is everything."""
+    """Returns nodes that cut `inner` out of a packed array of `shape`: one Slice, then, for each axis with
+    several intervals, a Slice for each interval and a Concat. If `inner` is the whole array, the only node is
+    an Identity."""
     return tuple(_cut(source, target, inner, shape, opset))
 
 

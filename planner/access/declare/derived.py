@@ -34,7 +34,8 @@ class Derived(ABC):
     def axes(self) -> tuple[Axis, ...]: ...
 
     def reduction(self, axis: Axis) -> Reduction:
-        """InternalError: this declaration reduces no axis. Declarations with a reduced axis in `axes()` override it."""
+        """Raises InternalError, as this declaration reduces no axis. Declarations with a reduced axis in
+        `axes()` override this method."""
         op = self.bound.operator
         raise InternalError(f"{op.op_type} {op.name!r} is not reduced along {axis.name!r}")
 
@@ -45,7 +46,7 @@ class Derived(ABC):
 
     @abstractmethod
     def reads(self, computed: Outputs) -> Reads:
-        """Returns what is read to make the widened regions `computed`."""
+        """Returns the regions of the inputs that are read to make the widened regions `computed`."""
 
     @abstractmethod
     def nodes(self, computed: Outputs) -> Local:
@@ -87,7 +88,8 @@ class Derived(ABC):
 
 
 def _nonempty(outputs: Outputs) -> Outputs:
-    """Returns the outputs whose regions are not empty: usually all of them, and then the mapping itself."""
+    """Returns the outputs whose regions are not empty. If that is all of them, as usual, returns the mapping
+    itself."""
     for region in outputs.values():
         if region.is_empty:
             return {index: region for index, region in outputs.items() if not region.is_empty}
@@ -117,8 +119,8 @@ class WholeOperator(Derived):
         return (self._node(computed),)
 
     def localize(self, outputs: Outputs) -> Local:
-        """Runs the operator alone if its outputs are wanted whole. A value without a known shape, or without elements,
-        is never cut."""
+        """Returns the operator alone if its outputs are wanted whole, so that a value without a known shape,
+        or without elements, is never cut."""
         if all(region == Region.full(self.bound.outputs[index]) for index, region in outputs.items()):
             return (self._node(outputs),)
         return super().localize(outputs)
@@ -140,8 +142,9 @@ def local_node(
     wanted: Iterable[int] = (0,),
     inputs: Sequence[int | str | Array | None] | None = None,
 ) -> LocalNode:
-    """Returns the operator itself, with its own attributes, making the outputs `wanted`. The node also makes the other
-    outputs that the model names, which nothing reads: few operators may leave outputs out."""
+    """Returns a node that is the operator itself, with its own attributes, and makes the outputs `wanted`.
+    The node also makes the other outputs that the model names, which nothing reads, because few operators may
+    leave outputs out."""
     op = bound.operator
     given = bound.present if inputs is None else tuple(inputs)
     return LocalNode(op.op_type, given, _outputs(bound, wanted), op.attributes, op.domain)

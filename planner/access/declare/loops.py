@@ -1,9 +1,10 @@
 """Loops: the building block for operators whose work runs over loops that each tensor follows in its own way. Rules only.
 
-Attention is of this kind: heads are an axis of their own in one tensor, blocks of the hidden axis in another, and three
-blocks side by side in packed weights; several query heads may share one head of keys. A declaration says which loop
-each axis of each input and output follows. From this follow the parts of the loops that a wanted region needs, and what
-they read. Outputs that need different parts of the loops are made by separate nodes.
+Attention is of this kind: heads are an axis of their own in one tensor, blocks of the hidden axis in another,
+and three blocks side by side in packed weights; several query heads may share one head of keys. A declaration
+says which loop each axis of each input and output follows. From this follow the parts of the loops that a
+wanted region needs, and the regions that these parts read. Outputs that need different parts of the loops are
+made by separate nodes.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ class Loop:
     """The name of the Axis that divides the loop among devices."""
     extent: int
     shared: bool = True
-    """Whether each device can run a part of it."""
+    """Whether devices can each run a part of the loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoopPiece:
-    """An input axis that is a piece of a loop, from index `start` on, such as the new keys behind those of the past."""
+    """An input axis that is a piece of a loop, from index `start` on, such as the new keys, which follow the
+    past keys."""
 
     axis: int
     start: int = 0
@@ -63,7 +65,7 @@ class Packed:
 
 
 Followed = Sequence[Along | LoopPiece | Packed | None]
-"""How each axis of an input follows the loops; None where it is read whole."""
+"""How each axis of an input follows the loops; None for an axis that is read whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +73,10 @@ class LoopOutput:
     """How an output follows the loops."""
 
     axes: Sequence[Along | None]
-    """How each axis follows a loop; None where it is always made whole."""
+    """How each axis follows a loop; None for an axis that is always made whole."""
     whole: tuple[int, ...] = ()
-    """Loops that must run in full to make any part of the output. Loops that are neither here nor in `axes` do not
-    matter to it: if the output is made alone, they run once."""
+    """Loops that must run in full to make any part of the output. Loops that are neither here nor in `axes`
+    do not affect the output: if it is made alone, they run once."""
 
 
 MISFIT = "the shapes of its inputs do not fit each other"
@@ -84,10 +86,10 @@ Spans = list[Span | None]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The outputs that one part of the loops makes."""
+    """A part of the loops, and the outputs that it makes."""
 
     space: Region
-    """The indices that run, by loop."""
+    """The indices of each loop that run."""
     outputs: tuple[int, ...]
 
 
@@ -107,8 +109,9 @@ class Loops(Derived):
         reduced: tuple[Axis, ...] = (),
         family: str = "gemm",
     ) -> None:
-        """`loops`: the operator's loops; all else refers to them by index. `inputs`: how each input follows them.
-        `outputs`: how each output that the model names follows them. `reduced`: further axes, which are reduced."""
+        """`loops`: the operator's loops; everything else refers to them by index. `inputs`: how each input
+        follows them. `outputs`: how each output that the model names follows them. `reduced`: additional
+        axes, which are reduced."""
         self.bound = bound
         self.family = family
         self.loops = tuple(loops)
@@ -125,8 +128,8 @@ class Loops(Derived):
         """Returns the FLOPs of the job."""
 
     def narrow(self, job: Job) -> Job:
-        """Returns the job without indices that do not matter to it, such as keys that a causal mask hides from all of
-        its rows."""
+        """Returns the job without indices that do not affect its outputs, such as keys that a causal mask
+        hides from all of its rows."""
         return job
 
     @property
@@ -229,7 +232,8 @@ class Loops(Derived):
         ]
 
     def _spans(self, index: int, region: Region) -> Spans:
-        """Returns what must run of each loop to make `region` of an output; None where the loop does not matter."""
+        """Returns the part of each loop that must run to make `region` of an output; None for a loop that
+        does not affect it."""
         written = self._outputs[index]
         found: Spans = [None] * len(self.loops)
         for along, one in zip(written.axes, region.spans, strict=True):
@@ -247,8 +251,8 @@ class Loops(Derived):
         return _region(self._outputs[index].axes, job.space, shape)
 
     def _separate_nodes(self, job: Job, name: str, read: Reads) -> Iterable[LocalNode]:
-        """Yields the job's nodes for use beside other jobs: they have names of their own, and inputs that other jobs
-        read more of are cut to this job's part."""
+        """Yields the job's nodes for use beside other jobs. Their values have names of their own, and an
+        input of which other jobs read more is cut to this job's part."""
         cropped: dict[int, str] = {}
         for index, (mine, everything) in enumerate(zip(self.job_reads(job), read, strict=True)):
             if mine is not None and everything is not None and mine != everything:

@@ -18,24 +18,25 @@ Outputs = Mapping[int, Region]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A way to split an operator: an axis of its output 0, or a reduced one."""
+    """A way to split an operator: an axis of its output 0, or a reduced axis."""
 
     name: str
-    """"batch", "channel", "height", "width", "depth", "sequence", "head", "feature", "axis0" ...: what the option
-    --axis takes."""
+    """"batch", "channel", "height", "width", "depth", "sequence", "head", "feature", "axis0" ...: a value of
+    the option --axis."""
     index: int
     """The axis of output 0; for a reduced axis, the axis of the inner sum."""
     extent: int
     quantum: int = 1
-    """Cuts fall on multiples of this (the channels of a group)."""
+    """Cuts fall on multiples of this number (such as the channels of a group)."""
     reducer: str | None = None
-    """None for an axis of the output; "sum", "max" ... for a reduced axis: what combines its parts."""
+    """The operation that combines the parts of a reduced axis ("sum", "max" ...); None for an axis of the
+    output."""
     places: tuple[int | None, ...] = ()
-    """For an operator with several outputs: which axis of each output this is; None for an output that lacks it, which
-    one device makes whole. () if it is `index` in every output."""
+    """For an operator with several outputs, the number of this axis in each output; None for an output
+    without this axis, which one device makes whole. () if the number is `index` in every output."""
 
     def place(self, output: int) -> int | None:
-        """Returns which axis of output `output` this is; None if the output lacks it."""
+        """Returns the number of this axis in output `output`; None if the output does not have the axis."""
         return self.places[output] if self.places else self.index
 
 
@@ -68,9 +69,10 @@ class Addend:
 
 @dataclass(frozen=True)
 class Reduction:
-    """How a reduced axis is divided. Each part is an operator of its own, with the inputs of the whole operator and the
-    addends as outputs. Another operator combines the parts: it takes the addends of every part, part after part, then
-    the inputs in `again`, and makes output 0. Both are accesses, so they can be split along the axes that are kept."""
+    """How a reduced axis is divided. Each part is an operator of its own, with the inputs of the whole
+    operator and the addends as outputs. Another operator combines the parts: it takes the addends of every
+    part, part after part, then the inputs in `again`, and makes output 0. Both operators are accesses, so
+    they can be split along the axes that are kept."""
 
     addends: tuple[Addend, ...]
     """The addends of each part: one for a sum; the maximum and the sum of exponentials for a numerically safe
@@ -80,20 +82,21 @@ class Reduction:
     combine: Callable[[tuple[Interval, ...]], Access]
     """Returns the operator that combines the addends of all parts."""
     again: tuple[int, ...] = ()
-    """Inputs of the operator that combining reads as well."""
+    """The inputs of the whole operator that the combining operator reads as well."""
 
 
 class Access(Protocol):
     """A declaration bound to one operator of one graph (shapes, attributes and constant inputs are known)."""
 
     opaque: str | None
-    """Why the operator cannot be split at all; None if it can. Only full regions are asked of an opaque operator."""
+    """The reason why the operator cannot be split at all; None if it can be split. Only full regions are
+    asked of an opaque operator."""
 
     def axes(self) -> tuple[Axis, ...]:
         """Returns the axes along which the operator can be split; none for an opaque operator."""
 
     def reduction(self, axis: Axis) -> Reduction:
-        """Returns how one of `axes()` that has a reducer is divided."""
+        """Returns how `axis`, which is one of `axes()` and has a reducer, is divided."""
 
     def needs(self, outputs: Outputs) -> tuple[Region | None, ...]:
         """Returns the region of each input that is read to write `outputs`; None where the input is not read (it is

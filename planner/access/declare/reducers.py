@@ -54,14 +54,14 @@ def _fold_with(op_type: str) -> Callable[[Sequence[float], str], Iterator[LocalN
 
 
 def _mean(weights: Sequence[float], dtype: str) -> Iterator[LocalNode]:
-    """The sum of the parts' means, each weighted by its part's share of the axis."""
+    """Yields nodes that make the sum of the parts' means, each weighted by its part's share of the axis."""
     for n, weight in enumerate(weights):
         yield LocalNode("Mul", (n, np.asarray(weight, numpy_dtype(dtype))), (f"weighted_{n}",))
     yield from chain("Add", [f"weighted_{n}" for n in range(len(weights))], 0, "sum")
 
 
 def _norm(weights: Sequence[float], dtype: str) -> Iterator[LocalNode]:
-    """The root of the sum of the squares of the parts' norms."""
+    """Yields nodes that make the root of the sum of the squares of the parts' norms."""
     for n in range(len(weights)):
         yield LocalNode("Mul", (n, n), (f"square_{n}",))
     yield from chain("Add", [f"square_{n}" for n in range(len(weights))], "squares", "sum")
@@ -69,8 +69,8 @@ def _norm(weights: Sequence[float], dtype: str) -> Iterator[LocalNode]:
 
 
 def _log_sum_exp(weights: Sequence[float], dtype: str) -> Iterator[LocalNode]:
-    """The logarithm of the sum of the parts' exponentials, scaled by the largest part so that none overflows. The
-    largest is kept finite, as all parts may be minus infinity."""
+    """Yields nodes that make the logarithm of the sum of the parts' exponentials, scaled by the largest part
+    so that none overflows. The largest part is kept finite, as all parts may be minus infinity."""
     yield from chain("Max", [*range(len(weights)), lowest(dtype)], "most", "max")
     for n in range(len(weights)):
         yield LocalNode("Sub", (n, "most"), (f"less_{n}",))
@@ -89,9 +89,9 @@ REDUCERS: Mapping[str, Callable[[Sequence[float], str], Iterator[LocalNode]]] = 
     "norm": _norm,
     "log-sum-exp": _log_sum_exp,
 }
-"""By `Axis.reducer`, the function that yields the combining nodes for one addend, of the output's shape, from each part.
-It takes the parts' weights (their sizes over the extent) and the element type. Softmax and attention combine two or three
-addends themselves."""
+"""Maps `Axis.reducer` to the function that yields the combining nodes, for one addend of the output's shape
+from each part. The function takes the parts' weights (their sizes over the extent) and the element type.
+Softmax and attention combine two or three addends themselves."""
 
 
 def combine_addends(reducer: str, weights: Sequence[float], dtype: str) -> Local:

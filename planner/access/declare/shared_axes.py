@@ -32,10 +32,10 @@ class Runs:
 
 
 Tracks = Sequence[Runs | None]
-"""The shared axis that each axis of one input or output runs along; None where it is whole."""
+"""The shared axis that each axis of one input or output runs along; None for an axis that is whole."""
 
 Parts = Mapping[str, Span]
-"""The part of each shared axis that is made, by its name."""
+"""The part of each shared axis that is made, by the name of the axis."""
 
 
 class SharedAxes(Derived):
@@ -53,9 +53,9 @@ class SharedAxes(Derived):
         attributes: Callable[[Parts], Mapping[str, Any]] | None = None,
         optional: bool = False,
     ) -> None:
-        """`shared`: the extent of each shared axis, by its name. `inputs`, `outputs`: how each of them runs along the
-        shared axes. `work`: FLOPs of the whole operator. `attributes`: the attributes that change with the part that
-        is made. `optional`: whether the node may leave out any output."""
+        """`shared`: the extent of each shared axis, by its name. `inputs`, `outputs`: how each input or
+        output runs along the shared axes. `work`: FLOPs of the whole operator. `attributes`: the attributes
+        that change with the part that is made. `optional`: whether the node may leave out any output."""
         self.bound = bound
         self.family = family
         self.shared = dict(shared)

@@ -13,7 +13,7 @@ from edgepart.planner.region import Interval, Span, span, span_hull
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The windows along one axis of a convolution or pooling; `extent` is the input's."""
+    """The windows along one axis of a convolution or pooling. `extent` is the extent of the input."""
 
     extent: int
     kernel: int
@@ -28,8 +28,8 @@ class Window:
         return (self.kernel - 1) * self.dilation + 1
 
     def bounds_of(self, out: Interval) -> tuple[int, int]:
-        """Returns the bounds of what the windows of `out` cover, padding included (so perhaps negative, or beyond the
-        extent).
+        """Returns the bounds of the elements that the windows of `out` cover, padding included. The bounds
+        may be negative, or beyond the extent.
 
         >>> Window(extent=8, kernel=3, pad_begin=1, pad_end=1).bounds_of(Interval(4, 8))
         (3, 9)
@@ -43,8 +43,8 @@ class Window:
         return span((max(start, 0), min(stop, self.extent)))
 
     def pads(self, out: Interval) -> tuple[int, int]:
-        """Returns the padding to add at the begin and the end of `read(out)`. What hangs over the padded input does not
-        count."""
+        """Returns the padding to add at the beginning and the end of `read(out)`. The part of a window that
+        hangs over the padded input does not count."""
         start, stop = self.bounds_of(out)
         return max(-start, 0), min(max(stop - self.extent, 0), self.pad_end)
 
@@ -80,8 +80,8 @@ def windows(bound: BoundOperator, kernel: Sequence[int], extents: Sequence[int])
 
 
 def _same(window: Window, how: str) -> tuple[int, int]:
-    """Returns the pads with which the output has ceil(extent / stride) elements; an odd one goes to the side that `how`
-    names."""
+    """Returns the pads with which the output has ceil(extent / stride) elements; an odd element goes to the
+    side that `how` names."""
     count = -(-window.extent // window.stride)
     total = max((count - 1) * window.stride + window.reach - window.extent, 0)
     less, more = total // 2, total - total // 2
@@ -99,7 +99,7 @@ class TransposedWindow:
     pad_begin: int = 0
 
     def read(self, out: Interval) -> Interval:
-        """Returns the inputs that reach `out`, with at least one that begins at or before it."""
+        """Returns the inputs that reach `out`, of which at least one begins at or before it."""
         reach = (self.kernel - 1) * self.dilation
         first = -(-(out.start + self.pad_begin - reach) // self.stride)
         first = min(first, (out.start + self.pad_begin) // self.stride)
@@ -108,8 +108,8 @@ class TransposedWindow:
         return Interval(first, max(min(last, self.extent - 1), first) + 1)
 
     def pads(self, out: Interval) -> tuple[int, int, int]:
-        """Returns how many outputs of `read(out)` to cut off at the begin and at the end, and how many to add at the
-        end."""
+        """Returns the number of outputs of `read(out)` to cut off at the beginning, to cut off at the end,
+        and to add at the end."""
         read = self.read(out)
         begin = read.start * self.stride - self.pad_begin
         end = (read.stop - 1) * self.stride - self.pad_begin + (self.kernel - 1) * self.dilation + 1

@@ -54,13 +54,14 @@ def _each(shape: Shape, columns: int) -> int:
 
 
 def _blocks(shape: Shape, axis: int, columns: int, per: int) -> AxisReads:
-    """Returns how values for each column and block are read: [N, blocks], or flat, where blocks cannot be told apart."""
+    """Returns how an input with a value for each column and block is read. Its shape is [N, blocks], or flat,
+    in which case blocks cannot be told apart."""
     return [Along(axis), Inner(per=per)] if len(shape) == 2 else [Along(axis, times=_each(shape, columns))]
 
 
 def matmul_bnb4(bound: BoundOperator) -> Derived:
-    """Declares MatMulBnb4 with the inputs A [..., K], weights (two in a byte), and a scale for each block; the last two
-    are flat, column after column."""
+    """Declares MatMulBnb4 with the inputs A [..., K], weights (two in a byte), and a scale for each block;
+    the last two inputs are flat, column after column."""
     inner, block = int(bound.attribute("K")), int(bound.attribute("block_size"))
     if inner % block or inner % 2 or not bound.attribute("transB", 1) or bound.attribute("training_mode"):
         return WholeOperator(bound, "a block of its weights holds parts of several columns")
@@ -75,8 +76,8 @@ def matmul_bnb4(bound: BoundOperator) -> Derived:
 
 
 def gather_blocks(bound: BoundOperator) -> Derived:
-    """Declares GatherBlockQuantized: rows of a table that is packed in blocks. Which rows are wanted is known only at
-    run time, so the table is read whole."""
+    """Declares GatherBlockQuantized, which gathers rows of a table that is packed in blocks. The wanted rows
+    are known only at run time, so the table is read whole."""
     axis = int(bound.attribute("gather_axis", 0)) % len(bound.shape(0))
     rank, indices = len(bound.output), len(bound.shape(1))
     reads: list[AxisReads | None] = [None if s is None else [None] * len(s) for s in bound.inputs]

@@ -15,8 +15,8 @@ def inner_axis(extent: int) -> tuple[Axis, ...]:
 
 
 def product_reads(a: Shape, b: Shape, output: Shape) -> tuple[AxisReads, AxisReads]:
-    """Returns how both operands are read, as in numpy.matmul: the last two axes are matrices, those before are
-    broadcast; an operand with one axis is a vector."""
+    """Returns how both operands are read, as in numpy.matmul: the last two axes are matrices, and the axes
+    before them are broadcast; an operand with one axis is a vector."""
     rank = len(output)
     rows = None if len(a) == 1 else rank - 1 - (len(b) > 1)
     columns = None if len(b) == 1 else rank - 1
@@ -67,12 +67,13 @@ def qlinear_matmul(bound: BoundOperator) -> Derived:
 
 
 def per_row(shape: Shape | None, a: Shape, output: Shape) -> AxisReads | None:
-    """Returns how an input is read that has a value for each row of the left matrix, or one for all."""
+    """Returns how an input is read if it has a value for each row of the left matrix, or one value for all rows."""
     return vector(shape, len(output) - 2, a[-2]) if len(a) > 1 else vector(shape, 0, 0)
 
 
 def per_column(shape: Shape | None, b: Shape, output: Shape) -> AxisReads | None:
-    """Returns how an input is read that has a value for each column of the right matrix, or one for all."""
+    """Returns how an input is read if it has a value for each column of the right matrix, or one value for
+    all columns."""
     return vector(shape, len(output) - 1, b[-1]) if len(b) > 1 else vector(shape, 0, 0)
 
 
@@ -87,7 +88,8 @@ def gemm(bound: BoundOperator) -> Derived:
 
 
 def fused_gemm(bound: BoundOperator) -> Derived:
-    """Declares FusedGemm of com.microsoft: Gemm, then an activation, before which the sum must be complete."""
+    """Declares FusedGemm of com.microsoft: Gemm followed by an activation, before which the sum must be
+    complete."""
     return _gemm(bound, summed=False)
 
 

@@ -37,7 +37,7 @@ def matmul_to_float(bound: BoundOperator) -> Derived:
     if len(b) > 2 and any(bound.has(index) and bound.shape(index) for index in (3, 5)):
         return WholeOperator(
             bound, "its scales are one for each column of several matrices"
-        )  # ORT adds the bias wrongly.
+        )  # ONNX Runtime adds the bias wrongly.
     left, right = product_reads(a, b, bound.output)
     rest = [per_column(shape, b, bound.output) for shape in bound.inputs[2:]]
     for index in (2, 4):  # A has one scale and one zero point.
@@ -105,7 +105,7 @@ def global_average_pool(bound: BoundOperator) -> Derived:
 
 
 def softmax(bound: BoundOperator) -> Derived:
-    """Declares QLinearSoftmax over an axis or, as before opset 13, over everything from it on."""
+    """Declares QLinearSoftmax over one axis or, as before opset 13, over all axes from that one on."""
     rank = len(bound.output)
     axis = int(bound.attribute("axis", -1)) % rank
     whole = range(axis, rank) if int(bound.attribute("opset")) < 13 else (axis,)

@@ -47,7 +47,8 @@ class GroupRun:
 
 
 class Summing(Derived):
-    """The base of convolutions and transposed convolutions: a sum over input channels, which can be divided."""
+    """The base class of convolutions and transposed convolutions: a sum over input channels, which can be
+    divided."""
 
     part: Interval | None = None
     """The input channels that are summed over; None for all."""
@@ -100,8 +101,8 @@ class Convolution(Summing):
         return outputs if made == wanted else {0: Region(made)}
 
     def _box(self, axis: int, wanted: Span) -> tuple[Span, Span]:
-        """Returns what is made for `wanted` along one axis of space, and what that reads. The answers are kept: many
-        regions share few spans."""
+        """Returns the span that is made for `wanted` along one spatial axis, and the span of the input that
+        it reads. The answers are kept, because many regions share few spans."""
         found = self._boxes.get((axis, wanted))
         if found is None:
             window = self.windows[axis]
@@ -185,7 +186,7 @@ class Convolution(Summing):
     def _parts(
         self, made: tuple[int, int], used: tuple[int, int]
     ) -> Iterator[tuple[int, int, tuple[int, int]]]:
-        """Yields (input, axis, bounds) for what one run takes of the operator's cropped inputs."""
+        """Yields (input, axis, bounds) for each part of the operator's cropped inputs that one run takes."""
         yield self.places.x, 1, used
         yield self.places.w, 0, made
         for index in self._per_channel:
@@ -281,7 +282,8 @@ def _runs(wanted: Span, groups: int, each: int) -> Iterator[GroupRun]:
 
 
 def _local_inputs(bound: BoundOperator, part: Interval | None, once: Sequence[int]) -> tuple[int | None, ...]:
-    """Returns the inputs of the local node, in their places. Only the first part of a sum reads those in `once`."""
+    """Returns the inputs of the local node, in their places. Only the first part of a sum reads the inputs in
+    `once`."""
     later = part is not None and part.start > 0
     return tuple(None if later and n in once else index for n, index in enumerate(bound.present))
 

@@ -23,7 +23,7 @@ def shift(one: Span, by: int) -> Span:
 
 
 class DataMovement(Derived):
-    """The base of the declarations in this module: any axis can be cut, and nothing is computed."""
+    """The base class of the declarations in this module: any axis can be cut, and nothing is computed."""
 
     family = "move"
     kept: tuple[int, ...] | None = None
@@ -69,7 +69,7 @@ class Concat(DataMovement):
 
 
 class Split(DataMovement):
-    """Split. Each wanted output is cut out of what is read of the input."""
+    """Split. Each wanted output is cut out of the region of the input that is read."""
 
     def __init__(self, bound: BoundOperator) -> None:
         super().__init__(bound)
@@ -110,7 +110,7 @@ class Walk:
 
 
 class Slice(DataMovement):
-    """Slice. With step 1, what is read is what is wanted, and nothing is left to do locally."""
+    """Slice. With step 1, exactly the wanted elements are read, and nothing is left to do locally."""
 
     def __init__(self, bound: BoundOperator, walks: Sequence[Walk]) -> None:
         super().__init__(bound)
@@ -185,7 +185,7 @@ class Pad(DataMovement):
         found = [self.bound.whole(index) for index in range(len(self.bound.inputs))]
         begins, ends = self._local(computed[0])
         padded = any(begins) or any(ends)
-        for index in (1, 3) if padded else (1, 2, 3):  # pads and axes are constants of the local node
+        for index in (1, 3) if padded else (1, 2, 3):  # Pads and axes are constants of the local node.
             if index < len(found):
                 found[index] = None
         shape = self.bound.shape(0)
@@ -315,7 +315,8 @@ class ConstantGather(DataMovement):
 
 
 _FEW = 64
-"""So many known indices, at most, are read row by row. More (as into a table) would make regions of many small pieces."""
+"""The largest number of known indices that are read row by row. More indices (as into a table) would make
+regions of many small pieces."""
 
 
 def gather(bound: BoundOperator) -> Derived:
@@ -364,7 +365,8 @@ def split(bound: BoundOperator) -> Derived:
 
 
 def compress(bound: BoundOperator) -> Derived:
-    """Declares Compress, which keeps what a condition says along one axis; the other axes can be cut."""
+    """Declares Compress, which keeps the elements that a condition selects along one axis; the other axes can
+    be cut."""
     given = bound.attribute("axis")
     if given is None:
         return WholeOperator(bound, "it keeps what a condition says of a flat input")
@@ -374,7 +376,8 @@ def compress(bound: BoundOperator) -> Derived:
 
 
 def one_hot(bound: BoundOperator) -> Derived:
-    """Declares OneHot with the inputs indices, depth, values. It adds an axis, along which one element is marked."""
+    """Declares OneHot with the inputs indices, depth, values. The operator adds an axis, along which one
+    element is marked."""
     rank = len(bound.output)
     axis = int(bound.attribute("axis", -1)) % rank
     indices: AxisReads = [Along(n) for n in range(rank) if n != axis]

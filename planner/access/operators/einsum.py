@@ -15,8 +15,8 @@ from edgepart.planner.access.declare.derived import Derived, WholeOperator
 from edgepart.planner.access.declare.protocol import Axis
 
 Labels = tuple[str, ...]
-"""One label for each axis: a letter, or "...2" for the axis of an ellipsis that has two more after it. So ellipses of
-different ranks broadcast as in numpy."""
+"""One label for each axis: a letter, or "...2" for the axis of an ellipsis that has two more axes of the
+ellipsis after it. Ellipses of different ranks therefore broadcast as in numpy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,8 @@ class Equation:
 
 
 def equation(text: str, ranks: Sequence[int]) -> Equation | None:
-    """Parses `text` for operands of `ranks`; None if they do not fit, or if the result cannot be told.
+    """Parses `text` for operands of `ranks`. Returns None if the operands do not fit, or if the result cannot
+    be determined.
 
     >>> equation("...ij, ...jk", (3, 2)).result
     ('...0', 'i', 'k')
@@ -100,8 +101,8 @@ def _extents(found: Equation, shapes: Sequence[Shape]) -> dict[str, int]:
 
 
 def _multiplications(found: Equation, extents: dict[str, int]) -> float:
-    """Returns the FLOPs of the whole operator, if operands are multiplied from left to right and each label is summed as
-    soon as no later operand has it."""
+    """Returns the FLOPs of the whole operator if operands are multiplied from left to right, and each label
+    is summed as soon as no later operand has the label."""
     total, held = 0.0, frozenset(found.terms[0])
     if len(found.terms) == 1:
         return float(prod(extents[label] for label in held)) if found.summed else 0.0

@@ -15,7 +15,7 @@ from edgepart.planner.region import Array
 
 
 class Generated(Derived):
-    """The base of generators: any axis can be cut, and each part is one box."""
+    """The base class of generators: any axis can be cut, and each part is one box."""
 
     family = "move"
 
@@ -44,7 +44,8 @@ class Filled(Generated):
 
 
 class Range(Generated):
-    """Range of integers: element i is start + i * delta, and a part counts its own i from first to last."""
+    """Range of integers: element i is start + i * delta, and a part counts i from its own first element to
+    its last."""
 
     def reads(self, computed: Outputs) -> Reads:
         count = len(self.bound.inputs)

@@ -13,8 +13,8 @@ from edgepart.planner.access.operators.data_movement import Pad
 
 
 def col2im(bound: BoundOperator) -> Derived:
-    """Declares Col2Im: it turns [batch, channels x block, blocks] into [batch, channels, *image], and adds blocks where
-    they overlap."""
+    """Declares Col2Im, which turns [batch, channels x block, blocks] into [batch, channels, *image], and adds
+    blocks where they overlap."""
     rows, channels = bound.shape(0)[1], bound.output[1]
     if rows % channels:
         return WholeOperator(bound, "its rows are not so many for each channel")
@@ -41,8 +41,9 @@ class Centred(Pad):
 
 
 class Grid(Aligned):
-    """AffineGrid: it turns [batch, 2, 3] or [batch, 3, 4] into the coordinates [batch, *space, 2 or 3]. Space is whole:
-    steps counted from the middle of a part would round differently. The size that the model gives is not read."""
+    """AffineGrid, which turns [batch, 2, 3] or [batch, 3, 4] into the coordinates [batch, *space, 2 or 3].
+    Space is whole, because steps counted from the middle of a part would round differently. The size that the
+    model gives is not read."""
 
     def __init__(self, bound: BoundOperator) -> None:
         whole = range(1, len(bound.output))

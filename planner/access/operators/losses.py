@@ -1,5 +1,6 @@
-"""Losses: NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss. The classes of a sample are whole; samples and their
-positions can be cut. If the losses are combined into one, it is a sum, or a mean, of parts. Rules only."""
+"""Losses: NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss. The classes of a sample are whole; samples
+and their positions can be cut. If the losses are combined into one loss, that loss is a sum, or a mean, of
+parts. Rules only."""
 
 from __future__ import annotations
 
@@ -47,14 +48,14 @@ def loss(bound: BoundOperator) -> Derived:
 
 
 def _work(bound: BoundOperator) -> float:
-    """Returns the FLOPs: a softmax takes an exponential, a sum and a logarithm for each score; without it, one score for
-    each label is read."""
+    """Returns the FLOPs: a softmax takes an exponential, a sum and a logarithm for each score; without a
+    softmax, one score for each label is read."""
     softmax = bound.operator.op_type == "SoftmaxCrossEntropyLoss"
     return 5.0 * prod(bound.shape(0)) if softmax else 2.0 * prod(bound.shape(1))
 
 
 def _each(bound: BoundOperator, names: Sequence[str], extents: dict[str, int]) -> Derived:
-    """Declares a loss that is given for each sample, or for each position of it."""
+    """Declares a loss that is given for each sample, or for each position of a sample."""
     scores: Tracks = [None if axis == 1 else Runs(name) for axis, name in enumerate(names)]
     labels: Tracks = [Runs(name) for name in extents]
     inputs: list[Tracks | None] = [scores, labels, *([None] for _ in bound.inputs[2:])]
@@ -62,7 +63,8 @@ def _each(bound: BoundOperator, names: Sequence[str], extents: dict[str, int]) -
 
 
 class WeightedMean(Aligned):
-    """A mean: the sum of the weighted losses over the sum of the weights, of the labels that are not ignored."""
+    """A mean: the sum of the weighted losses divided by the sum of the weights, both over the labels that are
+    not ignored."""
 
     def __init__(self, bound: BoundOperator, reads: Sequence[AxisReads | None], ways: Sequence[Axis]) -> None:
         super().__init__(bound, reads, family="reduce", work=_work(bound), reduced=tuple(ways))
@@ -77,8 +79,8 @@ class WeightedMean(Aligned):
 
 
 class WeightedSums(Aligned):
-    """Makes the addends of a part of the samples: the sum of the weighted losses (output 0) and of the weights (output
-    1)."""
+    """The operator that makes the addends of a part of the samples: the sum of the weighted losses (output 0)
+    and the sum of the weights (output 1)."""
 
     def __init__(
         self, bound: BoundOperator, reads: Sequence[AxisReads | None], axis: Axis, part: Interval
@@ -94,7 +96,8 @@ class WeightedSums(Aligned):
         )
 
     def nodes(self, computed: Outputs) -> Local:
-        """Returns the operator as a sum, and the same with log-probabilities of -1, which is the sum of the weights."""
+        """Returns the operator as a sum, and the same operator on log-probabilities of -1, which gives the
+        sum of the weights."""
         op, (_, *rest) = self.bound.operator, self.bound.present
         attributes = self.bound.with_attributes(reduction="sum")
         nodes = []
@@ -109,7 +112,7 @@ class WeightedSums(Aligned):
 
 
 class Quotient(Aligned):
-    """Makes the mean from every part's sum of losses and sum of weights."""
+    """The operator that makes the mean from every part's sum of losses and sum of weights."""
 
     def __init__(self, bound: BoundOperator, count: int) -> None:
         operator = replace(bound.operator, inputs=("",) * (2 * count))

@@ -18,7 +18,8 @@ from edgepart.planner.region import Array, Region, span_hull
 
 
 def _offset(region: Region) -> int:
-    """Returns how far the diagonals of a part lie above those of the whole: its first row less its first column."""
+    """Returns the number by which the diagonals of a part lie above those of the whole: the part's first row
+    less its first column."""
     return region.origin[-2] - region.origin[-1]
 
 
@@ -54,7 +55,7 @@ class Triangle(Aligned):
 
 
 class Diagonal(Generated):
-    """EyeLike: ones on diagonal k. Only the shape of its input matters."""
+    """EyeLike: ones on diagonal k. Only the shape of the input matters."""
 
     def nodes(self, computed: Outputs) -> Local:
         k = _diagonal(int(self.bound.attribute("k", 0)), self.bound) + _offset(computed[0])

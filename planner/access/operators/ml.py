@@ -103,8 +103,8 @@ def _columns(each: Mapping[str, Sequence[Any]]) -> Callable[[Region], Mapping[st
 
 
 def one_hot(bound: BoundOperator) -> Derived:
-    """Declares OneHotEncoder: it adds a last axis of categories. A value of no category becomes all zeros, unless the
-    model wants an error for it; then each device needs all categories."""
+    """Declares OneHotEncoder, which adds a last axis of categories. A value of no category becomes all zeros,
+    unless the model asks for an error; in that case, each device needs all categories."""
     last = len(bound.output) - 1
     name = "cats_strings" if bound.attribute("cats_strings") else "cats_int64s"
     reads = [[Along(axis) for axis in range(last)]]
@@ -199,8 +199,8 @@ _LISTS = ("nodes_", "target_")
 
 
 def _adds_base_values(bound: BoundOperator, with_scores: Array) -> bool:
-    """Whether parts add base values as the whole does. ONNX Runtime adds no base value to a target that no leaf scores
-    in a row."""
+    """Whether the parts add base values as the whole operator does. In each row, ONNX Runtime adds no base
+    value to a target that no leaf scores."""
     based = any(np.any(bound.attribute(name, 0)) for name in ("base_values", "base_values_as_tensor"))
     leaves = sum(mode in ("LEAF", b"LEAF") for mode in bound.attribute("nodes_modes", ()))
     every = bound.attribute("n_targets", 1) == 1 and leaves == len(bound.attribute("target_treeids", ()))
@@ -208,7 +208,8 @@ def _adds_base_values(bound: BoundOperator, with_scores: Array) -> bool:
 
 
 _REDUCERS = {"SUM": "sum", "AVERAGE": "mean"}
-"""The reducer, by aggregate_function. MIN and MAX have none: a target without a score counts as zero there."""
+"""The reducer, by aggregate_function. MIN and MAX have no reducer, because they count a target without a
+score as zero."""
 
 
 def _change_attributes(bound: BoundOperator, start: str, change: Callable[[Array], Array]) -> dict[str, Any]:

@@ -27,8 +27,8 @@ def softmax(bound: BoundOperator) -> Derived:
 
 
 class Exponentials(Aligned):
-    """Softmax and LogSoftmax. The axis is whole, or reduced in parts; each part gives its maximum and the sum of its
-    exponentials less that maximum (Milakov and Gimelshein 2018, section 3)."""
+    """Softmax and LogSoftmax. The axis is whole, or reduced in parts; each part gives its maximum, and the
+    sum of the exponentials of its elements less that maximum (Milakov and Gimelshein 2018, section 3)."""
 
     def __init__(self, bound: BoundOperator, axis: int) -> None:
         rank = len(bound.output)
@@ -53,8 +53,8 @@ class Exponentials(Aligned):
 
 
 class Stabilised(Aligned):
-    """Makes the addends of a part of a Softmax's axis: its maximum (output 0), and the sum of its exponentials less that
-    maximum (output 1)."""
+    """The operator that makes the addends of a part of a Softmax's axis: the part's maximum (output 0), and
+    the sum of the exponentials of its elements less that maximum (output 1)."""
 
     def __init__(self, bound: BoundOperator, axis: Axis, part: Interval) -> None:
         shape = bound.output
@@ -70,7 +70,8 @@ class Stabilised(Aligned):
 
 
 class Normalised(Aligned):
-    """Makes any part of the output from the maximum and the sum of every part, and from the input there."""
+    """The operator that makes any part of the output from the maximum and the sum of every part, and from the
+    same part of the input."""
 
     def __init__(self, bound: BoundOperator, axis: Axis, count: int) -> None:
         shape = bound.output

@@ -1,5 +1,6 @@
-"""Partial norms: norms whose axes may be cut. Each part of an axis gives its mean and the sum of its squared deviations
-from it. The parts are combined as variances are, and the result normalises any part of the input. Rules only."""
+"""Partial norms: norms whose axes may be cut. Each part of an axis gives its mean and the sum of its squared
+deviations from that mean. The parts are combined as variances are, and the result normalises any part of the
+input. Rules only."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ _BROADCASTING = 8
 
 @dataclass(frozen=True, slots=True)
 class NormDivisor:
-    """What a norm divides by: the sum or mean of the elements' powers, or the root of it."""
+    """The divisor of a norm: the sum or mean of the elements' powers, or the root of that sum or mean."""
 
     centred: bool = True
     """Whether the mean is subtracted first."""
@@ -34,9 +35,9 @@ class NormDivisor:
     averaged: bool = True
     """Whether the mean of the powers is taken instead of their sum."""
     inside: float = 0.0
-    """What is added under the root."""
+    """The number that is added under the root."""
     outside: float = 0.0
-    """What is added to the root."""
+    """The number that is added to the root."""
 
     @property
     def addends(self) -> int:
@@ -47,9 +48,9 @@ class NormDivisor:
 class Moments(Aligned):
     """A norm over `axes`, and over the channels of a group if a group has several (`each`).
 
-    The norm is whole along `axes`, or reduced along one of them; then combining makes any part of the output from the
-    moments of every part and from the input there. If the model also wants the statistics (outputs 1 and 2, with extent
-    1 along `axes`), nothing is reduced."""
+    The norm is whole along `axes`, or reduced along one of them. If it is reduced, combining makes any part
+    of the output from the moments of every part and from the same part of the input. If the model also wants
+    the statistics (outputs 1 and 2, with extent 1 along `axes`), nothing is reduced."""
 
     def __init__(
         self,
@@ -167,7 +168,8 @@ class NormalisedView:
 
 
 class PartialMoments(Aligned):
-    """Makes the moments of a part of one axis: its mean (if the norm is centred) and its sum of powers."""
+    """The operator that makes the moments of a part of one axis: the part's mean (if the norm is centred) and
+    its sum of powers."""
 
     def __init__(self, norm: Moments, axis: Axis, part: Interval) -> None:
         view, count = norm.view, norm.spread.addends
@@ -203,7 +205,8 @@ class PartialMoments(Aligned):
 
 
 class Settled(Aligned):
-    """Makes any part of the output from the moments of every part and from the inputs there."""
+    """The operator that makes any part of the output from the moments of every part and from the same part of
+    the inputs."""
 
     def __init__(self, norm: Moments, axis: Axis, parts: Sequence[Interval], again: Sequence[int]) -> None:
         moments = norm.spread.addends * len(parts)
@@ -289,7 +292,7 @@ class Settled(Aligned):
 
 
 def working_type(bound: BoundOperator) -> str:
-    """Returns the element type of the moments. Half precision would lose them."""
+    """Returns the element type of the moments, which half precision would lose."""
     return "double" if bound.dtype(0) == "double" else "float"
 
 

@@ -1,5 +1,6 @@
-"""Pooling: windows over space, channel by channel, and the global pools. A window at the edge of a piece counts what it
-counts in the whole: a piece is padded only where the whole is. Rules only."""
+"""Pooling: windows over space, channel by channel, and the global pools. A window at the edge of a piece
+counts the same elements as in the whole tensor, because a piece is padded only where the whole tensor is.
+Rules only."""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ def relocate(source: str, target: int, read: Region, shape: Shape, columns: bool
     """Returns nodes that turn positions in the packed array of `read` into positions in the whole tensor of `shape`.
     Space counts fastest, its last axis first or, with `columns`, its first axis first; then channels, then samples."""
     axes = [np.arange(extent) for extent in shape[2:]]
-    # By axis, from the fastest to the slowest: the indices that `read` holds, and the whole extent.
+    # For each axis, from the fastest to the slowest: the indices that `read` holds, and the whole extent.
     digits = [(Region((one,)).crop(axis), len(axis)) for one, axis in zip(read.spans[2:], axes, strict=True)]
     digits = digits if columns else digits[::-1]
     planes = np.arange(prod(shape[:2])).reshape(shape[:2])

@@ -56,8 +56,8 @@ def _layers(bound: BoundOperator, batch: Runs | None) -> Derived:
 
 
 def _two_ways(bound: BoundOperator) -> bool:
-    """Whether there are two directions that can be separated. They cannot if activations take values (alpha, beta):
-    which value belongs to which activation is not worked out."""
+    """Whether there are two directions that can be separated. They cannot be separated if activations take
+    values (alpha, beta), because this module does not work out which value belongs to which activation."""
     valued = bound.attribute("activation_alpha") or bound.attribute("activation_beta")
     return bound.text("direction", "forward") == "bidirectional" and not valued
 
@@ -86,9 +86,9 @@ def reverse_sequence(bound: BoundOperator) -> Derived:
 
 
 def linear_attention(bound: BoundOperator) -> Derived:
-    """Declares LinearAttention with the inputs query, key, value, past_state, decay, beta and the outputs output and
-    present_state. A head of keys and values serves a group of query heads. The present state has another extent per head
-    than the output, so a device that makes it too makes all heads."""
+    """Declares LinearAttention with the inputs query, key, value, past_state, decay, beta and the outputs
+    output and present_state. A head of keys and values serves a group of query heads. The present state has
+    another extent per head than the output, so a device that also makes the present state makes all heads."""
     if bound.attribute("state_window"):
         return WholeOperator(bound, "it keeps the states of several positions")
     heads, queries = int(bound.attribute("kv_num_heads", 0)), int(bound.attribute("q_num_heads", 0))
@@ -100,7 +100,7 @@ def linear_attention(bound: BoundOperator) -> Derived:
     state: Tracks = [_BATCH, _HEAD, None, None]
 
     def read_packed(index: int) -> Tracks | None:
-        """Returns how an input [batch, time, heads x something] is read; a beta of extent 1 is for all heads."""
+        """Returns how an input [batch, time, heads x something] is read; a beta of extent 1 holds for all heads."""
         shape = bound.inputs[index] if index < len(bound.inputs) else None
         if shape is None:
             return None
@@ -130,8 +130,9 @@ def causal_convolution(bound: BoundOperator) -> Derived:
 
 
 class CausalConvolution(SharedAxes):
-    """CausalConvWithState, with the inputs input, weight, bias, past_state and the outputs output and present_state. A
-    position reads those before it: what a part of the length needs to its left is passed to it as the past."""
+    """CausalConvWithState, with the inputs input, weight, bias, past_state and the outputs output and
+    present_state. A position reads the positions before it. The positions that a part of the length needs to
+    its left are passed to the part as its past."""
 
     def __init__(self, bound: BoundOperator) -> None:
         batch, channels, self.length = bound.shape(0)

@@ -22,8 +22,8 @@ _REDUCERS = {
     "ReduceSum": "sum",
     "ReduceSumSquare": "sum",
 }
-"""The reducer that combines parts, by operator type. ReduceLogSum has none: the sum of a part may be negative, and then
-has no logarithm."""
+"""The reducer that combines parts, by operator type. ReduceLogSum has no reducer, because the sum of a part
+may be negative, and then has no logarithm."""
 
 _FLOATING = frozenset({"norm", "log-sum-exp", "mean"})
 """Reducers that would round integers."""

@@ -25,7 +25,7 @@ class Block:
 
     @property
     def quantum(self) -> int:
-        """A cut of the first output axis at a multiple of this is also a cut of the first input axis."""
+        """The number at whose multiples a cut of the first output axis is also a cut of the first input axis."""
         inner_in, inner_out = prod(self.in_extents[1:]), prod(self.out_extents[1:])
         return inner_in // gcd(inner_in, inner_out)
 

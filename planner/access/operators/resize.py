@@ -1,6 +1,7 @@
-"""Resize and Upsample: interpolation along axes. A piece starts where output coordinates fall on input elements as they
-do at the start of the whole, so the piece's coordinates are those of the whole, shifted. A piece is made a little bigger
-than wanted, so that no interpolation reaches beyond it, and then cut. Rules only."""
+"""Resize and Upsample: interpolation along axes. A piece starts where output coordinates fall on input
+elements as they do at the start of the whole, so the piece's coordinates are those of the whole, shifted. A
+piece is made a little bigger than wanted, so that no interpolation reaches beyond the piece, and then cut.
+Rules only."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from edgepart.planner.access.declare.protocol import Axis, Local, Outputs
 from edgepart.planner.region import Array, Region, Span, span, span_hull
 
 _REACH = {"nearest": (0, 1), "linear": (0, 2), "cubic": (1, 3)}
-"""How many elements are read before the rounded-down coordinate, and from it on; nearest may round up."""
+"""The numbers of elements that a mode reads before the rounded-down coordinate, and from that coordinate on;
+nearest may round up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,8 @@ class Scale:
     reach: tuple[int, int]
 
     def widen(self, one: Span) -> Span:
-        """Returns what is made for `one`: whole steps of the ratio, with everything that the interpolation reads."""
+        """Returns the span that is made for `one`: whole steps of the ratio, with everything that the
+        interpolation reads."""
         if self.ratio == 1:
             return one
         if self.ratio is None:
@@ -47,7 +50,7 @@ class Scale:
         return span((first * self.ratio.numerator, last * self.ratio.numerator))
 
     def read(self, made: Span) -> Span:
-        """Returns the input that belongs to the widened span `made`."""
+        """Returns the span of the input that belongs to the widened span `made`."""
         if self.ratio == 1:
             return made
         if self.ratio is None or made[0].size == self.output:
@@ -182,8 +185,8 @@ def _mode(bound: BoundOperator) -> str:
 
 
 def _is_plain_half_pixel(bound: BoundOperator) -> bool:
-    """Whether pytorch_half_pixel equals half_pixel on all axes: it differs only along an axis with one output element,
-    where it reads element 0."""
+    """Whether pytorch_half_pixel equals half_pixel on all axes. The two differ only along an axis with one
+    output element, where pytorch_half_pixel reads element 0."""
     axes = zip(bound.shape(0), bound.output, strict=True)
     return all(output > 1 or extent == output for extent, output in axes)
 

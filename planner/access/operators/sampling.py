@@ -108,7 +108,7 @@ class Channels:
 
     groups: int
     quantum: int
-    """Output channels are cut at multiples of this."""
+    """Output channels are cut at multiples of this number."""
     read_each: int
     """The number of input channels that one output channel reads."""
     kernel: Shape
@@ -116,8 +116,9 @@ class Channels:
 
 @dataclass(frozen=True, slots=True)
 class SampledAxis:
-    """One axis of a convolution that makes exactly some of the positions of another convolution's output, from all of
-    its input. Its position `i` lies `corrections[i]` input elements before the wanted one."""
+    """One axis of a convolution that makes exactly some of the positions of another convolution's output,
+    from all of its input. Position `i` of its output lies `corrections[i]` input elements before the wanted
+    position."""
 
     stride: int
     pad_end: int
@@ -208,7 +209,8 @@ class Unpool(Aligned):
         return (LocalNode("Sub", (1, shift), ("inside",)), local_node(self.bound, inputs=inputs))
 
     def _shift(self, region: Region) -> Array:
-        """Returns how much smaller an index is in the part than in the whole, for each sample and channel."""
+        """Returns the number by which an index is smaller in the part than in the whole, for each sample and
+        channel."""
         samples, channels, *space = self.bound.output
         planes = np.arange(samples * channels, dtype=np.int64).reshape(samples, channels)
         wanted = Region(region.spans[:2]).crop(planes)

@@ -1,5 +1,6 @@
-"""Scattering and its inverse: ScatterElements, ScatterND, TensorScatter, GatherND. An axis that indices point into is
-whole, as they may point anywhere. If the indices are known, only the updates that land in a region are read. Rules only.
+"""Scattering and its inverse: ScatterElements, ScatterND, TensorScatter, GatherND. An axis that indices point
+into is whole, because they may point anywhere on it. If the indices are known, only the updates that land in
+a region are read. Rules only.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Scatter(Derived):
 
     @abstractmethod
     def find_landing(self, region: Region) -> Landing | None:
-        """Returns what lands in `region`; None if nothing does."""
+        """Returns the indices and updates that land in `region`; None if none do."""
 
     def reads(self, computed: Outputs) -> Reads:
         found = self.find_landing(computed[0])
@@ -61,7 +62,7 @@ class Scatter(Derived):
         return self.scatter(computed[0])
 
     def scatter(self, region: Region) -> Local:
-        """Returns nodes that write into `region` what lands there."""
+        """Returns nodes that write into `region` the updates that land there."""
         return (local_node(self.bound),)
 
     def work(self, computed: Outputs) -> float:
@@ -70,8 +71,9 @@ class Scatter(Derived):
 
 
 class ScatterElements(Scatter):
-    """ScatterElements: output[..., indices[p], ...] = updates[p], at p's own position on each other axis. Along these,
-    the indices may be shorter than the data; they then cover its first positions."""
+    """ScatterElements: output[..., indices[p], ...] = updates[p], at p's own position on each other axis.
+    Along these other axes, the indices may be shorter than the data; they then cover the first positions of
+    the data."""
 
     def __init__(self, bound: BoundOperator) -> None:
         super().__init__(bound)
@@ -85,8 +87,8 @@ class ScatterElements(Scatter):
 
 
 class ScatterSlices(Scatter):
-    """ScatterND: output[indices[p]] = updates[p]. An index names positions on the first axes of the data; the axes after
-    them run along. `tuples`: the indices, if they are known."""
+    """ScatterND: output[indices[p]] = updates[p]. An index names positions on the first axes of the data; the
+    remaining axes run along axes of the updates. `tuples`: the indices, if they are known."""
 
     def __init__(self, bound: BoundOperator, tuples: Array | None) -> None:
         super().__init__(bound)
@@ -135,8 +137,8 @@ class IndexPath:
     """The targets, by position on that axis."""
 
     def find_landing(self, wanted: Span) -> Span:
-        """Returns the positions on `axis` whose target is in `wanted`. If `axis` is None, the result is not empty if the
-        target is in `wanted`."""
+        """Returns the positions on `axis` whose target is in `wanted`. If `axis` is None, the result is not
+        empty exactly if the target is in `wanted`."""
         return span(*(run for one in wanted for run in _runs(self.targets, one)))
 
 
@@ -148,8 +150,8 @@ def _runs(targets: Array, wanted: Interval) -> Iterator[tuple[int, int]]:
 
 
 def _way(targets: Array) -> IndexPath | None:
-    """Returns where indices point on one axis of the data; None if that varies along several axes, or if an index counts
-    from the end. `targets`: the index on that axis, by position in the indices."""
+    """Returns the targets of indices on one axis of the data; None if the targets vary along several axes, or
+    if an index counts from the end. `targets`: the index on that axis, by position in the indices."""
     if targets.size == 0 or (targets < 0).any():
         return None
     varying = [axis for axis in range(targets.ndim) if (targets != targets.take([0], axis)).any()]
@@ -177,8 +179,8 @@ def scatter_nd(bound: BoundOperator) -> Derived:
 
 
 def gather_nd(bound: BoundOperator) -> Derived:
-    """Declares GatherND. The first axes are batches of both inputs; then come the axes of the indices alone, then those
-    of what they point at."""
+    """Declares GatherND. The first axes are batches of both inputs. The axes of the indices alone follow, and
+    then the axes of the slices that the indices point at."""
     data, indices = bound.shape(0), bound.shape(1)
     batches, named = int(bound.attribute("batch_dims", 0)), indices[-1] if indices else 0
     if not 0 <= batches < min(len(data), len(indices)) or batches + named > len(data):
@@ -197,7 +199,8 @@ def gather_nd(bound: BoundOperator) -> Derived:
 
 
 def tensor_scatter(bound: BoundOperator) -> Derived:
-    """Declares TensorScatter: rows of a cache are replaced, from an index on that each batch has."""
+    """Declares TensorScatter, which replaces rows of a cache. Each batch has its own index of the first row
+    to replace."""
     if len(bound.output) < 2:
         return WholeOperator(bound, "it has no batches")
     axis = int(bound.attribute("axis", -2)) % len(bound.output)
