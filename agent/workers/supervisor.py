@@ -298,19 +298,22 @@ class Worker:
             process.death()
 
     def _load_all(self, process: WorkerProcess) -> bool:
-        """Load all programs, and return whether the process survived that. A program that crashed it is dropped."""
+        """Load all programs, and return whether the process survived that. A program that crashed it is dropped. Raises
+        Unavailable if the process was killed, for example because memory ran out: the caller decides when to try again."""
         with self._state:
             programs = list(self._programs.values())
         for made in programs:
             try:
                 self._load(process, made, lambda _: None)
-            except WorkerEnded:
+            except WorkerEnded as end:
                 death = process.death()
                 log.error("worker of %s %s while it loaded its programs again", self.name, death)
-                self._loading_error(made, death)
+                error = self._loading_error(made, death)
                 if death.is_crash:
                     with self._state:
                         self._programs.pop(made.number, None)
+                elif not death.ordered:
+                    raise error from end
                 return False
             except EdgepartError as error:
                 made.fault = str(error)

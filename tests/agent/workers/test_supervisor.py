@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from edgepart.agent.execution.sessions import Sessions
 from edgepart.agent.storage.store import Store
 from edgepart.agent.workers import supervisor
 from edgepart.agent.workers.orders import WorkerSettings
+from edgepart.agent.workers.process import WorkerProcess
 from edgepart.agent.workers.supervisor import CRASHES_TOLERATED, RemoteProgram, Workers
 from edgepart.planner.errors import (
     CrashError,
@@ -192,6 +194,31 @@ def test_who_kills_a_worker_from_outside_blames_neither_request_nor_model(bench:
             except Unavailable:  # it died just then
                 continue
     assert not bench.crashed
+
+
+def test_a_worker_that_is_killed_while_it_loads_again_is_not_started_at_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel kills it when memory runs out. Starting it again and again without a pause would end nothing."""
+    program, load = bench.prepare(division()), supervisor.Worker._load
+    killed: list[int] = []
+
+    def load_and_be_killed(worker: supervisor.Worker, process: WorkerProcess, *given: Any) -> None:
+        if len(killed) < 5:
+            killed.append(process._process.pid)
+            os.kill(process._process.pid, signal.SIGKILL)
+        load(worker, process, *given)
+
+    monkeypatch.setattr(supervisor.Worker, "_load", load_and_be_killed)
+    monkeypatch.setattr(supervisor, "RETRY_S", (3600.0, 3600.0))
+    kill(program)
+    while not killed:  # by the thread that starts it again, which then pauses
+        time.sleep(0.01)
+    with pytest.raises(Unavailable, match="SIGKILL while it loaded"):
+        divide(program, 6, 2)
+    assert len(killed) == 2 and not bench.crashed
+    killed.extend([0] * 5)
+    assert divide(program, 6, 2) == [3, 3]
 
 
 def folding() -> Segment:
