@@ -342,8 +342,8 @@ class NodeApi:
         self, entry: Deployment, before: Deployment | None, progress: Progress
     ) -> Standing:
         """Wait until the leader acknowledges the deployment and its plan serves here; return the standing. If
-        the leader reports a final error instead, deploy again what had that name before, if anything did, and
-        raise the error."""
+        the leader reports a final error instead, take the deployment back, restore what had that name before,
+        and raise the error."""
         told, since, told_at = "", 0.0, 0.0
         while True:
             news = self._news
