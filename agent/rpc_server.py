@@ -1,5 +1,5 @@
 """Answering: passes questions that other agents ask on the data channel to the parts that answer them. Door:
-the event loop; the connection is an argument.
+the event loop; it reaches other members through its arguments.
 """
 
 from __future__ import annotations

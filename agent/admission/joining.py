@@ -321,7 +321,8 @@ def _charter(stream: Stream, ca: x509.Certificate, deadline: float) -> Charter:
 
 
 def _verify_ca(encoded: bytes, server_certificate: bytes, token: tokens.Token) -> x509.Certificate:
-    """The CA. Raises NotAuthorised unless it is the token's, and has issued the server's certificate."""
+    """Return the CA. Raises NotAuthorised unless it is the token's CA, and has issued the server's
+    certificate."""
     ca = certificates.read_ca(encoded)
     if certificates.fingerprint(ca) != token.fingerprint:
         raise NotAuthorised(

@@ -1,5 +1,5 @@
-"""Warden: keeps this agent's charter and certificate up to date. Door: the event loop, STATE/identity; the
-connection is an argument.
+"""Warden: keeps this agent's charter and certificate up to date. Door: the event loop, STATE/identity; it
+reaches other members through its arguments.
 
 The whole charter (charter.py) is sent to each member that comes in or comes back, to all members when it has
 grown, and to a member that sends an older one. A command that changes it on disk (`edgepart revoke`) is
@@ -54,7 +54,7 @@ class RenewalLinks(Protocol):
 
 
 class Warden:
-    """Keeps one agent's charter and certificate up to date."""
+    """Keeps the charter and the certificate of one agent up to date."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Warden:
         self._stamp = self._file_stamps()
         self.charter = read_charter(identity.directory)
         self.revoked_nodes = identity.revoked_nodes()
-        """The ids of revoked nodes: those in the charter, and those put out by hand."""
+        """The ids of revoked nodes: those in the charter, and those put out by hand (revoked.json)."""
         self._certificate = identity.certificate
         self._try_at = self._warn_at = 0.0
 

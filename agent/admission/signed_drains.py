@@ -1,5 +1,5 @@
 """Seals: has users' requests to drain and remove devices signed with the CA's key. Door: the event loop,
-STATE/identity; the connection is an argument.
+STATE/identity; it reaches other members through its arguments.
 
 Users ask any agent. An agent without the key has a member sign that holds it. Every member, even a stolen
 one, has the credential that users show, so what is signed for other devices is bounded: at most half of the

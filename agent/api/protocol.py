@@ -138,8 +138,8 @@ class Node(Protocol):
         self, name: str, folder: Path, options: DeployOptions, progress: Progress
     ) -> dict[str, Any]:
         """Deploy the model whose files lie in `folder`: one graph file (`*.onnx`) at its top, with external
-        data where the graph says. What is needed is copied or moved out before this returns; the caller
-        deletes the folder. It returns when the deployment is acknowledged and serves. The answer is JSON for
+        data where the graph says. The needed files are copied or moved out before this returns; the caller
+        deletes the folder. Returns when the deployment is acknowledged and serves. The answer is JSON for
         people and scripts, and holds at least {"name", "devices", "strategy", "predicted_latency_s", "why",
         "notes"}.
 
@@ -149,8 +149,8 @@ class Node(Protocol):
         """Undeploy a model. Raises UnknownDeployment if nothing of that name is deployed."""
 
     async def drain(self, name: str, progress: Progress, *, remove: bool) -> dict[str, Any]:
-        """Have plans made without a member, and what it stores stored elsewhere; with `remove`, have it leave
-        for good after that. `name`: a member's name, or a node id. Returns {"name", "node", "state"} when
+        """Drain a member: plans are made without it, and what it stores is stored elsewhere; with `remove`,
+        it then leaves for good. `name`: a member's name, or a node id. Returns {"name", "node", "state"} when
         that is done.
 
         Raises UsageError if there is no such device, if it is the last one, or if the member that may sign

@@ -262,7 +262,7 @@ class ReplanPolicy:
         return self._retry_at if urgent else self._key_at + self._hold_s
 
     def answered(self, result: PlanComputed | PlanFailed, now: float) -> None:
-        """Take a result."""
+        """Take the answer to ComputePlan."""
         if self.computing == result.key:
             self.computing = None
         self._results[result.key] = result

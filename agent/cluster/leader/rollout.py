@@ -569,7 +569,7 @@ class DeploymentRollout:
                         yield SendMessage(node, Retire(world.term, holding.deployment, holding.epoch))
 
     def _is_droppable(self, holding: Holding) -> bool:
-        """Whether a plan that the leader does not keep can be dropped. Older READY ones may still finish
+        """Whether a plan that the leader does not keep can be dropped. Older READY plans may still finish
         requests, and their member drops them by itself."""
         if self.active is None:
             return False

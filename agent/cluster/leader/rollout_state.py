@@ -17,7 +17,7 @@ from edgepart.agent.wire.control import DRAINED, FAILED, FLAPPING, LEAVING, READ
 from edgepart.agent.wire.inference import NO_EPOCH, Epoch
 
 RESEND_S = 3.0
-"""An order is given again after this if no report shows its effect: reports come every second
+"""An order is given again after this time if no report shows its effect: reports come every second
 (CoreTiming.report_s)."""
 
 

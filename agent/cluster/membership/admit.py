@@ -13,8 +13,8 @@ from edgepart.agent.wire.control import Hello
 from edgepart.agent.wire.versions import refusal
 
 RECALL_S = 30.0
-"""A refused device is dialled again after this. Only an update or a new certificate lets it in, so dialling
-sooner would be in vain."""
+"""A refused device is dialled again after this time. Only an update or a new certificate lets it in, so
+dialling sooner would be in vain."""
 SHOWN_S = 120.0
 """A refusal is shown for this long after the last Hello: four calls may fail before it disappears."""
 MAX_REFUSALS = 256
@@ -38,7 +38,7 @@ class Refusals:
 
     def __init__(self, version: str) -> None:
         self.removed: Callable[[str], bool] = lambda node: False
-        """Tells whether a node was removed from the cluster."""
+        """Returns whether a node was removed from the cluster."""
         self._version = version
         self._known: dict[str, Refusal] = {}
 

@@ -63,7 +63,7 @@ def term_beyond_any(now: float) -> int:
     """A term larger than all that were ever used, for a device that lost its own. `now`: seconds since 1970.
 
     The round of such a term is the number of minutes since 1970: rounds count leaderships, and there were
-    fewer of them than minutes. ValueError if the clock was not set.
+    fewer of them than minutes. Raises ValueError if the clock was not set.
 
     >>> term_round(term_beyond_any(1.8e9))
     30000000

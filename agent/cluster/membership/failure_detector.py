@@ -48,28 +48,28 @@ class DetectorTiming:
     """A device vouches only for devices that it heard within this time: two heartbeats and a little, so that
     one may be late."""
     confirm_s: float = 0.3
-    """A suspect is dead after this if there is nobody to ask, or no answer: members are asked three times by
-    then."""
+    """A suspect is dead after this time if there is nobody to ask, or no answer: members are asked three
+    times by then."""
     isolated_s: float = 1.0
     """The same time if all of several links broke together: then the fault is likely here, and the links get
     time to return."""
     ask_s: float = 0.1
-    """Members are asked again about a suspect after this."""
+    """The time after which members are asked again about a suspect."""
     view_s: float = 5.0
-    """A view is sent after this even if nothing changed, in case one was lost; in large clusters less often
-    (`view_each_s`)."""
+    """A view is sent after this time even if nothing changed, in case one was lost; in large clusters less
+    often (`view_each_s`)."""
     view_each_s: float = 0.4
-    """The time between two such views for each member, at least, so that their share of the network does not
-    grow with the cluster any further."""
+    """The least time between two such views, for each member of the cluster, so that in large clusters their
+    share of the network does not grow any further."""
     view_gap_s: float = 0.1
-    """The time between two views, whatever changed: many devices that come or go together make one view, not
-    one each."""
+    """The least time between two views, whatever changed: many devices that come or go together make one
+    view, not one view each."""
     view_gap_each_s: float = 0.01
-    """The same time for each member: each change makes as many views as the square of the number of members,
-    so that of many changes only the first is told at once."""
+    """The same time for each member of the cluster: each change makes as many views as the square of the
+    number of members, so of many changes only the first is told at once."""
     view_wait_each_s: float = 0.002
-    """The time from a change to the view that shows it, for each other device: what changes meanwhile is in
-    the same view."""
+    """The time from a change to the view that shows it, for each other device: the view also shows what
+    changes meanwhile."""
     late_s: float = 0.2
     """A device that is woken later than this doubts itself: the time that it slept through does not count as
     silence of others."""

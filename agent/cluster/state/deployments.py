@@ -84,7 +84,7 @@ class DeploymentMap:
         return [entry for entry in self.list_live() if not entry.fault]
 
     def has(self, entries: Iterable[Deployment]) -> bool:
-        """Whether the map has exactly these entries."""
+        """Whether the map contains each of these entries, exactly as given."""
         return all(self._entries.get(entry.name) == entry for entry in entries)
 
     def versions(self) -> tuple[tuple[str, Version], ...]:

@@ -87,7 +87,7 @@ class DrainMap:
         return entry.state if entry else IN
 
     def has(self, entries: Iterable[Drain]) -> bool:
-        """Whether the map has exactly these entries."""
+        """Whether the map contains each of these entries, exactly as given."""
         return all(self._entries.get(entry.node) == entry for entry in entries)
 
     def merge(self, entries: Iterable[Drain]) -> tuple[Drain, ...]:

@@ -22,7 +22,8 @@ MIN_CALIBRATED_S = 1e-3
 """The least calibrated computing time, in seconds, from which drift is computed: below it, fixed costs and
 the clock's resolution would be measured."""
 STEPS_PER_OCTAVE = 8
-"""Steps per octave. A drift that moved by less than one step (9 %) is no news."""
+"""Drifts are rounded to this many steps for each factor of two. A move by less than one step (9 %) is no
+news."""
 MAX_DEPLOYMENTS = 64
 """The most deployments of one device whose drift is remembered; those not heard of for longest are
 forgotten."""

@@ -192,8 +192,8 @@ class PlanComputed:
     """The predicted latency of the new plan; the seconds between two requests if throughput is the
     objective."""
     current_latency_s: float
-    """The same for `ComputePlan.current`, predicted now on the same cluster; inf if there was none, or if it
-    cannot run."""
+    """The same figure for `ComputePlan.current`, predicted now on the same cluster; inf if there was none, or
+    if it cannot run."""
     quick: bool = False
     """Whether the plan was made in haste. It is then compared with a thorough one once it serves."""
     single_s: float = float("inf")
