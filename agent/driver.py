@@ -1,7 +1,9 @@
-"""Driver: drives the cluster logic (core.py) and obeys it. Door: the event loop, its clock, and the doors it is given.
+"""Driver: gives events to the cluster logic (core.py) and carries out its effects. Door: the event loop, its
+clock, and the doors that it is given.
 
-Events are handled one after the other in the event loop's thread; effects are obeyed in order. What persists is written
-beside all that, however slow the disk is; the core is told when it is there.
+Events are handled one after another in the event loop's thread, and their effects are carried out in order.
+State files are written in another thread, so that a slow disk delays nothing else; the core is told when they
+are on disk.
 """
 
 from __future__ import annotations
@@ -30,16 +32,17 @@ from edgepart.planner.errors import EdgepartError, InternalError, Unavailable, U
 log = logging.getLogger(__name__)
 
 DIALLERS = 8
-"""Addresses that are tried at once."""
+"""The most links that are connected or closed at once."""
 NAMED_LINES, NAMED_S, NAMED_LETTERS = 8, 60.0, 500
-"""So many lines of the log are about one member that is not believed, at most, in so long; and how long each may be."""
+"""The log gets at most NAMED_LINES lines in NAMED_S seconds about one distrusted member, each with a reason
+of at most NAMED_LETTERS characters, because that member decides how much it sends."""
 GRACE_S = 2.0
-"""How long a plan that nobody waits for may hold up one for a new shape: about what a new planning process takes to
-start."""
+"""How long planning that nobody waits for may delay a plan for new shapes: about the time that a new planning
+process takes to start."""
 
 
 class DriverLinks(Protocol):
-    """What the driver needs of agent/net/transport.py."""
+    """The part of Transport (agent/net/transport.py) that the driver uses."""
 
     def connect(self, node_id: str | None, addresses: list[Address]) -> str: ...
     def close(self, node_id: str, why: str = ...) -> None: ...
@@ -53,7 +56,7 @@ async def refuse_trial(order: events.TryPlan) -> events.PlanTried:
 
 @dataclass(frozen=True)
 class DriverParts:
-    """What the driver obeys with."""
+    """The parts of the agent with which the driver carries out effects."""
 
     links: DriverLinks
     post: Post
@@ -63,13 +66,13 @@ class DriverParts:
     store: Store
     files: StateFiles
     disk: DiskQueue
-    """The queue through which alone `files` are written."""
+    """The queue that writes `files`; nothing else may write them."""
     members: Callable[[tuple[events.Member, ...]], None]
-    """Told of every change of the members."""
+    """Called with the members whenever they change."""
     standing: Callable[[Standing], None]
-    """Told of news of a deployment."""
+    """Called when the standing of a deployment changes."""
     discharged: Callable[[str], None] = lambda why: None
-    """Told that this device was removed from the cluster, and why."""
+    """Called with the reason when this device was removed from the cluster."""
     tries: Callable[[events.TryPlan], Awaitable[events.PlanTried]] = refuse_trial
     """Runs a plan on made-up inputs; never raises."""
 
@@ -90,19 +93,19 @@ class Driver:
         self._tasks: set[asyncio.Task[None]] = set()
         self._members: tuple[events.Member, ...] = ()
         self._named: dict[str, tuple[float, int]] = {}
-        """For each member that is not believed, since when, and the number of lines that the log would have had about
-        it."""
+        """For each distrusted member: the start of its current NAMED_S seconds, and the number of lines about
+        it since then, logged or not."""
         self._stopped = False
         self._unkept: tuple[tuple[str, Version], ...] | None = None
-        """Versions of deployments that the disk did not take; they are tried again."""
+        """The versions of deployments that could not be written; writing them is tried again."""
         self.ticked_at = self._loop.time()
-        """When the core last ran: for the watchdog."""
+        """The time when the core last ran, for the watchdog."""
 
     def start(self) -> None:
         self._run([])
 
     def stop(self) -> None:
-        """Obey nothing any more."""
+        """Stop for good: handle no more events, and carry out no more effects."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -113,12 +116,14 @@ class Driver:
         self._doors.planwork.stop()
 
     def post(self, event: events.Event) -> None:
-        """Something happened. An error while obeying is ours; it is logged and the agent goes on."""
+        """Give an event to the core and carry out its effects. An effect that fails is logged, and the agent
+        goes on."""
         if not self._stopped:
             self._run(self.core.handle(event, self._loop.time()))
 
     def caught_up(self) -> None:
-        """What could not be written is on disk now."""
+        """Tell the core which deployments are on disk now, if writing them had failed and no file is behind
+        any more."""
         if self._unkept is not None and not self._doors.files.behind:
             self.post(events.DeploymentsKept(self._unkept))
             self._unkept = None
@@ -198,7 +203,8 @@ class Driver:
                 raise InternalError(f"an effect that the driver does not know: {effect!r}")
 
     def _name(self, node: str, why: str) -> None:
-        """Says who is not believed; of each member only now and then, as it may say so as often as it likes."""
+        """Log that a member is not believed, but only so often, because the member may cause this as often as
+        it likes."""
         now = self._loop.time()
         since, lines = self._named.get(node, (now, 0))
         if now >= since + NAMED_S:
@@ -210,7 +216,8 @@ class Driver:
     # The disk
 
     def _persist_term(self, term: int) -> None:
-        """Before all else: who is to lead waits for it. Where the disk takes nothing, it leads all the same."""
+        """Write the term before all other files, because a device waits for that before it leads. If the disk
+        cannot be written, the device leads all the same."""
         files = self._doors.files
         told = lambda _: self.post(events.TermKept(term))  # noqa: E731
         self._doors.disk.put("term", lambda: files.keep(term=term), told, first=True)
@@ -226,7 +233,7 @@ class Driver:
         self._doors.disk.put("deployments", lambda: self._doors.files.keep_deployments(entries), told)
 
     async def _discharge(self, why: str) -> None:
-        """Once that is on disk: the next start has to know it."""
+        """Report the removal once it is on disk, because the agent has to know of it at its next start."""
         await self._doors.disk.caught_up()
         self._doors.discharged(why)
 
@@ -312,7 +319,7 @@ class Driver:
 
 
 def news_of(before: tuple[events.Member, ...], now: tuple[events.Member, ...]) -> Iterator[str]:
-    """What has become of whom, a sentence each."""
+    """Yield a sentence for each member that came, is gone or has another status."""
     known = {(member.node, member.boot): member for member in before}
     there = {(member.node, member.boot): member for member in now}
     yield from (f"{known[key].name} is gone" for key in known if key not in there)

@@ -1,7 +1,7 @@
-"""Upkeep: what an agent does beside serving to keep its disk in order. Door: the clock, and the store's files.
+"""Upkeep: keeps the agent's disk in order while the agent serves. Door: the clock, and the store's files.
 
-It deletes what nothing uses, writes what could not be written while the disk was full, and reads once what an earlier life
-left, to see whether it is still what it was.
+It deletes blobs that nothing uses, writes files that could not be written while the disk was full, and once
+reads all models that an earlier run left, to check that they are undamaged.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from edgepart.planner.errors import EdgepartError
 log = logging.getLogger(__name__)
 
 GARBAGE_S = 60.0
-"""How often blobs that nothing uses are looked for."""
+"""The interval at which blobs that nothing uses are deleted."""
 BEHIND_S, LOOK_S = 2.0, 15.0
-"""How often files are tried again that could not be written, and how often the disk is looked at."""
+"""The interval at which the disk is checked while files could not be written, and the interval otherwise.
+Each check tries to write such files again."""
 SLOW_S = 1.0
-"""A disk that takes so long for a file is one that users should know of."""
+"""Users are warned of a disk that takes this long to write a small file."""
 SCRUB_AFTER_S = 60.0
-"""An agent that has just started has better things to do than to read models."""
+"""The time from the agent's start until it checks models, because it has more urgent work at first."""
 SCRUB_BYTES_S = 50e6
-"""Models are read at this speed: slower disturbs less, and finds damage later."""
+"""The speed at which models are read for the check: a lower speed disturbs less, and finds damage later."""
 
 
 @dataclass(frozen=True)
 class MaintainedState:
-    """What it keeps in order, and whom it asks what is needed."""
+    """The state that Upkeep keeps in order, and the parts that know what is in use."""
 
     core: Core
     files: StateFiles
@@ -49,14 +50,16 @@ class MaintainedState:
     plans: LoadedPlans
     fetching: Fetching
     uploading: Callable[[], int]
-    """Deployments under way here, whose models nothing else says to keep."""
+    """Returns the number of deployments under way here. Their models must be kept although no entry names
+    them yet."""
     post: Callable[[events.Event], None]
     caught_up: Callable[[], None]
-    """Told when all state files are on disk again."""
+    """Called when all state files are on disk again."""
 
 
 class Upkeep:
-    """The upkeep of an agent, on the event loop's thread. Each method runs until it is cancelled."""
+    """The upkeep of an agent, in the event loop's thread. `collect_garbage` and `watch_disk` run until
+    cancelled."""
 
     def __init__(self, kept: MaintainedState) -> None:
         self._kept = kept
@@ -71,12 +74,13 @@ class Upkeep:
                 log.exception("what nothing uses any more could not be deleted")
 
     async def collect(self) -> None:
-        """Deletes what nothing uses, unless something may be about to."""
+        """Delete blobs that nothing uses. Do nothing while a plan is loaded, a file is fetched or a model is
+        uploaded, because these may be about to use some."""
         kept = self._kept
         if kept.plans.loading or kept.fetching.busy or kept.uploading():
             return
         living = {entry.model for entry in kept.core.deployments.list_live()}
-        # Not in a thread: meanwhile somebody could come to need what is set aside.
+        # Not in another thread: a plan could come to need a blob while it is moved to the trash.
         if kept.store.prune(living | kept.plans.weights()):
             kept.post(events.ModelsStored(kept.store.models()))
             freed = await asyncio.to_thread(kept.store.empty_trash)
@@ -88,7 +92,8 @@ class Upkeep:
             await asyncio.sleep(BEHIND_S if self._kept.files.behind else LOOK_S)
 
     async def look_at_disk(self) -> None:
-        """Tries again what could not be written, and says what has changed."""
+        """Write the files that could not be written before, and log when trouble with the disk begins or
+        ends."""
         files = self._kept.files
         if await self._kept.disk.write("what is behind", files.catch_up):
             self._kept.caught_up()
@@ -98,7 +103,7 @@ class Upkeep:
         self._told = trouble
 
     async def scrub(self) -> None:
-        """Once: reads all models, slowly."""
+        """Read and check all models once, slowly."""
         await asyncio.sleep(SCRUB_AFTER_S)
         kept, loop = self._kept, asyncio.get_running_loop()
         before = kept.store.models()
@@ -108,7 +113,7 @@ class Upkeep:
 
 
 def disk_trouble(files: StateFiles, disk: DiskQueue) -> str:
-    """What is wrong with the disk, in a sentence; "" where nothing is."""
+    """Return a sentence about what is wrong with the disk; "" if nothing is."""
     if files.trouble or disk.write_s < SLOW_S:
         return files.trouble
     return (

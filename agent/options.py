@@ -22,12 +22,12 @@ MOST_PROFILE_BUDGET_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
-    """How one agent is to run; read once, at the door."""
+    """How one agent is to run. The options are read once, when the agent starts."""
 
     state: Path
     """Folder of this device's identity and store."""
     name: str | None = None
-    """What people call this device; None takes the host's name."""
+    """The device's name for people; None takes the host's name."""
     listen: Address = ("", LISTEN_PORT)
     """The address at which other agents connect: "" (and "::") is every address, of IPv4 and IPv6. A narrower host
     keeps other networks out, and the devices on them."""
@@ -38,35 +38,39 @@ class AgentOptions:
     """Who may infer without the cluster's credential: "open" is everybody who reaches `http`, "local" this machine's
     programs, "closed" nobody."""
     client_rate: float = 100.0
-    """Requests a second of one other address that shows no credential; beyond that it is told to wait. More serves busier
-    clients; fewer leave more to others."""
+    """The requests per second that another address may send without a credential; beyond that it is told to
+    wait. A higher rate serves busier clients; a lower one leaves more to others."""
     peers: tuple[Address, ...] = ()
-    """Members to call besides those that mDNS finds; for networks without multicast."""
+    """Members to dial besides those that mDNS finds; for networks without multicast."""
     mdns: bool = True
     """Whether to announce this device and look for others by multicast."""
     mqtt: Broker | None = None
-    """A broker where members tell each other that they are there; besides mDNS."""
+    """A broker through which members announce themselves to each other, in addition to mDNS."""
     transport: str = "tcp"
-    """How members reach each other: "tcp", or "mqtt" through the broker alone, which is slower. The same for all."""
+    """How members reach each other: "tcp", or "mqtt" through the broker alone, which is slower. It must be
+    the same for all members."""
     threads: int | None = None
     """The threads of ONNX Runtime; None takes every core that this process may use. Fewer leave room for other work on
     the box."""
     memory_limit_bytes: int | None = None
-    """What the agent may take of this device in all, plans included; None leaves plans most of what is free."""
+    """The memory that the agent may take of this device, plans included; None leaves plans most of the free
+    memory."""
     profile_budget_s: float = 10.0
-    """The time for which the segments of a plan that may replace one are timed here before it does. With more, slow
-    segments are noticed before they serve; with less, the device computes less that nobody asked for. 0 times none."""
+    """How long this device times the segments of a plan before that plan may replace another. With more time,
+    slow segments are noticed before they serve; with less, fewer computations are made that nobody asked for.
+    0 times none."""
     measured: Path | None = None
     """A file that keeps the measurement of this device, for agents that start again or share a machine; None measures
     at each start."""
     compiled_bytes: int = 2 << 30
-    """Disk space for segments as ONNX Runtime has optimised them for this processor. With more, plans that come back
-    load quicker, also after a restart; with less, they are optimised again. 0 turns the cache off, and values are then
-    not kept in the order that convolutions want."""
+    """Disk space for segments as ONNX Runtime has optimised them for this processor. With more, plans that
+    come back load quicker, also after a restart; with less, they are optimised again. 0 turns the cache off;
+    values are then not kept in the blocked layout that convolutions prefer."""
 
     spares: int | None = None
-    """So many plans for losses are kept ready for each deployment at most, while this agent leads; None is one for each
-    device that serves. More: a loss takes one message; fewer: the devices load less that may never serve. 0 keeps none."""
+    """The most contingency plans that are kept ready for each deployment while this agent leads; None keeps
+    one for each device that serves, 0 keeps none. With more, more losses take only one message; with fewer,
+    the devices load less that may never serve."""
 
     def __post_init__(self) -> None:
         if self.name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", self.name):
@@ -106,8 +110,8 @@ _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def parse_bytes(text: str, *, option: str = "size") -> int:
-    """Bytes of "2G", "512MiB", "1.5g" or "1000000": K, M, G and T are powers of 1024. UsageError names
-    `option`.
+    """Return the bytes that "2G", "512MiB", "1.5g" or "1000000" stands for; K, M, G and T are powers of 1024.
+    Raises UsageError, which names `option`, if the text is no size.
 
     >>> parse_bytes("2G")
     2147483648
@@ -122,8 +126,8 @@ def parse_bytes(text: str, *, option: str = "size") -> int:
 
 
 def parse_shapes(texts: list[str], *, option: str = "--shape") -> dict[str, tuple[int, ...]]:
-    """By input name, from repeated "NAME=1,3,224,224" (names may hold "=" and ":"; "NAME=" is a scalar's
-    shape).
+    """Return shapes by input name, from texts such as "NAME=1,3,224,224" (names may contain "=" and ":";
+    "NAME=" is a scalar's shape).
 
     >>> parse_shapes(["x=1,3,224,224"])
     {'x': (1, 3, 224, 224)}

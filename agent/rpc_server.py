@@ -1,4 +1,6 @@
-"""Answering: what other agents ask on the data channel, and who answers here. Door: the event loop; the wire is given."""
+"""Answering: passes questions that other agents ask on the data channel to the parts that answer them. Door:
+the event loop; it reaches other members through its arguments.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,13 @@ from edgepart.agent.wire.queries import (
 from edgepart.planner.errors import Unavailable
 
 Mine = EchoTogether | Record | WantSpans | WantCertificate | WantSigned
-"""What is answered from the event loop; other questions are for files."""
+"""The questions that are answered in the event loop; other questions ask for files."""
 
 log = logging.getLogger(__name__)
 
 
 class Answering:
-    """Hands each question to who knows, and the answer to who asked."""
+    """Passes each question to the part that can answer it, and sends the answer to the device that asked."""
 
     def __init__(
         self,
@@ -52,7 +54,7 @@ class Answering:
         self._under_way: set[asyncio.Task[None]] = set()
 
     def asked(self, node: str, question: Question) -> None:
-        """Take a question, in a reader's thread."""
+        """Take a question; called in a reader thread."""
         if isinstance(question, Mine):
             self._loop.call_soon_threadsafe(self._begin, node, question)
         else:
@@ -60,7 +62,7 @@ class Answering:
 
     def _begin(self, node: str, question: Mine) -> None:
         task = asyncio.create_task(self._answer(node, question), name="answering a member")
-        self._under_way.add(task)  # The loop itself keeps no hold on it.
+        self._under_way.add(task)  # The loop itself keeps only a weak reference.
         task.add_done_callback(self._ended)
 
     async def _answer(self, node: str, question: Mine) -> None:

@@ -1,8 +1,8 @@
-"""The service: one agent's life, from its start until it has left in order; wiring.py makes its parts. Door: everything.
+"""The service: runs one agent, from its start to an orderly end; wiring.py makes its parts. Door: everything.
 
-Start: state files, the probe, links, cluster logic, HTTP, discovery, then READY. Stop: the agent says that it leaves,
-and serves until others have taken over (shutdown.py). Then it takes no new requests, says goodbye to the members (they
-count it as left, not as failed), and ends links and sessions.
+Start: state files, the probe, links, cluster logic, HTTP, discovery, then READY. Stop: the agent announces
+that it leaves, and serves until others have taken over (shutdown.py). Then it takes no new requests, says
+goodbye to the members (they count it as left, not as failed), and ends links and sessions.
 """
 
 from __future__ import annotations
@@ -50,35 +50,38 @@ from edgepart.planner.errors import FrameError, Removed
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.02
-"""Between two looks at whether others have taken over."""
+"""The interval at which a stopping agent checks whether others have taken over."""
 STRAGGLING_S = 2.0
-"""How long threads that are still at work when all else has ended may hold up the process."""
+"""How long threads that still work after everything else has ended may delay the end of the process."""
 UNWATCHED_S = 60.0
-"""The watchdog's interval where there is none."""
+"""The interval within which the agent has to make progress if systemd sets none."""
 
 
 class Agent:
     """One device's agent. `start` and `stop` belong to the event loop."""
 
     def __init__(self, options: AgentOptions) -> None:
-        """UsageError if the state directory is in no cluster yet, damaged, or another agent's; `stop` is due."""
+        """Claim the state directory; call `stop` in the end. Raises UsageError if the directory is in no
+        cluster yet, is damaged, or is in use by another agent."""
         self._loop = asyncio.get_running_loop()
         self._options = options
         self._base = self._claim(options)
         self.discharged: asyncio.Future[str] = self._loop.create_future()
-        """Done, with the reason, when this device was removed from the cluster: the agent has to stop then."""
+        """Gets the reason as its result when this device is removed from the cluster; the agent has to stop
+        then."""
         self._notify = Notifier.from_environment()
         self._members: tuple[events.Member, ...] = ()
         self._names: dict[str, str] = {}
-        """What members are called, by node id, also those that are gone."""
+        """The names of members by node id, including members that are gone."""
         self._wired = threading.Event()
-        """Until it is set nobody is there to take frames and news of links; the transport's threads wait."""
+        """Set when the parts are connected. Until then the transport's threads wait with frames and news of
+        links."""
 
     def _claim(self, options: AgentOptions) -> AgentBase:
-        """The state folder, for this agent alone."""
+        """Lock the state folder for this agent alone, and open what is in it."""
         identity = load(options.state)
         files = StateFiles(options.state)
-        lock = files.lock()  # before the store, which sweeps away what no running agent can be writing
+        lock = files.lock()  # before the store, which deletes files that another running agent may write
         drains = files.drains()
         if (why := _removal(identity, drains)) is not None:
             os.close(lock)
@@ -98,7 +101,8 @@ class Agent:
         return base
 
     async def start(self) -> None:
-        """Returns when links and HTTP are served. UsageError, Unavailable if an address cannot be had."""
+        """Start the agent; return when it serves links and HTTP. Raises UsageError, or Unavailable if an
+        address cannot be used."""
         base, options = self._base, self._options
         self._notify.status("measuring this device")
         threads = options.threads or cores()
@@ -124,7 +128,7 @@ class Agent:
         log.info("agent %s (%s) listens on %s, %s", base.name, base.identity.node_id, where, http.url)
 
     def _connect(self, device: Device) -> None:
-        """What comes in finds its way from here on."""
+        """Connect the parts, so that incoming frames and questions reach the parts that handle them."""
         links, compute, post = self._links, self._compute, self.post
         node = self._base.identity.node_id
         self._measuring = CardMeasurement(
@@ -145,7 +149,7 @@ class Agent:
         self._wired.set()
 
     def _begin(self, listen: Address) -> None:
-        """Everything that goes on for as long as the agent runs."""
+        """Begin all jobs that last as long as the agent runs."""
         base, links, compute, upkeep = self._base, self._links, self._compute, self._logic.upkeep
         saved, http_address = base.files.members(), self._logic.http_address
         for what, work in links.lookout.start(base.name, listen, saved, http_address, self.post):
@@ -173,19 +177,20 @@ class Agent:
         )
 
     def _keep_doing(self, what: str, begin: Begin) -> None:
-        """Until the agent stops; a job that fails before is logged at once and begun again."""
+        """Run a job until the agent stops. If it fails before, that is logged at once and the job is started
+        again."""
         task = asyncio.create_task(repeat(what, begin), name=what)
         self._base.ending.push_async_callback(_ended, task)
 
     # What the parts tell (wiring.py's Reactions)
 
     def frame(self, node: str, channel: str, frame: Frame) -> None:
-        """A frame came. The transport's threads."""
+        """Take a frame; called in the transport's threads."""
         self._wired.wait()
         self._links.post.take(node, channel, frame)
 
     def link(self, node: str, up: bool, text: str) -> None:
-        """A link came up, or is lost. The transport's threads."""
+        """Take the news that a link came up or was lost; called in the transport's threads."""
         self._wired.wait()
         self._links.lookout.linked(node, up, text)
         if up:
@@ -197,23 +202,23 @@ class Agent:
         self._loop.call_soon_threadsafe(self.post, event)
 
     def _forget(self, node: str) -> None:
-        """Nothing that was sent to the node, or asked of it, is coming back. Any thread.
+        """Tell all parts that wait for a node that no answer will come. Any thread may call this.
 
-        This is the one place that tells those who wait for a node. They hear it in the transport's thread, and not after
-        the core has handled LinkDown, because requests are begun again at once, also while the event loop is busy."""
+        This is the only place that does so. It does not wait in the event loop until the core has handled
+        LinkDown, so that requests are started again at once even while the event loop is busy."""
         self._compute.forget(node)
         self._links.echoes.lost(node)
         self._loop.call_soon_threadsafe(self._links.asks.lost, node)
 
     def post(self, event: events.Event) -> None:
-        """To the core. The event loop's thread."""
+        """Give an event to the core; called in the event loop's thread."""
         self._logic.driver.post(event)
 
     def core(self) -> Core:
         return self._logic.driver.core
 
     def model_crashed(self, deployment: str, model: str, why: str) -> None:
-        """A model ends the processes that compute it. Any thread."""
+        """Report that a model ends the processes that compute it. Any thread may call this."""
         event = events.ModelCrashed(deployment, model, why)
         self._loop.call_soon_threadsafe(lambda: self.post(event))
 
@@ -221,7 +226,7 @@ class Agent:
         me = self._base.identity.node_id
         others = {member.node for member in members} - {me}
         for node in {member.node for member in self._members} - others - {me}:
-            self._forget(node)  # It may be silent, and its link still up.
+            self._forget(node)  # Its link may still be up although it is silent.
         self._members = members
         self._names = self._names | {member.node: member.name for member in members}
         self._links.lookout.members(members)
@@ -232,17 +237,18 @@ class Agent:
         self._base.disk.put("members", lambda: self._base.files.keep_members(remembered))
 
     def discharge(self, why: str) -> None:
-        """This device is no member any more."""
+        """Have the agent stop, because this device was removed from the cluster."""
         if not self.discharged.done():
             log.error("%s: this agent stops", why)
             self.discharged.set_result(why)
 
     def addresses(self) -> list[Address]:
-        """The addresses at which other members listen. Any thread may ask."""
+        """The addresses at which the members listen, this device included. Any thread may call this."""
         return [each for member in self._members for each in parse_addresses(member.listen)]
 
     def link_bytes_s(self, node: str) -> float:
-        """What the link to a member carries, as either end measured it; any thread."""
+        """The rate of the link to a member, in bytes per second: the lower of the rates that the two ends
+        measured, or UNKNOWN_BYTES_S if neither did. Any thread may call this."""
         me = self._base.identity.node_id
         mine, theirs = self._measurement_of(me), self._measurement_of(node)
         links = [mine and mine.links.get(node), theirs and theirs.links.get(me)]
@@ -251,12 +257,13 @@ class Agent:
     # What is known of the members
 
     def with_names(self, record: logging.LogRecord) -> bool:
-        """A filter of the log, which people read: members are called by their names, not by their ids. Any thread."""
+        """Replace node ids in a log record by the names of members, for people; a filter of log handlers. Any
+        thread may call this."""
         record.msg, record.args = replace_node_ids(record.getMessage(), self._names), None
         return True
 
     def _is_gone(self, node: str) -> bool:
-        """Whether it left on purpose, or was removed."""
+        """Whether a member left on purpose, or was removed."""
         core = self.core()
         seen = core.membership.peers.get(node)
         return core.draining.is_removed(node) or (seen is not None and seen.status == LEFT)
@@ -270,7 +277,8 @@ class Agent:
             return None
 
     def _starved_members(self) -> set[str]:
-        """Members, this device among them, on which nothing that is measured counts now, as far as they have said."""
+        """The members, perhaps this device too, whose measurements do not count now because they said that
+        they are starved."""
         core, now = self.core(), self._loop.time()
         said = {
             node: core.membership.starvation_of(node, now) for node in (core.node, *core.membership.alive())
@@ -278,14 +286,14 @@ class Agent:
         return {node for node, starved in said.items() if starved.share and not starved.lasting}
 
     def _led_plans(self) -> list[ServingPlan]:
-        """Deployments and the plans that serve, where this device leads."""
+        """The deployments and their serving plans if this device leads; else none."""
         core = self.core()
         names = [entry.name for entry in core.deployments.in_use()] if core.leader == core.node else []
         found = [(name, self._compute.plans.active(name)) for name in names]
         return [(name, active[0], active[1].plan) for name, active in found if active is not None]
 
     def _is_progressing(self) -> bool:
-        """Whether the event loop gets on and the compute threads are there: what the watchdog lives on."""
+        """Whether the event loop turns and the compute threads are alive, so that the watchdog may be fed."""
         watchdog = Watchdog(self._notify.watchdog_s or UNWATCHED_S)
         ticked_at, computes = self._logic.driver.ticked_at, self._compute.executor.computes
         return watchdog.should_ping(self._loop.time(), ticked_at, computes)
@@ -293,12 +301,12 @@ class Agent:
     # The end
 
     def _leave(self) -> None:
-        """Say goodbye: the others count this device as left, and replan at once."""
+        """Say goodbye, so that the other members count this device as left and replan at once."""
         self.post(events.LeaveRequested())
         self._logic.driver.stop()
 
     async def withdraw(self, at_once: asyncio.Event) -> None:
-        """Go on serving until others have taken over, or it is in vain, or `at_once` is set."""
+        """Go on serving until others have taken over, the time for that is over, or `at_once` is set."""
         self._notify.status("leaving as soon as others have taken over")
         self.post(events.LeaveAnnounced())
         withdrawal, core = Withdrawal(self._loop.time()), self.core()
@@ -310,7 +318,7 @@ class Agent:
             log.warning("leaving, though plans that serve need this device")
 
     async def stop(self) -> None:
-        """Undo the start, also one that failed half-way."""
+        """Undo the start, even if it failed half-way."""
         self._notify.stopping()
         await self._base.ending.aclose()
 
@@ -323,14 +331,14 @@ def _removal(identity: Identity, drains: Sequence[Drain]) -> str | None:
 
 
 async def _ended(task: asyncio.Task[None]) -> None:
-    """Cancel and wait: what it says in parting is said when this returns."""
+    """Cancel a task and wait for its end, so that its last messages are sent when this returns."""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
 async def serve(options: AgentOptions) -> str:
-    """Run until SIGTERM or SIGINT, and until others have taken over; a second one does not wait for them. Why this device
-    is in its cluster no more, if that is what ended it."""
+    """Run an agent until SIGTERM or SIGINT, and then until others have taken over; a second signal ends that
+    wait. Return why this device was removed from its cluster if that ended the agent, else ""."""
     loop = asyncio.get_running_loop()
     stop, at_once = asyncio.Event(), asyncio.Event()
 
@@ -353,7 +361,8 @@ async def serve(options: AgentOptions) -> str:
 
 
 def run(options: AgentOptions) -> None:
-    """What `edgepart agent` calls. Removed where this device was removed from its cluster."""
+    """Run an agent until it stops, for `edgepart agent`. Raises Removed if this device was removed from its
+    cluster."""
     share_heaps()
     have_temporary_folder(options.state)
     with asyncio.Runner() as runner:

@@ -1,7 +1,8 @@
-"""Withdrawal: when an agent that was told to stop may go. Rules, without I/O.
+"""Withdrawal: when an agent that was told to stop may end. Rules, without I/O.
 
-Told to stop, it says so and goes on serving. The leader has the others take over; then nothing new is started on plans that
-need this device, and what was started ends. Nobody waits because it goes.
+The agent announces that it leaves, and goes on serving. The leader has the other devices take over; then no
+request starts on a plan that needs this device, and the requests that have started end. So no request waits
+because the agent stops.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 MOST_S = 8.0
-"""The time after which it leaves anyway: some plans cannot do without it. A longer one loses less, and whoever stops
-the agent waits for so long."""
+"""The time after which the agent ends anyway, because some plans cannot do without it. With a longer time
+fewer requests are lost, but stopping the agent takes longer."""
 QUIET_S = 0.3
-"""The time for which nothing may have been asked of it: a gateway may hear of the other plan later than it did."""
+"""How long the device must have been neither needed nor busy, because a gateway may hear of the new plan
+later than this device did."""
 
 
 @dataclass
@@ -21,10 +23,11 @@ class Withdrawal:
 
     began_at: float
     _asked_at: float | None = field(default=None)
-    """When it was last seen to be of use."""
+    """The time when the agent was last seen to be needed or busy; None if it never was."""
 
     def may_go(self, now: float, *, needed: bool, busy: bool) -> bool:
-        """`needed`: whether a plan that serves uses it; `busy`: whether it computes for anybody.
+        """Whether the agent may end. `needed`: whether a serving plan uses this device; `busy`: whether it
+        computes for any request.
 
         >>> Withdrawal(5.0).may_go(5.0, needed=False, busy=False)
         True
@@ -35,5 +38,5 @@ class Withdrawal:
         return quiet or self.in_vain(now)
 
     def in_vain(self, now: float) -> bool:
-        """Whether it has waited long enough."""
+        """Whether the agent has waited for MOST_S."""
         return now >= self.began_at + MOST_S

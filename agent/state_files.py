@@ -1,19 +1,20 @@
-"""State files: what an agent remembers over a restart, small and whole. Door: files in the state directory.
+"""State files: the small files in which an agent keeps what it needs after a restart. Door: files in the state directory.
 
 term.json         largest term seen, and this device's incarnation
 deployments.json  the versioned map, tombstones included
 drains.json       the versioned map of devices that were drained or removed
-cluster.json      where members listened when last seen: hints to call them
-profiles.json     what segments took on devices of which kind
-agent.json        addresses in use; there while the agent runs
-ballast           bytes that are given up when the disk is full, so that the files above can still be written
+cluster.json      addresses of members when last seen: hints for dialling them
+profiles.json     how long segments took, by kind of device
+agent.json        addresses in use; exists while the agent runs
+ballast           bytes that are deleted when the disk is full, so that the files above can still be written
 lock              held by the agent that runs on this directory
 
 Once the agent runs, all writing is done by the disk queue's thread (write_queue.py).
 
-A file that cannot be written (the disk is full) is written as soon as it can be; the agent goes on with what it has in
-memory meanwhile. One that is damaged is set aside and named: members have what is in most of them. An entry that cannot be
-read costs no other: the file is kept as it was under another name, and goes on with the entries that can be.
+A file that cannot be written (the disk is full) is written as soon as possible; meanwhile the agent goes on with
+the contents in memory. A damaged file is set aside and reported; other members have the contents of most files.
+An unreadable entry does not affect the others: the old file is kept under another name, and a new one gets the
+readable entries.
 """
 
 from __future__ import annotations
@@ -44,11 +45,13 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 BALLAST_BYTES = 1 << 20
-"""More: more can be written on a full disk, which is a few files of some kB."""
+"""The size of the ballast. With more, more state can still be written on a full disk; that is a few files of
+some kB."""
 SPARE_BYTES = 64 << 20
-"""A disk with less room counts as full; models that are fetched leave so much free."""
+"""A disk with less free space counts as full; models are fetched only if this much stays free."""
 CHECK, CHECKED = "crc", frozenset({"term.json", "deployments.json", "drains.json"})
-"""The field that holds a file's checksum, and which files have one: all but hints, which may be wrong anyway."""
+"""The field that holds a file's checksum, and the files that have one: all but those with hints, which may be
+wrong."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -61,21 +64,24 @@ class Hint:
 
 
 class StateFiles:
-    """The files under one state directory. UsageError, with the path, for one that is damaged and that nobody else has."""
+    """The files under one state directory. Raises UsageError, with the path, if a file is damaged whose
+    contents nobody else has."""
 
     def __init__(self, state: Path, clock: Callable[[], float] = time.time) -> None:
         self.state = state
         self.damaged: list[str] = []
-        """What was found damaged since the start, a sentence each."""
+        """A sentence about each file that was found damaged since the start."""
         self._clock = clock
         self._behind: dict[str, tuple[bytes, str]] = {}
-        """By name, what could not be written yet, and why."""
+        """The contents that could not be written yet and the reason, by file name."""
         self._counters = {"term": 0, "incarnation": 0} | self._counts()
 
     # Counters
 
     def _counts(self) -> dict[str, int]:
-        """A smaller term than one that was used would let old plans run: where the file is lost, a term beyond any."""
+        """Read the term and the incarnation. If the file is damaged, take a term larger than any that was
+        used, because a smaller one would let old plans run. Raises UsageError if the clock is too wrong for
+        that."""
 
         def read(document: Any) -> dict[str, int]:
             entries = document if isinstance(document, dict) else {"term": None}
@@ -83,7 +89,7 @@ class StateFiles:
             good = {key: n for key, n in counts.items() if type(n) is int and 0 <= n < MAX_TERM}
             if "term" not in good:
                 raise UsageError(f"expected counts, found {str(document)[:80]}")
-            if good != counts:  # other members tell it when it is too small
+            if good != counts:  # other members tell this device if its incarnation is too small
                 text = (
                     f"term.json: incarnation: {str(counts['incarnation'])[:40]} is no count; it begins anew"
                 )
@@ -111,7 +117,7 @@ class StateFiles:
         return self._counters["incarnation"]
 
     def keep(self, **counts: int) -> bool:
-        """Remember a larger term or incarnation; whether it is on disk now."""
+        """Remember a larger term or incarnation; return whether it is on disk now."""
         self._counters |= counts
         return self._write("term.json", self._counters)
 
@@ -122,7 +128,7 @@ class StateFiles:
         return self._entries("deployments.json", deployments.read_deployments, self.keep_deployments)
 
     def keep_deployments(self, entries: Iterable[Deployment]) -> bool:
-        """Whether they are on disk now."""
+        """Write the deployments; return whether they are on disk now."""
         return self._write("deployments.json", deployments.to_json(entries))
 
     def drains(self) -> tuple[Drain, ...]:
@@ -140,7 +146,8 @@ class StateFiles:
         return self._write("profiles.json", profiles.to_json(timings))
 
     def members(self) -> dict[str, tuple[str, ...]]:
-        """Addresses by node id, as they were last seen. Where the file is damaged, none: they are looked for anew."""
+        """Read the addresses of members when last seen, by node id. There are none if the file is damaged:
+        members are looked for anew."""
 
         def read(document: Any) -> ReadResult[Hint]:
             if not isinstance(document, dict):
@@ -169,8 +176,8 @@ class StateFiles:
         (self.state / "agent.json").unlink(missing_ok=True)
 
     def lock(self) -> int:
-        """Makes this process the only agent on the directory until the descriptor that it gives is closed, or the
-        process ends however it ends. UsageError where another one runs."""
+        """Make this process the only agent on the directory until the returned descriptor is closed or the
+        process ends in whatever way. Raises UsageError if another agent runs there."""
         descriptor = os.open(self.state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -186,7 +193,7 @@ class StateFiles:
 
     @property
     def behind(self) -> frozenset[str]:
-        """Names of the files that are not on disk as they should be."""
+        """The names of the files whose newest contents are not on disk."""
         return frozenset(self._behind.copy())
 
     @property
@@ -195,8 +202,8 @@ class StateFiles:
 
     @property
     def trouble(self) -> str:
-        """What is wrong with the disk, in a sentence; "" where nothing is."""
-        if behind := self._behind.copy():  # at once: another thread writes
+        """A sentence about what is wrong with the disk; "" if nothing is."""
+        if behind := self._behind.copy():  # a copy in one step: another thread writes
             why = "; ".join(sorted({why for _, why in behind.values()}))
             names = ", ".join(sorted(behind))
             return f"{names} cannot be written ({why}): what is new would be lost with this device's power"
@@ -205,7 +212,7 @@ class StateFiles:
         return ""
 
     def catch_up(self) -> bool:
-        """Write what could not be written; whether all is on disk now."""
+        """Write the files that could not be written before; return whether all are on disk now."""
         for name, (data, _) in list(self._behind.items()):
             self._place(name, data)
         if not self._behind and self.free_bytes >= SPARE_BYTES and not self._ballast.exists():
@@ -213,7 +220,7 @@ class StateFiles:
         return not self._behind
 
     def take_ballast(self) -> None:
-        """Have something to give up. Without it on a full disk, files are behind at once."""
+        """Write the ballast if there is none. Without it, no file can be written once the disk is full."""
         if not self._ballast.exists():
             try:
                 write_atomic(self._ballast, os.urandom(BALLAST_BYTES))  # what cannot be compressed away
@@ -256,7 +263,7 @@ class StateFiles:
         parse: Callable[[Any], ReadResult[T]],
         keep: Callable[[Iterable[T]], bool],
     ) -> tuple[T, ...]:
-        """Those of a file that can be read. Where there are others, they are named, and stay in a copy of it."""
+        """The readable entries of a file. Unreadable ones are reported, and stay in a copy of the file."""
         read: ReadResult[T] | None = self._read(name, parse)
         if read is None:
             return ()
@@ -270,7 +277,7 @@ class StateFiles:
         return read.entries
 
     def _read(self, name: str, parse: Callable[[Any], T]) -> T | None:
-        """What a file holds; None where there is none, or it is damaged and set aside."""
+        """The contents of a file; None if there is no file, or if it is damaged and now set aside."""
         path = self.state / name
         try:
             document = read_json(path)
@@ -289,7 +296,8 @@ def _check(document: Mapping[str, Any]) -> int:
 
 
 def _verify(document: Any) -> Any:
-    """Without its checksum. UsageError where that is another document's; one without was written by an earlier version."""
+    """The document without its checksum. Raises UsageError if the checksum is wrong. A document without one
+    was written by an earlier version."""
     if not isinstance(document, dict) or CHECK not in document:
         return document
     found = {key: value for key, value in document.items() if key != CHECK}

@@ -1,8 +1,9 @@
 """Wiring: makes the parts of an agent and connects them; service.py starts and stops them. Door: everything.
 
-The parts come in four groups, each made from those before it: the base (who this device is, and its state folder), the
-links to other agents, what computes requests here, and the cluster's logic with HTTP in front of it. What must be told of
-something later on (a frame, a lost link, a crashed model) is the agent: its `Reactions`.
+The parts come in four groups, each made from those before it: the base (this device's identity and its state
+folder), the links to other agents, the parts that compute requests here, and the cluster's logic with HTTP in
+front of it. Later events (a frame, a lost link, a crashed model) are reported to the agent, through its
+`Reactions`.
 """
 
 from __future__ import annotations
@@ -77,15 +78,16 @@ from edgepart.agent.workers.supervisor import Workers
 from edgepart.planner.devices.cluster import Device
 
 REST = 2.0
-"""How long a device rests after some of the work on a coming plan while it computes requests, as a multiple of what the
-work took. A larger factor slows requests down less, and brings plans later."""
+"""How long a device that computes requests rests after each piece of work on a coming plan, as a multiple of
+the time that the work took. A larger factor slows requests down less, and delays plans more."""
 SHARED_BYTES = 64 << 30
 """Address space for the values of one deployment if the machine does not say how much memory it has. Only what is used
 takes memory."""
 
 
 class Reactions(Protocol):
-    """What the parts tell the agent. All but `post` and `members_changed` may be called in any thread."""
+    """The calls by which the parts tell the agent what happens. All but `post` and `members_changed` may be
+    made in any thread."""
 
     def frame(self, node: str, channel: str, frame: Frame) -> None: ...
     def link(self, node: str, up: bool, text: str) -> None: ...
@@ -100,7 +102,7 @@ class Reactions(Protocol):
 
 @dataclass(frozen=True)
 class AgentBase:
-    """What an agent has before it measures or starts anything."""
+    """The parts that an agent has before it measures or starts anything."""
 
     options: AgentOptions
     name: str
@@ -112,16 +114,16 @@ class AgentBase:
     disk: DiskQueue
     recorder: Recorder
     ending: AsyncExitStack
-    """How to undo what was started, last first."""
+    """Undoes what was started, the last thing first."""
 
     def undo(self, stop: Callable[[], object]) -> None:
-        """`stop` is called in a thread when the agent ends."""
+        """Have `stop` called in a thread when the agent ends."""
         self.ending.push_async_callback(asyncio.to_thread, stop)
 
 
 @dataclass(frozen=True)
 class LinkParts:
-    """The links to other agents, and what asks and answers over them."""
+    """The links to other agents, and the parts that ask and answer over them."""
 
     lookout: Lookout
     transport: Transport
@@ -133,13 +135,13 @@ class LinkParts:
     echoes: Echoes
 
     def forget(self, node: str) -> None:
-        """Nothing that was asked of the node will be answered. Any thread."""
+        """Tell the parts that the node will answer nothing that it was asked. Any thread may call this."""
         self.echoes.lost(node)
 
 
 @dataclass(frozen=True)
 class ComputeParts:
-    """What computes requests on this device, and what the models and weights for it come from."""
+    """The parts that compute requests on this device, and those that provide models and weights for them."""
 
     executor: Executor
     requester: Requester
@@ -156,19 +158,19 @@ class ComputeParts:
     memory_limit_bytes: int | None
 
     def forget(self, node: str) -> None:
-        """Nothing that was sent to the node comes back. Any thread."""
+        """Tell the parts that nothing comes back from the node. Any thread may call this."""
         self.executor.lost(node)
         self.requester.lost(node)
 
     def room_bytes(self) -> int:
-        """The memory that one more process may take here for a moment."""
+        """The bytes of memory that one more process may take here for a moment."""
         free, limit = memory()[0] // 2, self.memory_limit_bytes
         return free if limit is None else min(free, limit - resident_bytes() - self.workers.own_bytes())
 
 
 @dataclass(frozen=True)
 class LogicParts:
-    """The cluster's logic, what obeys it, and HTTP."""
+    """The cluster's logic, the driver that obeys it, and HTTP."""
 
     driver: Driver
     node: NodeApi
@@ -179,7 +181,7 @@ class LogicParts:
 
 
 def make_links(base: AgentBase, react: Reactions) -> LinkParts:
-    """The links and what works over them. Nothing listens yet."""
+    """Make the links and the parts that work over them. Nothing listens yet."""
     doorkeeper = Doorkeeper(base.identity, react.addresses, react.addresses)
     lookout = Lookout(base.options, base.identity)
     base.undo(lookout.stop)
@@ -207,13 +209,14 @@ def make_links(base: AgentBase, react: Reactions) -> LinkParts:
 def make_compute(
     base: AgentBase, links: LinkParts, react: Reactions, threads: int, device: Device
 ) -> ComputeParts:
-    """What computes on `device` with so many threads. Its executor runs when this returns."""
+    """Make the parts that compute on `device` with `threads` threads. The executor runs when this returns."""
     node, options = base.identity.node_id, base.options
     executor = Executor(links.post.values, recorder=base.recorder)
     requester = Requester(node, links.post.values, recorder=base.recorder)
 
     def rest(took_s: float) -> None:
-        """Requests that are computed here get their share while a plan is prepared."""
+        """Rest after work on a coming plan, so that requests that are computed here get their share of the
+        device."""
         if executor.count_waiting()[0]:
             time.sleep(REST * took_s)
 
@@ -258,7 +261,8 @@ def make_compute(
 def _make_replication(
     base: AgentBase, links: LinkParts, react: Reactions, executor: Executor
 ) -> tuple[ModelProcess, Serving, Fetching]:
-    """What reads models in a process of its own, and what gives and gets their parts, slower while requests run."""
+    """Make the process that reads models, and the parts that send and fetch pieces of them, more slowly while
+    requests run."""
     aside, business = ModelProcess(), Business()
     base.undo(aside.stop)
 
@@ -285,7 +289,7 @@ def _make_replication(
 def _make_workers(base: AgentBase, react: Reactions, threads: int, rest: Callable[[float], None]) -> Workers:
     options = base.options
     compiled = Compiled(options.state / "compiled", options.compiled_bytes)
-    compiled.make_room()  # Another life of this agent may have left too much.
+    compiled.make_room()  # An earlier run of this agent may have left too much.
     limit = options.memory_limit_bytes
     workers = Workers(
         WorkerSettings(base.store.root, compiled.root, options.compiled_bytes, threads, limit),
@@ -299,7 +303,7 @@ def _make_workers(base: AgentBase, react: Reactions, threads: int, rest: Callabl
 
 @dataclass(frozen=True)
 class About:
-    """What people are told of this device."""
+    """The parts that describe this device to people."""
 
     me: NodeIdentity
     diagnostics: Diagnostics
@@ -313,7 +317,8 @@ def make_logic(
     listen: Address,
     listener: socket.socket,
 ) -> LogicParts:
-    """The cluster's logic of an agent that listens at `listen`, and HTTP on `listener`. Nothing runs yet."""
+    """Make the cluster's logic of an agent that listens at `listen`, and HTTP on `listener`. Nothing runs
+    yet."""
     port: Address = listener.getsockname()[:2]
 
     def address() -> str:

@@ -1,9 +1,10 @@
-"""Joining: how a device that has only a token becomes a member. A door; docs/protocol.md tells it to people.
+"""Joining: how a device that has only a token becomes a member. A door; docs/protocol.md describes it for people.
 
-The joiner connects without a certificate, and believes nothing until it has checked two things: the CA it is
-sent has the fingerprint in the token, and the TLS connection's own certificate is a node's of that CA. Then
-it proves the token's secret by an HMAC over everything that identifies this conversation, the server's
-certificate included, so that neither the secret nor the proof is of use to somebody in between.
+The joiner connects without a certificate, and believes nothing until it has checked two things: the CA that
+it is sent has the fingerprint in the token, and that CA has certified the node at the other end of the TLS
+connection. Then the joiner proves that it knows the token's secret, by an HMAC over everything that identifies
+this conversation, the server's certificate included, so that neither the secret nor the proof is of use to
+somebody in between.
 
     joiner                                  member
     JoinHello(nonce, token id)      ->
@@ -47,7 +48,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 Find = Callable[[str, float], Sequence[Address]]
-"""(fingerprint, seconds): where members of that cluster say they are, as discovery.find_members."""
+"""Called with (fingerprint, seconds): returns the addresses at which members of that cluster say they are, as
+mdns.find_members does."""
 
 
 class Dial(Protocol):
@@ -76,7 +78,7 @@ class JoinOffer:
 
 @dataclass(frozen=True, slots=True)
 class JoinElsewhere:
-    """This member cannot let anybody in."""
+    """The answer of a member that cannot let anybody in, because it does not hold the CA's key."""
 
     ca: bytes
     issuers: tuple[Address, ...]
@@ -88,7 +90,7 @@ class JoinRequest:
     request: bytes
     """A CSR in DER; the issuer chooses the node id."""
     name: str
-    """What people call the device; for the issuer's log."""
+    """The device's name for people, for the issuer's log."""
     proof: bytes
     """HMAC-SHA-256 of `transcript`, under the SHA-256 of the token's secret."""
 
@@ -112,7 +114,8 @@ JOIN_KINDS = kinds(JoinHello, JoinOffer, JoinElsewhere, JoinRequest, JoinGrant, 
 
 
 def transcript(hello: JoinHello, member_nonce: bytes, server_certificate: bytes, request: bytes) -> bytes:
-    """What the proof covers: all lengths but the last are fixed, so equal bytes mean equal parts."""
+    """The bytes that the proof covers. All parts but the last have a fixed length, so equal bytes mean equal
+    parts."""
     return b"".join(
         (
             b"edgepart join 1\0",
@@ -126,11 +129,12 @@ def transcript(hello: JoinHello, member_nonce: bytes, server_certificate: bytes,
 
 
 GUESSES, GUESSES_PER_S = 10, 0.1
-"""Wrong tokens from one address: so many at once, and one each ten seconds from then on. More forgives more slips."""
+"""The wrong tokens that an address may send at once, and per second from then on. More forgives more
+mistakes."""
 
 
 class Doorkeeper:
-    """A member's side: Transport's `on_join`."""
+    """A member's side of joining; Transport calls it as `on_join`."""
 
     def __init__(
         self,
@@ -139,18 +143,21 @@ class Doorkeeper:
         issuers: Callable[[], Sequence[Address]] = tuple,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`members` and `issuers` tell where (other) members, and those with the CA's key, listen now."""
+        """`members` and `issuers` return the addresses at which members, and members with the CA's key,
+        listen now."""
         self._identity = identity
         self._members = members
         self._issuers = issuers
         self._clock = clock
         self._guesses = Buckets(GUESSES_PER_S, GUESSES)
         self._shut: dict[str, float] = {}
-        """By address from which too many tokens were wrong, until when it is let in by none."""
+        """The time until which no token is accepted from an address, for each address that sent too many
+        wrong ones."""
         self._lock = threading.Lock()
 
     def __call__(self, stream: Stream, deadline: float) -> None:
-        """Serve one joiner. NotAuthorised where it was refused (and told why), FrameError for nonsense."""
+        """Serve one joiner. Raises NotAuthorised if the joiner was refused (it was told why), and FrameError
+        if it sends nonsense."""
         hello = _expect(JoinHello, _read(stream, deadline))
         if len(hello.nonce) != NONCE_BYTES:
             raise FrameError("a joiner's nonce has the wrong length")
@@ -170,7 +177,7 @@ class Doorkeeper:
             _write(stream, JoinRefused(str(error)), deadline)
             raise
         _write(stream, grant, deadline)
-        # So that nobody who is revoked is the first whom the newcomer trusts.
+        # The newcomer gets the charter at once, so that it does not trust a revoked node first.
         _write(stream, read_charter(self._identity.directory), deadline)
 
     def _check_tries(self, where: str) -> None:
@@ -194,7 +201,7 @@ class Doorkeeper:
             x509.load_pem_x509_certificate((self._identity.directory / "node.pem").read_bytes())
         )
         said = transcript(hello, offer.nonce, mine, request.request)
-        # Issued before the use is taken, so that a bad request costs none; sent after both are done.
+        # Issue before the token is redeemed, so that a bad request does not use it up; send after both.
         certificate = self._identity.issue(request.request, now)
         tokens.redeem(self._identity.directory.parent, hello.token_id, said, request.proof, now)
         _, node = certificates.read_node(certificate, self._identity.ca)
@@ -216,12 +223,12 @@ def join(
     find: Find = find_members,
     reach: Dial = dial,
 ) -> Identity:
-    """Make this device a member of the token's cluster, by any of these addresses.
+    """Make this device a member of the token's cluster, through any of the addresses `peers`.
 
-    Without an address, `find` (mDNS) is asked for `find_s`; each address has `timeout_s`, and `reach` (TCP) leads there.
-    UsageError for a malformed token, or where `state` is in a cluster already; NotAuthorised where the
-    cluster refuses or is not the token's; Unavailable where no address leads to it. Nothing is written unless
-    all went well.
+    Without addresses, `find` (mDNS) looks for members for `find_s` seconds. Each address gets `timeout_s`
+    seconds, and `reach` (TCP) connects to it. Raises UsageError if the token is malformed, or if `state` is
+    in a cluster already; NotAuthorised if the cluster refuses or is not the token's; Unavailable if no
+    address leads to it. Nothing is written unless everything succeeds.
     """
     held = tokens.parse(token)
     refuse_second(state)
@@ -259,7 +266,7 @@ class _Granted:
 def _ask(
     token: tokens.Token, address: Address, reach: Dial, name: str, timeout_s: float
 ) -> _Granted | JoinElsewhere:
-    """One conversation. Whatever fails names the address."""
+    """Have one conversation with the device at the address. Every error names the address."""
     deadline = time.monotonic() + timeout_s
     stream = reach(address, _strangers_context(), timeout_s=timeout_s)
     try:
@@ -271,7 +278,8 @@ def _ask(
 
 
 def _strangers_context() -> ssl.SSLContext:
-    """TLS 1.3 with whoever answers: the conversation checks whom, before it gives anything away."""
+    """A TLS 1.3 context that accepts any server: the conversation checks who that is before it reveals
+    anything."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -304,16 +312,17 @@ def _converse(stream: Stream, token: tokens.Token, name: str, deadline: float) -
 
 
 def _charter(stream: Stream, ca: x509.Certificate, deadline: float) -> Charter:
-    """Read the charter that says who was revoked. Nobody was, if the member's version does not tell."""
+    """Read the charter, which says who was revoked. It is empty if the member's version sends none."""
     try:
-        frame = stream.read(MEMBER, deadline)  # it has shown who it is
+        frame = stream.read(MEMBER, deadline)  # the limits for members: it has proved that it is one
     except Unavailable:
         return Charter()
     return accept(Charter(), _expect(Charter, frame_to_message(frame, JOIN_KINDS)), ca)
 
 
 def _verify_ca(encoded: bytes, server_certificate: bytes, token: tokens.Token) -> x509.Certificate:
-    """The CA, if it is the token's and the server's own certificate is by it."""
+    """Return the CA. Raises NotAuthorised unless it is the token's CA, and has issued the server's
+    certificate."""
     ca = certificates.read_ca(encoded)
     if certificates.fingerprint(ca) != token.fingerprint:
         raise NotAuthorised(
@@ -337,7 +346,7 @@ def _keep(state: Path, granted: _Granted, address: Address) -> Identity:
 
 
 def _failure(refusals: Sequence[EdgepartError]) -> EdgepartError:
-    """What to tell the user: a refusal matters more than addresses where nobody answered."""
+    """The error for the user: a refusal matters more than addresses where nobody answered."""
     told = "; ".join(map(str, refusals))
     if any(isinstance(error, NotAuthorised) for error in refusals):
         return NotAuthorised(f"could not join: {told}. Nothing was changed")
@@ -362,9 +371,10 @@ def _expect(cls: type[T], message: Any) -> T:
 
 
 def _address_of(stream: Stream) -> str:
-    """Whom tries are counted by; "" for all that come through a broker."""
+    """The address under which a joiner's wrong tokens are counted; "" for all joiners that come through a
+    broker."""
     try:
         name = stream.connection.getpeername()
     except OSError:
-        return ""  # it is gone already
+        return ""  # the joiner is gone already
     return str(name[0]) if isinstance(name, tuple) else ""

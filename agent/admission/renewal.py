@@ -1,10 +1,10 @@
-"""Warden: keeps this agent's charter and certificate as they should be. Door: the event loop, STATE/identity; the wire is
-given.
+"""Warden: keeps this agent's charter and certificate up to date. Door: the event loop, STATE/identity; it
+reaches other members through its arguments.
 
-The charter (charter.py) is told, whole, to each member that comes in or back, and to all when it has grown; whoever tells
-an older one is told this one. A command that changes it on disk (`edgepart revoke`) is noticed within a second. Links to
-nodes that are revoked end at once. The certificate is renewed by whoever holds the CA's key, over the link to it;
-connections made from then on show the new one.
+The whole charter (charter.py) is sent to each member that comes in or comes back, to all members when it has
+grown, and to a member that sends an older one. A command that changes it on disk (`edgepart revoke`) is
+noticed within a second. Links to revoked nodes are closed at once. A member that holds the CA's key renews
+the certificate, over the link to that member; later connections show the new certificate.
 
 All methods belong to the event loop's thread.
 """
@@ -28,24 +28,25 @@ from edgepart.planner.errors import EdgepartError, NotAuthorised, Unavailable
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-"""How often it looks whether a command has changed the charter, or a certificate is due."""
+"""How often the Warden checks whether a command has changed the charter, or the certificate is due for
+renewal."""
 AGAIN_S = 600.0
-"""The time until a renewal is tried again. It is tried sooner when a device that may renew comes in."""
+"""The time until a renewal is tried again. It is tried sooner if a member with the CA's key comes in."""
 WARN_S = 24 * 3600.0
-"""How often the log repeats what people should see to."""
+"""How often the log repeats the warnings for people."""
 CA_WARNED_BELOW_S = 365 * 24 * 3600.0
 
 Tell = Callable[[str, Charter], None]
-"""(node, charter) on the control channel. Raises Unavailable."""
+"""Called with (node, charter): sends the charter on the control channel. Raises Unavailable."""
 Ask = Callable[[str, WantCertificate], Awaitable[tuple[Any, memoryview]]]
-"""(node, question): the answer. Raises Unavailable."""
+"""Called with (node, question): returns the answer. Raises Unavailable."""
 
 
 REVOKED = "this device was revoked: it is put out of its cluster"
 
 
 class RenewalLinks(Protocol):
-    """What it needs of agent/net/transport.py."""
+    """The part of Transport (agent/net/transport.py) that the Warden uses."""
 
     def close(self, node_id: str, why: str = ...) -> None: ...
     def linked_nodes(self) -> frozenset[str]: ...
@@ -53,7 +54,7 @@ class RenewalLinks(Protocol):
 
 
 class Warden:
-    """One agent's."""
+    """Keeps the charter and the certificate of one agent up to date."""
 
     def __init__(
         self,
@@ -63,32 +64,32 @@ class Warden:
         ask: Ask,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """UsageError where what is on disk is damaged."""
+        """Read the charter. Raises UsageError if the files on disk are damaged."""
         self._identity = identity
         self._links = links
         self._tell = tell
         self._ask = ask
         self._clock = clock
         self.put_out: Callable[[str], None] = lambda why: None
-        """Told why, when this device itself is revoked."""
+        """Called with the reason when this device itself is revoked."""
         self._members: dict[str, Member] = {}
         self._stamp = self._file_stamps()
         self.charter = read_charter(identity.directory)
         self.revoked_nodes = identity.revoked_nodes()
-        """Node ids; of the charter, and those put out by hand."""
+        """The ids of revoked nodes: those in the charter, and those put out by hand (revoked.json)."""
         self._certificate = identity.certificate
         self._try_at = self._warn_at = 0.0
 
     @property
     def credential(self) -> str:
-        """What opens the management API now."""
+        """The credential that opens the management API now."""
         held = self.charter.credential
         return held.secret if held else self._identity.admin
 
     # The charter
 
     def members(self, members: Sequence[Member]) -> None:
-        """Note which members are in now, and tell the charter to those that have just come in."""
+        """Note which members are in now, and send the charter to those that have just come in."""
         before, me = self._members, self._identity.node_id
         self._members = {member.node: member for member in members if member.node != me}
         for node, member in self._members.items():
@@ -100,11 +101,11 @@ class Warden:
             self._try_at = 0.0
 
     def came(self, node: str, told: Charter) -> None:
-        """A member tells its charter. What the CA did not sign ends the link."""
+        """Take a member's charter. If the CA did not sign all of it, the link to the member ends."""
         if node in self.revoked_nodes:
-            return  # its last words
+            return  # it may have sent this before its link ended
         try:
-            # Checked before the lock is taken, so that nobody can hold up commands with it.
+            # Check before the lock is taken, so that no member can delay commands that need the lock.
             if charter.accept(self.charter, told, self._identity.ca) != self.charter:
                 rule = lambda held: self._renew_credential(charter.accept(held, told, self._identity.ca))  # noqa: E731
                 self._changed(charter_file.change(self._identity.directory, rule))
@@ -116,8 +117,9 @@ class Warden:
             self._send(node)
 
     def _renew_credential(self, held: Charter) -> Charter:
-        """Two holders of the CA's key may have revoked at the same time: then either one's credential may be known to
-        whom the other put out."""
+        """The charter, with a new credential if a revoked node may know the present one and this device holds
+        the CA's key. Two holders of the key may have revoked at the same time, and a node that one of them
+        revoked may know the other's credential."""
         return charter_file.renew_credential(held, self._identity) if self._identity.is_issuer else held
 
     def _changed(self, now: Charter) -> None:
@@ -134,7 +136,8 @@ class Warden:
             self._send(node)
 
     def _put_out(self) -> None:
-        """Whoever is revoked has no link any more; new ones are refused at the handshake."""
+        """End the links to revoked nodes; new links are refused at the handshake. If this device is revoked,
+        say so."""
         for node in self._links.linked_nodes() & self.revoked_nodes:
             self._tell_last(node)
             self._links.close(node, "revoked")
@@ -142,7 +145,8 @@ class Warden:
             self.put_out(REVOKED)
 
     def _tell_last(self, node: str) -> None:
-        """That the CA has revoked it, so that it does not serve on; nothing else of the charter, and no credential."""
+        """Tell a node that the CA has revoked it, so that it stops serving. It is told nothing else of the
+        charter, and no credential."""
         member = self._members.get(node)
         told = self._identity.revocation_of(node)
         if told == Charter() or member is None or not charter.understands(member.version):
@@ -161,10 +165,10 @@ class Warden:
         try:
             self._tell(node, self.charter)
         except Unavailable as error:
-            log.debug("%s is not told the charter now: %s", node, error)  # it is when it is back
+            log.debug("%s is not told the charter now: %s", node, error)  # it is when its link is back
 
     def _file_stamps(self) -> tuple[tuple[int, int, int] | None, ...]:
-        """Changes with each of the files."""
+        """A stamp that changes whenever one of the charter's files changes."""
         found: list[tuple[int, int, int] | None] = []
         for name in ("charter.json", "revoked.json"):
             try:
@@ -177,7 +181,7 @@ class Warden:
     # The certificate
 
     async def sign(self, node: str, asked: WantCertificate) -> Renewed:
-        """A member wants its certificate renewed."""
+        """Renew the certificate of a member that asks for it; the answer says why if that is refused."""
         if node in self.revoked_nodes:
             return Renewed(asked.ticket, b"", "you are revoked")
         try:
@@ -188,7 +192,7 @@ class Warden:
         return Renewed(asked.ticket, made)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Watch the charter and the certificate until cancelled."""
         while True:
             try:
                 self._look()
@@ -207,7 +211,8 @@ class Warden:
             self._changed(read_charter(self._identity.directory))
 
     async def _take_back_if_early(self) -> None:
-        """Others refuse a certificate that is not valid yet."""
+        """Take the previous certificate again if this one is not valid yet, because other devices refuse such
+        a one."""
         now = self._clock()
         if not certificates.not_yet_valid(self._certificate, now):
             return
@@ -269,10 +274,10 @@ class Warden:
     # For people
 
     def warnings(self) -> list[str]:
-        """What somebody should see to, a sentence each."""
+        """The problems that somebody should solve, one sentence each."""
         now = self._clock()
         if why := self._too_late(now) if self._identity.is_issuer else "":
-            return [why]  # What it says of certificates that have ended would be as wrong.
+            return [why]  # By a wrong clock, the warnings below would be wrong too.
         found = []
         if certificates.not_yet_valid(self._certificate, now):
             found.append(

@@ -1,11 +1,12 @@
-"""Seals: what users want of drains and removals, signed with the CA's key. Door: the event loop, STATE/identity; the wire
-is given.
+"""Seals: has users' requests to drain and remove devices signed with the CA's key. Door: the event loop,
+STATE/identity; it reaches other members through its arguments.
 
-Users ask any agent. One that does not hold the key has a member sign that does. Every member has the credential that users
-show, a stolen one too, so what is signed for another device is bounded: half of the members at most are drained or removed
-so, and nobody who holds the key is removed. What goes beyond that is asked for where the key is.
+Users ask any agent. An agent without the key has a member sign that holds it. Every member, even a stolen
+one, has the credential that users show, so what is signed for other devices is bounded: at most half of the
+members are drained or removed in this way, and no holder of the key is removed. For more than that, users
+have to ask a device that holds the key.
 
-All methods belong to the event loop's thread, but `genuine`.
+All methods except `genuine` belong to the event loop's thread.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from edgepart.planner.errors import EdgepartError, Unavailable, UsageError
 log = logging.getLogger(__name__)
 
 REMEMBERED_S = 3600.0
-"""So long a removal counts that was signed for another device."""
+"""How long a removal that was signed for another device counts towards that bound."""
 ASK_S = 4.0
 """How long one member may take to sign."""
 
 Ask = Callable[..., Awaitable[tuple[Any, memoryview]]]
-"""(node, question, timeout_s=...): the answer. Raises Unavailable."""
+"""Called with (node, question, timeout_s=...): returns the answer. Raises Unavailable."""
 
 
 def refusal(
@@ -47,8 +48,8 @@ def refusal(
     members: Sequence[Member],
     removed: Mapping[str, float],
 ) -> str:
-    """Why this device, `me`, which holds the CA's key, does not sign that for `asker`; "" where it does. `removed`: nodes
-    whose removal it has lately signed for others."""
+    """Why this device, `me`, which holds the CA's key, does not sign the entry for `asker`; "" if it does.
+    `removed`: nodes whose removal this device has lately signed for others."""
     if entry.version.node != asker or entry.signature:
         return "it is written in another device's name"
     if entry.state not in (IN, DRAINED, REMOVING):
@@ -71,21 +72,22 @@ def refusal(
 
 
 class Seals:
-    """One agent's."""
+    """Has one agent's entries signed, and signs entries for other members."""
 
     def __init__(self, identity: Identity, ask: Ask, core: Callable[[], Core]) -> None:
         self._identity = identity
         self._ask = ask
         self._core = core
         self._removed: dict[str, float] = {}
-        """When this device signed the removal of whom for another one, on the loop's clock."""
+        """The time when this device signed the removal of each node for another device, on the loop's
+        clock."""
         ca = identity.ca
         self.genuine: Callable[[Drain], bool] = lru_cache(4096)(lambda entry: drains.is_signed(entry, ca))
-        """Whether the CA has signed an entry. Any thread."""
+        """Returns whether the CA has signed an entry. Any thread may call it."""
 
     async def seal(self, entry: Drain) -> Drain:
-        """Signed here or by a member. Unavailable where nobody who could be reached holds the key; UsageError where
-        whoever does, does not sign."""
+        """Return the entry, signed here or by a member. Raises Unavailable if no device that can be reached
+        holds the key, and UsageError if those that hold it refuse to sign."""
         if self._identity.is_issuer:
             return await self._sign(entry)
         me, refused = self._identity.node_id, ""
@@ -112,7 +114,7 @@ class Seals:
         )
 
     async def answer(self, node: str, question: WantSigned) -> Signed:
-        """A member wants it signed."""
+        """Sign an entry that a member wants signed; the answer says why if that is refused."""
         if not self._identity.is_issuer:
             return Signed(question.ticket, b"")
         core, entry = self._core(), question.entry

@@ -9,9 +9,9 @@ from edgepart.planner.errors import Unavailable, UsageError
 
 
 def check_devices(chosen: Sequence[str], here: Collection[str], away: Collection[str]) -> None:
-    """Check a user's choice of devices. `away`: members that were lost or left lately. UsageError if no
-    device of a chosen name is known; Unavailable if none of those chosen is here. One that is away is used
-    when it is back.
+    """Check a user's choice of devices. `away`: members that were lost or left lately; a chosen device that
+    is away is used when it is back. Raises UsageError if a chosen name is not known, and Unavailable if none
+    of the chosen devices is here.
 
     >>> check_devices(["pi-a", "pi-b"], here=["pi-a"], away=["pi-b"])
     """

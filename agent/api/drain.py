@@ -1,4 +1,4 @@
-"""Residents: lets users drain and remove members and take them back. Door: the event loop; the core decides.
+"""Drains: lets users drain and remove members and take them back. Door: the event loop; the core decides.
 
 Once a request is accepted, the cluster carries it out, also if the user does not wait for it.
 """
@@ -30,9 +30,10 @@ from edgepart.agent.wire.versions import bare, understands
 from edgepart.planner.errors import ClusterError, Unavailable, UsageError
 
 SignEntry = Callable[[Drain], Awaitable[Drain]]
-"""Signs an entry with the CA's key. UsageError or Unavailable if no signature can be had."""
+"""Returns the entry, signed with the CA's key. Raises UsageError or Unavailable if no signature can be
+had."""
 POLL_S = 0.1
-"""The time between two looks at how far a drain is, in seconds: no person notices it."""
+"""The interval at which the progress of a drain is checked: people do not notice such a delay."""
 _NODE = re.compile(r"[0-9a-f]{16}")
 
 
@@ -48,9 +49,9 @@ class DrainService:
         """Drain or remove a device. Returns when nothing needs the device any more; with `remove`, when it is
         no member any more.
 
-        UsageError: no such device, it is the last one that serves, or the member with the CA's key does not
-        sign; Unavailable: the leader is too old, or no member with that key is here; ClusterError: something
-        else was wanted meanwhile."""
+        Raises UsageError if there is no such device, if it is the last one that serves, or if the member with
+        the CA's key does not sign; Unavailable if the leader's version is too old, or if no member with that
+        key is here; ClusterError if a user wanted something else meanwhile."""
         node, called = self._find(name)
         self._check_leader()
         await self._ask(node, called, REMOVING if remove else DRAINED)
@@ -77,12 +78,13 @@ class DrainService:
         return {"name": called, "node": node, "state": IN}
 
     def state(self, member: events.Member) -> str:
-        """The state that people see: the member's status, or that it is drained."""
+        """The member's state as people see it: its status or, if it is alive but drained, the state of its
+        drain."""
         state = self._core.draining.map.state(member.node)
         return member.status if state == IN or member.status not in (ALIVE, FLAPPING) else state
 
     def drains(self) -> list[dict[str, Any]]:
-        """Devices that are drained or being removed."""
+        """The devices that are drained or being removed."""
         entries = [e for e in self._core.draining.map if e.state in (DRAINED, REMOVING)]
         return [
             {"name": e.name, "node": e.node, "state": e.state, "done": self._is_out(e), "text": self._text(e)}
@@ -90,9 +92,9 @@ class DrainService:
         ]
 
     def lost_devices(self) -> list[dict[str, Any]]:
-        """Devices that were members lately and are not any more, the one lost last first. They are listed
-        until they are back or forgotten (forget_s in agent/cluster/membership/failure_detector.py). The note
-        of a device that was starved says so: it may be alive."""
+        """The devices that were members lately and are not any more, the one lost last first. They are listed
+        until they are back or forgotten (forget_s in agent/cluster/membership/failure_detector.py). If a
+        device was starved, its note says so, because the device may be alive."""
         now = asyncio.get_running_loop().time()
         here = {member.name for member in self._core.membership.members()}
         gone = [
@@ -115,7 +117,7 @@ class DrainService:
         ]
 
     def refused_devices(self) -> list[dict[str, str]]:
-        """Devices that said Hello lately and were not taken in."""
+        """The devices that said Hello lately and were not taken in."""
         found = self._core.membership.refusals.recent_refusals(asyncio.get_running_loop().time())
         return [{"name": r.name, "node": r.node, "version": bare(r.version), "why": r.why} for r in found]
 

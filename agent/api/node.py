@@ -1,5 +1,6 @@
-"""The agent as HTTP asks of it (protocol.py's Node). Door: the event loop. It reads the core's state, and posts to the core
-what users ask for.
+"""NodeApi: the agent as its HTTP side sees it (Node in protocol.py). Door: the event loop.
+
+It reads the core's state, and posts users' requests to the core.
 """
 
 from __future__ import annotations
@@ -45,73 +46,74 @@ FINAL = (
     "InternalError",
     UNLOADABLE,
 )
-"""Kinds of errors that trying again does not mend: the deployment is taken back."""
+"""Kinds of errors after which another try does not help, so that the deployment is taken back."""
 
 STILL_S = 5.0
-"""The interval at which whoever deploys is told again what is being done, and for how long."""
+"""The interval at which a user who deploys is told again what is being done, and for how long."""
 COMPARING_S = 60.0
-"""How long whoever deploys waits to be told how far rounded answers are off, once the model serves."""
+"""How long a user who deploys waits to be told how far rounded answers are off, once the model serves."""
 
 
 @dataclass(frozen=True)
 class NodeIdentity:
-    """What this device is called, and whose it is."""
+    """This device's name, its cluster and its HTTP URL."""
 
     name: str
     fingerprint: str
-    """The cluster's, in hex."""
+    """The fingerprint of the cluster's CA, in hex."""
     http: Callable[[], str]
-    """The URL of this agent's HTTP; "" while it does not listen."""
+    """Returns the URL of this agent's HTTP API; "" while it does not listen."""
 
 
 @dataclass(frozen=True)
 class RequestServing:
-    """What answers requests here, and what it counts."""
+    """The parts that answer requests here, and their counters."""
 
     plans: LoadedPlans
     router: ShapeRouter
     latencies: Callable[[], Mapping[tuple[str, Epoch], Sequence[float]]]
-    """The seconds that requests took alone on this agent, by deployment and epoch."""
+    """Returns the seconds that requests took that ran alone on this gateway, by deployment and epoch."""
     computed: Callable[[], int]
-    """How many requests this device has done its part of."""
+    """Returns the number of requests of which this device has computed its part."""
     workers_ended: Callable[[], Mapping[str, int]]
-    """How many worker processes ended unasked here, by deployment."""
+    """Returns the number of worker processes that ended unexpectedly here, by deployment."""
 
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """The folder of models, and the processes that read new ones."""
+    """The store of models, and the function that examines new ones in a process of its own."""
 
     store: Store
     examine: Callable[[Path, Shapes], tuple[Sequence[str], Sequence[Path], Shapes]]
-    """Notes about a model, its files, and the shapes to assume where none are given."""
+    """Returns notes about a model, its files, and the shapes that are assumed for inputs without given
+    shapes."""
 
 
 @dataclass(frozen=True)
 class ManagementActions:
-    """What becomes of what users want."""
+    """The functions that carry out what users ask for."""
 
     post: Callable[[events.Event], None]
     sealed: SignEntry
-    """Signs what users want of drains."""
+    """Has a user's request about drains signed."""
     written: Callable[[], Awaitable[None]]
-    """Waits until all state is on the disk."""
+    """Waits until all waiting writes of state files were tried."""
 
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """What tells people how things are."""
+    """The parts that describe the state of this device to people."""
 
     tracing: TraceCollector
     doctor: DoctorReport
     security: Callable[[], dict[str, Any]]
-    """What agent/admission/renewal.py tells of certificates and the charter."""
+    """Returns the report on certificates and the charter (agent/admission/renewal.py)."""
     disk: Callable[[], Mapping[str, Any]]
-    """How the disk with the state is."""
+    """Returns the state of the disk (agent/maintenance.py)."""
 
 
 class NodeApi:
-    """Implements Node. For the event loop's thread."""
+    """Implements Node, in the event loop's thread."""
 
     def __init__(
         self,
@@ -135,7 +137,8 @@ class NodeApi:
         self._started = time.monotonic()
         self._news = asyncio.Event()
         self.uploading = 0
-        """Deployments under way here, whose models nothing else says to keep."""
+        """The number of deployments under way here. Their models must be kept although no entry names them
+        yet."""
 
     @property
     def name(self) -> str:
@@ -158,13 +161,14 @@ class NodeApi:
             return not why, why
         if not self._core.leader:
             return False, "no leader is elected yet"
-        # One that is set aside is its own fault: others are served here as well as ever.
+        # Deployments that are set aside do not count: their models are at fault, and the others are served.
         told = ((entry.name, self._trouble(entry)) for entry in self._core.deployments.in_use())
         why = "; ".join(f"{name}: {why}" for name, why in told if why)
         return not why, why
 
     def _trouble(self, entry: Deployment) -> str:
-        """Why requests cannot be answered now; "" where they can, or wait for a plan that is on its way."""
+        """Why requests cannot be answered now; "" if they can, or if they wait for a plan that is on its
+        way."""
         active = self._plans.active(entry.name)
         if active is None:
             return self._text(entry)
@@ -257,12 +261,12 @@ class NodeApi:
         )
 
     def _note(self, entry: Deployment) -> str:
-        """What the leader says of a plan besides where it serves."""
+        """The leader's note on the deployment's plan; "" if there is none."""
         standing = self._find_standing(entry)
         return standing.note if standing else ""
 
     def _describe_rounding(self, entry: Deployment) -> str:
-        """How far its answers are off because of what is rounded on its way."""
+        """How far the deployment's answers are off because transfers are rounded; "" if that is not known."""
         standing = self._find_standing(entry)
         return standing.rounding if standing else ""
 
@@ -294,7 +298,7 @@ class NodeApi:
     # Deploying
 
     def standing_changed(self, standing: Standing) -> None:
-        """Wakes whoever waits for a deployment."""
+        """Wake those who wait for a deployment; pass the standing of a variant to the router."""
         if is_variant(standing.deployment):
             self._router.refused(standing)
             return
@@ -337,8 +341,9 @@ class NodeApi:
     async def _await_acknowledgement(
         self, entry: Deployment, before: Deployment | None, progress: Progress
     ) -> Standing:
-        """Waits until the leader says that it serves. Raises what it says instead, and takes the entry back: what was
-        deployed by that name before is so again."""
+        """Wait until the leader acknowledges the deployment and its plan serves here; return the standing. If
+        the leader reports a final error instead, take the deployment back, restore what had that name before,
+        and raise the error."""
         told, since, told_at = "", 0.0, 0.0
         while True:
             news = self._news
@@ -371,13 +376,13 @@ class NodeApi:
                 async with asyncio.timeout(0.2):
                     await news.wait()
             except TimeoutError:
-                continue  # this agent's own switch to the plan is no news from the leader
+                continue  # look again: this agent's own switch to the plan wakes nobody
 
     def _deploy_again(self, before: Deployment) -> None:
         self._post(events.DeployRequested(before.name, before.model, before.model_bytes, before.options))
 
     async def _compared(self, entry: Deployment) -> None:
-        """Until the leader says how far answers are off, for a while."""
+        """Wait until the leader says how far answers are off, but at most COMPARING_S."""
         until = time.monotonic() + COMPARING_S
         while not self._describe_rounding(entry) and time.monotonic() < until:
             news = self._news
@@ -419,7 +424,7 @@ class NodeApi:
         await self._management.written()
         return done
 
-    # What is so
+    # Reports
 
     def status(self) -> dict[str, Any]:
         leader = self._core.leader
@@ -462,7 +467,7 @@ class NodeApi:
         }
 
     def _about(self, member: events.Member, starved: Starved) -> tuple[str, ...]:
-        """What people should know of a member."""
+        """Notes about a member for people; a note is "" if there is nothing to say."""
         return member.note, self._core.card_faults.get(member.node, ""), describe_starvation(starved)
 
     def devices(self) -> dict[str, Any]:
@@ -472,7 +477,7 @@ class NodeApi:
         return cluster_to_json(cards.build_cluster(known, names)) | {"gateway": names.get(self._core.leader)}
 
     def plan(self, name: str) -> dict[str, Any]:
-        from edgepart.planner.report.shares import plan_report  # with the simulator and the operators
+        from edgepart.planner.report.shares import plan_report  # late: imports the simulator and operators
 
         active, plan = self._plans.active(name), self._plan(name)
         epoch = active[0] if active else NO_EPOCH
@@ -485,14 +490,14 @@ class NodeApi:
         return await self._diagnostics.doctor.document()
 
     async def trace(self, name: str, seconds: float) -> dict[str, Any]:
-        self._plan(name)  # what there is to trace
+        self._plan(name)  # raises if there is no plan to trace
         return await self._diagnostics.tracing.start(name, seconds)
 
     async def end_trace(self, name: str) -> dict[str, Any]:
         return await self._diagnostics.tracing.finish(name)
 
     def _kinds(self, deployment: str) -> judging.Kinds:
-        """The kinds of the members that were measured, as they are now."""
+        """The pace and threads of each member that has a card, by name, with its drift as it is now."""
         found = {}
         for member in self._core.membership.members():
             if (card := self._core.cards.get(member.node)) is not None:
@@ -502,7 +507,8 @@ class NodeApi:
         return found
 
     def _plan(self, name: str) -> Plan:
-        """The plan with every device's segments. The leader's order holds them, also for devices that only serve."""
+        """The active plan with every device's segments: the leader's order has them all, even if this device
+        computes none."""
         entry = self._entry(name)
         order = self._core.follower.active(name)
         if order is None:
@@ -511,7 +517,7 @@ class NodeApi:
 
 
 def readable(epoch: Epoch) -> Epoch:
-    """The epoch as people see it: terms carry who made them in their low digits."""
+    """The epoch as people see it, without the low digits of its term, which say who made the term."""
     return Epoch(term_round(epoch.term), epoch.number)
 
 
@@ -525,7 +531,7 @@ def _graph_file(folder: Path) -> Path:
 
 
 def _error(standing: Standing) -> EdgepartError:
-    """What the leader said, as the class it named."""
+    """The leader's error, as an exception of the class that the leader named."""
     kind = getattr(errors, standing.error_kind, errors.ClusterError)
     text = f"{standing.error.rstrip('.')}. Nothing was deployed."
     return kind(text) if issubclass(kind, EdgepartError) else errors.ClusterError(text)

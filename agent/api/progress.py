@@ -29,7 +29,7 @@ class ProgressLines:
         self._loop.call_soon(self._finish, last)
 
     async def __aiter__(self) -> AsyncIterator[dict[str, Any]]:
-        """The documents as they come, and {"alive": true} if none has come for `heartbeat_s`, so that a
+        """Yield the documents as they come, and {"alive": true} if none has come for `heartbeat_s`, so that a
         client can tell a slow deployment from a dead agent."""
         while True:
             try:

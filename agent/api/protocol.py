@@ -16,8 +16,9 @@ from edgepart.planner.errors import UsageError
 from edgepart.planner.plans.plan import ValueInfo
 
 Progress = Callable[[str, float, float], None]
-"""(stage, done, total): the stage in plain words ("storing", "planning", "sending weights", "warming up"
-...), `done` and `total` in the stage's own unit, `total` 0 if it is not known. Any thread may call it."""
+"""Called with (stage, done, total): the stage in plain words ("storing", "planning", "sending weights",
+"warming up" ...), `done` and `total` in the stage's own unit, `total` 0 if it is not known. Any thread may
+call it."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,13 @@ class ModelCard:
     trouble: str = ""
     """Why the deployment cannot answer requests now; "" if it can."""
     note: str = ""
-    """What became of the previous plan, if measurements said that it was slower than one device."""
+    """The leader's note on the plan, for example that the previous plan was measured to be slower than one
+    device; "" if there is none."""
     transfer_dtype: str = "float32"
-    """What some of the data between devices is rounded to; "float32" if nothing is."""
+    """The type to which some of the data between devices is rounded; "float32" if none is."""
     rounding: str = ""
-    """How far answers are off by that, in a sentence; "" if nothing is rounded, or if it is not known yet."""
+    """A sentence about how far this rounding makes answers differ; "" if nothing is rounded, or if that is
+    not known yet."""
     model_digest: str = ""
     set_aside: bool = False
     """Whether no device loads the model, because it ends the processes that compute it."""
@@ -114,7 +117,7 @@ class Node(Protocol):
     def models(self) -> Sequence[ModelCard]: ...
 
     def model(self, name: str) -> ModelCard | None:
-        """The deployment of that name, which each request asks for; None if there is none."""
+        """The deployment of that name; None if there is none. This is called for each request."""
 
     async def infer(
         self, model: str, inputs: Mapping[str, Any], outputs: Sequence[str] | None, deadline_s: float
@@ -122,56 +125,57 @@ class Node(Protocol):
         """Run one request. `outputs`: the outputs that are wanted; None means all. `deadline_s` counts from
         now.
 
-        UnknownDeployment; RequestError: no such output, or inputs that do not fit the model; Unavailable: no
-        device can answer in time."""
+        Raises UnknownDeployment; RequestError if there is no such output, or if inputs do not fit the model;
+        Unavailable if no device can answer in time."""
 
     def admit(self, options: DeployOptions) -> None:
         """Check options before the model is sent.
 
-        UsageError: they name a device that is not known; Unavailable: none of the devices that they name is
-        here."""
+        Raises UsageError if they name a device that is not known; Unavailable if none of the devices that
+        they name is here."""
 
     async def deploy(
         self, name: str, folder: Path, options: DeployOptions, progress: Progress
     ) -> dict[str, Any]:
         """Deploy the model whose files lie in `folder`: one graph file (`*.onnx`) at its top, with external
-        data where the graph says. What is needed is copied or moved out before this returns; the caller
-        deletes the folder. It returns when the deployment is acknowledged and serves. The answer is JSON for
+        data where the graph says. The needed files are copied or moved out before this returns; the caller
+        deletes the folder. Returns when the deployment is acknowledged and serves. The answer is JSON for
         people and scripts, and holds at least {"name", "devices", "strategy", "predicted_latency_s", "why",
         "notes"}.
 
-        ModelError, UsageError, Infeasible, Unavailable."""
+        Raises ModelError, UsageError, Infeasible or Unavailable."""
 
     async def undeploy(self, name: str) -> None:
-        """Undeploy it. UnknownDeployment if there is none of that name."""
+        """Undeploy a model. Raises UnknownDeployment if nothing of that name is deployed."""
 
     async def drain(self, name: str, progress: Progress, *, remove: bool) -> dict[str, Any]:
-        """Have plans made without a member, and what it stores stored elsewhere; with `remove`, have it leave
-        for good after that. `name`: a member's name, or a node id. Returns {"name", "node", "state"} when
+        """Drain a member: plans are made without it, and what it stores is stored elsewhere; with `remove`,
+        it then leaves for good. `name`: a member's name, or a node id. Returns {"name", "node", "state"} when
         that is done.
 
-        UsageError: no such device, it is the last one, or the member that may sign that refuses; Unavailable:
-        the leader cannot, or no member is here that may sign it."""
+        Raises UsageError if there is no such device, if it is the last one, or if the member that may sign
+        the request refuses; Unavailable if the leader cannot drain devices, or if no member is here that may
+        sign the request."""
 
     async def undrain(self, name: str) -> dict[str, Any]:
-        """Let a drained device serve again; returns {"name", "node", "state"}. UsageError: no such device, or
-        it was removed."""
+        """Let a drained device serve again; returns {"name", "node", "state"}. Raises UsageError if there is
+        no such device, or if it was removed."""
 
     def status(self) -> dict[str, Any]:
-        """{"name", "node", "version", "cluster", "http", "leader", "term", "uptime_s", "members": [{"name",
-        "node", "state", "http", "address", "leader"}], "deployments": [...], "drains": devices that are
-        drained or being removed, "refused": devices that are not taken in, "disk": {"free_bytes", "trouble",
-        "damaged"}}. `leader` is the leader's name or null, `http` a URL or null; `members` lists this device
-        too. `deployments` may be left out: the gateway puts the cards of `models()` there."""
+        """Return {"name", "node", "version", "cluster", "http", "leader", "term", "uptime_s", "members":
+        [{"name", "node", "state", "http", "address", "leader"}], "deployments": [...], "drains": devices that
+        are drained or being removed, "refused": devices that are not taken in, "disk": {"free_bytes",
+        "trouble", "damaged"}}. `leader` is the leader's name or null, `http` a URL or null; `members` lists
+        this device too. `deployments` may be left out: the gateway puts the cards of `models()` there."""
 
     def devices(self) -> dict[str, Any]:
         """The devices in the form of cluster.json (planner/devices/cluster.py), with extra keys if they are
         known."""
 
     def plan(self, name: str) -> dict[str, Any]:
-        """The report of the deployment's active plan. Under "measured" it says what requests through this
-        agent took that ran alone, and what each device computed for one. UnknownDeployment; Unavailable:
-        there is no plan."""
+        """The report of the deployment's active plan. Under "measured" it says how long requests through this
+        agent took that ran alone, and how long each device computed for one. Raises UnknownDeployment, or
+        Unavailable if there is no plan."""
 
     async def doctor(self) -> dict[str, Any]:
         """For each box that was ever heard of, say whether it is a member, why not, and what to do; and check this
@@ -181,17 +185,17 @@ class Node(Protocol):
         """Have members record what they do, for `seconds` at most; returns which members take part, and which
         do not and why.
 
-        UnknownDeployment; RequestError: `seconds` is too long; Unavailable: there is no plan, or a trace is
-        being taken."""
+        Raises UnknownDeployment; RequestError if `seconds` is too long; Unavailable if there is no plan, or
+        if a trace is being taken."""
 
     async def end_trace(self, name: str) -> dict[str, Any]:
-        """End the trace and return what was recorded (agent/measure/trace_collector.py). RequestError:
-        nothing is being recorded."""
+        """End the trace and return what was recorded (agent/measure/trace_collector.py). Raises RequestError
+        if nothing is being recorded."""
 
 
 def check_name(name: str) -> str:
-    """Check a deployment's name, which is part of URLs and of metric labels. UsageError if it does not fit
-    there."""
+    """Check a deployment's name, which is part of URLs and of metric labels, and return it. Raises UsageError
+    if the name does not fit there."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", name):
         raise UsageError(
             f"deployment name {name[:200]!r}: up to 128 letters, digits, '.', '_', '-'; a letter or digit first"

@@ -17,7 +17,8 @@ from typing import Any
 def start_child(
     work: Callable[..., None], *args: object, name: str
 ) -> tuple[BaseProcess, Connection[Any, Any]]:
-    """Start a process that runs `work(its end of the pipe, *args)`; returns it and our end. OSError if that fails.
+    """Start a process that runs `work(its end of the pipe, *args)`; return it and our end. Raises OSError if
+    that fails.
 
     The process is a fresh interpreter: the agent has threads, and a fork of a process with threads may hang.
     """
@@ -33,8 +34,9 @@ def start_child(
 
 @contextmanager
 def deaf() -> Iterator[None]:
-    """Processes that are started meanwhile ignore Ctrl-C and SIGTERM. Terminals and service managers send these to all
-    processes of an agent at once, but the agent needs its children to finish its work, and ends them itself after that."""
+    """Make processes that are started in this context ignore Ctrl-C and SIGTERM. Terminals and service
+    managers send these to all processes of an agent at once, but the agent needs its children to finish its
+    work, and ends them itself after that."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
@@ -43,7 +45,8 @@ def deaf() -> Iterator[None]:
 
 
 def _work(work: Callable[..., None], *args: object) -> None:
-    """Runs in the child. The child ends with the agent even in the middle of its work, which nobody needs then."""
+    """Do the work, in the child. The child ends with the agent even in the middle of its work, which nobody
+    needs then."""
     Thread(target=_end_with_parent, name="parent", daemon=True).start()
     work(*args)
 

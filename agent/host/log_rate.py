@@ -13,9 +13,11 @@ from collections.abc import Callable
 from edgepart.agent.host.token_bucket import MOST_CLIENTS, Buckets
 
 LINES_S = 1.0
-"""Lines of one kind that are written in a second in the long run. More show more of a flood; fewer keep the log smaller."""
+"""The lines of one kind that may be written per second in the long run. More lines show more of a flood;
+fewer keep the log smaller."""
 BURST = 50
-"""Lines of one kind that are written at once; an agent's own work stays below this even on a busy day."""
+"""The lines of one kind that may be written at once; an agent's own work stays below this even on a busy
+day."""
 _KIND_CHARACTERS = 200
 _OTHERS = ""
 

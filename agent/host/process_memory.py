@@ -57,8 +57,8 @@ def share_heaps(count: int = 2) -> None:
 
 
 def within(device: Device, limit_bytes: int | None, resident: int) -> Device:
-    """The device with the memory that is left for plans under a limit for the whole agent, which takes `resident` bytes
-    now. UsageError if nothing is left."""
+    """The device with the memory that is left for plans under a limit for the whole agent, which takes
+    `resident` bytes now. Raises UsageError if nothing is left."""
     if limit_bytes is None:
         return device
     needed = resident + SERVING_BYTES + WORKER_BYTES
@@ -105,9 +105,11 @@ class Others(Protocol):
 
 
 async def keep_within(limit_bytes: int, files: Path, others: Others) -> None:
-    """Until cancelled, give memory back whenever this process and `others` together have more than the limit resident.
+    """Give memory back until cancelled, whenever this process and `others` together have more than the limit
+    resident.
 
-    The pages of programs are given back at once: starting has left many of them, and making sessions needs room."""
+    The pages of programs are given back at once: starting has left many of them, and making sessions needs
+    room."""
     await asyncio.to_thread(give_back_files, PROGRAMS)
     wait_s = CHECK_S
     while True:

@@ -18,10 +18,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Watchdog:
-    """A rule: when to tell systemd that the agent is alive.
+    """The rule for when to tell systemd that the agent is alive.
 
-    An agent whose event loop turns but whose computing thread is gone serves nobody, so both count. A long run is no fault
-    of the agent: it computes in a worker and ends with its request."""
+    An agent whose event loop turns but whose computing thread is gone serves nobody, so both count. A long
+    run is no fault of the agent: it computes in a worker and ends with its request."""
 
     interval_s: float
     """How long systemd waits for a sign of life before it restarts the agent."""
@@ -67,8 +67,8 @@ class Notifier:
         self._send("WATCHDOG=1")
 
     async def feed(self, progressing: Callable[[], bool]) -> None:
-        """Until cancelled, give a sign of life twice in each interval, as long as `progressing` returns true. Returns at
-        once if no watchdog is set."""
+        """Give a sign of life twice in each interval, as long as `progressing` returns true, until cancelled.
+        Returns at once if no watchdog is set."""
         if self.watchdog_s is None:
             return
         period_s = Watchdog(self.watchdog_s).period_s

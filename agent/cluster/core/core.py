@@ -1,6 +1,6 @@
-"""The core: the cluster logic of one agent in one piece, made of membership, election, deployments, the
-follower and, while this agent leads, the controller. Rules, without I/O. Events go in, effects come out; the
-driver (agent/driver.py) obeys the effects in order and calls `wake` at `wake_at()`.
+"""The core: the cluster logic of one agent, made of membership, election, deployments, the follower and,
+while this agent leads, the controller. Rules, without I/O. Events go in, effects come out; the driver
+(agent/driver.py) carries out the effects in order and calls `wake` at `wake_at()`.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ from edgepart.agent.wire.control import (
 from edgepart.agent.wire.inference import Epoch
 
 EXPEL_S = 15.0
-"""A removed device has so long to stop by itself; then its membership is ended."""
+"""The time that a removed device has to stop by itself before its membership is ended."""
 TOLD_TIMINGS = 512
-"""The most profiles that a newcomer is told."""
+"""The most profiles that are sent to a newcomer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +101,12 @@ class CoreTiming:
     report_s: float = 1.0
     """A member reports to its leader at least this often, changed or not."""
     sync_s: float = 5.0
-    """Deployments, cards and standings are told again this often, in case a message was lost."""
+    """Deployments, cards and standings are sent again this often, in case a message was lost."""
     look_each_s: float = 0.0005
-    """The time that a leader lets pass for each member, after it looked at all reports, before the next
-    report makes it look again: many come at once, and each look takes longer the more members there are."""
+    """After a look at all reports, the leader waits this long for each member before a new report makes it
+    look again: many reports come at once, and a look takes longer the more members there are."""
     linger_s: float = 30.0
-    """A replaced plan is kept for so long, for the requests that still run on it."""
+    """A replaced plan is kept for this long, for the requests that still run on it."""
 
 
 class Core:
@@ -130,10 +130,10 @@ class Core:
         genuine: Callable[[Drain], bool] = lambda entry: True,
         tries: bool = False,
     ) -> None:
-        """`term`, `deployments`, `models`, `profiles` and `drains`: as they were on disk; `drifts` is filled
-        here. `spares`: the most contingency plans that are kept ready for each deployment; None is one for
-        each device that serves. `card_fault`: tells what is wrong with a card's document; "" if nothing is.
-        `genuine`: tells whether the CA has signed a drain. `tries`: whether plans are tried before they
+        """`term`, `deployments`, `models`, `profiles` and `drains` are as they were on disk; `drifts` is
+        filled here. `spares`: the most contingency plans that are kept ready for each deployment; None is one
+        for each device that serves. `card_fault` returns what is wrong with a card's document; "" if nothing
+        is. `genuine` returns whether the CA has signed a drain. `tries`: whether plans are tried before they
         serve."""
         self.timing = timing or CoreTiming()
         if spares is not None:
@@ -157,14 +157,14 @@ class Core:
         self.profiles = profiles or ProfileBook()
         self.drifts = drifts or DriftBook()
         self.standings: dict[str, Standing] = {}
-        """How each deployment stands, as the leader last told, by name."""
+        """The standing of each deployment that the leader last sent, by name."""
         self._digests: dict[str, str] = {}
         self._reports: dict[str, Report] = {}
         self._boots: dict[str, str] = {}
         self._report_at = now
         self._sync_at = now + self.timing.sync_s
         self._stale = True  # something that the controller should look at
-        self._kept = self.deployments.versions()  # of the map of deployments, what is on disk
+        self._kept = self.deployments.versions()  # the versions of deployments that are on disk
         self._expel_at: dict[str, float] = {}
         self._stopped = False
         self._lead_at = self._wake_at = now
@@ -177,7 +177,7 @@ class Core:
 
     @property
     def needed(self) -> bool:
-        """Whether plans that serve here need this device, and other members could come to do without it."""
+        """Whether plans that serve here need this device, and other members could take over from it."""
         me = self.membership.facts.node
         others = [member for member in self.membership.members() if member.node != me]
         deaf = any(m.node == self.leader and not understands_leaving(m.version) for m in others)
@@ -187,8 +187,9 @@ class Core:
         return any(node == me for order in serving for _, node in order.names)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """Take one event; returns what the driver has to do, in this order. UsageError if a user's request
-        cannot be met (DeployRequested, UndeployRequested, DrainRequested); nothing has changed then."""
+        """Take one event; returns what the driver has to do, in this order. Raises UsageError if a user's
+        request cannot be met (DeployRequested, UndeployRequested, DrainRequested); nothing has changed
+        then."""
         if isinstance(event, MessageReceived) and now < self._wake_at:
             effects = self._at_once(event, now)
             if effects is not None:
@@ -204,10 +205,10 @@ class Core:
         return self._run(iter(()), now)
 
     def wake_at(self) -> float:
-        """When `wake` should be called next, on the same clock as `now`."""
+        """The time when `wake` should be called next, on the same clock as `now`."""
         return self._wake_at
 
-    # The order of things
+    # One turn: the parts in their order
 
     def _run(self, first: Iterator[Effect], now: float) -> list[Effect]:
         if self._stopped:
@@ -252,12 +253,12 @@ class Core:
     # Events
 
     def _at_once(self, event: MessageReceived, now: float) -> list[Effect] | None:
-        """Take most messages at once: those that say that their sender is there and nothing else that is
-        new, or that only ask a question. None if more may follow; nothing was done then.
+        """Take a message at once if it only asks a question, or says nothing new except that its sender is
+        there, as most messages do. Returns None if more may follow; nothing was done then.
 
         `_take` does the same for them, and then looks at everything else. Without this shortcut 50 simulated
-        members take 1.4 to 1.55 times as much of the processor (three seeds, in turns); the traces are the same
-        (tests/simulation/test_simulation.py)."""
+        members take 1.4 to 1.55 times as much of the processor (three seeds, in turns); the traces are the
+        same (tests/simulation/test_simulation.py)."""
         node, message = event.node, event.message
         known: object
         match message:
@@ -418,7 +419,7 @@ class Core:
         yield from self._watch_quietly(now)
 
     def _watch_quietly(self, now: float) -> Iterator[Effect]:
-        """Send the news of the leader at once."""
+        """Send news of the leader at once."""
         for effect in self.membership.wake(now):
             yield effect
             if isinstance(effect, MembersChanged):
@@ -475,7 +476,7 @@ class Core:
             case Prepare() | Activate() | Retire() | FetchModel() if node == self.leader:
                 yield from self.follower.obey(message, self.election.seen_term, self.deployments, now)
             case Standing() if self._is_led(node, message.term):
-                if is_variant(message.deployment):  # nobody asks how it stands, but those that wait for it
+                if is_variant(message.deployment):  # only gateways that wait for it need to know
                     if message.state == REFUSED:
                         yield StandingChanged(message)
                 elif self.standings.get(message.deployment) != message:
@@ -489,14 +490,14 @@ class Core:
         yield PersistProfiles(self.profiles.profiles())
 
     def _is_led(self, node: str, term: int) -> bool:
-        """Whether what that member says in that term comes from the leader whom this device itself
-        follows."""
+        """Whether a member that sends a message of that term is the leader whom this device itself follows,
+        in a term that is not outdated."""
         return node == self.leader and term >= self.election.seen_term
 
     def _drop_forged_plans(self, report: Report) -> Report:
-        """The report without plans that nobody can have given its sender: those of a term that is not known
-        here, though a member that holds such a plan has told of its term before, and those of this leadership
-        that it has not made."""
+        """The report without plans that nobody can have given to its sender: plans of a term that is not
+        known here, although a member that holds such a plan has told of its term before, and plans of this
+        leadership that it has not made."""
         last = Epoch(self.election.seen_term, LARGEST)
         if self.controller is not None and self.controller.term == last.term:
             last = self.controller.last_epoch
@@ -533,7 +534,7 @@ class Core:
         yield from self._tell_all(Deployments(changed))
 
     def _apply_drains(self, effects: list[Effect], now: float) -> Iterator[Effect]:
-        """Pass on what follows if a device was drained, taken back or removed."""
+        """Pass on the effects of a change of drains, and set the time when removed members are expelled."""
         yield from effects
         self._stale |= bool(effects)
         for member in self.membership.members():
@@ -541,7 +542,7 @@ class Core:
                 self._expel_at.setdefault(member.node, now + EXPEL_S)
 
     def _apply_own_drains(self, effects: list[Effect], now: float) -> list[Effect]:
-        """Pass on what the leader found; only a removal is a change."""
+        """Pass on the effects of the leader's look at drains; only a removal changes the map of drains."""
         return (
             list(self._apply_drains(effects, now))
             if any(isinstance(e, PersistDrains) for e in effects)
@@ -561,7 +562,7 @@ class Core:
     def _tell_all(self, message: Card | Deployments | Timed | Drift) -> Iterator[Effect]:
         return (SendMessage(node, message) for node in self.membership.alive())
 
-    # What comes round
+    # Done at intervals
 
     def _regular(self, now: float) -> Iterator[Effect]:
         self._sync_at = now + self.timing.sync_s
@@ -580,7 +581,7 @@ class Core:
             yield from self.draining.remind(leader)
 
     def _report_self(self) -> bool:
-        """Take the leader's own report, which needs no message; whether it was news."""
+        """Take this device's own report if it leads, which needs no message; return whether that was news."""
         if self.controller is None or (not self.follower.changed and self.node in self._reports):
             return False
         report = self.follower.report(self._kept)

@@ -44,13 +44,13 @@ Members = Sequence[Member]
 
 @dataclass(frozen=True, slots=True)
 class ServedPlans:
-    """What the leader looks at besides the reports of members."""
+    """The deployments and plans in which the leader looks for uses of a device, besides members' reports."""
 
     deployments: Sequence[Deployment]
     orders: Sequence[Prepare]
     """The orders of all plans that serve or are on their way."""
     why_not: Callable[[str], str]
-    """Tells why a deployment has no plan for what is wanted now; "" if it has one, or if that is not known
+    """Returns why a deployment has no plan for what is wanted now; "" if it has one, or if that is not known
     yet."""
 
 
@@ -63,15 +63,15 @@ class Draining:
         entries: Iterable[Drain] = (),
         genuine: Callable[[Drain], bool] = lambda entry: True,
     ) -> None:
-        """`genuine`: tells whether the CA has signed an entry. Entries from this device's disk are checked
-        before they are told to anybody."""
+        """`genuine` returns whether the CA has signed an entry. Entries from this device's disk are checked
+        before they are sent to anybody."""
         self.map = DrainMap(entries)
         self._genuine = genuine
         self.standings: dict[str, DrainStanding] = {}
-        """How far each drain is, as the leader last told, by node."""
+        """The standing of each drain that the leader last sent, by node."""
         self._node = node
         self._looked: dict[str, DrainStanding] = {}
-        """What this device told as the leader, by node."""
+        """The standing of each drain that this device last sent as the leader, by node."""
 
     def is_removed(self, node: str) -> bool:
         return self.map.state(node) == REMOVED
@@ -92,8 +92,8 @@ class Draining:
     # What users want, and what other devices tell
 
     def propose(self, node: str, name: str, state: str, members: Members) -> Drain | None:
-        """The entry for what a user wants, to be signed; None if that is so already. UsageError if no device
-        would be left."""
+        """The entry for what a user wants, to be signed; None if that is so already. Raises UsageError if no
+        device would be left to serve."""
         there = {member.node for member in members}
         rest = [n for n in there - {node} if self.map.state(n) == IN]
         if state != IN and node in there and not rest:
@@ -106,8 +106,8 @@ class Draining:
         return self.map.next(self._node, node, name, state)
 
     def take_request(self, event: DrainRequested, members: Members) -> list[Effect]:
-        """Take a user's signed request. UsageError if the signature is wrong, or if something else was wanted
-        meanwhile; nothing has changed then."""
+        """Take a user's signed request. Raises UsageError if the signature is wrong, or if something else was
+        wanted meanwhile; nothing has changed then."""
         entry = event.entry
         changed = self.map.merge((entry,)) if self._genuine(entry) else ()
         if not changed and not self.map.has((entry,)):
@@ -121,9 +121,9 @@ class Draining:
         return tuple(entry for entry in entries if not self.map.has((entry,)) and not self._genuine(entry))
 
     def merge(self, entries: Sequence[Drain], members: Members, teller: str = "") -> list[Effect]:
-        """Take the entries of another device. It need not be a member, as the CA signed them; unsigned ones
-        are left out. If it told outdated entries it gets the newer ones, since it may be out because of an
-        entry that was taken back."""
+        """Take the entries of another device, `teller`. That need not be a member, because the CA signed the
+        entries; unsigned ones are left out. If it sent outdated entries it gets the newer ones, because it
+        may be out only by an entry that was taken back."""
         forged = self.find_forged(entries)
         good = [entry for entry in entries if entry not in forged]
         changed = self.map.merge(good)
@@ -137,7 +137,7 @@ class Draining:
         return tuple(filter(self._genuine, entries))
 
     def greet(self, member: Member) -> list[Effect]:
-        """What a newcomer has to be told."""
+        """The messages that tell a newcomer all drains and how far they are."""
         entries = self._select_signed(self.map)
         if not entries or not understands(member.version, DRAINS):
             return []
@@ -147,7 +147,7 @@ class Draining:
         ]
 
     def farewell(self, node: str, version: str) -> list[Effect]:
-        """What a device has to be told that was removed and does not know it."""
+        """The message that tells a removed device that it was removed; nothing if the device was not."""
         entry = self.map.get(node)
         if entry is None or entry.state != REMOVED or not understands(version, DRAINS):
             return []
@@ -166,8 +166,8 @@ class Draining:
     # What the leader does
 
     def look(self, world: LeaderView, served: ServedPlans, members: Members) -> list[Effect]:
-        """Tell how far each drain is, and remove devices that are to be removed and that nothing needs any
-        more."""
+        """Tell the members how far each drain is, and remove devices that are to be removed and that nothing
+        needs any more."""
         effects: list[Effect] = []
         self._looked = {
             node: s for node, s in self._looked.items() if self.map.state(node) in (DRAINED, REMOVING)
@@ -205,7 +205,7 @@ def _to_all(message: Drains | DrainStanding, members: Members, me: str) -> list[
 
 
 def _left(node: str, world: LeaderView, served: ServedPlans) -> Iterator[str]:
-    """What is still to be done before nothing needs the device, in sentences for people."""
+    """Yield a sentence for people about each thing to be done before nothing needs the device."""
     using = sorted({parent_of(order.deployment) for order in served.orders if node in _nodes(order)})
     for name in using:
         why = served.why_not(name)
@@ -221,7 +221,7 @@ def _left(node: str, world: LeaderView, served: ServedPlans) -> Iterator[str]:
 
 
 def _behind(world: LeaderView, served: ServedPlans) -> Iterator[str]:
-    """Name gateways that still start requests on a plan before the serving one."""
+    """Yield a sentence about each gateway that still starts requests on a plan before the serving one."""
     current = {(order.deployment, order.epoch) for order in served.orders}
     names = {name for name, _ in current}
     for node, report in world.reports.items():

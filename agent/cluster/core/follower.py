@@ -60,7 +60,7 @@ class Follower:
         self._held: dict[tuple[str, Epoch], KeptPlan] = {}
         self._active: dict[str, Epoch] = {}
         self._latest: dict[str, Epoch] = {}
-        """The last epoch that served, by deployment, also if none does now; kept as long as plans of that
+        """The last epoch that served, by deployment, even if none serves now; kept as long as plans of that
         name are held."""
 
     def active(self, deployment: str) -> Prepare | None:
@@ -164,7 +164,7 @@ class Follower:
 
     def _retire(self, name: str, epoch: Epoch, now: float) -> Iterator[Effect]:
         """Drop a plan, unless it serves. A variant's serving plan stops serving, and is dropped when its
-        requests had their time."""
+        requests have had time to end."""
         if not is_variant(name):
             if self._active.get(name) != epoch:
                 yield from self._drop(name, epoch)

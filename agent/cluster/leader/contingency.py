@@ -2,9 +2,9 @@
 Rules.
 
 A loss then takes one message. Contingency plans give way to serving ones: if memory is short, there are
-fewer. When another plan begins to serve they are made anew, and the parts that they share with it stay
-loaded. Until then the old ones, and the plan that served before, are used: they may be slower, but they are
-loaded.
+fewer. When another plan begins to serve, contingency plans are made anew, and the parts that they share with
+that plan stay loaded. Until then the old ones, and the plan that served before, are used: they may be slower,
+but they are loaded.
 
 Two members may also lose each other while other members reach both. The loss of a device is settled in tenths
 of a second. A cut between two devices lasts longer, and a plan that needs both cannot answer, although all of
@@ -51,16 +51,17 @@ class ContingencyPlans:
         self._borrowed.discard(lost)
 
     def borrow(self, lost: str) -> PlanRollout | None:
-        """The plan that covers the loss of that device without being made for it; None if there is none."""
+        """The plan that covers the loss of that device but was not made for it; None if there is none."""
         return self._kept.get(lost) if lost in self._borrowed else None
 
     def suffices(self, lost: str) -> None:
-        """The borrowed plan is about as good as one made for the loss."""
+        """Keep the borrowed plan for that loss, because it is about as good as one made for the loss."""
         self._borrowed.discard(lost)
 
     def serves(self, serving: PlanRollout, others: Iterable[PlanRollout]) -> None:
-        """Another plan serves from now on. Of `others`, which the members have loaded, those that do without
-        a device of it are borrowed for that device's loss, until a plan is made for just that."""
+        """Note that another plan serves from now on. Of `others`, which the members have loaded, a plan that
+        does without one of its devices is borrowed for that device's loss, until a plan is made for just that
+        loss."""
         self.clear()
         for placement in sorted(others, key=lambda other: (other.order.latency_s, other.epoch)):
             lost = [
@@ -71,8 +72,8 @@ class ContingencyPlans:
                 self._borrowed.add(lost[0])
 
     def has_pending(self, world: LeaderView) -> bool:
-        """Whether any contingency plan is not ready yet. They are prepared one after another, as requests are
-        served meanwhile."""
+        """Whether any contingency plan is not ready yet. Contingency plans are prepared one after another,
+        because requests are served meanwhile."""
         return any(not placement.is_ready(world) for placement in self)
 
     def give_up(self, world: LeaderView) -> None:
@@ -89,7 +90,7 @@ class ContingencyPlans:
         self._unavailable.add(lost)
 
     def refuse(self, placement: PlanRollout) -> None:
-        """The plan was tried in vain; another one may be made."""
+        """Drop a plan that did not pass its trial; another one may be made."""
         for lost in [lost for lost, kept in self._kept.items() if kept is placement]:
             del self._kept[lost]
             self._borrowed.discard(lost)
@@ -124,7 +125,7 @@ class LastingCuts:
         return frozenset(pair for pair, since in self._since.items() if now >= since + MIN_CUT_S)
 
     def wake_at(self, now: float) -> float:
-        """When the next pair will have been broken for long enough; inf if there is none."""
+        """The time when the next pair will have been broken for long enough; inf if there is none."""
         return min(
             (at for since in self._since.values() if (at := since + MIN_CUT_S) > now), default=math.inf
         )

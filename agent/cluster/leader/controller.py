@@ -1,6 +1,6 @@
-"""What a leader does: deployments and members in, orders out. Rules, without I/O. The same code is on every
-agent and is asked only while that agent leads. rollout.py takes one deployment from plan to plan, variants.py
-its other bindings.
+"""Controller: the leader's decisions. Deployments and members go in, orders come out. Rules, without I/O.
+Every agent has this code, and uses it only while the agent leads. rollout.py takes one deployment from plan
+to plan, and variants.py does so for the deployment's other bindings.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from edgepart.agent.wire.inference import Epoch
 
 
 class Controller:
-    """One leadership."""
+    """The decisions of one leadership."""
 
     def __init__(
         self,
@@ -39,9 +39,10 @@ class Controller:
         variants: Callable[[], Iterable[Prepare]] = tuple,
         spares: Callable[[str], Iterable[Prepare]] = lambda name: (),
     ) -> None:
-        """`adopt`: the plan of a deployment that this device serves already; it goes on if it still can run.
-        `variants`: the orders of all variants that this device serves. `spares`: the plans of a deployment
-        that this device has ready beside the serving one."""
+        """`adopt` returns the order of the plan by which this device serves a deployment already; that plan
+        goes on if it can still run. `variants` returns the orders of all variants that this device serves.
+        `spares` returns the orders of a deployment's plans that this device has ready beside the serving
+        one."""
         self.term = term
         self._adopt = adopt
         self._held_variants = variants
@@ -101,8 +102,8 @@ class Controller:
             yield from (placement.order for placement in cutover.spares)
 
     def _sweep(self, world: LeaderView, now: float) -> Iterator[Effect]:
-        """Retire variants that members hold and no leader keeps: given up here, or made by a leader that is
-        gone."""
+        """Retire variants that members hold and no leader keeps: they were given up here, or were made by a
+        leader that is gone."""
         sent, self._swept = self._swept, {}
         for node, report in world.reports.items():
             for holding in report.holdings:
@@ -115,7 +116,7 @@ class Controller:
                     yield SendMessage(node, Retire(world.term, name, holding.epoch))
 
     def _cutover_of(self, name: str) -> DeploymentRollout | None:
-        """The cutover of a deployment or a variant; None if it is not known."""
+        """The rollout of a deployment or a variant; None if there is none."""
         if not is_variant(name):
             return self._cutovers.get(name)
         variants = self._variants.get(parent_of(name))
@@ -123,13 +124,13 @@ class Controller:
         return variant.cutover if variant else None
 
     def wish(self, node: str, want: Want, now: float) -> list[Effect]:
-        """A gateway holds requests of these shapes."""
+        """Take a gateway's wish for a plan: the gateway holds requests of these shapes."""
         variants = self._variants.get(want.deployment)
         told = variants.wish(want, self.term, now) if variants else None
         return [] if told is None else [SendMessage(node, told)]
 
     def note_latency(self, latency: Latency, gateway: str = "") -> bool:
-        """Note what requests through a gateway take on a plan; whether that is news."""
+        """Note the latency of requests through a gateway on a plan; return whether that is news."""
         cutover = self._cutover_of(latency.deployment)
         return cutover is not None and cutover.note_latency(latency, gateway)
 
@@ -148,7 +149,7 @@ class Controller:
         return {name: len(cutover.refused) for name, cutover in self._cutovers.items() if cutover.refused}
 
     def answered(self, result: PlanComputed | PlanFailed, now: float) -> None:
-        """Take the answer to ComputePlan; that for a deployment which is gone is dropped."""
+        """Take the answer to ComputePlan; an answer for a deployment that is gone is dropped."""
         if cutover := self._cutover_of(result.key.deployment):
             cutover.answered(result, now)
 

@@ -3,8 +3,8 @@ of measurements. Rules, without I/O.
 
 A drift that devices tell is taken over when it has settled, after a wait that grows each time, so that plans
 do not flap. A device that drifted and is left out runs nothing, and so cannot tell that it has recovered: its
-drift is dropped after a while. A plan that uses the device again is timed there before it serves, which tells
-the drift anew if it has not passed.
+drift is dropped after a while. A plan that uses the device again is timed there before it serves, so the
+drift is measured again if it is still there.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class DriftPolicyTiming:
     """Damping: with longer waits the leader searches and moves less often, and helps later."""
 
     settle_s: float = 4.0
-    """The wait from the first news on: what devices tell that ran the same requests comes within this time,
-    since each tells what it found only with its next look, two seconds apart."""
+    """The wait after the first news. The devices that ran the same requests tell their drifts within this
+    time, because each tells what it found only with its next look, two seconds later."""
     wait_s: float = 60.0
     """The least time between two refinements, doubled each time: 60, 120, 240 s. A member that dies or joins
     is planned for at once all the same."""
@@ -35,10 +35,10 @@ class DriftPolicyTiming:
     most_wait_s: float = 600.0
     """The longest wait: a drift that lasts is worth a search every ten minutes."""
     calm: float = 4.0
-    """If nothing had to be refined for so many times the last wait, the next wait is the shortest again."""
+    """If nothing had to be refined for this many times the last wait, the next wait is the shortest again."""
     patience_s: float = 60.0
-    """A device that drifted and runs nothing gets another chance after this, doubled each time that it was in
-    vain."""
+    """A device that drifted and runs nothing gets another chance after this time, which doubles with each
+    chance in vain."""
     most_patience_s: float = 3600.0
     """The longest wait for another chance: a device that stays slow costs one search an hour."""
 
@@ -77,9 +77,9 @@ class DriftPolicy:
         serving: Collection[str] | None,
         now: float,
     ) -> None:
-        """Take over drifts that are due. `nodes` may be planned with; `serving` are the nodes of the serving
-        plan, None if no plan serves or another one is on its way. The drift of a new node counts at once,
-        that of others when it has settled."""
+        """Take over drifts that are due. `nodes`: the nodes that may be planned with. `serving`: the nodes of
+        the serving plan; None if no plan serves or another one is on its way. The drift of a new node counts
+        at once, that of other nodes when it has settled."""
         if version != self._version:
             self._version, self._used = version, {}
         known = {node: self.known_drift(book, node, deployment) for node in nodes}
@@ -97,7 +97,7 @@ class DriftPolicy:
             self._take_over(known, now)
 
     def _forgive(self, steady: Iterable[str], book: DriftBook, deployment: str) -> None:
-        """Devices that have told since that they compute as calibrated get the shortest wait again."""
+        """Give devices the shortest wait again that have since told that they compute as calibrated."""
         for node in steady:
             if book.told_at(node, deployment) > self._dropped_at.get(node, -math.inf):
                 self._patience_s.pop(node, None)
@@ -135,7 +135,7 @@ class DriftPolicy:
         return max(self._news_at + self._timing.settle_s, self._refined_at + self._wait_s())
 
     def wake_at(self, now: float) -> float:
-        """When something may become due only because time passes."""
+        """The next time when something may become due without an event; inf if nothing may."""
         times = [at + self._patience(node) for node, at in self._idle_since.items()]
         if self._news_at < math.inf:
             times.append(self._due_at())

@@ -1,7 +1,7 @@
 """Memory budget: the memory that the plans of all deployments take of each device. Rules, without I/O.
 
 Each plan is made for the memory that the others leave. Plans are computed one after another while deployments
-come and go, so that this is checked again when a plan is there.
+come and go, so the memory is checked again when a plan has been computed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from edgepart.agent.cluster.state.events import PlanComputed
 from edgepart.agent.wire.control import Card, Prepare
 
 BytesByNode = Mapping[str, int]
-"""Bytes by node."""
 
 
 def sum_memory_bytes(orders: Iterable[Prepare]) -> dict[str, int]:
@@ -29,7 +28,7 @@ def sum_memory_bytes(orders: Iterable[Prepare]) -> dict[str, int]:
 
 
 def plan_fits(result: PlanComputed, others: BytesByNode, cards: Mapping[str, Card]) -> bool:
-    """Whether every device of the plan has room for it beside the other plans."""
+    """Whether every device of the plan has room for the plan beside the other plans."""
     nodes = {name: node for node, name, _ in result.key.devices}
     return all(
         nodes[name] not in cards

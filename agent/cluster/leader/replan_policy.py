@@ -1,9 +1,9 @@
 """Replanning: when to plan a deployment, on which devices, and whether to move to the result. Rules, without
 I/O.
 
-A deployment without a plan that runs takes any plan at once. One that serves moves only if the gain is worth
-the cost of moving. For each device that could be lost a contingency plan is computed while nothing else is to
-be done.
+A deployment without a plan that runs takes any plan at once. A deployment that serves moves only if the gain
+is worth the cost of moving. For each device that could be lost, a contingency plan is computed while nothing
+else is to be done.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from edgepart.agent.cluster.state.events import ComputePlan, Member, PlanCompute
 from edgepart.agent.wire.control import ALIVE, FLAPPING, Card, Deployment, Profile
 
 MAX_RESULTS = 64
-"""Plans and failures that are remembered for each deployment; the oldest are forgotten."""
+"""The most plans and failures that are remembered for each deployment; the oldest are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class PlanningTiming:
     """Damping: with longer waits deployments move less often and gain later."""
 
     hold_s: float = 1.0
-    """A serving deployment is replanned when the cluster has not changed for so long: several changes often
+    """A serving deployment is replanned when the cluster has not changed for this long: several changes often
     come together."""
     flap_s: float = 10.0
-    """Each change within so long of the previous one doubles that wait."""
+    """Each change within this time of the previous one doubles that wait."""
     most_hold_s: float = 30.0
     """The longest such wait, however often the cluster changes."""
     gain: float = 0.95
@@ -42,8 +42,8 @@ class PlanningTiming:
     most_retry_s: float = 60.0
     """The longest such wait."""
     avoid_s: float = 30.0
-    """A device that could not load its program is left out for so long, doubled each time: a retry costs all
-    devices of the plan another loading."""
+    """A device that could not load its program is left out for this long, doubled each time: a retry costs
+    all devices of the plan another loading."""
     most_avoid_s: float = 600.0
     """The longest such time, so that a repaired device is used again."""
     spares: int | None = None
@@ -55,7 +55,7 @@ class PlanningTiming:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """What planning has to know of the members."""
+    """The members, as planning has to know them."""
 
     members: tuple[Member, ...]
     cards: Mapping[str, Card]
@@ -143,7 +143,7 @@ class ReplanPolicy:
         return PlanKey(deployment.name, deployment.version, devices, disappointed)
 
     def is_wanted(self, key: PlanKey) -> bool:
-        """Whether the key is what is wanted now."""
+        """Whether the key is the one that is wanted now."""
         return key == self._key
 
     def key_devices(self) -> bool:
@@ -151,7 +151,7 @@ class ReplanPolicy:
         return self._key is not None and bool(self._key.devices)
 
     def look(self, key: PlanKey, now: float) -> None:
-        """The key is what is wanted from now on. If keys change soon after each other, the wait before
+        """Note the key that is wanted from now on. If keys change soon after each other, the wait before
         replanning grows."""
         if key == self._key:
             return
@@ -166,9 +166,10 @@ class ReplanPolicy:
         self._key, self._key_at, self.error = key, now, None
 
     def find_needed_plan(self, now: float, *, waiting: bool = False) -> PlanComputed | None:
-        """A plan for a deployment without one that runs, if there is one: for the wanted key, else for some
-        of its devices. Requests wait, and a better plan may follow. `waiting`: requests wait that did not
-        before, so that changes in what is known of these devices matter less."""
+        """A plan for a deployment without one that runs; None if there is none. It is the plan for the wanted
+        key, or else for some of the key's devices, because requests wait and a better plan may follow.
+        `waiting`: whether requests wait that did not before, so that changes in what is known of these
+        devices matter less."""
         assert self._key is not None
         result = self._results.get(self._key)
         if isinstance(result, PlanFailed):
@@ -214,27 +215,27 @@ class ReplanPolicy:
         return None
 
     def is_gain(self, latency_s: float, over_s: float) -> bool:
-        """Whether such a gain in latency is worth a move."""
+        """Whether `latency_s` is enough below `over_s` to be worth a move."""
         return latency_s < self._timing.gain * over_s
 
     def is_settled(self, current: bytes) -> bool:
-        """Whether `current` was compared with what this cluster could do."""
+        """Whether `current` needs no comparison for the wanted key any more."""
         return self._settled == (self._key, current)
 
     def settle(self, current: bytes) -> None:
-        """`current` is the result for the wanted key."""
+        """Note that `current` needs no comparison for the wanted key."""
         assert self._key is not None
         self._settled = (self._key, current)
 
     def refuse(self, plan: bytes) -> None:
-        """The plan was tried in vain."""
+        """Drop the plan, which did not pass its trial."""
         for key, result in list(self._results.items()):
             if isinstance(result, PlanComputed) and result.plan == plan:
                 del self._results[key]
                 self._compared.pop(key, None)
 
     def forget(self) -> None:
-        """The result for the wanted key cannot be used any more."""
+        """Drop the result for the wanted key, which cannot be used any more."""
         if self._key is not None:
             self._results.pop(self._key, None)
             self._compared.pop(self._key, None)
@@ -257,11 +258,11 @@ class ReplanPolicy:
         return True
 
     def ask_at(self, current: bytes, *, urgent: bool) -> float:
-        """The time from which on `ask` may say yes."""
+        """The time from which on `ask` may return True."""
         return self._retry_at if urgent else self._key_at + self._hold_s
 
     def answered(self, result: PlanComputed | PlanFailed, now: float) -> None:
-        """Take a result."""
+        """Take the answer to ComputePlan."""
         if self.computing == result.key:
             self.computing = None
         self._results[result.key] = result
@@ -274,7 +275,7 @@ class ReplanPolicy:
             self._compared.pop(oldest, None)
 
     def wake_at(self, now: float) -> float:
-        """When something may become due only because time passes."""
+        """The next time when something may become due without an event; inf if nothing may."""
         times = [self._retry_at, self._key_at + self._hold_s, *(until for until, _ in self._avoided.values())]
         return min((time for time in times if time > now), default=math.inf)
 

@@ -1,7 +1,7 @@
 """Rollout: takes one deployment from plan to plan without a gap (make before break), on the leader. Rules,
 without I/O.
 
-What is wanted (an active plan, maybe a next one) is compared with what the members report, and the missing
+The wanted state (an active plan, perhaps a next one) is compared with the members' reports, and the missing
 orders are given. So lost orders, restarts and new leaders need no cases of their own.
 """
 
@@ -79,8 +79,9 @@ class DeploymentRollout:
         awaited: bool = False,
         held: Iterable[Prepare] = (),
     ) -> None:
-        """`awaited`: requests wait for its first plan, which is then made in haste. `held`: plans that this
-        device has ready beside `adopted`."""
+        """`adopted`: the order of the plan that serves already. `awaited`: whether requests wait for the
+        first plan, which is then made in haste. `held`: the orders of plans that this device has ready beside
+        `adopted`."""
         self.deployment = deployment
         self.active = PlanRollout(adopted, verdict=RIGHT) if adopted else None
         self.next: PlanRollout | None = None
@@ -98,7 +99,7 @@ class DeploymentRollout:
         self._tries = timing.tries
         self._trying: Epoch | None = None
         self.rounding: RoundingMeasured | None = None
-        """What was last measured of how far answers are off."""
+        """The last measurement of how far answers are off."""
         self._disappointed: tuple[PlanKey, str] | None = None
         self._fetch_at: dict[str, float] = {}
         self._trouble = ""
@@ -112,7 +113,8 @@ class DeploymentRollout:
 
     @property
     def refusal(self) -> tuple[str, str] | None:
-        """Error and kind if nothing serves and another try on these devices would be in vain; else None."""
+        """The error and its kind if nothing serves and another try on these devices would be in vain; else
+        None."""
         if self.active is not None or self.next is not None:
             return None
         if self.planning.error is not None and self.planning.error.final:
@@ -182,7 +184,8 @@ class DeploymentRollout:
         return [SendMessage(node, order) for node in nodes]
 
     def note_latency(self, latency: Latency, gateway: str = "") -> bool:
-        """Note what requests through a gateway take on a plan of this deployment; whether that is news."""
+        """Note the latency of requests through a gateway on a plan of this deployment; return whether that is
+        news."""
         return self.judge.hears(latency, gateway)
 
     def wake_at(self, now: float) -> float:
@@ -221,7 +224,8 @@ class DeploymentRollout:
             yield from (SendMessage(node, order) for node in world.nodes)
 
     def _step_in(self, world: LeaderView, new_epoch: Iterator[Epoch]) -> None:
-        """Let a contingency plan take over from a plan that lost a device, or has one that leaves."""
+        """Let a contingency plan take over from a plan that has lost a device, or has a device that
+        leaves."""
         if world.is_outranked(self.deployment.name):
             return
         lost = self.active is None and self._requests_wait
@@ -236,8 +240,8 @@ class DeploymentRollout:
             self.next = spare  # Less of it is missing than of any new plan.
 
     def _serve(self, placement: PlanRollout, world: LeaderView, new_epoch: Iterator[Epoch]) -> None:
-        """Have new requests start on this plan. Other loaded plans may cover the next loss: under a later
-        epoch, as members leave earlier ones behind."""
+        """Have new requests start on this plan. Other loaded plans may cover the next loss; they get a later
+        epoch, because members drop plans of earlier epochs."""
         before = [one for one in (self.active, *self.spares) if one is not None and one is not placement]
         self.active, self._trouble, self._requests_wait = placement, "", False
         self.note = placement.note
@@ -279,7 +283,7 @@ class DeploymentRollout:
         self._serve(self.next, world, new_epoch)
 
     def _falls_short(self, placement: PlanRollout, world: LeaderView) -> bool:
-        """Whether the times of its segments say that the move is not worth it."""
+        """Whether the measured times of the plan's segments say that the move is not worth its cost."""
         if placement.instead_of_s == math.inf or not world.profiles.profiles(1):
             return False
         plan, kinds = plan_from_bytes(placement.order.plan), {}
@@ -299,7 +303,7 @@ class DeploymentRollout:
     # The model and the plan
 
     def _store_model(self, world: LeaderView, now: float) -> Iterator[Effect]:
-        """Have the model stored: the leader needs it to plan, and it must survive the loss of any one
+        """Have members store the model: the leader needs it to plan, and it must survive the loss of any one
         device."""
         model, size = self.deployment.model, self.deployment.model_bytes
         holders = world.holders(model)
@@ -387,15 +391,15 @@ class DeploymentRollout:
             )
 
     def _refine(self, key: PlanKey, world: LeaderView, now: float) -> None:
-        """Take over drifts, which count from the next plan on."""
+        """Take over drifts that are due; they count from the next plan on."""
         settled = self.serving and self.next is None
         serving = self.active.nodes if settled and self.active is not None else None
         nodes = [node for node, _, _ in key.devices]
         self.refining.look(world.drifts, key.deployment, key.version, nodes, serving, now)
 
     def _disappointment(self, key: PlanKey) -> str:
-        """The digest of a plan that was measured to be slower than one device is predicted to be: a reason to
-        plan again, once. "" if there is none."""
+        """The digest of a plan that was measured to be slower than one device is predicted to be, which is a
+        reason to plan again, once; "" if there is none."""
         active = self.active
         if self._disappointed is not None and self._disappointed[0] != key:
             if replace(self._disappointed[0], drifts=key.drifts) != key:
@@ -488,13 +492,13 @@ class DeploymentRollout:
         return [order for order in world.orders if order.deployment != self.deployment.name]
 
     def _reserved_memory(self, world: LeaderView) -> dict[str, int]:
-        """The memory that a new plan cannot have, by node: this deployment's plan serves until the new one is
-        ready."""
+        """The bytes of memory that a new plan cannot have, by node: those of other deployments' plans, and of
+        this deployment's plan, which serves until the new one is ready."""
         own = [] if self.active is None else [self.active.order]
         return memory_budget.sum_memory_bytes([*self._others(world), *own])
 
     def _has_room(self, found: PlanComputed, world: LeaderView) -> bool:
-        """Whether devices still have the memory that this plan was computed for; if not, the plan is
+        """Whether devices still have the memory for which this plan was computed; if not, the plan is
         forgotten."""
         if fine := memory_budget.plan_fits(found, self._reserved_memory(world), world.cluster.cards):
             return fine
@@ -504,8 +508,8 @@ class DeploymentRollout:
     # Trying
 
     def _try_plan(self, world: LeaderView) -> Iterator[TryPlan]:
-        """Try one plan at a time, as soon as all of its devices and the leader are ready; first the one that
-        serves already because it had to."""
+        """Try one plan at a time, as soon as all of its devices and the leader are ready. A plan that had to
+        serve untried comes first."""
         if not self._tries or self._trying is not None:
             return
         for placement in self._placements():
@@ -527,7 +531,8 @@ class DeploymentRollout:
     # Orders
 
     def _give_orders(self, placement: PlanRollout, world: LeaderView, now: float) -> Iterator[Effect]:
-        """Members that lack the plan prepare it; once it is active, members that are ready switch to it."""
+        """Have members that lack the plan prepare it and, once it is active, have members that are ready
+        switch to it."""
         name, epoch = self.deployment.name, placement.epoch
         holders: tuple[str, ...] | None = None
         for node in world.nodes:
@@ -552,8 +557,8 @@ class DeploymentRollout:
         placement.sent_at = {what: at for what, at in placement.sent_at.items() if what[0] in nodes}
 
     def _retire(self, world: LeaderView) -> Iterator[Effect]:
-        """Retire plans that nobody will use: prepared by a leader that is gone, or abandoned while a device
-        was away."""
+        """Retire plans that nobody will use: they were prepared for a leader that is gone, or abandoned while
+        a device was away."""
         kept = {placement.epoch: placement for placement in self._placements()}
         for node, report in world.reports.items():
             for holding in report.holdings:
@@ -564,7 +569,7 @@ class DeploymentRollout:
                         yield SendMessage(node, Retire(world.term, holding.deployment, holding.epoch))
 
     def _is_droppable(self, holding: Holding) -> bool:
-        """Whether a plan that the leader does not keep can be dropped. Older READY ones may still finish
+        """Whether a plan that the leader does not keep can be dropped. Older READY plans may still finish
         requests, and their member drops them by itself."""
         if self.active is None:
             return False

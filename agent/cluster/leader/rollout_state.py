@@ -1,5 +1,5 @@
-"""What the rules of one deployment look at and keep: the leader's view of the cluster, and plans on their way
-or in use. Facts.
+"""The facts that the rules of one deployment use: the leader's view of the cluster, and plans on their way or
+in use.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from edgepart.agent.wire.control import DRAINED, FAILED, FLAPPING, LEAVING, READ
 from edgepart.agent.wire.inference import NO_EPOCH, Epoch
 
 RESEND_S = 3.0
-"""An order is given again after this if no report shows its effect: reports come every second
+"""An order is given again after this time if no report shows its effect: reports come every second
 (CoreTiming.report_s)."""
 
 
@@ -72,8 +72,8 @@ class LeaderView:
         return [member.node for member in self.cluster.members if member.status != DRAINED]
 
     def restrict_to(self, used: Collection[str]) -> LeaderView:
-        """This view for a deployment that can do with the devices `used`: other flapping members have to be
-        left."""
+        """This view for a deployment that is planned on the devices `used`: its plans have to leave other
+        flapping members."""
         flapping = {m.node for m in self.cluster.members if m.status == FLAPPING}
         return replace(self, unsteady=frozenset(flapping.difference(used))) if flapping else self
 
@@ -98,21 +98,21 @@ class PlanRollout:
 
     order: Prepare
     sent_at: dict[tuple[str, str], float] = field(default_factory=dict)
-    """When each order was last sent, by node and class of the order."""
+    """The time when each order was last sent, by node and class of the order."""
     instead_of_s: float = math.inf
-    """The latency of the plan that it is to replace, in seconds; inf if there is none."""
+    """The latency of the plan that this one is to replace, in seconds; inf if there is none."""
     made_for: PlanKey | None = None
-    """The key that it was computed for; None if another leader had it computed."""
+    """The key for which the plan was computed; None if another leader had it computed."""
     chosen: bytes = b""
-    """What it was made from, as in PlanComputed; empty if that is not known."""
+    """The choices from which the plan was made, as in PlanComputed; empty if they are not known."""
     note: str = ""
-    """Why it is not the plan that was first predicted to be the best."""
+    """Why this is not the plan that was first predicted to be the best."""
     tolerance: float | None = None
-    """How far its answers may be off, as in PlanComputed."""
+    """How far the plan's answers may be off, as in PlanComputed."""
     structure: str = ""
     """The plan's structure, as in PlanComputed."""
     verdict: str = ""
-    """The verdict of trying it, as in PlanTried; "" if it was not tried yet."""
+    """The verdict of the plan's trial, as in PlanTried; "" if the plan was not tried yet."""
 
     @property
     def epoch(self) -> Epoch:
@@ -124,11 +124,11 @@ class PlanRollout:
         return [node for _, node in self.order.names]
 
     def name_of(self, node: str) -> str:
-        """The name of one of its devices; the node id if it is none of them."""
+        """The name of a device of the plan; the node id if the node has no program."""
         return next((name for name, known in self.order.names if known == node), node)
 
     def ready(self, world: LeaderView) -> int:
-        """The number of its devices that are ready."""
+        """The number of the plan's devices that are ready."""
         holdings = [world.find_holding(node, self.order.deployment, self.epoch) for node in self.nodes]
         return sum(holding is not None and holding.state == READY for holding in holdings)
 
@@ -136,7 +136,7 @@ class PlanRollout:
         return self.ready(world) == len(self.nodes)
 
     def can_run(self, world: LeaderView) -> bool:
-        """Whether all of its devices are members, and none has failed to load it."""
+        """Whether all devices of the plan are members, and none has failed to load it."""
 
         here = world.nodes
 
@@ -147,11 +147,11 @@ class PlanRollout:
         return all(map(fine, self.nodes))
 
     def is_overtaken(self, world: LeaderView) -> bool:
-        """Whether a member serves a later epoch, and so will never take this one."""
+        """Whether a member serves a later epoch, and so will never take this plan."""
         return world.served.get(self.order.deployment, NO_EPOCH) > self.epoch
 
     def loses(self, world: LeaderView) -> bool:
-        """Whether one of its devices is leaving, or two of them do not reach each other any more."""
+        """Whether a device of the plan is leaving, or two of its devices do not reach each other any more."""
         nodes = set(self.nodes)
         return not world.leaving.isdisjoint(nodes) or any(nodes.issuperset(pair) for pair in world.apart)
 

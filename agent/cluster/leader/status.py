@@ -7,8 +7,8 @@ from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.wire.control import Deployment, Report, Version
 
 MIN_COPIES = 2
-"""A deployment is acknowledged when so many members (or all, if there are fewer) have its model and its
-entry: it then survives the loss of any one device."""
+"""A deployment is acknowledged when this many members (or all, if there are fewer) have its model and its
+entry: the deployment then survives the loss of any one device."""
 
 
 def is_safe(deployment: Deployment, world: LeaderView) -> bool:

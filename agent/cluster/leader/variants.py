@@ -1,8 +1,8 @@
 """Variants: which bindings of one deployment have plans. Rules, without I/O, for the leader.
 
-Gateways say again and again which shapes their requests have (`Want`). The leader decides from that alone
-what is made and what is given up, so that a new leader need not be told anything. One new variant is made at
-a time, however many are wanted.
+Gateways say again and again which shapes their requests have (`Want`). From that alone the leader decides
+which variants are made and which are given up, so that a new leader need not be told anything. One new
+variant is made at a time, however many are wanted.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from edgepart.agent.wire.inference import NO_EPOCH, Epoch
 from edgepart.planner import errors
 
 MAX_WISHES = 32
-"""Bindings of one deployment that may wait for their turn, over all gateways; a gateway has 16 at most."""
+"""The most bindings of one deployment that may wait for their turn, over all gateways; a gateway has 16 at
+most."""
 MAX_REFUSED = 64
-"""Bindings that are known to have no plan and are remembered; the one known for longest is forgotten."""
+"""The most bindings without a plan that are remembered; beyond that, the one known for longest is
+forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +35,26 @@ class VariantTiming:
     """The waits of one deployment's variants."""
 
     wish_s: float = 5.0
-    """A wish that nobody repeats for so long is forgotten; gateways repeat theirs every second. A longer wait
-    plans for clients that have gone; a shorter one loses a gateway's place in the queue when it stalls."""
+    """A wish that nobody repeats for this long is forgotten; gateways repeat theirs every second. With a
+    longer wait the leader plans for clients that have gone; with a shorter one a gateway that stalls loses
+    its place in the queue."""
     patience_s: float = 60.0
-    """A new variant that does not serve after so long makes room for the next one that is wanted. Requests
-    are given up after as long (`--timeout`, 60 s)."""
+    """A new variant that does not serve after this time makes room for the next one that is wanted. Requests
+    are given up after the same time (`--timeout`, 60 s)."""
     least_s: float = 1.0
-    """Each variant serves for so long before it can be given up for another, because its requests have to be
-    started. If all places are taken, or if what was wanted had no plan, the next one is begun after a rest as
-    long as making the last one took. So a new shape in every request costs at most half of the time."""
+    """Each variant serves for this long before it can be given up for another, because its requests have to
+    be started. If all places are taken, or if the last wanted binding had no plan, the next variant is begun
+    after a rest as long as making the last one took. So a new shape in every request costs at most half of
+    the leader's time."""
     most_rest_s: float = 10.0
-    """The longest such rest. What took longer may only have waited for its turn, or for a device."""
+    """The longest such rest. A variant that took longer may only have waited for its turn, or for a
+    device."""
     hold_s: float = 10.0
-    """A variant's first plan, made in haste, is compared with a thorough one after so long. A longer wait
-    spares work for shapes that do not last; with a shorter one those that last are served well sooner."""
+    """A variant's first plan, made in haste, is compared with a thorough one after this time. A longer wait
+    spares work for shapes that do not last; with a shorter one, shapes that last are served well sooner."""
     refused_s: float = 30.0
-    """A binding that the cluster could not plan is tried again after so long; one that the model cannot take,
-    never."""
+    """A binding that the cluster could not plan is tried again after this time; a binding that the model
+    cannot take is never tried again."""
 
 
 @dataclass(slots=True)
@@ -59,9 +64,9 @@ class VariantState:
     cutover: DeploymentRollout
     made_at: float
     used_at: float
-    """When a gateway last wanted the binding."""
+    """The time when a gateway last wanted the binding."""
     served_at: float = math.inf
-    """When it began to serve; inf if it does not yet."""
+    """The time when the variant began to serve; inf if it does not serve yet."""
 
 
 @dataclass(slots=True)
@@ -77,7 +82,7 @@ class _Refusal:
 
 
 class Variants:
-    """The variants of one deployment, of its version and of the one before."""
+    """The variants of one deployment, of its present version and of the one before."""
 
     def __init__(
         self,
@@ -87,18 +92,18 @@ class Variants:
         planning: PlanningTiming,
         timing: VariantTiming | None = None,
     ) -> None:
-        """`held`: orders of variants that this device serves already; they go on."""
+        """`held`: orders of variants that this device serves already; these variants go on."""
         self._parent = parent
         self._timing = timing or VariantTiming()
         self._planning = replace(planning, hold_s=max(planning.hold_s, self._timing.hold_s))
         self._wishes: dict[str, _Wish] = {}
         self._refused: OrderedDict[str, _Refusal] = OrderedDict()
         self._rested_at = -math.inf
-        """When the next variant may be begun."""
+        """The time from which on the next variant may be begun."""
         self.kept: dict[str, VariantState] = {}
         for order in held:
             if order.version == parent.version and len(self.kept) < parent.options.bindings:
-                # Its shapes are the user's, too.
+                # The order's shapes include the user's, so that `_entry` would give another name.
                 entry = replace(self._entry(order.shapes), name=order.deployment)
                 cutover = DeploymentRollout(entry, order, self._planning)
                 self.kept[order.deployment] = VariantState(cutover, now, now, now)
@@ -109,7 +114,8 @@ class Variants:
         return replace(self._parent, name=name, options=options)
 
     def wish(self, want: Want, term: int, now: float) -> Standing | None:
-        """A gateway wants a binding. Returns what it has to be told if it waits in vain, else None."""
+        """Take a gateway's wish for a binding. Returns the refusal to send to it if it waits in vain, else
+        None."""
         if want.version != self._parent.version:
             return None
         entry = self._entry(want.shapes)
@@ -140,8 +146,8 @@ class Variants:
         return effects
 
     def _follow(self, parent: DeploymentRollout) -> None:
-        """Drop variants of an older version that do not serve yet; the others serve as long as the plan of
-        that version does."""
+        """Drop variants of an older version that do not serve yet; the others serve as long as that version's
+        own plan does."""
         if parent.deployment.version != self._parent.version:
             self._wishes, self._refused = {}, OrderedDict()
         self._parent = parent.deployment
@@ -176,7 +182,8 @@ class Variants:
         return min(now - variant.made_at, self._timing.most_rest_s)
 
     def _hopeless(self, variant: VariantState, now: float) -> tuple[str, str] | None:
-        """Why nobody should wait for this variant any longer: error and kind; None if there is hope."""
+        """The error, and its kind, why nobody should wait for this variant any longer; None if there is
+        hope."""
         if refusal := variant.cutover.refusal:
             return refusal[0], refusal[1] or "Unavailable"
         if variant.served_at == math.inf and now >= variant.made_at + self._timing.patience_s:
@@ -186,7 +193,8 @@ class Variants:
         return None
 
     def _admit(self, now: float) -> str | None:
-        """Begin the next variant, if there is room or one can be given up for it; its name."""
+        """Begin the next variant, if there is room or if another can be given up for it. Returns its name, or
+        None."""
         making = any(variant.served_at == math.inf for variant in self.kept.values())
         most = self._parent.options.bindings
         if making or not self._wishes or most <= 0 or now < self._rested_at:
@@ -202,7 +210,7 @@ class Variants:
         return name
 
     def wake_at(self, now: float) -> float:
-        """When something may become due only because time passes."""
+        """The next time when something may become due without an event; inf if nothing may."""
         times = [variant.cutover.wake_at(now) for variant in self.kept.values()]
         times += [v.made_at + self._timing.patience_s for v in self.kept.values() if v.served_at == math.inf]
         if self._wishes:

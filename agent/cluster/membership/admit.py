@@ -1,7 +1,7 @@
 """Refusals: which devices said Hello and are not taken in, and why. Rules, without I/O; membership.py asks.
 
-A device is refused if its version is too far off, or if it was removed from the cluster. Both are answered
-with a Hello, so that they can see the reason for themselves, and are called again only seldom.
+A device is refused if its version is too far off, or if it was removed from the cluster. Such a device is
+answered with a Hello, so that it can see the reason for itself, and is dialled again only seldom.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from edgepart.agent.wire.control import Hello
 from edgepart.agent.wire.versions import refusal
 
 RECALL_S = 30.0
-"""A refused device is called again after this. Only an update or a new certificate lets it in, so sooner
-would be in vain."""
+"""A refused device is dialled again after this time. Only an update or a new certificate lets it in, so
+dialling sooner would be in vain."""
 SHOWN_S = 120.0
-"""A refusal is shown for so long after the last Hello: four calls may fail before it disappears."""
+"""A refusal is shown for this long after the last Hello: four calls may fail before it disappears."""
 MAX_REFUSALS = 256
-"""Refusals that are remembered, because anybody with a certificate can cause one; the oldest are
-forgotten."""
+"""The most refusals that are remembered; the oldest are forgotten. There is a limit because anybody with a
+certificate can cause one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Refusals:
 
     def __init__(self, version: str) -> None:
         self.removed: Callable[[str], bool] = lambda node: False
-        """Tells whether a node was removed from the cluster."""
+        """Returns whether a node was removed from the cluster."""
         self._version = version
         self._known: dict[str, Refusal] = {}
 

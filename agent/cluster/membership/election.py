@@ -28,8 +28,8 @@ FREE_ROUNDS = 1 << 26
 here any term is believed, since a device that was off for years, or that lost its own term, has to learn it
 at once."""
 MAX_LEAP_ROUNDS = 1 << 20
-"""Above FREE_ROUNDS, terms may rise by so many rounds at once, and by one round more each second: using up
-all of them would take an attacker fifteen years."""
+"""Above FREE_ROUNDS, terms may rise by this many rounds at once, and by one more round each second: using up
+all rounds would take an attacker fifteen years."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def term_beyond_any(now: float) -> int:
     """A term larger than all that were ever used, for a device that lost its own. `now`: seconds since 1970.
 
     The round of such a term is the number of minutes since 1970: rounds count leaderships, and there were
-    fewer of them than minutes. ValueError if the clock was not set.
+    fewer of them than minutes. Raises ValueError if the clock was not set.
 
     >>> term_round(term_beyond_any(1.8e9))
     30000000
@@ -110,9 +110,9 @@ class Election:
         self.node = node
         self._who = sha256(f"{node} {boot}".encode()).hexdigest()[:16] if boot else node
         self.seen_term = term
-        """The largest term that anybody used, as far as this device knows."""
+        """The largest term that any device has used, as far as this device knows."""
         self._asked_term = self._kept_term = term
-        """The largest term that was given out to be written, and the largest on disk."""
+        """The largest term that was handed out to be written, and the largest term on disk."""
         self._own_term = 0
         """The term to lead in next; nobody hears of it before it is on disk."""
         self.leader = ""
@@ -130,8 +130,8 @@ class Election:
         """The last believed heartbeat of each member. `seen_term` covers all their terms after each
         decision."""
         self._best_claim: tuple[int, str] | None = (0, "")
-        """Term and node of the leader with the largest term among those that members claim to be; (0, "") if
-        there is none, None if it has to be looked up."""
+        """Term and node of the member with the largest term among those that claim to lead; (0, "") if none
+        does, None if it has to be looked up."""
         self._not_before = now + self._timing.start_s
         self._decided_at = now
         self._undecided = True
@@ -146,7 +146,7 @@ class Election:
         return self._not_before if not self.leader and self._not_before > self._decided_at else math.inf
 
     def members_changed(self, alive: Collection[str], now: float) -> list[Effect]:
-        """`alive`: the other members, suspects included."""
+        """Take the members as they are now. `alive`: the other members, suspects included."""
         before = self._alive
         self._alive = frozenset(alive)
         self._has_smallest_id = not self._alive or self.node < min(self._alive)
@@ -159,7 +159,8 @@ class Election:
         return list(self._decide(now))
 
     def heard(self, node: str, beat: Heartbeat, now: float) -> list[Effect]:
-        """A member's heartbeat says whom it follows. If its term is not believed, `wake` reports that."""
+        """Take a member's heartbeat, which says whom the member follows. If its term is not believed, `wake`
+        reports that."""
         known, told = self._claims.get(node), max(beat.term, beat.seen_term)
         if node not in self._alive or known == beat or self._refused.get(node) == beat:
             return []
@@ -179,12 +180,12 @@ class Election:
         return self._claims.get(node)
 
     def restarted(self, node: str) -> None:
-        """The member is another process now, and the claims of the old one are void."""
+        """Drop a member's claim: the member is another process now, so the old one's claim is void."""
         self._claims.pop(node, None)
         self._undecided, self._best_claim = True, None
 
     def kept(self, term: int, now: float) -> list[Effect]:
-        """This term or a larger one is on disk."""
+        """Note that this term or a larger one is on disk."""
         self._kept_term = max(self._kept_term, term)
         return list(self._decide(now))
 

@@ -19,13 +19,13 @@ class SilenceTiming:
     often."""
 
     least_s: float = 1.75
-    """1.75 s: no device is suspect sooner. That covers a stall of a second, which any small box has, and the
-    wait for the next heartbeat."""
+    """No device is suspect sooner. This covers a stall of a second, which any small box has, and the wait for
+    the next heartbeat."""
     first_s: float = 2.0
     """The bound for a new link, before any gaps were seen."""
     most_s: float = 6.0
-    """6 s: no device may be silent for longer, however noisy its link is. This is also the bound for a device
-    that said that it is starved of the CPU."""
+    """No device may be silent for longer, however noisy its link is. This is also the bound for a device that
+    said that it is starved of the CPU."""
     forget: float = 0.02
     """The seconds by which the longest gap shrinks in each second: a gap of 2 s is forgotten in a minute and
     a half. A larger value forgets sooner."""
@@ -48,40 +48,40 @@ class DetectorTiming:
     """A device vouches only for devices that it heard within this time: two heartbeats and a little, so that
     one may be late."""
     confirm_s: float = 0.3
-    """A suspect is dead after this if there is nobody to ask, or no answer: members are asked three times by
-    then."""
+    """A suspect is dead after this time if there is nobody to ask, or no answer: members are asked three
+    times by then."""
     isolated_s: float = 1.0
-    """The same if all of several links broke together: then the fault is likely here, and the links get time
-    to return."""
+    """The same time if all of several links broke together: then the fault is likely here, and the links get
+    time to return."""
     ask_s: float = 0.1
-    """Members are asked again about a suspect after this."""
+    """The time after which members are asked again about a suspect."""
     view_s: float = 5.0
-    """A view is sent after this even if nothing changed, in case one was lost; in large clusters less often
-    (`view_each_s`)."""
+    """A view is sent after this time even if nothing changed, in case one was lost; in large clusters less
+    often (`view_each_s`)."""
     view_each_s: float = 0.4
-    """The time between two such views for each member, at least, so that their share of the network does not
-    grow with the cluster any further."""
+    """The least time between two such views, for each member of the cluster, so that in large clusters their
+    share of the network does not grow any further."""
     view_gap_s: float = 0.1
-    """The time between two views, whatever changed: many devices that come or go together make one view, not
-    one each."""
+    """The least time between two views, whatever changed: many devices that come or go together make one
+    view, not one view each."""
     view_gap_each_s: float = 0.01
-    """The same for each member: each change makes as many views as the square of the number of members, so
-    that of many changes only the first is told at once."""
+    """The same time for each member of the cluster: each change makes as many views as the square of the
+    number of members, so of many changes only the first is told at once."""
     view_wait_each_s: float = 0.002
-    """The time from a change to the view that shows it, for each other device: what changes meanwhile is in
-    the same view."""
+    """The time from a change to the view that shows it, for each other device: the view also shows what
+    changes meanwhile."""
     late_s: float = 0.2
     """A device that is woken later than this doubts itself: the time that it slept through does not count as
     silence of others."""
     most_slack_s: float = 2.0
-    """A device's own lateness extends how long others may be silent by so much at most."""
+    """The most by which a device's own lateness extends the time for which others may be silent."""
     starved_s: float = 30.0
-    """A device that said that it is starved counts as starved for so long; it says so again long before."""
+    """A device that said that it is starved counts as starved for this long; it says so again long before."""
     starved_most_s: float = 300.0
-    """The time after which starvation counts as lasting if its end was not told. Without it a device could prevent for
-    ever that plans are judged."""
+    """The time after which starvation counts as lasting if its end was not told. Without this limit a device
+    could prevent for ever that plans are judged."""
     forget_s: float = 600.0
-    """Devices that died or left are remembered, and shown as lost, for so long."""
+    """Devices that died or left are remembered, and shown as lost, for this long."""
     silence: SilenceTiming = field(default_factory=SilenceTiming)
     flaps: FlapTiming = field(default_factory=FlapTiming)
     dial: DialTiming = field(default_factory=DialTiming)
@@ -103,7 +103,7 @@ class FrameGaps:
         """How long the device may be silent now, in seconds."""
 
     def note(self, gap_s: float) -> None:
-        """A frame came `gap_s` after the one before."""
+        """Note that a frame came `gap_s` after the one before."""
         timing = self.timing
         longest_s = self.longest_s - timing.forget * gap_s
         self.longest_s = longest_s = gap_s if gap_s > longest_s else longest_s

@@ -1,4 +1,4 @@
-"""Flapping: how often each device was lost lately, and how long plans do without it. Rules; time is an
+"""Flapping: how often each device was lost lately, and for how long plans do without it. Rules; time is an
 argument.
 
 A device that is lost again and again stays a member, but plans do without it for a while, its quarantine,
@@ -14,19 +14,19 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class FlapTiming:
-    """The times of a quarantine. Longer ones avoid more moves, and do without a device for longer that may
-    have become reliable."""
+    """The times of a quarantine. Longer times avoid more moves, but for longer plans do without a device that
+    may have become reliable."""
 
     free: int = 2
     """Losses in a row without consequence, because boxes are restarted."""
     calm_s: float = 120.0
-    """2 minutes: a device that was not lost for so long, its quarantine not counted, starts anew."""
+    """A device that was not lost for this long, its quarantine not counted, starts anew with no losses."""
     first_s: float = 10.0
     """The first quarantine, counted from the device's return; each further loss doubles it."""
     most_s: float = 300.0
     """The longest quarantine, so that a device that has become reliable is used again."""
     keep: int = 1024
-    """Devices that are remembered; beyond that, the one that was lost longest ago is forgotten."""
+    """The most devices that are remembered; beyond that, the one that was lost longest ago is forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,8 @@ class LossHistory:
         return bool(self._records)
 
     def lost(self, node: str, now: float) -> None:
-        """The device was surely lost: another member said so too, or its process is another one now."""
+        """Note a certain loss of the device: another member has confirmed it, or the device has a new
+        process."""
         timing, known = self._timing, self._records.pop(node, None)
         calm = known is None or now >= known.until + timing.calm_s
         losses = 1 if known is None or calm else known.losses + 1
@@ -65,8 +66,9 @@ class LossHistory:
         self._sort_ends()
 
     def back(self, node: str, now: float) -> None:
-        """The device is a member again. Its quarantine begins now, however long it was away: otherwise a
-        device that starts slowly would have served it before anybody could plan with it."""
+        """Note that the device is a member again. Its quarantine begins now, however long it was away:
+        otherwise the quarantine of a device that starts slowly would end before anybody could plan with
+        it."""
         known = self._records.get(node)
         if known is None or not known.away:
             return

@@ -60,8 +60,8 @@ from edgepart.agent.wire.control import (
 from edgepart.agent.wire.versions import understands
 
 MAX_INCARNATION_LEAP = 1 << 20
-"""Starts and refutations that this device may have forgotten, because its state was restored from an old
-copy. A member that tells of more is not believed."""
+"""The most starts and refutations that this device may have forgotten, because its state was restored from an
+old copy. A member that tells of more is not believed."""
 
 
 class Membership:
@@ -129,7 +129,8 @@ class Membership:
         return peer.row(name, status, note)
 
     def alive(self) -> list[str]:
-        """The other members that are heard and can be sent to, sorted; not to be changed."""
+        """The other members that are heard and can be sent to, sorted. The caller must not change the
+        list."""
         if self._alive is None:
             self._alive = sorted(node for node, peer in self.peers.items() if peer.status == ALIVE)
         return self._alive
@@ -156,7 +157,7 @@ class Membership:
         return self._alive_set
 
     def _mark_changed(self, *peers: Peer) -> None:
-        """Something changed of these devices, or of this one, that views or `members()` show."""
+        """Note that something changed in these devices, or in this one, that views or `members()` show."""
         self._roster.touch(self.facts.node, self.facts.name)
         for peer in peers:
             self._roster.touch(peer.node, peer.hello.name if peer.status in (ALIVE, SUSPECT) else None)
@@ -180,7 +181,7 @@ class Membership:
         self._mark_changed(peer)
 
     def broken_links(self) -> frozenset[tuple[str, str]]:
-        """Pairs of members of which at least one cannot reach the other, smaller id first."""
+        """The pairs of members of which at least one cannot reach the other, smaller id first."""
         inside = [member.node for member in self.members()]
         return self._views.broken_links(inside, self.alive(), self._suspects)
 
@@ -189,13 +190,13 @@ class Membership:
         return self._views.has_changed()
 
     def announce(self, leader: str, term: int, seen_term: int, now: float) -> None:
-        """Set what heartbeats say of the leader; if it is news, they are sent at once."""
+        """Set what heartbeats say about the leader. If that is news, heartbeats are sent at once."""
         if self._claim != (leader, term, seen_term):
             self._claim = (leader, term, seen_term)
             self._heartbeat_at, self._dirty = now, True
 
     def wake_at(self) -> float:
-        """When `wake` has to be called; inf if never again."""
+        """The time when `wake` has to be called; inf if never again."""
         return math.inf if self._left else self._wake_at
 
     def _next_wake(self) -> float:
@@ -255,8 +256,8 @@ class Membership:
         return self._settle(now)
 
     def hears(self, node: str, now: float) -> bool:
-        """Note a frame that says nothing new of its sender. False if its sender needs more than that; nothing
-        is noted then."""
+        """Note a frame that says nothing new about its sender. Returns False, and notes nothing, if more has
+        to be done for the sender; `handle` does that."""
         peer = self.peers.get(node)
         if peer is None or peer.status != ALIVE or not peer.linked or self._dirty or now >= self._wake_at:
             return False
@@ -265,7 +266,7 @@ class Membership:
         return True
 
     def beats(self, node: str, beat: Heartbeat, now: float) -> bool:
-        """The same for a heartbeat in which only the leader and its terms may be new."""
+        """Do as `hears` does, for a heartbeat in which only the leader and its terms may be new."""
         peer = self.peers.get(node)
         same = (
             peer is not None and peer.hello.boot == beat.boot and peer.hello.incarnation >= beat.incarnation
@@ -273,7 +274,8 @@ class Membership:
         return same and self.hears(node, now)
 
     def sees(self, node: str, view: View, now: float) -> bool:
-        """The same for a view. False if it concerns this device, a suspect, or a device that may be back."""
+        """Do as `hears` does, for a view. Returns False if the view has news of this device, of a suspect, or
+        of a device that may be back."""
         mine, own = self.facts.node, view.by_node.get(self.facts.node)
         if own is not None and own.incarnation > self.facts.incarnation:
             return False
@@ -291,7 +293,8 @@ class Membership:
         return True
 
     def opines(self, node: str, about: str, now: float) -> Opinion | None:
-        """The same for a question, with its answer; None if more has to be done."""
+        """Do as `hears` does, for a question about a device. Returns the answer; None if more has to be
+        done."""
         return Opinion(about, self._opinion(about, now)) if self.hears(node, now) else None
 
     def _link_up(self, node: str, via: str, now: float) -> Iterator[Effect]:
@@ -351,7 +354,7 @@ class Membership:
         match message:
             case Heartbeat(boot, incarnation):
                 if boot != peer.hello.boot:
-                    # From before its restart, or its new Hello got lost.
+                    # The heartbeat is from before the restart, or the new Hello got lost.
                     yield SendMessage(node, self._hello(reply=False))
                     return
                 if incarnation > peer.hello.incarnation:
@@ -426,7 +429,7 @@ class Membership:
             self._flapping.back(node, now)
             peer.since, peer.gaps, peer.starved_until = now, FrameGaps(self.timing.silence), -math.inf
             self._views.forget(node)
-        if greeted:  # It got all that when it said Hello by itself.
+        if greeted:  # It was told all this when it said Hello by itself.
             return
         yield SendMessage(node, self._heartbeat())
         yield SendMessage(node, self._view(now))
@@ -436,8 +439,8 @@ class Membership:
             yield SendMessage(node, Leaving(self.facts.boot))
 
     def _refuse(self, node: str, peer: Peer | None, hello: Hello, now: float) -> Iterator[Effect]:
-        """Answer with a Hello, so that the device sees why it is refused. After that the link ends like that
-        of a device that never said Hello."""
+        """Answer with a Hello, so that the device sees why it is refused. The link then ends as for a device
+        that never said Hello."""
         if peer is None or not peer.linked:  # Our Hello is sent when the link is up.
             self._dialing.hint(node, hello.listen, now)
             return
@@ -503,7 +506,7 @@ class Membership:
         return self.timing.isolated_s if isolated else self.timing.confirm_s
 
     def _settle(self, now: float) -> list[Effect]:
-        """Do what is due, then tell what changed."""
+        """Do what is due, then tell the driver and the members what changed."""
         effects: list[Effect] = []
         if now >= min(self._silent_at, self._heartbeat_at):
             effects += self._check_silences(now)
@@ -535,13 +538,13 @@ class Membership:
                 del self.peers[peer.node]
 
     def _bound_s(self, peer: Peer, now: float) -> float:
-        """How long a device may be silent now, in seconds. If this device is starved it hears others late, as
-        it does when it is woken late."""
+        """How long a device may be silent now, in seconds. The bound is longer if this device is starved or
+        was woken late, because it then hears others late."""
         bound_s = self.timing.silence.most_s if self._starved.share else peer.bound_s(now)
         return bound_s + self._slack_s
 
     def _next_silence(self, now: float) -> float:
-        """When the next device will have been silent for too long."""
+        """The time when the next device will have been silent for too long; inf if there is none."""
         slack_s, at = self._slack_s, math.inf
         for peer in self.peers.values():
             if peer.status == ALIVE:
@@ -623,7 +626,7 @@ class Membership:
         return Hello(me.node, me.name, me.boot, me.incarnation, me.listen, me.http, me.version, reply)
 
     def _heartbeat(self) -> Heartbeat:
-        """The heartbeat to send; the same object as long as it says the same."""
+        """The heartbeat to send; the same object as long as its contents stay the same."""
         saying = (self.facts.incarnation, self._claim)
         if self._last_heartbeat is None or self._last_heartbeat[0] != saying:
             leader, term, seen = self._claim
@@ -645,8 +648,8 @@ class Membership:
         return self._last_heartbeats
 
     def _view(self, now: float) -> View:
-        """The view for newcomers. Those that come together get the same one, because what has changed since
-        follows soon."""
+        """The view for newcomers. Newcomers that come together get the same view, because later changes
+        follow soon."""
         if self._newest_view is None or now >= self._newest_view_at + self.timing.view_wait_each_s * len(
             self.peers
         ):

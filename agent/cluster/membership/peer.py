@@ -13,10 +13,10 @@ from edgepart.agent.cluster.state.events import Member
 from edgepart.agent.wire.control import ALIVE, DEAD, LEAVING, LEFT, SUSPECT, Hello, Sighting, Starved
 
 MAX_ASKED = 8
-"""Members that are asked about a suspect at most; more would confirm no better."""
+"""The most members that are asked about a suspect; more members would not confirm it any better."""
 MAX_ASKED_OF_MANY = 3
-"""The same if more than ASKED devices are suspect: the questions about all of them have to fit into the
-network together."""
+"""The same limit if more than MAX_ASKED devices are suspect: the questions about all of them have to fit into
+the network together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class OwnFacts:
     name: str
     boot: str
     incarnation: int
-    """Larger than at any earlier start; the driver writes it to disk."""
+    """It is larger than at any earlier start; the driver writes it to disk."""
     listen: tuple[str, ...] = ()
     http: str = ""
     version: str = ""
@@ -35,64 +35,65 @@ class OwnFacts:
 
 @dataclass(slots=True)
 class Peer:
-    """What this device knows of another one."""
+    """Another device, as far as this device knows it."""
 
     node: str
     hello: Hello
     status: str
     linked: bool
-    """Whether frames can be sent to it."""
+    """Whether frames can be sent to the device."""
     heard_at: float
     since: float
-    """When `status` was set to what it is."""
+    """The time when `status` was last changed."""
     gaps: FrameGaps
-    """The gaps between its frames on this link."""
+    """The gaps between the device's frames on this link."""
     ask_at: float = math.inf
     opinions: dict[str, str] = field(default_factory=dict)
-    """What the other members said of it since it is suspect, by node."""
+    """The opinions of other members about the device since it became suspect, by node."""
     leaving: bool = False
-    """Whether this process of it is about to stop."""
+    """Whether the device's present process is about to stop."""
     counted: bool = False
-    """Whether flapping.py knows of its last loss, or need not, because the device left on purpose."""
+    """Whether flapping.py knows of the device's last loss, or need not know, because the device left on
+    purpose."""
 
     starved: Starved = field(default_factory=Starved)
-    """What it last said of being starved."""
+    """The device's last word on whether it is starved."""
     starved_since: float = -math.inf
     starved_until: float = -math.inf
-    """The device says so again before this time if it is still starved."""
+    """If the device is still starved, it says so again before this time."""
 
     _sighting: Sighting | None = None
     _row: Member | None = None
 
     @property
     def standing(self) -> str:
-        """Its status as members see it."""
+        """The device's status as members see it."""
         return LEAVING if self.leaving and self.status == ALIVE else self.status
 
     def starves(self, starved: Starved, now: float, timing: DetectorTiming) -> None:
-        """The device has said whether it is starved."""
+        """Note what the device says about whether it is starved."""
         if now >= self.starved_until:
             self.starved_since = now
         self.starved = starved
         self.starved_until = now + timing.starved_s if starved.share else -math.inf
 
     def starvation_at(self, when: float, most_s: float = math.inf) -> Starved:
-        """Whether it was starved at `when`, as far as it had said by then. Starvation for longer than
+        """Whether the device was starved at `when`, as far as it had said by then. Starvation for longer than
         `most_s` counts as lasting, whatever the device says."""
         if when >= self.starved_until:
             return Starved()
         return replace(self.starved, lasting=self.starved.lasting or when >= self.starved_since + most_s)
 
     def bound_s(self, now: float) -> float:
-        """How long the device may be silent now, in seconds. A starved one has said why its frames may be
-        late."""
+        """How long the device may be silent now, in seconds. A starved device may be silent for longer,
+        because it has said why its frames may be late."""
         return (
             max(self.gaps.bound_s, self.gaps.timing.most_s) if now < self.starved_until else self.gaps.bound_s
         )
 
     def asks(self, nodes: Collection[str]) -> None:
-        """These nodes are asked from now on. A node that vouched for the device and is not asked again may
-        have changed its mind, so its opinion is dropped."""
+        """Note which nodes are asked from now on. A node that vouched for the device and is not asked again
+        may have changed its mind, so its opinion is dropped."""
         self.opinions = {n: said for n, said in self.opinions.items() if said != ALIVE or n in nodes}
 
     def sighting(self) -> Sighting:

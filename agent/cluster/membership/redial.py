@@ -1,5 +1,5 @@
-"""Dialling: which device to dial when. Rules, without I/O. Hints come in (mDNS, --peer, the saved list, what
-members see), Connect effects go out, with growing waits. membership.py decides who is a member.
+"""Dialling: which device to dial when. Rules, without I/O. Hints come in (from mDNS, --peer, the saved list
+and members' views), and Connect effects go out, with growing waits. membership.py decides who is a member.
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ class DialTiming:
 
     first_s: float = 0.2
     most_s: float = 1.5
-    """Waits double from `first_s` to this, which is how late at most a link is back after a cut is mended."""
+    """Waits double from `first_s` up to this, so a link is back at most this long after a cut is mended."""
     answer_s: float = 5.0
-    """If a Connect gets no answer for so long, another one is sent."""
+    """If a Connect gets no answer for this long, another one is sent."""
     turn_s: float = 0.3
-    """The device with the larger id waits for so long for the other one to dial, which avoids double
-    links."""
+    """The device with the larger id waits this long for the other one to dial, which avoids double links."""
     keep_s: float = 600.0
-    """A target that nobody mentioned for so long is forgotten, as are devices that died
-    (`DetectorTiming.forget_s`)."""
+    """A target that nobody mentioned for this long is forgotten; devices that died are forgotten after the
+    same time (`DetectorTiming.forget_s`)."""
 
 
 @dataclass(slots=True)
@@ -41,7 +40,7 @@ class RedialTarget:
     lasting: bool
     mentioned_at: float
     due_at: float
-    """When to dial next; inf while the link is up."""
+    """The time to dial next; inf while the link is up."""
     failures: int = 0
     reached: str = ""
     """The node that answered at a static peer's address."""
@@ -90,7 +89,7 @@ class Redialer:
                 self._set_due(target, min(target.due_at, now))
 
     def moved(self, node: str, addresses: tuple[str, ...], now: float) -> None:
-        """Take the addresses that a device told over a link; those known before are dropped."""
+        """Take the addresses that a device sent over a link, and drop those known before."""
         self.hint(node, addresses, now)
         if addresses and (target := self._targets.get(node)) is not None:
             target.addresses = addresses[:MAX_ADDRESSES]
@@ -141,7 +140,7 @@ class Redialer:
         self._unnamed.pop(key, None)
 
     def wake_at(self) -> float:
-        """A time not later than when the next target is due."""
+        """The time when the next target is due, or an earlier time."""
         return self._next_due_at
 
     def wake(self, now: float) -> list[Connect]:

@@ -28,7 +28,8 @@ class Roster:
         """Whether all names were different when rows were last made."""
 
     def touch(self, node: str, name: str | None) -> None:
-        """A member's row may have changed. `name`: what it calls itself; None if it is no member any more."""
+        """Note that a member's row may have changed. `name`: the name that it gives itself; None if it is no
+        member any more."""
         known, name = self._names.get(node), node if name == "" else name
         self._touched.add(node)
         if known == name:
@@ -47,7 +48,7 @@ class Roster:
             self._bearers[name] += 1
 
     def members(self, row: Callable[[str, str], Member]) -> tuple[Member, ...]:
-        """All rows. `row` makes the row of a node from its unique name."""
+        """The rows of all members. `row` makes the row of a node from the node's id and unique name."""
         plain = len(self._bearers) == len(self._names)
         names = self._names if plain else make_unique_names(self._names.items())
         anew = self._touched if plain and self._all_different else self._names
@@ -62,8 +63,8 @@ _NODE = re.compile(r"(?<![0-9a-f])[0-9a-f]{16}(?![0-9a-f])")
 
 
 def make_unique_names(named: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """A unique name for each of these (node, name) pairs: those that share a name get as much of their id as
-    it takes. The result depends on the set of pairs only, not on their order.
+    """A unique name for each node of these (node, name) pairs: nodes that share a name get as much of their
+    id as makes it unique. The result depends only on the set of pairs, not on their order.
 
     >>> make_unique_names([("3fa2aaaaaaaaaaaa", "pi"), ("77b1bbbbbbbbbbbb", "pi"), ("c0cccccccccccccc", "nas")])
     {'3fa2aaaaaaaaaaaa': 'pi-3fa2', '77b1bbbbbbbbbbbb': 'pi-77b1', 'c0cccccccccccccc': 'nas'}

@@ -1,4 +1,5 @@
-"""Views: what members say that they see, and which of them cannot reach each other. Rules, without I/O."""
+"""Views: which devices members say that they see, and which members cannot reach each other. Rules, without
+I/O."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from edgepart.agent.wire.control import Sighting
 
 
 def visible_state(sightings: Iterable[Sighting]) -> list[tuple[str, str]]:
-    """The part of a view in which a change counts."""
+    """The part of a view in which a change counts: the node and the status of each sighting."""
     return [(sighting.node, sighting.status) for sighting in sightings]
 
 
@@ -39,14 +40,14 @@ class MemberViews:
         return news
 
     def outdated(self) -> None:
-        """The members have changed, or those that this device hears."""
+        """Note that the members have changed, or the devices that this device hears."""
         self._broken = None
 
     def broken_links(
         self, inside: Collection[str], alive: Iterable[str], suspects: Iterable[str]
     ) -> frozenset[tuple[str, str]]:
-        """Pairs of members of which at least one cannot reach the other, smaller id first. The same until
-        `take`, `forget` or `outdated` is called."""
+        """The pairs of members of which at least one cannot reach the other, smaller id first. The result
+        stays the same until `take`, `forget` or `outdated` is called."""
         if self._broken is None:
             everybody = frozenset(inside)
             pairs = {(self._me, node) for node in suspects}

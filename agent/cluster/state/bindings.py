@@ -33,8 +33,8 @@ def find_binding(infos: Sequence[ValueInfo], given: Mapping[str, Value]) -> Shap
     """The shapes that the values `given` bind the inputs with free dimensions to; {} if `infos` are bound to
     these shapes already.
 
-    RequestError if a fixed dimension does not fit, or if one name would stand for two extents. Inputs without
-    free dimensions, and missing inputs, are not checked."""
+    Raises RequestError if a fixed dimension does not fit, or if one name would stand for two extents. Inputs
+    without free dimensions, and missing inputs, are not checked."""
     shapes: Shapes = {}
     named: dict[str, tuple[int, str]] = {}
     for info in infos:
@@ -79,7 +79,7 @@ def read_binding(infos: Sequence[ValueInfo]) -> Shapes:
 
 
 def describe_input(info: ValueInfo) -> str:
-    """Name, type and shape, with the names of free dimensions.
+    """The name, type and shape of an input, with the names of its free dimensions.
 
     >>> describe_input(ValueInfo("x", "float", (1, 3, 224), ("batch", None, "")))
     'x: float [batch, 3, any]'
@@ -101,8 +101,8 @@ def format_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
 
 
 def variant_name(deployment: str, version: Version, shapes: Shapes) -> str:
-    """The variant's name: the same on every member, and another one for every version of the deployment,
-    since another model may take other shapes."""
+    """The variant's name. It is the same on every member, and differs for every version of the deployment,
+    because another model may take other shapes."""
     text = f"{version.counter} {version.node} {sorted(shapes.items())}"
     return f"{deployment}{VARIANT_SEPARATOR}{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 

@@ -1,5 +1,5 @@
-"""Cards: what a device and its links can do, as text that members exchange, and the cluster that the planner
-gets from all cards. Rules: agent/measure measures and sends the cards.
+"""Cards: what a device and its links can do, as a text that members exchange, and the cluster for the planner
+that is built from all cards. Rules: agent/measure measures and sends the cards.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from edgepart.planner.errors import FrameError, UsageError
 from edgepart.planner.json_text import parse_json
 
 CHANGE_SHARE = 0.3
-"""The share by which a number of a link or device has to move before it counts as changed. A smaller share
-would make a new plan of every fluctuation."""
+"""The share by which a number of a link or device has to move before it counts as changed. With a smaller
+share every fluctuation would lead to a new plan."""
 
 
 SHARED_MEDIUM_SHARE = 0.8
-"""Devices that, all sending at once, reach less than this share of what their links promise have a medium in
-common. The margin is for what two such measurements differ by anyway."""
+"""Devices share a medium if, when all of them send at once, they reach less than this share of the rates of
+their links. The margin covers the differences between two such measurements."""
 
 
 @dataclass(frozen=True)
 class CrowdMeasurement:
-    """What several devices can send when all of them send at once."""
+    """How fast several devices can send when all of them send at once."""
 
     nodes: frozenset[str]
     """The node ids of the devices."""
@@ -53,9 +53,9 @@ class MeasuredDevice:
 
     device: Device
     links: Mapping[str, Link] = field(default_factory=dict)
-    """What this device measured of each link, by the node id of the other end."""
+    """This device's measurements of its links, by the node id of the other end."""
     together: CrowdMeasurement | None = None
-    """What this device measured when all devices sent at once; None if it did not measure that."""
+    """This device's measurement with all devices sending at once; None if it made none."""
 
 
 def write_card(measured: MeasuredDevice) -> bytes:
@@ -69,7 +69,7 @@ def write_card(measured: MeasuredDevice) -> bytes:
 
 
 def parse_card(document: bytes) -> MeasuredDevice:
-    """Parse a card's document. FrameError if it is no card."""
+    """Parse a card's document. Raises FrameError if it is no card."""
     try:
         parsed = parse_json(document)
         cluster = cluster_from_json({"devices": [parsed["device"]]})
@@ -171,7 +171,7 @@ def _worse(one: Link, two: Link) -> Link:
 
 def is_clearly_different(old: MeasuredDevice, new: MeasuredDevice) -> bool:
     """Whether the planner should know of the change: the set of links differs, or a number moved by more than
-    NOISE."""
+    CHANGE_SHARE."""
     if old.links.keys() != new.links.keys():
         return True
     was, now = old.together, new.together

@@ -23,8 +23,8 @@ T = TypeVar("T")
 
 MAX_ENTRIES = MOST_ENTRIES
 MAX_COUNTER = LARGEST
-"""Every version counter is smaller than this. No honest member reaches it, and no version could follow one
-that did."""
+"""Every version counter is smaller than this. No honest member reaches this limit, and no version could
+follow one that did."""
 FORMAT = 1
 
 
@@ -80,11 +80,11 @@ class DeploymentMap:
         return None if entry is None or entry.fault else entry
 
     def in_use(self) -> list[Deployment]:
-        """The living entries that are not set aside."""
+        """The live entries that are not set aside."""
         return [entry for entry in self.list_live() if not entry.fault]
 
     def has(self, entries: Iterable[Deployment]) -> bool:
-        """Whether the map has exactly these entries."""
+        """Whether the map contains each of these entries, exactly as given."""
         return all(self._entries.get(entry.name) == entry for entry in entries)
 
     def versions(self) -> tuple[tuple[str, Version], ...]:
@@ -109,7 +109,8 @@ class DeploymentMap:
         return len(self._entries) >= MAX_ENTRIES
 
     def put(self, node: str, name: str, model: str, model_bytes: int, options: DeployOptions) -> Deployment:
-        """Write a new entry as `node`, in place of any entry of that name. UsageError if the map is full."""
+        """Write a new entry as `node`, in place of any entry of that name. Raises UsageError if the map is
+        full."""
         if self._full and name not in self._entries:
             raise UsageError(
                 f"{MAX_ENTRIES} names were deployed so far, the most there can be; reuse an old one"
@@ -119,8 +120,8 @@ class DeploymentMap:
         return entry
 
     def delete(self, node: str, name: str) -> Deployment:
-        """Write the tombstone of a deployment and return it. UsageError if nothing of that name is deployed,
-        or if its version cannot grow any more."""
+        """Write the tombstone of a deployment and return it. Raises UsageError if nothing of that name is
+        deployed, or if its version cannot grow any more."""
         entry = self.get(name)
         if entry is None:
             names = ", ".join(e.name for e in self.list_live()) or "nothing"
@@ -130,8 +131,8 @@ class DeploymentMap:
         return tombstone
 
     def set_aside(self, node: str, name: str, model: str, fault: str) -> Deployment | None:
-        """Write down what is wrong with a deployment's model, and return the entry. None if that is known
-        already, or if another model is deployed by that name now."""
+        """Write down what is wrong with a deployment's model, and return the entry. Returns None if that is
+        known already, or if another model is deployed by that name now."""
         entry = self.usable(name)
         if entry is None or entry.model != model:
             return None
@@ -154,27 +155,28 @@ def to_json(entries: Iterable[Deployment]) -> dict[str, Any]:
 
 
 def from_json(document: Any) -> tuple[Deployment, ...]:
-    """The entries of a document. A UsageError names the place and the fault."""
+    """The entries of a document. Raises UsageError, which names the place and the fault, if one cannot be
+    read."""
     return require_all_readable(read_deployments(document))
 
 
 def read_deployments(document: Any) -> ReadResult[Deployment]:
-    """The readable entries, and what is wrong with each of the others. UsageError if the document has another
-    form."""
+    """The readable entries, and what is wrong with each of the others. Raises UsageError if the document has
+    another form."""
     return read_entries(document, "deployments", FORMAT, _entry)
 
 
 def require_all_readable(found: ReadResult[T]) -> tuple[T, ...]:
-    """All entries. UsageError if one of them could not be read."""
+    """All entries. Raises UsageError if one of them could not be read."""
     if found.faults:
         raise UsageError(f"{found.faults[0]}; restore the file")
     return found.entries
 
 
 def read_entries(document: Any, name: str, known: int, read: Callable[[Any], T]) -> ReadResult[T]:
-    """Read the state file `name`.json, which has a format number and a list `name` of entries: the entries
-    that `read` can read, and what is wrong with each of the others. UsageError if the document has another
-    form."""
+    """Read the document of the state file `name`.json, which has a format number and a list `name` of
+    entries. Returns the entries that `read` can read, and what is wrong with each of the others. Raises
+    UsageError if the document has another form."""
     where = f"{name}.json"
     if not isinstance(document, dict):
         raise UsageError(f"{where}: expected dict, found {type(document).__name__}")
@@ -186,8 +188,8 @@ def read_entries(document: Any, name: str, known: int, read: Callable[[Any], T])
 
 
 def read_each(listed: Iterable[Any], where: str, read: Callable[[Any], T]) -> ReadResult[T]:
-    """The entries that `read` can read, and what is wrong with each of the others: a damaged entry does not
-    cost the rest."""
+    """The entries that `read` can read, and what is wrong with each of the others. A damaged entry does not
+    affect the rest."""
     found: list[T] = []
     faults: list[str] = []
     for number, entry in enumerate(listed):
@@ -196,14 +198,14 @@ def read_each(listed: Iterable[Any], where: str, read: Callable[[Any], T]) -> Re
                 raise FrameError(f": expected dict, found {type(entry).__name__}")
             found.append(read(entry))
         except FrameError as error:
-            # Deployment.name: ... is deployments[3].name: ... here
+            # The record's name gives way to the place: "Deployment.name: ..." becomes "deployments[3].name: ..."
             faults.append(f"{where}[{number}]{_CLASS.sub('', str(error), count=1)}")
     return ReadResult(tuple(found), tuple(faults))
 
 
 def check_format(root: Mapping[str, Any], known: int, where: str) -> None:
-    """Check the document's format number. TooNew if it is larger than `known`; UsageError if it is missing or
-    anything else."""
+    """Check the document's format number. Raises TooNew if the number is larger than `known`, and UsageError
+    if it is missing or anything else."""
     found = root.get("format")
     if type(found) is int and found > known:
         raise TooNew(f"{where}: format {found} is not {known}; update edgepart")

@@ -2,8 +2,8 @@
 result in any order. Rules, without I/O.
 
 Every member keeps the map (drains.json) and tells the others of changes. For each device the entry with the
-larger version wins; of two entries of one version, the one that says that the device was removed. A device
-that was removed and joins again is another node.
+larger version wins; of two entries of one version, the one that says that the device was removed wins. A
+device that was removed and joins again is another node.
 
 Each entry is signed with the CA's key, as charters are, so that any member can pass it on and none can forge
 one.
@@ -87,7 +87,7 @@ class DrainMap:
         return entry.state if entry else IN
 
     def has(self, entries: Iterable[Drain]) -> bool:
-        """Whether the map has exactly these entries."""
+        """Whether the map contains each of these entries, exactly as given."""
         return all(self._entries.get(entry.node) == entry for entry in entries)
 
     def merge(self, entries: Iterable[Drain]) -> tuple[Drain, ...]:
@@ -104,8 +104,8 @@ class DrainMap:
         return tuple(changed)
 
     def next(self, writer: str, node: str, name: str, state: str) -> Drain:
-        """The next entry of a device, not signed yet. UsageError if the device was removed, or if the map is
-        full."""
+        """The next entry of a device, not signed yet. Raises UsageError if the device was removed, or if the
+        map is full."""
         known = self._entries.get(node)
         if known is None and len(self._entries) >= MAX_ENTRIES:
             raise UsageError(f"{MAX_ENTRIES} devices were drained or removed so far, the most there can be")
@@ -122,13 +122,14 @@ def to_json(entries: Iterable[Drain]) -> dict[str, Any]:
 
 
 def from_json(document: Any) -> tuple[Drain, ...]:
-    """The entries of a document. A UsageError names the place and the fault."""
+    """The entries of a document. Raises UsageError, which names the place and the fault, if one cannot be
+    read."""
     return require_all_readable(read_drains(document))
 
 
 def read_drains(document: Any) -> ReadResult[Drain]:
-    """The readable entries, and what is wrong with each of the others. UsageError if the document has another
-    form."""
+    """The readable entries, and what is wrong with each of the others. Raises UsageError if the document has
+    another form."""
     return read_entries(document, "drains", FORMAT, _entry)
 
 

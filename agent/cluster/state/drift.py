@@ -1,9 +1,9 @@
-"""Drift: how many times as long as calibrated a device computes now, told from the times of its segments.
+"""Drift: how many times as long as calibrated a device computes now, computed from the times of its segments.
 Facts and rules, without I/O: segment_times.py measures, control.Drift tells members, drift_policy.py decides
 what follows.
 
-Drift is kept by deployment, because a prediction may be wrong for one model. A deployment that a device did
-not run yet is expected to drift as the device's other deployments do.
+Drift is kept by deployment, because a prediction may be wrong for one model. For a deployment that a device
+has not run yet, the drift of the device's other deployments is expected.
 """
 
 from __future__ import annotations
@@ -19,18 +19,21 @@ from edgepart.planner.devices.cluster import Device
 from edgepart.planner.plans.plan import Program
 
 MIN_CALIBRATED_S = 1e-3
-"""The least predicted computing time, in seconds, that drift is told from: of less, fixed costs and the
-clock's resolution would be measured."""
+"""The least calibrated computing time, in seconds, from which drift is computed: below it, fixed costs and
+the clock's resolution would be measured."""
 STEPS_PER_OCTAVE = 8
-"""Steps per octave. A drift that moved by less than one step (9 %) is no news."""
+"""Drifts are rounded to this many steps for each factor of two. A move by less than one step (9 %) is no
+news."""
 MAX_DEPLOYMENTS = 64
-"""Deployments of one device whose drift is remembered; the ones not heard of for longest are forgotten."""
+"""The most deployments of one device whose drift is remembered; those not heard of for longest are
+forgotten."""
 
 
 def compute_drift(program: Program, device: Device, took_s: Mapping[str, float]) -> float | None:
     """Measured divided by calibrated seconds, over all segments that were run, limited to MOST_DRIFT and its
-    inverse; None if these are too few seconds. `took_s`: the seconds that each segment takes, by digest.
-    `device`: as calibrated now, because a slowdown that was found since the plan was made is no drift."""
+    inverse; None if the calibrated seconds are too few. `took_s`: the seconds that each segment takes, by
+    digest. `device`: the device as calibrated now, because a slowdown that was found since the plan was made
+    is no drift."""
     run = [one for one in program.segments if one.calibrated_s > 0 and one.digest in took_s]
     calibrated_s = sum(one.calibrated_s for one in run) * device.slower_than(program.flops_per_s)
     if calibrated_s < MIN_CALIBRATED_S:
@@ -49,8 +52,8 @@ def round_to_step(factor: float) -> float:
 
 
 def is_news(factor: float, told: float) -> bool:
-    """Whether `factor` is more than a step from what was told last: a drift that wavers between two steps is
-    no news."""
+    """Whether `factor` is more than a step away from `told`, the drift that was told last: a drift that
+    wavers between two steps is no news."""
     return abs(log2(factor / told)) * STEPS_PER_OCTAVE > 1
 
 
@@ -78,7 +81,7 @@ class DriftBook:
         return self._about(node, deployment).factor
 
     def told_at(self, node: str, deployment: str) -> float:
-        """When `factor` was told; -inf if it was not."""
+        """The time when the drift that `factor` returns was told; -inf if none was."""
         return self._about(node, deployment).at
 
     def _about(self, node: str, deployment: str) -> _Told:
@@ -95,11 +98,11 @@ class DriftBook:
         return tuple(Drift(name, one.factor) for name, one in self._told.get(node, {}).items())
 
     def forget(self, node: str) -> None:
-        """The device is gone, or was calibrated anew."""
+        """Forget a device's drifts: the device is gone, or was calibrated anew."""
         self._told.pop(node, None)
 
     def undeployed(self, deployment: str) -> None:
-        """Neither the deployment nor any of its variants runs any more."""
+        """Forget the drifts of a deployment and its variants, none of which runs any more."""
         for known in self._told.values():
             for name in [name for name in known if parent_of(name) == deployment]:
                 del known[name]

@@ -1,7 +1,7 @@
-"""Events and effects: what goes into the core and what comes out of it. Facts. agent/driver.py turns what
-happens into events, and obeys the effects in their order. No effect waits for the disk: TermKept and
-DeploymentsKept say when the content of a Persist* effect is on disk. The core tells nobody of what has to be
-on disk first.
+"""Events and effects: the inputs and outputs of the core. Facts. agent/driver.py turns what happens into
+events, and carries out the effects in their order. No effect waits for the disk: TermKept and DeploymentsKept
+say when the contents of PersistTerm and PersistDeployments are on disk. Until then the core tells no other
+device of them.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class ConnectFailed:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSeen:
-    """A hint where a device may be, from mDNS, --peer or the saved list. It is untrusted, and leads to a
-    Connect at most."""
+    """A hint where a device may be, from mDNS, --peer or the saved list. The hint is untrusted, and leads to
+    a Connect at most."""
 
     node: str
     """The node id; "" if it is not known (a static peer)."""
@@ -148,10 +148,10 @@ class TermKept:
 
 @dataclass(frozen=True, slots=True)
 class DeploymentsKept:
-    """The answer to PersistDeployments, given once it could be obeyed: what is on disk now."""
+    """The answer to PersistDeployments, given once the map could be written."""
 
     versions: tuple[tuple[str, Version], ...]
-    """The version of each entry by name, tombstones included."""
+    """The version of each entry that is on disk now, by name, tombstones included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class BindingWanted:
 
 @dataclass(frozen=True, slots=True)
 class PlanKey:
-    """What a plan was computed for; equal keys would give equal plans."""
+    """The conditions for which a plan was computed; equal keys would give equal plans."""
 
     deployment: str
     version: Version
@@ -176,7 +176,7 @@ class PlanKey:
     drifts: tuple[tuple[str, float], ...] = ()
     """(node, drift) of devices that compute faster or slower than they were calibrated to, sorted by node."""
     refused: tuple[tuple[str, str], ...] = ()
-    """(structure, what was wrong) of plans that were tried and gave wrong answers. The structure is that of
+    """(structure, fault) of each plan that was tried and gave wrong answers. The structure is that of
     planner/plans/plan.py."""
 
 
@@ -192,21 +192,22 @@ class PlanComputed:
     """The predicted latency of the new plan; the seconds between two requests if throughput is the
     objective."""
     current_latency_s: float
-    """The same for `ComputePlan.current`, predicted now on the same cluster; inf if there was none, or if it
-    cannot run."""
+    """The same figure for `ComputePlan.current`, predicted now on the same cluster; inf if there was none, or
+    if it cannot run."""
     quick: bool = False
     """Whether the plan was made in haste. It is then compared with a thorough one once it serves."""
     single_s: float = float("inf")
     """The predicted latency of the best single device; inf if none has the memory, or if throughput is the
     objective."""
     note: str = ""
-    """What became of the previous plan, if that was slower than one device."""
+    """A note on the plan that this one replaces or refines because of measurements; "" for other plans."""
     memory_bytes: tuple[tuple[str, int], ...] = ()
     """The most memory that each program takes, predicted, by device name."""
     chosen: bytes = b""
-    """What the plan was made from (planner/search/checkpoint.py); a refinement starts from there."""
+    """The choices from which the plan was made (planner/search/checkpoint.py); a refinement starts from
+    them."""
     tolerance: float | None = None
-    """How far its answers may be off (agent/verify/same_answer.py, tolerance_for)."""
+    """How far the plan's answers may be off (agent/verify/same_answer.py, tolerance_for)."""
     structure: str = ""
     """The plan's structure, as in planner/plans/plan.py."""
     is_model_itself: bool = False
@@ -215,7 +216,7 @@ class PlanComputed:
 
 @dataclass(frozen=True, slots=True)
 class PlanFailed:
-    """The other answer to ComputePlan."""
+    """The answer to ComputePlan if there is no plan."""
 
     key: PlanKey
     error: str
@@ -249,7 +250,7 @@ class StarvationSeen:
 
 @dataclass(frozen=True, slots=True)
 class LatencyMeasured:
-    """What requests of this gateway took that ran alone on a plan."""
+    """The latency of requests of this gateway that ran alone on a plan."""
 
     deployment: str
     epoch: Epoch
@@ -282,7 +283,7 @@ class PlanTried:
     verdict: str
     """One of RIGHT, WRONG, SUSPECT and UNTRIED."""
     text: str = ""
-    """What was wrong, or why the plan could not be tried; "" if it is right."""
+    """The fault, or why the plan could not be tried; "" if the plan is right."""
 
 
 RIGHT = "right"
@@ -364,7 +365,7 @@ class Member:
 
     node: str
     name: str
-    """The device's name, unique among the members (roster.unique_names)."""
+    """The device's name, unique among the members (roster.make_unique_names)."""
     boot: str
     status: str
     """ALIVE, LEAVING, FLAPPING or, until the suspicion is settled, SUSPECT."""
@@ -426,8 +427,8 @@ class RemovedFromCluster:
 
 @dataclass(frozen=True, slots=True)
 class MemberDistrusted:
-    """A member told something impossible, and nothing follows from it. People are told: the member lies, or
-    runs another version."""
+    """A member told something impossible, which is ignored and reported to people: the member lies, or runs
+    another version."""
 
     node: str
     why: str
@@ -501,27 +502,27 @@ class ComputePlan:
     current: bytes
     """The plan that serves now, to be compared with the new one; empty if there is none."""
     urgent: bool
-    """Whether a deployment has to wait for the plan; else it is a contingency plan or a comparison, at low
-    priority."""
+    """Whether a deployment has to wait for the plan. Otherwise the plan is a contingency plan or a
+    comparison, at low priority."""
     quick: bool = False
-    """Whether requests wait for the plan, or would: then a good plan soon is worth more than the best one
-    later."""
+    """Whether requests wait for the plan, or would wait: then a good plan soon is worth more than the best
+    plan later."""
     profiles: tuple[Profile, ...] = ()
     """The known times of segments on real devices."""
     measured_s: float = 0.0
     """Seconds that requests take on `current`; 0 if that was not measured."""
     taken_bytes: tuple[tuple[str, int], ...] = ()
-    """The memory that other plans take on each node, which this one has to do without."""
+    """The bytes of memory that other plans take on each node, and that this plan cannot have."""
     chosen: bytes = b""
-    """What `current` was made from; empty if that is not known."""
+    """The choices from which `current` was made, as in PlanComputed; empty if they are not known."""
     refines: bool = False
     """Whether only measurements are new since `current` was planned."""
 
 
 @dataclass(frozen=True, slots=True)
 class TryPlan:
-    """Run this plan once on made-up inputs, compare its answers, and answer PlanTried. All of its devices
-    have it ready."""
+    """Run this plan once on made-up inputs, compare its answers, and answer PlanTried. All devices of the
+    plan have it ready."""
 
     deployment: str
     epoch: Epoch
@@ -536,7 +537,7 @@ class TryPlan:
 
 @dataclass(frozen=True, slots=True)
 class StandingChanged:
-    """How a deployment stands now, as the leader says."""
+    """The leader says how a deployment stands now."""
 
     standing: Standing
 

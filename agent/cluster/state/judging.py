@@ -17,12 +17,13 @@ from edgepart.agent.wire.control import Latency
 from edgepart.planner.plans.plan import Plan, Run
 
 MIN_REQUESTS = 5
-"""The requests that have to have run alone before a plan is judged by them: their median then stands for the
-plan."""
+"""The number of requests that must have run alone before a plan is judged by them: their median then stands
+for the plan."""
 MAX_GATEWAYS = 1024
-"""Gateways whose latencies are remembered."""
+"""The most gateways whose latencies are remembered."""
 SLOWER_FACTOR = 1.02
-"""A plan is slower than one device only from this factor on: measurements are off by up to 2 %."""
+"""A plan counts as slower than one device only above this factor, because measurements are off by up to 2
+%."""
 
 
 Kinds = Mapping[str, tuple[str, int]]
@@ -71,7 +72,7 @@ def correct_prediction_s(plan: Plan, ratio: float, busiest_s: float, *, many: bo
     """The latency predicted for `plan` if its busiest device computes `ratio` times as long; with `many`, the
     seconds between two requests."""
     predicted_s = 1 / plan.predicted_throughput_per_s if many else plan.predicted_latency_s
-    # Replicas share the requests, so that between two of them even the busiest device is not busy for so long.
+    # Replicas share the requests, so between two requests no device is busy for longer than `predicted_s`.
     return predicted_s + (ratio - 1) * (min(busiest_s, predicted_s) if many else busiest_s)
 
 
@@ -85,7 +86,7 @@ class LoneRequests:
     """The times of requests that ran on a plan while no other request did."""
 
     seconds: tuple[float, ...]
-    """The seconds of the last such requests."""
+    """The seconds that each of the last such requests took."""
     count: int
     """The number of all such requests so far."""
     nodes: frozenset[str]
@@ -97,12 +98,12 @@ class PlanJudge:
     """Judges the serving plan of one deployment."""
 
     single_s: float = float("inf")
-    """What a request would take on the best single device, as far as that is known."""
+    """The predicted latency on the best single device; inf if that is not known."""
     latencies: dict[str, Latency] = field(default_factory=dict)
-    """What requests take on the serving plan, by gateway; the gateway that told last comes last."""
+    """The last latency that each gateway told; the gateway that told last comes last."""
 
     def hears(self, latency: Latency, gateway: str = "") -> bool:
-        """Note what a gateway told; whether that is news."""
+        """Note the latency that a gateway told; return whether that is news."""
         known = self.latencies.pop(gateway, None)
         self.latencies[gateway] = latency
         while len(self.latencies) > MAX_GATEWAYS:
@@ -110,8 +111,9 @@ class PlanJudge:
         return known is None or known.epoch != latency.epoch or known.seconds != latency.seconds
 
     def seconds(self, order_epoch: object) -> float:
-        """What requests take on the plan of that epoch; 0 if too few ran alone. Of several gateways the
-        median counts, so that a single one that lies cannot have a plan given up."""
+        """The seconds that requests take on the plan of that epoch; 0 if too few ran alone. If several
+        gateways told theirs, the median counts, so that a single gateway that lies cannot have a plan given
+        up."""
         told = [
             one.seconds
             for one in self.latencies.values()

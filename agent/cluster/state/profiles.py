@@ -1,9 +1,9 @@
-"""Profiles: what segments took on real devices. Facts and rules, without I/O: segment_times.py measures,
+"""Profiles: how long segments took on real devices. Facts and rules, without I/O: segment_times.py measures,
 state_files.py keeps.
 
-A profile holds for every device of one kind with as many threads, so that equal boxes need not measure the
-same. What this device measured itself counts before what members tell; of what several members tell, the
-median counts.
+A profile holds for every device of one kind with the same number of threads, so that equal boxes need not
+measure the same segments. This device's own measurement takes precedence over those that members tell; of
+several members' measurements, the median counts.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ if TYPE_CHECKING:
     from edgepart.planner.cost.cost import Profiles
 
 MAX_PROFILES = 4096
-"""Profiles that are remembered; the ones not heard of for longest are forgotten."""
+"""The most profiles that are remembered; those not heard of for longest are forgotten."""
 OWN, KEPT = "", "kept"
-"""Sources that are no members: this device's own measurements, and what was known when the agent stopped
-last."""
+"""Sources that are no members: this device's own measurements, and the profiles that were on disk when the
+agent started."""
 MAX_SOURCES = 16
-"""Sources of one profile that are remembered."""
+"""The most sources that are remembered for one profile."""
 NEWS_SHARE = 0.1
-"""The share that a profile has to move by to be news. Every member hears of news, so noise must not count."""
+"""The share by which a profile has to move to be news. Every member hears of news, so noise must not
+count."""
 
 Key = tuple[str, str, int]
 """(segment digest, device kind, threads)."""
@@ -43,8 +44,8 @@ class ProfileBook:
         self.learn(profiles, KEPT)
 
     def learn(self, profiles: Iterable[Profile], source: str = OWN) -> tuple[Profile, ...]:
-        """Take over what is new; return the profiles that the planner should know of. `source`: the member
-        that tells them."""
+        """Take over new profiles; return those that the planner should know of. `source`: the member that
+        tells them."""
         news = []
         for one in profiles:
             key = (one.segment, one.kind, one.threads)
@@ -87,13 +88,13 @@ def to_json(profiles: Iterable[Profile]) -> list[Mapping[str, Any]]:
 
 
 def from_json(document: Any) -> tuple[Profile, ...]:
-    """The profiles of a document. UsageError if it holds anything else."""
+    """The profiles of a document. Raises UsageError if the document holds anything else."""
     return require_all_readable(read_profiles(document))
 
 
 def read_profiles(document: Any) -> ReadResult[Profile]:
-    """The readable profiles, and what is wrong with each of the others. UsageError if the document is no
-    list."""
+    """The readable profiles, and what is wrong with each of the others. Raises UsageError if the document is
+    no list."""
     if not isinstance(document, list):
         raise UsageError(f"no profiles of segments: expected list, found {type(document).__name__}")
     return read_each(
