@@ -29,7 +29,7 @@ class WholeNumber:
     most: int = LARGEST
 
     def fault(self, value: Any) -> str:
-        """What is wrong with a value of the right type; "" if nothing is."""
+        """A text that says why a value of the right type is out of bounds; "" if it is not."""
         if self.least <= value <= self.most:
             return ""
         return f"{shortly(value)} is no whole number from {self.least} to {self.most}"

@@ -41,7 +41,7 @@ def refusal(mine: str, theirs: str) -> str:
     ours, other = release(mine), release(theirs)
     if (
         ours is None or other is None
-    ):  # A version without a release cannot be compared; what the agent sends is checked anyway.
+    ):  # A version without a release cannot be compared; the agent's messages are checked anyway.
         return ""
     if ours[0] == other[0] and abs(ours[1] - other[1]) <= 1:
         return ""
