@@ -19,7 +19,7 @@ HEARTBEAT_S = 5.0
 
 
 class DrainRoutes:
-    """The handlers of members, which always need the credential."""
+    """The handlers of drains, which always need the credential."""
 
     def __init__(self, node: Node, gate: ClientGate) -> None:
         self._node = node
@@ -47,7 +47,7 @@ class DrainRoutes:
         return document_response({"result": await self._node.undrain(request.match_info["name"])})
 
     async def stop(self) -> None:
-        """End all answers that wait here; draining and removing go on."""
+        """End all answers that wait here; draining and removing continue."""
         for task in list(self._running):
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
