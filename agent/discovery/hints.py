@@ -149,7 +149,7 @@ class Lookout:
             self._post(events.DeviceSeen(node, addresses, lasting))
 
     def members(self, members: Iterable[events.Member]) -> None:
-        """Record the current members, which may include this device."""
+        """Record the current members. This device, which is one of them, is left out."""
         for member in members:
             if member.node != self._identity.node_id:
                 self.boxes.member(member.node, member.name, member.version, member.listen, time.time())

@@ -16,6 +16,7 @@ from edgepart.agent.http.rate_limit import ClientGate
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 5.0
+"""Seconds without progress after which a client is told that the agent is alive (agent/api/progress.py)."""
 
 
 class DrainRoutes:

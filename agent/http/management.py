@@ -31,6 +31,7 @@ from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.errors import ClusterError, EdgepartError, NotAuthorised, RequestError, Unavailable
 
 HEARTBEAT_S = 5.0
+"""Seconds without progress after which a client is told that the agent is alive (agent/api/progress.py)."""
 TRACE_S = 60.0
 """Seconds after which a trace ends by default."""
 REPLACED = "deployed again"

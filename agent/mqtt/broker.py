@@ -9,6 +9,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from edgepart.planner.errors import UsageError
 
 PORT, TLS_PORT = 1883, 8883
+"""The registered ports of MQTT, without and with TLS."""
 SCHEMES = {"mqtt": False, "mqtts": True}
 """Maps each URL scheme to whether the connection to the broker itself uses TLS."""
 

@@ -173,7 +173,7 @@ class Presence:
             return
         for record in self._known.values():
             self._tell(record)
-        if self._me is not None and (now := self._me()) != self._said:  # Other networks, other addresses.
+        if self._me is not None and (now := self._me()) != self._said:  # The addresses have changed.
             self._said = now
             self._publish(now)
 

@@ -287,7 +287,7 @@ class Session:
             if client.socket() is None or not (self._took_any or waiting):
                 break
         if client.socket() is not None:
-            # A broker that waits for full packets (mosquitto's default) does so until we acknowledge the last one.
+            # A broker that waits for full packets (mosquitto's default) waits until we acknowledge the last one.
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     def _tick(self, client: Client) -> None:
@@ -363,7 +363,7 @@ class Session:
         try:
             topic = message.topic
         except UnicodeDecodeError:
-            return  # None of ours.
+            return  # The topic is not one of ours.
         for part in self._parts:
             part.took(topic, bytes(message.payload), message.retain)
 

@@ -83,7 +83,8 @@ class End:
     moved: bool = False
     """Whether anything was sent since the last tick."""
     doubt: str = ""
-    """The reason why somebody says that the other side is gone, about which the broker was asked."""
+    """The reason that somebody gave who claims that the other side is gone; empty if nobody does. The broker is asked
+    whether that is true."""
     asked: tuple[int, float] | None = None
     """The id of the message that asks, and when it was sent."""
 
@@ -274,7 +275,7 @@ class Tunnels:
         self._ends[stream_id] = self._by_descriptor[connection.fileno()] = end
         return end
 
-    # Going on
+    # Carrying data
 
     def _take(self, end: End, message: Packet) -> None:
         if message.kind is PacketKind.RESET:

@@ -75,11 +75,11 @@ def _begin(address: Address, going: selectors.BaseSelector, timeout_s: float) ->
             Fault.UNREACHABLE,
             f"{format_address(address)}: is reached through a broker only: --transport mqtt",
         )
-    if not 0 < address[1] <= 65535:  # the system takes it modulo 65536
+    if not 0 < address[1] <= 65535:  # the system would take the port modulo 65536
         return Unreached(Fault.UNREACHABLE, f"{format_address(address)}: there is no such port")
     try:
         found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:  # UnicodeError: a host name that cannot be one
+    except (OSError, UnicodeError) as error:  # UnicodeError: an impossible host name
         return _describe_unreached(address, error)
     begun, last = 0, _error(errno.EADDRNOTAVAIL)
     for family, kind, protocol, _, where in found[:MOST_OF_A_NAME]:

@@ -139,9 +139,9 @@ class Boxes:
     def tried(self, node: str, address: str, fault: Fault | None, text: str, now: float) -> None:
         """Record that an address was tried. `node` is the node that was expected, or the one that answered."""
         if (given := address) not in self._boxes:
-            given = _SCOPE.sub("", address)  # tried on an interface that nobody named
+            given = _SCOPE.sub("", address)  # the announced address names no interface
         key = node or given
-        if node and (nameless := self._boxes.pop(given, None)) is not None:  # now it is known who is there
+        if node and (nameless := self._boxes.pop(given, None)) is not None:  # now its node id is known
             named = self._at(node, node)
             self._boxes[node] = replace(
                 named,

@@ -92,7 +92,7 @@ class TransportOptions:
     data_queue_bytes: int = 256 << 20
     """The capacity of the data queue of one peer. If it is full, `send` waits up to `full_s`."""
     full_s: float = 10.0
-    """How long a sender of data waits for room before the peer counts as stuck."""
+    """The time for which a sender of data waits for room before the peer counts as stuck."""
 
 
 class Transport:

@@ -26,6 +26,7 @@ from edgepart.planner.errors import Unavailable
 _INT = struct.Struct("@i")
 
 _BATCH_BYTES = 256 << 10
+"""The thread takes queued frames for one write until they have at least this many bytes."""
 
 AT_ONCE_BYTES = 64 << 10
 """Larger frames are left to the thread: encrypting them would delay the sender for longer than waking the thread does."""
@@ -164,7 +165,7 @@ class Writer:
                 self._queue.clear()
                 self._queued_bytes = 0
                 self._changed.notify_all()
-                # Under the lock: `put` writes to this descriptor under it, and only while not over.
+                # Closed under the lock, because `put` holds it to write to this descriptor while `_over` is None.
                 os.close(self._wake)
             with self._writing:  # A sender may be writing, but not for long: the connection is cut.
                 self._stream.close()

@@ -146,7 +146,7 @@ def merge(one: Charter, other: Charter) -> Charter:
 
 
 def accept(mine: Charter, told: Charter, ca: x509.Certificate) -> Charter:
-    """Return `mine` merged with a charter that another member told. Raises NotAuthorised, and accepts none of it, if the CA
+    """Return `mine` merged with a charter that another member sent. Raises NotAuthorised, and accepts none of it, if the CA
     did not sign all of it, or if the revocations are too many."""
     known = set(mine.revocations)
     for entry in told.revocations:

@@ -91,8 +91,8 @@ class Identity:
         """Replace this node's certificate by a new one (DER), which TLS contexts show that are made from now on. The old
         certificate is kept beside it.
 
-        Raises NotAuthorised unless the new certificate is this node's, from this CA, for the same key, valid by this
-        device's clock, and newer than the old one.
+        Raises NotAuthorised unless the new certificate is this node's, from this CA, for the same key, newer than the old
+        one, and already valid by this device's clock.
         """
         certificate, node_id = certificates.read_node(encoded, self.ca)
         before = self.certificate

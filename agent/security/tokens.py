@@ -114,8 +114,8 @@ def list_tokens(state: Path) -> tuple[TokenCard, ...]:
 
 
 def revoke(state: Path, token_id: str) -> None:
-    """Delete a token, so that no device can join by it any more. `token_id` is an id or a whole token. Raises UsageError if
-    the token is unknown."""
+    """Delete a token, so that no device can join by it. `token_id` is an id or a whole token. Raises UsageError if the
+    token is unknown."""
     if token_id.startswith("EP1-"):
         token_id = parse(token_id).token_id
     with _cards(state) as cards:

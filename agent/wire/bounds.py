@@ -18,7 +18,7 @@ from reprlib import repr as shortly
 from typing import Annotated, Any
 
 LARGEST = 2**53 - 1
-"""The largest whole number that every reader of JSON takes exactly; MessagePack holds larger ones."""
+"""The largest whole number that every JSON reader reads exactly; MessagePack can hold larger ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ Buffer = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class FrameLimits:
-    """How large the parts of a frame may be. Larger limits admit larger messages; smaller ones bound what one peer can make
-    this agent allocate."""
+    """The largest sizes of the parts of a frame. Larger limits admit larger messages; smaller ones bound the memory that
+    one peer can make this agent allocate."""
 
     header_bytes: int
     payload_bytes: int

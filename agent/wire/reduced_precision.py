@@ -25,13 +25,14 @@ from edgepart.planner.plans.reduced_precision import EXACT, FLOAT16, INT8, count
 from edgepart.planner.region import Array
 
 STEPS = 255
+"""The number of steps in the range of a row, because a byte has 256 values."""
 SMALLEST = {FLOAT16: float(np.finfo(np.float16).tiny), INT8: float(np.finfo(np.float32).tiny)}
 """The lower bounds of a piece's largest magnitude (float16) and of a step (int8): below them digits are lost."""
 
 
 @dataclass(frozen=True)
 class Rounded:
-    """A rounded piece as it is sent."""
+    """A rounded piece in the form in which it is sent."""
 
     kind: str
     """FLOAT16 or INT8."""

@@ -31,7 +31,7 @@ def understands(version: str, feature: str) -> bool:
 
 
 def refusal(mine: str, theirs: str) -> str:
-    """Why two agents of these versions cannot be in one cluster; "" if they can. Both agents come to the same verdict.
+    """Return why two agents of these versions cannot be in one cluster; "" if they can. Both agents reach the same verdict.
 
     >>> refusal("0.3.1", "0.4.0"), refusal("0.3.1", "0.3.9+new"), refusal("0.3.1", "")
     ('', '', '')
