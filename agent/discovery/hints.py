@@ -1,5 +1,5 @@
-"""Lookout: whatever may tell this agent where others are (mDNS, a broker, --peer, what it remembers), and the book of whom
-it has heard of. Door: the event loop; mdns.py and mqtt/ do the talking.
+"""Lookout: the sources of hints where other agents are (mDNS, a broker, --peer, the saved list), and the record of the
+boxes that this agent has heard of. Door: the event loop; mdns.py and mqtt/ use the network.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MOST_REMEMBERED = 64
-"""Members that an agent looks for when it starts again."""
+"""The most members that an agent looks for after a restart."""
 
 Post = Callable[[events.Event], None]
 Work = tuple[str, Begin]
-"""What goes on while the agent runs, by name."""
+"""A job that runs for as long as the agent, with its name."""
 
 
 class Lookout:
-    """Made in the event loop's thread. `tried`, `called` and `knocked` (boxes.Witness) are for any thread."""
+    """Gathers hints. It is created in the event loop's thread; any thread may call `tried`, `called` and `knocked`
+    (sightings.Witness)."""
 
     def __init__(self, options: AgentOptions, identity: Identity) -> None:
         self.boxes = Boxes()
@@ -47,13 +48,13 @@ class Lookout:
         self._loop = asyncio.get_running_loop()
         self._post: Post | None = None
         self.revoked_nodes: Callable[[], Container[str]] = identity.revoked_nodes
-        """Node ids that are out: nobody calls them."""
+        """Returns the node ids that are put out of the cluster; this agent does not call them."""
         self._reach = self._meet_at_broker()
 
     def _meet_at_broker(self) -> BrokerCarrier | None:
         if (broker := self._options.mqtt) is None:
             return None
-        # It takes memory, which only agents with a broker are to pay.
+        # Imported here because the module takes memory, which only agents with a broker should spend.
         from edgepart.agent.mqtt.carrier import BrokerCarrier
 
         def seen(hint: AgentHint) -> None:
@@ -63,16 +64,16 @@ class Lookout:
 
     @property
     def carrier(self) -> Carrier | None:
-        """What replaces TCP."""
+        """The carrier that replaces TCP; None if TCP is used."""
         return self._reach.tunnels if self._reach is not None and self._options.transport == "mqtt" else None
 
     @property
     def at_broker(self) -> bool | None:
-        """Whether there is a connection to the broker; None where none is used."""
+        """Whether there is a connection to the broker; None if no broker is used."""
         return None if self._reach is None else self._reach.is_up
 
     def stop(self) -> None:
-        """What `start` began at the broker. Blocks."""
+        """End the use of the broker that `start` began. Blocks."""
         if self._reach is not None:
             self._reach.stop()
 
@@ -84,8 +85,9 @@ class Lookout:
         http: Callable[[], str],
         post: Post,
     ) -> list[Work]:
-        """Start telling `post` of hints. `listen` is the address in use, `saved` the members of an earlier life by node
-        id, and `http` returns where this agent can be asked now. The caller runs what is returned."""
+        """Start to pass hints to `post`, and return the jobs that the caller has to run. `listen` is the address in use,
+        `saved` maps the node ids of members before the restart to their addresses, and `http` returns the current URL of
+        this agent's HTTP API."""
         self._post = post
         for address in self._options.peers:
             self._hint(sightings.PEER, "", (format_address(address),), lasting=True)
@@ -107,7 +109,7 @@ class Lookout:
         return work
 
     async def _watch(self, listen: Address, http: Callable[[], str]) -> None:
-        """Members are told where this device is reached from now on."""
+        """Report each change of this device's addresses, so that members learn them."""
 
         def changed() -> None:
             if self._post is not None:
@@ -118,7 +120,8 @@ class Lookout:
     # What comes in
 
     def _seen(self, way: str, hint: AgentHint) -> None:
-        """Whoever claims our cluster is worth a call, and has to prove it; others are only noted."""
+        """Record a hint. An agent that claims our cluster is also reported for dialling, and has to prove its membership;
+        other agents are only recorded."""
         if hint.node_id == self._identity.node_id:
             if way == sightings.MDNS:
                 self.boxes.heard_self_at = time.time()
@@ -146,14 +149,14 @@ class Lookout:
             self._post(events.DeviceSeen(node, addresses, lasting))
 
     def members(self, members: Iterable[events.Member]) -> None:
-        """Note who is in now, this device included."""
+        """Record the current members. This device, which is one of them, is left out."""
         for member in members:
             if member.node != self._identity.node_id:
                 self.boxes.member(member.node, member.name, member.version, member.listen, time.time())
 
     def addresses_to_keep(self, left: Callable[[str], bool]) -> dict[str, tuple[str, ...]]:
-        """The addresses at which to look for members after a restart, by node id: of those that are in, and of those
-        that were and did not leave, because a power cut takes one box after the other."""
+        """Return the addresses at which to look for members after a restart, by node id. Former members that did not leave
+        are included, because a power cut takes one box after the other."""
         out = self.revoked_nodes()
         known = [
             (max(box.member_at or 0.0, dict(box.heard).get(sightings.SAVED, 0.0)), box)
@@ -164,7 +167,7 @@ class Lookout:
         return {box.node: box.addresses for _, box in newest[:MOST_REMEMBERED]}
 
     def linked(self, node: str, up: bool, why: str) -> None:
-        """News of a link; any thread."""
+        """Record that a link came up or went down. Any thread may call this."""
         if not up:
             self._soon(lambda: self.boxes.ended(node, why, time.time()))
 

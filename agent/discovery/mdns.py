@@ -1,9 +1,9 @@
-"""Discovery: says on the local networks that this agent is here, and hears others say so. A door: mDNS by zeroconf.
+"""Discovery: announces this agent on the local networks, and hears the announcements of others. A door: mDNS by zeroconf.
 
-What comes out are hints to connect, never removals, and nothing in them is believed: anybody on the network can
-send them. A host that was killed stays listed for 19 minutes, and two hosts that were started apart never hear
-each other unless they ask again; so a fresh browser asks every few seconds. TXT holds the cluster's fingerprint
-(its first 16 hex digits), the node id, the name for people and the version; never a secret.
+It yields hints to connect, never removals, and trusts none of them, because anybody on the network can send them. A host
+that was killed stays listed for 19 minutes, and two hosts that were started apart never hear each other unless they ask
+again; therefore a fresh browser asks every few seconds. TXT holds the cluster's fingerprint (its first 16 hex digits), the
+node id, the name for people and the version; never a secret.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SERVICE = "_edgepart._tcp.local."
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What this agent says of itself."""
+    """The data that this agent announces about itself."""
 
     node_id: str
     fingerprint: str
@@ -37,38 +37,40 @@ class Announcement:
     name: str
     version: str
     listen: Address
-    """The address with the port in use. A host that stands for all ("", 0.0.0.0, ::) announces every address."""
+    """The address with the port in use. With a host that stands for all addresses ("", 0.0.0.0, ::), every address is
+    announced."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryTiming:
     ask_every_s: float = 5.0
-    """Between fresh questions: sooner finds a device that was plugged in sooner; later spares the network."""
+    """Seconds between fresh questions. A shorter time finds a newly connected device sooner; a longer one spares the
+    network."""
     resolve_s: float = 1.5
     """The time limit for resolving one name's addresses."""
     most_names: int = 256
-    """Looked at between two questions, so that a flood of names is bounded."""
+    """The most names that are resolved between two questions, which bounds the cost of a flood of names."""
 
 
 def static(peer: Address) -> AgentHint:
-    """The hint of `--peer`."""
+    """The hint that `--peer` gives."""
     return AgentHint(None, (peer,), "", "", True)
 
 
 class Discovery:
-    """Announces and listens while `run` runs."""
+    """Announces this agent, and listens for others, while `run` runs."""
 
     def __init__(
         self, me: Announcement, on_seen: Callable[[AgentHint], None], timing: DiscoveryTiming | None = None
     ) -> None:
-        """`on_seen` is called in the event loop, again at each round for whatever is still listed; also for this agent's
-        own announcement, which is how one knows that multicast works."""
+        """Set up discovery. `on_seen` is called in the event loop, in each round again for every agent that is still
+        listed. It is also called for this agent's own announcement, which shows that multicast works."""
         self._me = me
         self._on_seen = on_seen
         self._timing = timing or DiscoveryTiming()
 
     async def run(self) -> None:
-        """Until cancelled (which says goodbye). With no usable network, tries again for ever."""
+        """Announce and listen until cancelled, which sends a goodbye. Without a usable network it tries again for ever."""
         while True:
             try:
                 await self._on_a_network()
@@ -78,7 +80,8 @@ class Discovery:
             await asyncio.sleep(self._timing.ask_every_s)
 
     async def listen_until(self, heard: asyncio.Event) -> None:
-        """Only listen, announcing nothing, until `heard` is set. OSError or RuntimeError without a network."""
+        """Listen, without announcing anything, until `heard` is set. Raises OSError or RuntimeError if there is no
+        network."""
         zeroconf = _open()
         asking = asyncio.create_task(self._ask_for_ever(zeroconf))
         try:
@@ -110,7 +113,7 @@ class Discovery:
             await asyncio.shield(zeroconf.async_close())
 
     async def _follow(self, zeroconf: AsyncZeroconf, addresses: tuple[str, ...]) -> None:
-        """Other interfaces and addresses, as they come and go: a cable, a lease, another access point."""
+        """Announce the current interfaces and addresses whenever they change (a cable, a lease, another access point)."""
         while True:
             await asyncio.sleep(WATCH_S)
             if (now := local_addresses(self._me.listen[0])) != addresses:
@@ -120,7 +123,7 @@ class Discovery:
                 addresses = now
 
     async def _ask(self, zeroconf: AsyncZeroconf) -> None:
-        """One round: a fresh browser, and a hint for each name that answers."""
+        """Run one round: start a fresh browser, and report a hint for each name that answers."""
         names: set[str] = set()
         tasks: set[asyncio.Task[None]] = set()
 
@@ -155,7 +158,7 @@ class Discovery:
 
 
 def find_members(fingerprint: str, timeout_s: float) -> tuple[Address, ...]:
-    """Find where agents that claim this cluster listen. Returns () if none was heard in time. It blocks, and is for
+    """Return the addresses of agents that claim this cluster, or () if none was heard in time. It blocks, and is used for
     joining."""
     return asyncio.run(_find(fingerprint, timeout_s))
 
@@ -173,7 +176,7 @@ async def _find(fingerprint: str, timeout_s: float) -> tuple[Address, ...]:
     try:
         async with asyncio.timeout(timeout_s):
             await listener.listen_until(heard)
-    # TimeoutError is an OSError; RuntimeError is a machine without any address.
+    # TimeoutError is an OSError; a machine without any address raises RuntimeError.
     except (OSError, RuntimeError) as error:
         log.info("no agent of cluster %s was heard: %r", fingerprint[:FINGERPRINT_DIGITS], error)
     return tuple(rank(found, interfaces()))
@@ -199,7 +202,7 @@ def service_info(me: Announcement, addresses: Sequence[str]) -> ServiceInfo:
 def read_announcement(
     properties: Mapping[bytes, bytes | None], addresses: list[str], port: int | None, fingerprint: str
 ) -> AgentHint | None:
-    """The hint in what somebody announced; None where it is none of an edgepart agent's."""
+    """Return the hint in an announcement; None if it is not the announcement of an edgepart agent."""
     text = {key: (value or b"").decode(errors="replace") for key, value in properties.items()}
     node_id, claimed = text.get(b"id", ""), text.get(b"fp", "")
     if not NODE_ID.fullmatch(node_id) or not NODE_ID.fullmatch(claimed) or not port or not addresses:
@@ -210,7 +213,7 @@ def read_announcement(
 
 
 def _open() -> AsyncZeroconf:
-    """On every interface; with IPv6 where the machine has it."""
+    """Open mDNS on every interface, with IPv6 if the machine has it."""
     try:
         return AsyncZeroconf(ip_version=IPVersion.All)
     except OSError:

@@ -1,5 +1,5 @@
-"""Checkup: looks for what may keep this box out of a cluster, or make it slow. Door: it reads the system; the functions
-`judge_*` are rules.
+"""Checkup: looks for conditions that may keep this box out of a cluster, or make it slow. Door: it reads the system; the
+functions `judge_*` are rules.
 
 It changes nothing, asks no other box, and works without a running agent.
 """
@@ -25,16 +25,16 @@ GOOD, NOTE, BAD = "good", "note", "bad"
 LEVELS = (GOOD, NOTE, BAD)
 
 FULL_BYTES, TIGHT_BYTES = 64 << 20, 1 << 30
-"""Free disk space: with less than the first, agents cannot keep what they must; with less than the second, there may be no
-room for models."""
+"""Limits of free disk space: below the first, an agent cannot save its state files; below the second, there may be no room
+for models."""
 LITTLE_MEMORY_BYTES = 256 << 20
-"""Little memory: an agent without a plan takes about 105 MB."""
+"""Less memory than this is little: an agent without a plan takes about 105 MB."""
 MUCH_SWAP_USED = 0.25
-"""The part of swap in use from which a box is likely to be slow."""
+"""The share of swap in use above which a box is likely to be slow."""
 EPOCH_S = 1_700_000_000
 """A clock that shows an earlier time (November 2023) was never set."""
 _TIME_ERROR = 5
-"""The answer of adjtimex(2) if nothing keeps the clock right."""
+"""The return value of adjtimex(2) if nothing keeps the clock right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,14 @@ class Check:
     """One of LEVELS."""
     text: str
     do: str = ""
-    """What the user can do; "" if nothing is needed."""
+    """The remedy for the user; "" if nothing is needed."""
 
 
 def check_box(
     state: Path, port: int, threads: int | None = None, limit_bytes: int | None = None
 ) -> list[Check]:
-    """All checks. `state` is the agent's folder, which need not exist, and `port` the port to which members connect.
-    `threads` and `limit_bytes` are the settings of the agent that runs; None if there is none."""
+    """Make all checks, and return their results. `state` is the agent's folder, which need not exist, and `port` the port
+    to which members connect. `threads` and `limit_bytes` are the settings of the running agent; None if there is none."""
     available, total = system.memory()
     disk = system.read_or_none("how full its disk is", lambda: shutil.disk_usage(_find_existing(state)))
     cpuinfo = system.text_of(Path("/proc/cpuinfo"))
@@ -92,7 +92,7 @@ def judge_disk(free_bytes: int, state: Path) -> Check:
 
 
 def judge_clock(now: float, kept: bool | None) -> Check:
-    """`kept` says whether something keeps the clock right; None if that is unknown."""
+    """Judge the clock. `kept` says whether something keeps the clock right; None if that is unknown."""
     text = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
     if now < EPOCH_S:
         return Check("clock", BAD, f"{text}: it was never set", "set it: `timedatectl set-ntp true`")
@@ -136,7 +136,7 @@ def judge_swap(used: int, total: int) -> Check:
 
 
 def judge_threads(cores: int, threads: int | None) -> Check:
-    """`threads` is the agent's setting; None if it has none."""
+    """Judge the number of threads. `threads` is the agent's setting; None if it has none."""
     if threads is not None and threads > cores:
         text = f"{threads} threads on {cores} cores"
         return Check("threads", NOTE, text, "threads that wait for each other are slower: lower --threads")
@@ -186,7 +186,7 @@ def _is_clock_kept() -> bool | None:
     try:
         code = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.create_string_buffer(1024))
     except (OSError, AttributeError):
-        return None  # This is no Linux.
+        return None  # This system is not Linux.
     return None if code < 0 else code != _TIME_ERROR
 
 

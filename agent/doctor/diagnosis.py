@@ -1,5 +1,5 @@
-"""Diagnosis: decides whether a box is a member, why it is not, and what the user can do about it. Rules over what
-sightings.py keeps and what membership and plans say; no door, time is an argument (seconds since 1970).
+"""Diagnosis: decides whether a box is a member, why it is not, and what the user can do about it. Rules over the record in
+sightings.py, membership and plans; no door, time is an argument (seconds since 1970).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ SMALL_BYTES = 16 << 20
 """A device on which plans may take less memory than this is left out of most plans."""
 
 MEMBER, OTHER_CLUSTER, OUT, GONE, NEW = "member", "other cluster", "out", "gone", "new"
-"""States of a box besides membership's own: OUT was seen but is no member, GONE was not heard of lately."""
+"""States of a box in addition to those of membership. OUT: the box was seen but is not a member. GONE: it was not heard of
+lately. NEW: it was heard of, or reached, just now, and is expected to become a member."""
 
 
 LESS_LOAD = "see what else runs there: `top`. Plans are made for the load only once it has lasted for minutes"
@@ -45,21 +46,21 @@ class OwnAgent:
     running: bool = True
     """Whether an agent runs here; False for a survey without one."""
     through_broker: bool = False
-    """Whether members reach each other through a broker alone."""
+    """Whether members reach each other only through a broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class MembershipEntry:
-    """A box as membership knows it."""
+    """The data that membership has about a box."""
 
     status: str
-    """One of control.STATUSES, LEAVING, or another status of membership's."""
+    """One of control.STATUSES, LEAVING, or another status that membership gives."""
     for_s: float
     """Seconds since the status changed."""
     name: str = ""
     measured: bool = False
     memory_bytes: float | None = None
-    """Bytes that plans may take there; None if it was not measured."""
+    """The memory that plans may take on the box; None if it was not measured."""
     starved: Starved = field(default_factory=Starved)
     """Whether the device is starved of the CPU."""
 
@@ -71,7 +72,7 @@ class Verdict:
     state: str
     why: str = ""
     do: str = ""
-    """What the user can do; "" if all is well, or nothing can be done."""
+    """The remedy for the user; "" if all is well, or nothing can be done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +83,13 @@ class ServedDeployment:
     devices: tuple[str, ...]
     """Names of the devices that the plan uses; empty if there is no plan yet."""
     allowed: tuple[str, ...]
-    """Names of the devices to which the user restricted it; empty means all devices."""
+    """Names of the devices to which the user restricted the deployment; empty means all devices."""
     why: str
-    """Why the plan was chosen; without a plan, why there is none."""
+    """The reason why the plan was chosen or, without a plan, why there is none."""
 
 
 def diagnose(box: Box, seat: MembershipEntry | None, me: OwnAgent, now: float) -> Verdict:
-    """The diagnosis of a box; `seat` is None if membership does not know it."""
+    """Return the diagnosis of a box; `seat` is None if membership does not know the box."""
     if seat is not None and seat.status not in ("", DEAD, LEFT):
         return _judge_seated(seat)
     if box.fingerprint and box.fingerprint != me.fingerprint[:16]:
@@ -143,7 +144,7 @@ def _outside(box: Box, me: OwnAgent, now: float) -> Verdict:
     tries = _select_recent(box.tries)
     if not tries:
         return _judge_untried(box, me, now, announced)
-    # Of several with the same fault, take the address that was tried first: it is the likeliest.
+    # Of several addresses with the same fault, take the one that was tried first: it is the likeliest.
     worst = min(reversed(tries), key=lambda one: FAULT_ORDER.index(one.fault))
     if worst.fault is None:
         return _judge_departed(box, now) if me.running else _ANSWERS
@@ -201,7 +202,7 @@ def _judge_unconnected(
 def find_unused(
     name: str, seat: MembershipEntry, served: Iterable[ServedDeployment]
 ) -> list[tuple[str, str]]:
-    """The deployments whose plans do not use the member of that name, each with the reason."""
+    """Return the deployments whose plans do not use the member of that name, each with the reason."""
     found = []
     for one in served:
         if name in one.devices:
@@ -219,7 +220,7 @@ def find_unused(
 
 
 def find_shared_names(named: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
-    """The nodes of each name that several nodes have, from (node, name) pairs.
+    """Return the nodes that share a name, for each such name, from (node, name) pairs.
 
     >>> find_shared_names([("1", "pi"), ("2", "nas"), ("3", "pi")])
     {'pi': ('1', '3')}
@@ -230,7 +231,7 @@ def find_shared_names(named: Iterable[tuple[str, str]]) -> dict[str, tuple[str, 
 
 
 def name_clash_notes(named: Iterable[tuple[str, str]]) -> list[str]:
-    """A note for each name that several boxes have, from (node, name) pairs."""
+    """Return a note for each name that several boxes share, from (node, name) pairs."""
     return [
         f"{len(nodes)} boxes are called {name!r}: they are told apart by their ids ({', '.join(nodes)}); "
         "`edgepart agent --name` gives one another name"
@@ -239,7 +240,7 @@ def name_clash_notes(named: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def describe_age(seconds: float) -> str:
-    """A time in the past, in words.
+    """Return, in words, how long ago something happened.
 
     >>> describe_age(0.2), describe_age(75), describe_age(7200), describe_age(200000)
     ('just now', '75 s ago', '2 h ago', '2 days ago')
@@ -253,7 +254,8 @@ def describe_age(seconds: float) -> str:
 
 
 def _heard(box: Box, now: float, within_s: float, since: float | None = None) -> float | None:
-    """When the box announced itself last, within `within_s` seconds or after `since`; None if it did not."""
+    """Return the time at which the box last announced itself; None if that was not within `within_s` seconds or, if
+    given, not after `since`."""
     times = [at for way, at in box.heard if way in (MDNS, BROKER)]
     start = now - within_s if since is None else since
     return max((at for at in times if at > start), default=None)
@@ -276,7 +278,8 @@ def _ways(box: Box, now: float) -> str:
 
 
 def _select_recent(tries: Sequence[Try]) -> list[Try]:
-    """The tries made about when the newest was made: an address that a box had yesterday says nothing about today."""
+    """Return the tries of about the same time as the newest one: an address that a box had yesterday says nothing about
+    today."""
     newest = max((one.at for one in tries), default=0.0)
     return [one for one in tries if newest - one.at < RECENT_S]
 

@@ -1,7 +1,7 @@
-"""Remedies: what the user is told about each fault, and the order in which several faults count. Facts: no rule, no door.
+"""Remedies: the text for the user about each fault, and the order in which several faults count. Facts: no rule, no door.
 
-In the texts, {address} is the address that was tried, {its_port} its port, {port} this agent's port, {text} the error's
-text, and {here} and {there} are the versions of both agents.
+In the texts, {address} is the address that was tried, {its_port} its port, {port} this agent's port, and {text} the error's
+text. {here} and {there} are the versions of this agent and the other one.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ FAULT_ORDER: tuple[Fault | None, ...] = (
     Fault.UNKNOWN_NAME,
     Fault.ITSELF,
 )
-"""Faults in the order in which they count: the address whose try came furthest tells most. An answer of another box tells
-less than no answer of the right one, because many boxes have the address of a container's bridge."""
+"""Faults in the order in which they count: the address whose try got furthest tells most. The answer of a wrong box tells
+less than silence at the right one's address, because many boxes share the address of a container's bridge."""
 
 _CLOCKS = "set the clocks of both boxes right (`timedatectl`); where they are, it has to join anew"
 

@@ -38,7 +38,7 @@ from edgepart.agent.serving.loaded_plans import LoadedPlans
 from edgepart.agent.wire.address import Address
 
 HEARD_S = 20.0
-"""Seconds after which an agent that has not heard its own announcement has no multicast."""
+"""An agent that has not heard its own announcement for so many seconds has no multicast."""
 
 
 class DoctorReport:
@@ -55,7 +55,8 @@ class DoctorReport:
         lookout: Lookout,
         warnings: Callable[[], list[str]],
     ) -> None:
-        """`warnings` returns what the user should know about certificates and keys, a sentence each."""
+        """Set up the report. `warnings` returns what the user should know about certificates and keys, one sentence
+        each."""
         through_broker = options.transport == "mqtt"
         self._me = OwnAgent(core.node, name, fingerprint, __version__, listen[1], through_broker)
         self._options = options
@@ -67,7 +68,7 @@ class DoctorReport:
         self._began = time.time()
 
     async def document(self) -> dict[str, Any]:
-        """The report: {"agent", "boxes", "knocks", "checks", "notes"}; see docs/operations.md."""
+        """Return the report: {"agent", "boxes", "knocks", "checks", "notes"}; see docs/operations.md."""
         options, port = self._options, self._me.port
         checks = await asyncio.to_thread(
             check_box, options.state, port, options.threads, options.memory_limit_bytes
@@ -188,7 +189,7 @@ class DoctorReport:
 
 
 def box_document(box: Box, verdict: Verdict, now: float) -> dict[str, Any]:
-    """The entry of a box in the report's "boxes"."""
+    """Return the entry of a box in the report's "boxes"."""
     return {
         "node": box.node or None,
         "name": box.name,
@@ -213,7 +214,7 @@ def box_document(box: Box, verdict: Verdict, now: float) -> dict[str, Any]:
 
 
 def own_names(membership: Membership) -> list[tuple[str, str]]:
-    """The id of each member and the name that it gives itself, which may not be unique."""
+    """Return the id of each member and the name that it gives itself, which may not be unique."""
     inside = [member.node for member in membership.members()]
     said = {node: peer.hello.name for node, peer in membership.peers.items()}
     return [(node, said.get(node, membership.facts.name)) for node in inside]

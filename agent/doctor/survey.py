@@ -1,7 +1,7 @@
-"""Survey: looks around on a device without a running agent: which boxes announce themselves, and which answer at the
-addresses of members. Door: sockets.
+"""Survey: finds out, on a device without a running agent, which boxes announce themselves and which answer at the addresses
+of members. Door: sockets.
 
-It announces nothing and changes nothing. Without an identity it only listens, as no box could prove who it is.
+It announces nothing and changes nothing. Without an identity it only listens, because no box could prove its own identity.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ log = logging.getLogger(__name__)
 LISTEN_S = 4.0
 """Seconds to wait for announcements; they come within 1.3 s if multicast works."""
 REACH_S = 3.0
-"""Seconds for each step of connecting to an address."""
+"""The time limit, in seconds, of each step of connecting to an address."""
 
 
 async def survey(state: Path, listen_s: float = LISTEN_S) -> dict[str, Any]:
-    """The same document as Doctor.document, with "agent": {"running": False}."""
+    """Return the same document as DoctorReport.document, with "agent": {"running": False}."""
     identity, trouble = _identity(state)
     book = Boxes()
     if identity is not None:
@@ -106,7 +106,7 @@ def _remember(book: Boxes, identity: Identity, state: Path) -> None:
 
 
 async def _listen(book: Boxes, identity: Identity | None, listen_s: float) -> str | None:
-    """Listen for announcements. Returns why that is not possible, or None."""
+    """Listen for announcements. Return the reason if that is impossible, else None."""
 
     def on_seen(seen: AgentHint) -> None:
         if identity is None or seen.node_id != identity.node_id:
@@ -159,7 +159,7 @@ class _Notes:
         self._book.tried(node, address, fault, text, time.time())
 
     def called(self, node: str, address: str) -> None:
-        """Does nothing: no box can call a survey, which does not listen."""
+        """Do nothing: no box can connect to a survey, which does not listen."""
 
     def knocked(self, address: str, why: str) -> None:
-        """Does nothing, for the same reason."""
+        """Do nothing: no box can connect to a survey, which does not listen."""

@@ -42,7 +42,7 @@ def authorise(
 
 
 def shows_credential(headers: Mapping[str, str], credential: str) -> bool:
-    """Whether the request shows the credential. The time that this takes does not tell how much of it is right."""
+    """Whether the request shows the credential. The time that this takes does not reveal how much of a guess is right."""
     scheme, _, secret = headers.get("Authorization", "").partition(" ")
     right = hmac.compare_digest(secret.strip().encode(errors="surrogateescape"), credential.encode())
     return right and bool(credential) and scheme.lower() == "bearer"
@@ -63,7 +63,7 @@ def is_local(peer: str | None, headers: Mapping[str, str]) -> bool:
 
 @lru_cache(maxsize=256)
 def _own_netloc(host: str) -> str | None:
-    """The host and port of a Host header that is `localhost` or an address; None for any other."""
+    """Return the host and port of a Host header that is `localhost` or an address; None for any other."""
     netloc = _netloc(f"//{host}")
     if netloc != host or not _is_host_and_port(netloc):
         return None
@@ -80,7 +80,7 @@ def _is_host_and_port(netloc: str) -> bool:
 
 
 def _netloc(url: str) -> str:
-    """The host and port in a URL; "" if it has none."""
+    """Return the host and port in a URL; "" if it has none."""
     try:
         return urlsplit(url).netloc
     except ValueError:

@@ -1,12 +1,12 @@
 """Admission: decides which requests may enter the gateway, and in which order waiting ones continue. Door: asyncio.
 
 There is a fixed number of places. Half of them go to the clients that come first, the other half is shared so that no
-client has more than its part, and the last few are kept for clients that have none. A refused client is told when a place
-may be free, judged by how fast places became free lately.
+client has more than its share, and the last few are reserved for clients that have none. A refused client is told when a
+place may be free, judged by how fast places became free lately.
 
-A **lane** is a queue for one deployment and set of input shapes: requests of a new shape may have to wait for a plan. A
-lane sends a bounded number of requests to the agent at once. The others wait, each client's in a queue of its own, and the
-client with the fewest running requests is next.
+A **lane** is a queue for one deployment and set of input shapes, because requests of a new shape may have to wait for a
+plan. A lane sends a bounded number of requests to the agent at once. The others wait, each client's in a queue of its own,
+and the client with the fewest running requests is next.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from dataclasses import dataclass, field
 from edgepart.planner.errors import Unavailable
 
 PLACES_PER_RESERVED = 8
-"""One place of this many is kept for clients that have none yet."""
+"""One place of this many is reserved for clients that have none yet."""
 LEAST_RETRY_S, MOST_RETRY_S = 1.0, 30.0
 DEPARTURES_AVERAGED = 16
-"""The time between departures is averaged over about this many."""
+"""The time between departures is averaged over about this many departures."""
 
 
 class AdmissionPlaces:
-    """Counts requests by client, which is the client's address."""
+    """Counts the places that requests take, by the client's address."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -43,7 +43,7 @@ class AdmissionPlaces:
             raise Unavailable(why, self.retry_after_s)
 
     def take(self, client: str) -> None:
-        """Check as `check` does, and take a place until `leave`."""
+        """Check as `check` does, and take a place, which `leave` frees."""
         self.check(client)
         self.taken += 1
         self._by_client[client] += 1
@@ -84,7 +84,7 @@ requests wait less for clients with many. The agent starts at most half as many 
 
 @dataclass
 class LaneQueue:
-    """The rules of one lane: which requests wait, and which the agent has."""
+    """The rules of one lane: which requests wait, and which ones the agent has."""
 
     at_once: int = LANE_REQUESTS_AT_ONCE
     under_way: Counter[str] = field(default_factory=Counter)
@@ -101,8 +101,8 @@ class LaneQueue:
         return not self.waiting and not self.under_way
 
     def next(self) -> tuple[str, asyncio.Future[None]] | None:
-        """Take the request whose turn it is out of the line: one of the client with the fewest under way, and of several
-        such clients, of the one that was served longest ago."""
+        """Take the next request out of the queue. It belongs to the client with the fewest running requests; of several
+        such clients, to the one that was served longest ago."""
         if not self.waiting:
             return None
         client = min(self.waiting, key=lambda one: self.under_way[one])
@@ -113,7 +113,7 @@ class LaneQueue:
         return client, first
 
     def gone(self, client: str, one: asyncio.Future[None]) -> None:
-        """Remove a request of `client` that gave up waiting, if it is still in the line."""
+        """Remove a request of `client` that gave up waiting, if it is still in the queue."""
         line = self.waiting.get(client, deque())
         if one in line:
             line.remove(one)
@@ -128,7 +128,7 @@ class LaneQueue:
 
 
 class LaneTurns:
-    """The turns of requests in all lanes. For the event loop's thread."""
+    """Gives turns to the requests in all lanes. It belongs to the event loop's thread."""
 
     def __init__(self, at_once: int = LANE_REQUESTS_AT_ONCE) -> None:
         self._at_once = at_once

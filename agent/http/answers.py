@@ -1,4 +1,4 @@
-"""HTTP answers: makes responses of errors, documents and tensors. Rules over aiohttp's records; no socket."""
+"""HTTP answers: turns errors, documents and tensors into responses. Rules over aiohttp's records; no socket."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COMPRESS_FROM_BYTES = 1024
 
 
 def status_of(error: Exception) -> int:
-    """The HTTP status, which says what helps: 4xx another request, 503 a later try, 507 more devices or memory."""
+    """Return the HTTP status, which says what helps: 4xx another request, 503 a later try, 507 more devices or memory."""
     match error:
         case web.HTTPException():
             return error.status
@@ -48,7 +48,7 @@ def status_of(error: Exception) -> int:
 
 
 def error_document(error: Exception) -> dict[str, Any]:
-    """The error as {"error", "kind"} with its further data; the text of an unexpected error stays in the log."""
+    """Return the error as {"error", "kind"} with its further data; the text of an unexpected error stays in the log."""
     match error:
         case web.HTTPException():
             return {"error": error.text or error.reason, "kind": "HTTP"}
@@ -80,8 +80,8 @@ def document_response(document: Any, status: int = 200) -> web.Response:
 def tensor_response(
     head: bytes, buffers: Sequence[bytes | memoryview], accepted: str, deliveries: Deliveries
 ) -> web.Response:
-    """Protocol v2's answer: its JSON `head`, and the binary data after it, which is not copied. `accepted` is the request's
-    Accept-Encoding."""
+    """Return an answer of protocol v2: its JSON `head`, followed by the binary data, which is not copied unless it is
+    compressed. `accepted` is the request's Accept-Encoding."""
     kind = "application/octet-stream" if buffers else "application/json"
     headers = {"Content-Type": kind}
     if buffers:
@@ -97,8 +97,8 @@ def tensor_response(
 
 
 def choose_coding(accepted: str) -> str:
-    """The coding with which the answer is compressed, from an Accept-Encoding; "" for none. Tensors rarely shrink, so only
-    a client that names a single coding (as tritonclient does when told to) gets it."""
+    """Return the coding with which to compress the answer, from an Accept-Encoding; "" for none. Tensors rarely shrink, so
+    answers are compressed only for a client that names a single coding (as tritonclient does when told to)."""
     coding = accepted.strip().lower()
     return coding if coding in ("gzip", "deflate") else ""
 

@@ -18,7 +18,7 @@ from edgepart.planner.errors import RequestError, Unavailable
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
-    """Limits on what clients may take of one agent over HTTP."""
+    """Limits on the memory, time and connections that clients may take of one agent over HTTP."""
 
     request_bytes: int = 256 << 20
     """The largest inference request, after decompression. A larger limit allows bigger inputs, and lets one client take
@@ -26,15 +26,17 @@ class BodyLimits:
     unpacked_bytes: int = 64 << 20
     """The largest compressed request, after decompression: few compressed bytes can stand for very many."""
     unpacking: int = 4
-    """Compressed requests that are read at once. More serve more such clients at a time; fewer leave more to others."""
+    """The most compressed requests that are read at once. A higher number serves more such clients at a time; a lower one
+    leaves more to others."""
     all_requests_bytes: int = 512 << 20
-    """Memory of all inference requests that are being read or run. Requests over it get 503 with Retry-After."""
+    """The memory of all inference requests that are being read or run. Requests beyond it get 503 with Retry-After."""
     all_answers_bytes: int = 256 << 20
-    """Memory of all answers that clients have not read yet. Over it the oldest deliveries are aborted."""
+    """The memory of all answers that clients have not read yet. Beyond it the oldest deliveries are aborted."""
     in_flight: int = 256
-    """Inference requests at once whose bodies are in. Fewer keep the queue short; with more, fewer clients try again."""
+    """The most inference requests at once whose bodies have arrived. A lower number keeps the queue short; with a higher
+    one, fewer clients have to try again."""
     reading: int = 512
-    """Inference requests whose bodies are on their way in. Over it the one that has taken longest is aborted."""
+    """The most inference requests whose bodies are arriving. Beyond it the one that has taken longest is aborted."""
     upload_bytes: int = 64 << 30
     """The largest size of one deployment's files; the disk's free space is another limit."""
     upload_files: int = 4096
@@ -50,19 +52,20 @@ class BodyLimits:
     linger_s: float = 2.0
     """Seconds for which the rest of a refused body is still read, so that the client sees why it was refused."""
     connections: int = 4096
-    """Connections at once. Over it an idle connection of the client with most of them is closed. The number of files that
-    the process may open is another limit."""
+    """The most connections at once. Beyond it an idle connection of the client with most of them is closed. The number of
+    files that the process may open is another limit."""
     client_rate: float = 100.0
     """Requests per second from one address without the credential, other than this machine. A higher rate serves busier
     clients; a lower one leaves more to others."""
     client_burst: float = 200.0
-    """Requests of such an address that may come at once before its rate counts."""
+    """The requests that such an address may send at once before its rate counts."""
     deadline_s: float = 60.0
     """The deadline of an inference request that names none."""
     longest_deadline_s: float = 3600.0
 
     def until(self, began: float, now: float, nbytes: int) -> float:
-        """The time by which more bytes have to move, for a transfer that began at `began` and has moved `nbytes` so far."""
+        """Return the time by which more bytes have to move, for a transfer that began at `began` and has moved `nbytes` so
+        far."""
         fast_enough = began + self.stall_s + nbytes / self.least_bytes_per_s
         return min(now + self.stall_s, fast_enough, began + self.body_s)
 
@@ -80,7 +83,7 @@ class Bodies:
         self._unpacking = 0
         self._places = AdmissionPlaces(limits.in_flight)
         self._reading: dict[asyncio.Timeout, None] = {}
-        """The timers of bodies on their way in, the oldest first."""
+        """The timers of bodies that are arriving, the oldest first."""
 
     @property
     def in_flight(self) -> int:
@@ -90,9 +93,9 @@ class Bodies:
     async def read(
         self, request: web.Request, align_at: int | None = None
     ) -> AsyncIterator[bytearray | memoryview]:
-        """The whole body, which is accounted for until the block ends. Its byte `align_at` lies at an address where any
-        array may begin. A place is taken only when the body is in, so that slow clients do not keep others out. Raises
-        TooLarge, Unavailable, and RequestError if the body comes too slowly."""
+        """Yield the whole body, which is accounted for until the block ends. Its byte `align_at` lies at an address where
+        any array may begin. A place is taken only when the body has arrived, so that slow clients do not keep others out.
+        Raises TooLarge, Unavailable, and RequestError if the body comes too slowly."""
         announced = request.content_length or 0
         if announced > self.limits.request_bytes:
             raise TooLarge(f"the body has {announced} bytes; the limit is {self.limits.request_bytes}")
@@ -139,7 +142,7 @@ class Bodies:
             self._reading[timer] = None
             try:
                 while True:
-                    if timer in self._reading:  # Else it was aborted just now.
+                    if timer in self._reading:  # Otherwise the body was aborted just now.
                         timer.reschedule(self.limits.until(began, now(), place.nbytes))
                     # Not readany, which joins the pieces that came: _BodyPlace does that once.
                     data, ends_a_chunk = await request.content.readchunk()
@@ -151,7 +154,7 @@ class Bodies:
                 self._reading.pop(timer, None)
 
     def _make_room(self, now: float) -> None:
-        """Abort the bodies that have taken longest if as many are being read as allowed."""
+        """Abort the bodies that have taken longest, if as many are being read as are allowed."""
         while len(self._reading) >= self.limits.reading:
             oldest = next(iter(self._reading))
             del self._reading[oldest]
@@ -168,13 +171,13 @@ class Bodies:
 
 
 def client_of(request: web.Request) -> str:
-    """The client by which places and turns are counted: the address that the request comes from."""
+    """Return the address that the request comes from, by which places and turns are counted."""
     return request.remote or ""
 
 
 class _BodyPlace:
-    """The memory of one body. A body of known size is written to where it stays: numpy's memory is not cleared first, and
-    takes pages only as bytes come in, so a client that announces much and sends little takes little."""
+    """The memory of one body. A body of known size is written directly to its final place. numpy does not clear its memory
+    first and takes pages only as bytes arrive, so a client that announces much and sends little takes little."""
 
     def __init__(self, announced: int = 0, align_at: int = 0) -> None:
         self.nbytes = 0

@@ -1,7 +1,7 @@
 """Buffers: an HTTP body of several pieces of memory, which are written one by one and never joined. Door: aiohttp's
 writers.
 
-Both the gateway's answers and the client's requests use it.
+Both the gateway's answers and the client's requests use this class.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from aiohttp import Payload
 from aiohttp.abc import AbstractStreamWriter
 
 ALIGN_BYTES = 64
-"""Binary data begins at a multiple of this, so that arrays of any type can be views on the bytes that came."""
+"""Binary data begins at a multiple of this, so that arrays of any type can be views of the bytes that arrived."""
 
 Buffer = bytes | bytearray | memoryview
 """A piece of memory; the items of a memoryview must be bytes."""
@@ -38,7 +38,7 @@ class Buffers(Payload):
 
 
 def pad_head(head: bytes) -> bytes:
-    """The JSON, followed by spaces up to a multiple of ALIGN_BYTES.
+    """Return the JSON, followed by spaces up to a multiple of ALIGN_BYTES.
 
     >>> len(pad_head(b"{}")), pad_head(b"{}").strip()
     (64, b'{}')

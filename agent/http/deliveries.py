@@ -18,10 +18,10 @@ from edgepart.agent.http.buffers import Buffer, Buffers
 log = logging.getLogger(__name__)
 
 PIECE_BYTES = 1 << 20
-"""Bytes of an answer that are handed to the connection at once, which may copy them. With more, an answer takes fewer
-turns; with less, each client that reads slowly takes less memory."""
+"""The most bytes of an answer that are handed at once to the connection, which may copy them. With more, an answer takes
+fewer turns of the event loop; with fewer, each client that reads slowly takes less memory."""
 SMALL_BYTES = 64 << 10
-"""Smaller answers are not accounted for, as the connection takes them at once."""
+"""Smaller answers are not accounted for, because the connection takes them at once."""
 
 
 @dataclass(eq=False)
@@ -30,7 +30,7 @@ class Delivery:
 
     nbytes: int
     timer: asyncio.Timeout
-    """Ends the delivery when it is over."""
+    """Aborts the delivery when it expires."""
     sent: int = 0
     """Bytes written so far."""
 
@@ -42,10 +42,10 @@ class Deliveries:
         self._limits = limits
         self.held_bytes = 0
         self._under_way: dict[Delivery, None] = {}
-        """Deliveries under way, the oldest first."""
+        """The deliveries that are running, the oldest first."""
 
     def answer(self, buffers: Sequence[Buffer], kind: str) -> Buffers:
-        """A body of the content type `kind`, which is accounted for while it is written, unless it is small."""
+        """Return a body of the content type `kind`, which is accounted for while it is written, unless it is small."""
         small = sum(map(len, buffers)) < SMALL_BYTES
         return Buffers(buffers, kind) if small else _Answer(buffers, kind, self)
 
@@ -58,7 +58,7 @@ class Deliveries:
             async with asyncio.timeout(None) as timer:
                 with self._account(Delivery(sum(map(len, buffers)), timer)) as delivery:
                     for piece in split_buffers(buffers):
-                        if delivery in self._under_way:  # Else it was aborted just now.
+                        if delivery in self._under_way:  # Otherwise it was aborted just now.
                             timer.reschedule(self._limits.until(began, now(), delivery.sent))
                         await writer.write(piece)
                         delivery.sent += len(piece)
@@ -82,7 +82,7 @@ class Deliveries:
             self._under_way.pop(delivery, None)
 
     def _make_room(self, nbytes: int) -> None:
-        """Abort the oldest deliveries until `nbytes` more fit within the limit."""
+        """Abort the oldest deliveries until `nbytes` more bytes fit within the limit."""
         leaving = 0
         for delivery in list(self._under_way):
             if self.held_bytes - leaving + nbytes <= self._limits.all_answers_bytes:
@@ -103,7 +103,7 @@ class _Answer(Buffers):
 
 
 def split_buffers(buffers: Sequence[Buffer]) -> Iterator[Buffer]:
-    """The buffers, with those longer than PIECE_BYTES in parts."""
+    """Yield the buffers, with those longer than PIECE_BYTES split into parts."""
     for buffer in buffers:
         if len(buffer) <= PIECE_BYTES:
             yield buffer

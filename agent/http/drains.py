@@ -16,10 +16,11 @@ from edgepart.agent.http.rate_limit import ClientGate
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 5.0
+"""Seconds without progress after which a client is told that the agent is alive (agent/api/progress.py)."""
 
 
 class DrainRoutes:
-    """The handlers of members, which always need the credential."""
+    """The handlers of drains, which always need the credential."""
 
     def __init__(self, node: Node, gate: ClientGate) -> None:
         self._node = node
@@ -47,7 +48,7 @@ class DrainRoutes:
         return document_response({"result": await self._node.undrain(request.match_info["name"])})
 
     async def stop(self) -> None:
-        """End all answers that wait here; draining and removing go on."""
+        """End all answers that wait here; draining and removing continue."""
         for task in list(self._running):
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)

@@ -1,7 +1,7 @@
 """Idle connections: closes connections that send no request, which aiohttp itself leaves open, and makes room for new ones.
 Door: aiohttp.
 
-As long as there is room, connections on which a request was answered are left to aiohttp's keep-alive timer.
+As long as there is room, aiohttp's keep-alive timer closes the connections on which a request was answered.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class IdleConnections:
             self.sweep(asyncio.get_running_loop().time())
 
     def sweep(self, now: float) -> None:
-        """End connections that have sent no request head for too long."""
+        """Close connections that have sent no complete request head within `head_s`."""
         for connection, (_, transport, since) in list(self._came.items()):
             if connection not in self._heard and now - since >= self._limits.head_s:
                 transport.abort()
@@ -92,8 +92,8 @@ class IdleConnections:
         return lost
 
     def _make_room(self, newest: asyncio.Transport) -> None:
-        """End the longest idle connection of the client that has most idle ones. If even that is young, end the longest
-        idle one of all clients; if no connection is idle, end the new one."""
+        """Close the longest idle connection of the client that has most idle ones. If even that one is young, close the
+        longest idle one of all clients. If no connection is idle, close the new one."""
         fullest = max(self._idle.values(), key=len, default=None)
         if not fullest:
             newest.abort()
@@ -105,7 +105,7 @@ class IdleConnections:
         self._came[oldest][1].abort()
 
     def _set_busy(self, connection: Any) -> None:
-        """Take a connection, which may be closed already, out of the idle ones."""
+        """Remove a connection, which may be closed already, from the idle ones."""
         known = self._came.get(connection)
         self._idle_since.pop(connection, None)
         if known is not None and (idle := self._idle.get(known[0])) is not None:
@@ -121,8 +121,8 @@ class IdleConnections:
 
 
 def _let_go(transport: asyncio.BaseTransport | None, stall_s: float) -> None:
-    """Let the system end the connection when the client has acknowledged nothing for `stall_s` seconds, even if the
-    connection is closed here and only waits for that."""
+    """Make the system end the connection when the client has acknowledged nothing for `stall_s` seconds, even if the
+    connection was closed here and only waits for acknowledgements."""
     connection = transport.get_extra_info("socket") if transport is not None else None
     if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(stall_s * 1000))

@@ -31,6 +31,7 @@ from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.errors import ClusterError, EdgepartError, NotAuthorised, RequestError, Unavailable
 
 HEARTBEAT_S = 5.0
+"""Seconds without progress after which a client is told that the agent is alive (agent/api/progress.py)."""
 TRACE_S = 60.0
 """Seconds after which a trace ends by default."""
 REPLACED = "deployed again"
@@ -54,7 +55,7 @@ class ManagementRoutes:
         self._spool = spool
         self._running: dict[str, asyncio.Task[dict[str, Any]]] = {}
         self._failures: dict[str, str] = {}
-        """Why the last try through this agent failed, by deployment."""
+        """The reason why the last try through this agent failed, by deployment."""
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -72,7 +73,8 @@ class ManagementRoutes:
         ]
 
     async def page(self, request: web.Request) -> web.Response:
-        """The dashboard, which is the same for all clients: it gets its data from /api/status with its reader's rights."""
+        """Answer with the dashboard, which is the same for all clients: it gets its data from /api/status with the rights
+        of its reader."""
         self._gate.knock(request)
         headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-store"}
         return web.Response(text=PAGE.read_text(), content_type="text/html", headers=headers)
@@ -107,7 +109,7 @@ class ManagementRoutes:
         return document_response(self.node.plan(find_card(self.node, request.match_info["name"]).name))
 
     async def trace(self, request: web.Request) -> web.Response:
-        """Begin a trace. `?seconds=` says when it ends by itself; there is no body."""
+        """Begin a trace. `?seconds=` is the time after which it ends by itself; there is no body."""
         self._allow(request, write=True)
         name = find_card(self.node, request.match_info["name"]).name
         text = request.query.get("seconds", str(TRACE_S))
@@ -121,7 +123,7 @@ class ManagementRoutes:
         """End the trace, and answer with it."""
         self._allow(request, write=True)
         document = await self.node.end_trace(find_card(self.node, request.match_info["name"]).name)
-        body = await asyncio.to_thread(json_line, document)  # In a thread, as the document may be large.
+        body = await asyncio.to_thread(json_line, document)  # In a thread, because the document may be large.
         headers = {"Cache-Control": "no-store"}
         return web.Response(body=body, content_type="application/json", headers=headers)
 
@@ -136,8 +138,8 @@ class ManagementRoutes:
 
     async def deploy(self, request: web.Request) -> web.StreamResponse:
         """Receive the files, then stream the deployment's progress as JSON lines. The last line is {"result": ...} or
-        {"error": ..., "kind": ..., "status": ...}. With `?wait=0` the answer comes when the files are in, and the
-        deployment goes on by itself."""
+        {"error": ..., "kind": ..., "status": ...}. With `?wait=0` the answer comes when the files have arrived, and the
+        deployment continues by itself."""
         self._allow(request, write=True)
         name = check_name(request.match_info["name"])
         folder = Path(tempfile.mkdtemp(prefix="upload-", dir=self._spool))
@@ -160,7 +162,7 @@ class ManagementRoutes:
             await asyncio.wait([task])
 
     async def stop(self) -> None:
-        """Cancel the deployments under way here; those that the node has acknowledged stay."""
+        """Cancel the deployments that are running here; those that the node has acknowledged stay."""
         for task in list(self._running.values()):
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
@@ -168,7 +170,7 @@ class ManagementRoutes:
     async def _deploy(
         self, name: str, folder: Path, options: DeployOptions, lines: ProgressLines
     ) -> dict[str, Any]:
-        """Deploy, in a task of its own, so that the deployment goes on if the client goes away."""
+        """Deploy, in a task of its own, so that the deployment continues if the client goes away."""
         try:
             last = {"result": await self.node.deploy(name, folder, options, lines.report)}
             self._failures.pop(name, None)
@@ -208,7 +210,7 @@ class ManagementRoutes:
                 raise web.HTTPExpectationFailed(text="Expect: only 100-continue is known")
             self._allow(request, write=True)
         except (NotAuthorised, Throttled, web.HTTPException) as error:
-            response = error_response(error)  # Made here, as middlewares do not see this handler.
+            response = error_response(error)  # Made here, because middlewares do not see this handler.
             if isinstance(error, Throttled):
                 response.set_status(429)
             return response

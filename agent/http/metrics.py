@@ -1,6 +1,6 @@
 """Metrics for Prometheus at /metrics: edgepart's own, and those of Triton under the names that Triton gives them.
 
-The counters are kept here. What the node knows (members, deployments) is asked at each read.
+The counters are kept here. The state of the node (members, deployments) is read anew for each answer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Tally:
 
 @dataclass(eq=False)
 class _Triton(Collector):
-    """Triton's metric names carry no `_total`, which the client library's own Counter would add."""
+    """Collects Triton's metrics. Their names have no `_total`, which the client library's own Counter would add."""
 
     tallies: dict[str, _Tally] = field(default_factory=dict)
 
@@ -57,7 +57,7 @@ class _Triton(Collector):
 
 @dataclass(eq=False)
 class _Present(Collector):
-    """The present state of the node."""
+    """Collects the current state of the node."""
 
     node: Node
     bodies: Bodies
@@ -134,7 +134,7 @@ CountedFamily = TypeVar("CountedFamily", CounterMetricFamily, GaugeMetricFamily)
 
 
 def _add_samples(family: CountedFamily, counts: Mapping[str, int] | None) -> CountedFamily:
-    """The family with a sample for each model."""
+    """Add a sample for each model to the family, and return it."""
     for model, count in sorted((counts or {}).items()):
         family.add_metric([model], float(count))
     return family
@@ -165,7 +165,7 @@ def _deployments(cards: Sequence[ModelCard]) -> Iterator[Metric]:
 
 
 class Metrics:
-    """One agent's figures, in a registry of their own."""
+    """The metrics of one agent, in a registry of their own."""
 
     def __init__(self, node: Node, bodies: Bodies) -> None:
         self.registry = CollectorRegistry()
@@ -197,8 +197,8 @@ class Metrics:
         tally.compute_us += (result.seconds - result.queue_s) * 1e6
 
     def failed(self, model: str, kind: str) -> None:
-        """`kind` is the error's class. Call it for existing deployments only: names that clients make up must not become
-        labels."""
+        """Count a failed request. `kind` is the name of the error's class. Call this for existing deployments only: names
+        that clients make up must not become labels."""
         self._requests.labels(model, kind).inc()
         self._triton.tallies.setdefault(model, _Tally()).failure += 1
 

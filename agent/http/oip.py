@@ -1,7 +1,7 @@
 """Open Inference Protocol v2: reads a request's bytes into arrays, and writes arrays as an answer's bytes. Rules: no door.
 
-It knows JSON and the binary tensor extension (Triton's extension_binary_data, adopted by KServe). No memory is allocated by
-a number that a client names: every size is compared with the bytes that have come.
+It supports JSON and the binary tensor extension (Triton's extension_binary_data, adopted by KServe). No memory is allocated
+merely because a client names a size: every size is compared with the bytes that have arrived.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from edgepart.planner.errors import RequestError
 MAX_JSON_BYTES = 32 << 20
 """The largest JSON part; more data has to be sent in binary."""
 MAX_JSON_LISTS = 200_000
-"""The most lists and objects in the JSON: for two bytes of text each takes some hundred bytes of memory, and garbage
-collection looks at it. The parser itself refuses JSON that is nested deeper than 1,024."""
+"""The most lists and objects in the JSON: each takes some hundred bytes of memory for two bytes of text, and garbage
+collection has to visit it. The parser itself refuses JSON that is nested deeper than 1,024."""
 MAX_JSON_ITEMS = 4 << 20
 """The most numbers and texts in the JSON; each takes some 32 bytes when it is parsed."""
 MAX_RANK = 32
@@ -40,7 +40,7 @@ MAX_EXTENT = 2**40
 MAX_TENSORS = 1024
 MAX_ID = 1024
 QUICK_BYTES = 4 << 20
-"""Up to this many bytes, binary numbers are read or written without a thread: it takes a millisecond at most, even if they
+"""Binary numbers of at most this size are read or written in the event loop: that takes a millisecond at most, even if they
 have to be copied."""
 STATEFUL = ("sequence_id", "sequence_start", "sequence_end")
 """Parameters of Triton's sequences, which are not supported."""
@@ -71,14 +71,14 @@ class InferRequest:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """A request of which the JSON is read, but not the tensors."""
+    """A request whose JSON has been read, but not its tensors."""
 
     document: Mapping[str, Any]
     binary: memoryview
 
     @property
     def is_quick(self) -> bool:
-        """Whether reading the tensors takes almost no time: binary numbers are views on the bytes that came."""
+        """Whether reading the tensors takes almost no time, because binary numbers are views of the bytes that arrived."""
         entries = self.document.get("inputs")
         return (
             len(self.binary) <= QUICK_BYTES
@@ -91,7 +91,7 @@ class Envelope:
 
 
 def read_envelope(body: bytes | bytearray | memoryview, header_length: int | None) -> Envelope:
-    """Read a request's JSON. `header_length` is the Inference-Header-Content-Length: where the JSON ends and the binary
+    """Read a request's JSON. `header_length` is the Inference-Header-Content-Length, at which the JSON ends and the binary
     data begins. Raises RequestError."""
     view = memoryview(body)
     if header_length is not None and not 0 <= header_length <= len(view):
@@ -139,9 +139,9 @@ def is_quick_answer(request: InferRequest, outputs: Mapping[str, Any]) -> bool:
 def build_answer(
     model: str, request: InferRequest, outputs: Mapping[str, Any], parameters: Mapping[str, Any]
 ) -> tuple[bytes, list[bytes | memoryview]]:
-    """The answer's JSON, and the binary data that follows it ([] if every output is in the JSON).
+    """Return the answer's JSON, and the binary data that follows it ([] if every output is in the JSON).
 
-    Raises RequestError for values that the form asked for cannot hold (NaN in JSON, for example)."""
+    Raises RequestError for values that the requested form cannot hold (NaN in JSON, for example)."""
     entries: list[dict[str, Any]] = []
     buffers: list[bytes | memoryview] = []
     for name in request.outputs or outputs:
@@ -165,15 +165,15 @@ def build_answer(
 
 
 def as_tensor(value: Any) -> Array:
-    """An output as a tensor: arrays stay as they are; maps, sequences and None, which the protocol lacks, become one string
-    of JSON."""
+    """Return an output as a tensor: arrays stay as they are; maps, sequences and None, which the protocol lacks, become one
+    string of JSON."""
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value)
     return np.array([json.dumps(_plain(value), ensure_ascii=False)], dtype=object)
 
 
 def metadata(card: ModelCard) -> dict[str, Any]:
-    """The answer to `GET /v2/models/{name}`."""
+    """Return the answer to `GET /v2/models/{name}`."""
     sides = {"inputs": card.inputs, "outputs": card.outputs}
     return {
         "name": card.name,
@@ -216,7 +216,7 @@ def _fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
 
 
 def _inputs(entries: Sequence[Any], binary: memoryview) -> tuple[dict[str, Array], int]:
-    """The arrays by name, and the number of bytes of `binary` that they use."""
+    """Return the arrays by name, and the number of bytes of `binary` that they use."""
     arrays: dict[str, Array] = {}
     offset = 0
     for index, raw in enumerate(entries):
@@ -334,7 +334,8 @@ def _timeout(value: Any) -> float | None:
 
 
 def _plain(value: Any) -> Any:
-    """A map, a sequence or one of their items as JSON can hold it. Raises RequestError for NaN and infinities."""
+    """Return a map, a sequence or one of their items in a form that JSON can hold. Raises RequestError for NaN and
+    infinities."""
     match value:
         case dict():
             return {str(key): _plain(item) for key, item in value.items()}

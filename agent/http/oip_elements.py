@@ -1,7 +1,7 @@
 """OIP elements: converts a tensor's elements from and to the JSON and binary forms of the Open Inference Protocol v2, and
 names its datatypes. Rules: pure functions.
 
-The conversions raise a RequestError that begins with `where`, the tensor in question.
+The conversions raise a RequestError that begins with `where`, which names the tensor.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def array_from_json(data: Any, datatype: str, shape: tuple[int, ...], where: str) -> Array:
-    """The array of JSON `data`, which is flat or nested as `shape` says, and never ragged. Raises RequestError."""
+    """Return the array in JSON `data`, which must be flat, or nested like `shape` and not ragged. Raises RequestError."""
     flat = _flatten(data, shape, where)
     size = prod(shape)
     if len(flat) != size:
@@ -50,7 +50,8 @@ def array_from_json(data: Any, datatype: str, shape: tuple[int, ...], where: str
 
 
 def _check_elements(flat: list[Any], types: set[type], datatype: str, where: str, dtype: Any) -> Array:
-    """An array of `flat`, each of whose elements must be of exactly one of `types` (JSON's true is no number)."""
+    """Return an array of `flat`. Each element must be exactly of one of `types` (JSON's true is no number). Raises
+    RequestError."""
     if strange := set(map(type, flat)) - types:
         found = ", ".join(sorted(kind.__name__ for kind in strange))
         _refuse(where, f"`data` holds {found}, which is no {datatype}")
@@ -78,7 +79,7 @@ def _flatten(data: Any, shape: tuple[int, ...], where: str) -> list[Any]:
 
 
 def array_from_binary(data: memoryview, datatype: str, shape: tuple[int, ...], where: str) -> Array:
-    """The array of binary `data`, which is little-endian and row by row; a view if `data` is aligned. Raises
+    """Return the array in binary `data`, which is little-endian and in row-major order; a view if `data` is aligned. Raises
     RequestError."""
     if datatype == "BYTES":
         return _strings(data, prod(shape), where).reshape(shape)
@@ -96,7 +97,7 @@ def array_from_binary(data: memoryview, datatype: str, shape: tuple[int, ...], w
 
 
 def _strings(data: memoryview, count: int, where: str) -> Array:
-    """`count` texts, each of which follows its length (4 bytes)."""
+    """Return `count` texts, each of which follows its length (4 bytes). Raises RequestError."""
     if count * 4 > len(data):
         _refuse(
             where, f"{count} BYTES elements take at least {count * 4} bytes; binary_data_size is {len(data)}"
@@ -121,7 +122,7 @@ def _strings(data: memoryview, count: int, where: str) -> Array:
 
 
 def binary_of(array: Array, datatype: str) -> bytes | memoryview:
-    """The elements' bytes; a view if the array is contiguous and has the protocol's byte order."""
+    """Return the elements' bytes; a view if the array is contiguous and has the protocol's byte order."""
     if datatype == "BYTES":
         texts = [_as_bytes(item) for item in array.ravel().tolist()]
         return b"".join(part for text in texts for part in (struct.pack("<I", len(text)), text))
@@ -130,7 +131,7 @@ def binary_of(array: Array, datatype: str) -> bytes | memoryview:
 
 
 def json_of(array: Array, datatype: str, where: str) -> list[Any]:
-    """The elements as a flat list. Raises RequestError for values that JSON cannot hold."""
+    """Return the elements as a flat list. Raises RequestError for values that JSON cannot hold."""
     if datatype in BINARY_ONLY:
         _refuse(where, f"the protocol has {datatype} in binary only; ask for it with binary_data")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -183,14 +184,15 @@ _BY_ELEMENT = {element: name for name, element, _ in _TABLE}
 _BY_NUMPY = {np.dtype(kind): name for name, _, kind in _TABLE}
 
 NO_TENSOR = frozenset({"sequence", "map", "optional"})
-"""ONNX's names of values that are no tensors; they are served as one BYTES element that holds JSON."""
+"""ONNX's names of the kinds of values that are not tensors; they are served as one BYTES element that holds JSON."""
 
 BINARY_ONLY = frozenset({"FP16", "BF16"})
 """Datatypes for which the protocol has no JSON form."""
 
 
 def datatype_of_element(element: str) -> str:
-    """The datatype of an ONNX element type, for metadata. Types that the protocol lacks keep their ONNX names, in capitals.
+    """Return the datatype of an ONNX element type, for metadata. Types that the protocol lacks keep their ONNX names, in
+    capitals.
 
     >>> datatype_of_element("float"), datatype_of_element("map"), datatype_of_element("float8e4m3fn")
     ('FP32', 'BYTES', 'FLOAT8E4M3FN')
@@ -199,5 +201,5 @@ def datatype_of_element(element: str) -> str:
 
 
 def datatype_of_array(dtype: np.dtype[Any]) -> str | None:
-    """The datatype of a numpy type; None if the protocol has none."""
+    """Return the datatype of a numpy type; None if the protocol has none."""
     return "BYTES" if dtype.kind in "OUS" else _BY_NUMPY.get(dtype.newbyteorder("="))

@@ -1,9 +1,9 @@
 """Rate limit: checks whether a client may send a request, and that it does not send too many. Door: aiohttp's requests, the
 clock.
 
-Clients that show the cluster's credential and programs on this machine have no limit. For all other clients there is a
-token bucket for each address: each request takes a token, whether it is allowed (inference, if it is open; health; the
-dashboard's page) or not (a wrong credential). admission.py decides how many places for requests one address may have.
+Clients that show the cluster's credential, and programs on this machine, have no limit. Each other address has a token
+bucket: each request takes a token, whether it is allowed (inference, if it is open; health; the dashboard's page) or not (a
+wrong credential). admission.py decides how many places for requests one address may have.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from edgepart.planner.errors import Unavailable
 
 
 class Throttled(Unavailable):
-    """This client sends requests too often. HTTP's status is 429."""
+    """A client sends requests too often. The HTTP status is 429."""
 
 
 class ClientGate:
-    """Checks the requests of one agent's clients. For the event loop's thread."""
+    """Checks the requests of one agent's clients. It belongs to the event loop's thread."""
 
     def __init__(
         self,
@@ -34,7 +34,8 @@ class ClientGate:
         inference: str = LOCAL,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`credential` returns the current credential; `inference` is LOCAL, OPEN or CLOSED, as in access.py."""
+        """Set up the checks. `credential` returns the current credential; `inference` is LOCAL, OPEN or CLOSED, as in
+        access.py."""
         self._credential = credential
         self._limits = limits
         self._inference = inference

@@ -32,10 +32,10 @@ _http_log = logging.getLogger(f"{__name__}.aiohttp")
 """The log of aiohttp itself."""
 
 READ_AHEAD_BYTES = 512 << 10
-"""A connection buffers up to twice as much that was not read yet, and then receives no more. So an image of 224 x 224 in
-float32 comes in without a pause; a larger buffer would let a client take more memory that no limit counts."""
+"""A connection buffers up to twice this many unread bytes, and then receives no more. This lets an image of 224 x 224 in
+float32 arrive without a pause; a larger buffer would let a client take more memory that no limit counts."""
 BACKLOG = 1024
-"""Connections that the system accepts before this process does: a flood of new ones waits there for a moment."""
+"""The most connections that the system accepts before this process does: a flood of new ones waits there for a moment."""
 
 SCARCITY_ERRNOS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 """Errors of accept(2) that mean that files or memory ran out."""
@@ -43,8 +43,9 @@ SCARCITY_ERRNOS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 class HttpServer:
     """Serves `node` over HTTP. `admin_credential` is the credential, or a function that returns it if it may change.
-    `inference` says for which clients inference is free (access.py). `listener` is a socket that listens already, in place
-    of `host` and `port`. `spool` is the folder for uploads; None takes the system's folder for temporary files."""
+    `inference` says for which clients inference is free (access.py). `listener` is a socket that already listens, and
+    replaces `host` and `port`. `spool` is the folder for uploads; None stands for the system's folder for temporary
+    files."""
 
     def __init__(
         self,
@@ -112,8 +113,8 @@ class HttpServer:
         return self.url
 
     async def _listen(self, served: web.Server) -> asyncio.Server:
-        """Listen so that connections are accepted one by one, and room is made for each before the next. asyncio accepts
-        as many at once as its backlog, which could take all the files that this process may open."""
+        """Listen in such a way that connections are accepted one by one, and room is made for each before the next. asyncio
+        accepts as many at once as its backlog, which could take all the files that this process may open."""
         loop = asyncio.get_running_loop()
         if self._listener is not None:
             server = await loop.create_server(served, sock=self._listener, backlog=1)
@@ -140,7 +141,7 @@ class HttpServer:
         return f"http://{format_address((reachable, self._port))}"
 
     async def stop(self) -> None:
-        """Take no more requests, let those under way end (for a few seconds at most), and close."""
+        """Accept no further requests, let the running ones end (for a few seconds at most), and close."""
         await self._management.stop()
         await self._residency.stop()
         if self._watch is not None:
@@ -154,11 +155,11 @@ class HttpServer:
 
 
 class _Quiet(logging.Filter):
-    """Drops the tracebacks that aiohttp logs for bytes that are no HTTP: strangers could fill the disk with them."""
+    """Drops the tracebacks that aiohttp logs for bytes that are not HTTP, with which strangers could fill the disk."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
-        # UnicodeEncodeError: aiohttp, for an unknown path, answers an `Expect` that it cannot encode.
+        # UnicodeEncodeError: for an unknown path, aiohttp answers with an `Expect` text that it cannot encode.
         if isinstance(error, HttpProcessingError | UnicodeEncodeError):
             log.debug("a client sent bytes that are no HTTP: %s", " ".join(str(error).split()))
             return False
@@ -169,8 +170,8 @@ _http_log.addFilter(_Quiet())
 
 
 class _Scarce(logging.Filter):
-    """Replaces the traceback that asyncio logs if a connection cannot be accepted because files or memory ran out, which
-    strangers can cause. asyncio tries again after a second."""
+    """Replaces, by one line, the traceback that asyncio logs if a connection cannot be accepted because files or memory ran
+    out, which strangers can cause. asyncio tries again after a second."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None

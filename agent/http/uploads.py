@@ -27,7 +27,7 @@ from edgepart.planner.vocabulary import STRATEGIES, check_word
 CHUNK_BYTES = 1 << 20
 OPTIONS_BYTES = 1 << 20
 SPARE_BYTES = 64 << 20
-"""Disk space that uploads leave free, whatever a client sends."""
+"""Bytes of disk space that uploads leave free, whatever a client sends."""
 
 BytesReceived = Callable[[int], None]
 """Called with the bytes of files that have arrived so far."""
@@ -68,8 +68,8 @@ async def receive_upload(
 
 
 def read_options(text: str) -> DeployOptions:
-    """The options from JSON with DeployOptions' fields, each of which is optional. Raises UsageError, which names the
-    field."""
+    """Return the options in a JSON object with the fields of DeployOptions, each of which is optional. Raises UsageError,
+    which names the field."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -89,7 +89,7 @@ def read_options(text: str) -> DeployOptions:
 
 
 def _place(folder: Path, name: str | None) -> Path:
-    """The path of an uploaded file. Raises RequestError for a name that would leave `folder`, or is too long."""
+    """Return the path of an uploaded file. Raises RequestError for a name that would leave `folder`, or is too long."""
     path = PurePosixPath(unquote(name or ""))
     parts = path.parts
     if not parts or path.is_absolute() or any(p in ("..", ".") or "\\" in p or "\0" in p for p in parts):

@@ -24,7 +24,7 @@ from edgepart.planner.plans.plan import ValueInfo
 
 ASIDE_FROM_BYTES = 64 << 10
 """JSON or texts of this many bytes or more are read in a thread of the pool, so that the event loop's heartbeats are not
-late. Binary numbers are read and written in the event loop, as that is faster than changing threads."""
+late. Binary numbers are read and written in the event loop, because that is faster than changing threads."""
 
 
 class InferenceRoutes:
@@ -66,14 +66,14 @@ class InferenceRoutes:
         return document_response({"name": "edgepart", "version": self.node.version, "extensions": extensions})
 
     async def live(self, request: web.Request) -> web.Response:
-        """Whether the agent is alive. Open to all clients, because load balancers ask."""
+        """Answer whether the agent is alive. All clients may ask, because load balancers do."""
         self._gate.knock(request)
         good = self.node.live()
         return document_response({"live": good}, 200 if good else 503)
 
     async def ready(self, request: web.Request) -> web.Response:
-        """Whether the agent is ready. Open to all clients, because load balancers ask; the reason why it is not ready is
-        left out, as only clients who may read get it."""
+        """Answer whether the agent is ready. All clients may ask, because load balancers do. The reason why the agent is
+        not ready is left out, because only clients with the right to read get it."""
         self._gate.knock(request)
         return document_response({"ready": (good := self.node.ready(None)[0])}, 200 if good else 503)
 
@@ -92,7 +92,7 @@ class InferenceRoutes:
         return document_response(oip.metadata(self._card(request)))
 
     async def config(self, request: web.Request) -> web.Response:
-        """Triton's model configuration; fields that have no meaning here are left out."""
+        """Answer with Triton's model configuration; fields that have no meaning here are left out."""
         self._allow(request)
         card = self._card(request)
         return document_response(
@@ -170,7 +170,8 @@ class InferenceRoutes:
         wanted: list[str] | None,
         deadline_s: float,
     ) -> InferResult:
-        """The node's answer, once it is this request's turn. Raises Unavailable if its deadline passes before that."""
+        """Wait for this request's turn, and return the node's answer. Raises Unavailable if the deadline passes before the
+        turn comes."""
         now = asyncio.get_running_loop().time
         until = now() + deadline_s
         lane = (model, tuple(array.shape for array in asked.inputs.values()))
@@ -211,7 +212,7 @@ class InferenceRoutes:
 
 
 def find_card(node: Node, name: str) -> ModelCard:
-    """The card of a deployment. Raises UnknownDeployment, which names those that exist."""
+    """Return the card of a deployment. Raises UnknownDeployment, which names those that exist."""
     if (card := node.model(name)) is not None:
         return card
     there = ", ".join(repr(card.name) for card in node.models()[:20]) or "nothing yet"

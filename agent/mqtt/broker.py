@@ -1,4 +1,4 @@
-"""Broker: which MQTT broker, and how to log in there. Facts and rules: no file or socket is opened here."""
+"""Broker: the address of an MQTT broker, and the login there. Facts and rules: no file or socket is opened here."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from edgepart.planner.errors import UsageError
 
 PORT, TLS_PORT = 1883, 8883
+"""The registered ports of MQTT, without and with TLS."""
 SCHEMES = {"mqtt": False, "mqtts": True}
-"""Whether the connection to the broker is itself TLS."""
+"""Maps each URL scheme to whether the connection to the broker itself uses TLS."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker's address and credentials, read once where they come in."""
+    """The address and credentials of a broker, which are read once, when the agent starts."""
 
     host: str
     port: int
     tls: bool = False
-    """Without it who listens on the wire sees the password and who talks to whom, but nothing of what is said."""
+    """Without TLS a listener on the network sees the password and which agents talk to each other, but not the content."""
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     ca: Path | None = None
-    """The CA of the broker's certificate; None takes those that the system trusts."""
+    """The CA of the broker's certificate; None stands for the CAs that the system trusts."""
 
     def __str__(self) -> str:
-        """Without the password."""
+        """The broker's URL without user and password."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'mqtts' if self.tls else 'mqtt'}://{host}:{self.port}"
 
@@ -35,12 +36,12 @@ class Broker:
 def parse_broker(
     text: str, *, password: str | None = None, ca: Path | None = None, option: str = "--mqtt"
 ) -> Broker:
-    """UsageError that names `option`, and never shows a password.
+    """Return the broker that `text` names. Raises a UsageError that names `option` and never shows a password.
 
     >>> parse_broker("mqtts://pi@broker.lan").port
     8883
     """
-    # What cannot be read may hold a password anywhere, so it is not shown.
+    # A text that cannot be parsed may hold a password anywhere, so it is not shown.
     wrong = f"{option}: give mqtt://[USER[:PASSWORD]@]HOST[:PORT], or mqtts:// for TLS"
     try:
         url = urlsplit(text)

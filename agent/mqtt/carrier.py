@@ -1,5 +1,5 @@
-"""Reach: what a broker gives to an agent, or to a device that joins: news of who is there, and streams to them. Wires the
-session and its parts together.
+"""Carrier: connects an agent, or a device that joins, to a broker, through which it finds other agents and opens streams to
+them. Wires the session and its parts together.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from edgepart.agent.net.stream import Stream
 from edgepart.agent.wire.address import Address, mqtt_node
 
 MORE_S = 0.2
-"""How long others are listened to when a member has been heard."""
+"""Seconds for which to listen for more members after the first one was heard."""
 
 
 def root_of(fingerprint: str) -> str:
-    """Under which topic a cluster's agents meet."""
+    """The root of the topics of a cluster's agents."""
     return f"edgepart/{fingerprint[:FINGERPRINT_DIGITS]}"
 
 
 class BrokerCarrier:
-    """The broker as a member uses it: `start` when it knows where it listens, and `stop`."""
+    """A member's use of the broker, from `start`, when the member knows where it listens, to `stop`."""
 
     def __init__(
         self, broker: Broker, fingerprint: str, node: str, on_seen: Callable[[AgentHint], None]
     ) -> None:
-        """`on_seen` is called by the session's thread."""
+        """Set up the session and its parts. The session's thread calls `on_seen`."""
         root, self.boot = root_of(fingerprint), secrets.token_hex(8)
-        # Who knew it could have the broker end our connection, by another one under that name.
+        # Random, because whoever knew the client id could make the broker end our connection by connecting under it.
         client = f"edgepart-{node}-{secrets.token_hex(8)}"
         self._session = Session(broker, client, will(root, node, self.boot))
         self.tunnels = Tunnels(self._session, root, node)
@@ -49,7 +49,8 @@ class BrokerCarrier:
         return self._session.is_up
 
     def start(self, node: str, name: str, version: str, addresses: Callable[[], Sequence[Address]]) -> None:
-        """`addresses`: where members reach this one, now; also by the session's thread."""
+        """Connect and announce this member. `addresses` returns the addresses at which members reach it now; the
+        session's thread calls it too."""
         self._presence.say(lambda: Present(node, self.boot, name, version, tuple(addresses())))
         self._session.start([self._presence, self.tunnels])
 
@@ -58,7 +59,7 @@ class BrokerCarrier:
 
 
 class Visit:
-    """The broker as a device uses it that joins: a context manager in which members are found and reached."""
+    """The use of the broker by a device that joins: a context manager in which it finds and reaches members."""
 
     def __init__(self, broker: Broker, fingerprint: str, connect_s: float = 10.0) -> None:
         root, endpoint = root_of(fingerprint), secrets.token_hex(8)
@@ -70,7 +71,7 @@ class Visit:
         self._presence = Presence(self._session, root, fingerprint, self._heard, self._tunnels.doubt)
 
     def __enter__(self) -> Visit:
-        """Unavailable where the broker cannot be reached."""
+        """Connect to the broker. Raises Unavailable if the broker cannot be reached."""
         self._session.start([self._presence, self._tunnels])
         try:
             self._session.await_up(self._connect_s)
@@ -90,17 +91,17 @@ class Visit:
             self._changed.notify_all()
 
     def find(self, fingerprint: str, timeout_s: float) -> tuple[Address, ...]:
-        """Find where members say that they listen, as `discovery.find_members`. Returns () if none was heard in
+        """Return the addresses at which members claim to listen, as `mdns.find_members` does; () if none was heard in
         time."""
         with self._changed:
             if self._changed.wait_for(lambda: bool(self._seen), timeout_s):
-                # All that are there tell so at once; the first may be one that a broker has not forgotten yet.
+                # The records of all members come at once; the first may be stale, of a member that has gone.
                 self._changed.wait_for(lambda: False, MORE_S)
             return tuple(rank(self._seen, interfaces()))
 
     def dial(
         self, address: Address, context: ssl.SSLContext, *, timeout_s: float, dead_after_s: float = 5.0
     ) -> Stream:
-        """Through the broker, or by TCP, as the address is."""
+        """Connect through the broker or by TCP, depending on the address."""
         reach = stream.dial if mqtt_node(address) is None else self._tunnels.dial
         return reach(address, context, timeout_s=timeout_s, dead_after_s=dead_after_s)

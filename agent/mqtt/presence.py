@@ -1,9 +1,10 @@
-"""Presence: agents tell through the broker that they are there, and where. Records and their reader are rules; the class is
-a part of the session (session.py).
+"""Presence: agents announce through the broker that they are running, and at which addresses. Records and their reader are
+rules; the class is a part of the session (session.py).
 
-Each agent keeps a retained record under its node's id, so that whoever comes later reads it at once, and leaves a will: the
-broker itself says that the agent is gone. As with mDNS nothing in it is believed (whoever may write to the broker can say
-it); it yields hints to connect, and to look whether somebody is still there (tunnel_sockets.py). Neither ends anything.
+Each agent keeps a retained record under its node id, so that agents that connect later read it at once, and a will, by
+which the broker itself announces that the agent is gone. As with mDNS no record is trusted (anybody who may write to the
+broker can send one). A record is only a hint to connect, or to check whether an agent is still there (tunnel_sockets.py);
+it never ends a link.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ VERSION = 1
 MOST_BYTES = 4096
 """The size limit of a record."""
 MOST_NODES = 1024
-"""Whose records are kept; the broker's other writers are not to fill our memory."""
+"""The most nodes whose records are kept, so that other writers at the broker cannot fill our memory."""
 GONE_S = 3600
-"""The broker forgets so long after a goodbye that there was an agent."""
+"""Seconds after a goodbye for which the broker keeps the record that the agent is gone."""
 AGAIN_TICKS = 30
-"""Hints are told anew after so many of the session's ticks, as mDNS does: dialling forgets them."""
+"""The number of the session's ticks after which hints are repeated, as in mDNS, because dialling forgets them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """What an agent says of itself."""
+    """The record in which an agent announces itself."""
 
     node: str
     boot: str
-    """Random for each start."""
+    """A random id of the agent's process."""
     name: str = ""
     """The member's name, for people."""
     version: str = ""
     addresses: tuple[Address, ...] = ()
-    """Empty: it is gone."""
+    """Empty if the agent is gone."""
 
     def encode(self) -> bytes:
         document = {
@@ -63,7 +64,7 @@ class Present:
 
 
 def read_present(topic: str, payload: bytes) -> Present:
-    """FrameError for what no agent says of itself."""
+    """Return the record in a message. Raises FrameError if no agent can have written it."""
     if len(payload) > MOST_BYTES:
         raise FrameError(f"{len(payload)} bytes are too many")
     try:
@@ -93,7 +94,7 @@ def _text(document: dict[str, Any], key: str) -> str:
 
 
 class Presence:
-    """What this agent says, and hears the others say."""
+    """Announces this agent, and receives the announcements of others."""
 
     def __init__(
         self,
@@ -103,8 +104,8 @@ class Presence:
         on_seen: Callable[[AgentHint], None],
         on_doubt: Callable[[str, str], None],
     ) -> None:
-        """`on_seen` is told of others, `on_doubt` of (node, why) who is said to be gone; both by the session's thread.
-        Says nothing before `say`."""
+        """Set up presence, which announces nothing before `say`. The session's thread calls `on_seen` for agents that are
+        there, and `on_doubt(node, why)` for agents that are said to be gone."""
         self._session = session
         self._root = root
         self._fingerprint = fingerprint[:FINGERPRINT_DIGITS]
@@ -116,12 +117,13 @@ class Presence:
         self._ticks = 0
 
     def say(self, me: Callable[[], Present]) -> None:
-        """Announce this member from now on. It is called before the session starts; `me` is called again now and then,
-        as addresses change."""
+        """Announce this member from now on. Call this before the session starts. `me` is called again now and then,
+        because addresses change."""
         self._me = me
 
     def goodbye(self) -> None:
-        """Before a connection is ended on purpose: the broker publishes no will then."""
+        """Announce that this agent is gone, before the connection is ended on purpose: the broker publishes no will
+        then."""
         if self._said is not None:
             self._publish(self._said.gone, GONE_S)
             self._said = None
@@ -137,7 +139,7 @@ class Presence:
             self._publish(self._said)
 
     def disconnected(self, why: str) -> None:
-        """Whoever is there says so again when we are back."""
+        """Forget all records: the broker sends those of running agents again after the next connection."""
         self._known.clear()
 
     def took(self, topic: str, payload: bytes, retained: bool) -> None:
@@ -157,13 +159,13 @@ class Presence:
             self._on_doubt(record.node, "it has left the broker")
 
     def unheard(self, message_id: int) -> None:
-        """Nobody else may be there."""
+        """Do nothing: there need not be any other agent."""
 
     def poll_events(self) -> dict[int, int]:
         return {}
 
     def ready(self, descriptor: int, events: int) -> None:
-        """Nothing is watched."""
+        """Do nothing: this part has no sockets."""
 
     def tick(self) -> None:
         self._ticks += 1
@@ -171,7 +173,7 @@ class Presence:
             return
         for record in self._known.values():
             self._tell(record)
-        if self._me is not None and (now := self._me()) != self._said:  # Other networks, other addresses.
+        if self._me is not None and (now := self._me()) != self._said:  # The addresses have changed.
             self._said = now
             self._publish(now)
 
@@ -187,7 +189,7 @@ class Presence:
     def _heard_of_me(self, record: Present) -> None:
         assert self._said is not None
         if not record.addresses:
-            # An earlier start's will, or an earlier connection's: the broker noticed late.
+            # The will of an earlier start or an earlier connection, whose end the broker noticed late.
             self._publish(self._said)
         elif record.boot != self._said.boot:
             log.warning("another agent says that it is this node: was its state directory copied?")

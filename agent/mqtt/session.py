@@ -1,10 +1,10 @@
-"""Session: this agent's connection to the broker, kept up by a thread of its own. A door: paho-mqtt, sockets, a thread.
+"""Session: this agent's connection to the broker, which its own thread maintains. A door: paho-mqtt, sockets, a thread.
 
-paho is not used by two threads at once, and its own network thread dies of a TLS error without saying so; so one thread
-here does all of it: it waits in poll() for the broker, for the sockets of its parts (tunnel_sockets.py) and for what other
-threads `post`. A connection that ends ends everything that went over it; the next one is made from nothing.
+Two threads must not use paho at once, and its own network thread dies silently of a TLS error. Therefore one thread here
+does everything: it waits in poll() for the broker, for the sockets of its parts (tunnel_sockets.py) and for the work that
+other threads `post`. When a connection ends, everything that went over it ends; the next one starts afresh.
 
-paho is imported with this module only: an agent without a broker has no use for it.
+Only this module imports paho: an agent without a broker does not need it.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ log = logging.getLogger(__name__)
 NOBODY_LISTENS = 0x10
 """The reason code of a PUBACK: no matching subscribers."""
 UNSENT_BYTES = 128 << 10
-"""The kernel keeps no more than this for the broker, so that a heartbeat waits behind little."""
+"""The most unsent bytes that the kernel holds for the broker, so that a heartbeat does not wait behind many."""
 READS = 16
-"""Messages taken from the broker before others have their turn."""
+"""The most reads from the broker before the other sockets have their turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,30 +47,30 @@ class SessionOptions:
     connect_s: float = 5.0
     """The time limit for a connection and the broker's welcome. A longer one suits a far broker."""
     keepalive_s: int = 5
-    """The broker tells the others that this device is gone after 1.5 times as long without a sign of life. Shorter
+    """The broker announces that this device is gone after 1.5 times this time without a sign of life. A shorter time
     notices a pulled cable sooner, and sends more when idle."""
     dead_after_s: float = 5.0
-    """A broker that acknowledges nothing for so long is gone."""
+    """A broker that acknowledges nothing for this time is considered gone."""
     retry_first_s: float = 0.2
     retry_most_s: float = 2.0
-    """Waits before connecting again double from the first to this."""
+    """The wait before a new connection doubles from `retry_first_s` up to this."""
     tick_s: float = 1.0
     largest_message_bytes: int = 1 << 20
-    """Larger messages are not taken from the broker: whoever may write there cannot fill this device's memory."""
+    """Larger messages are not accepted, so that other writers at the broker cannot fill this device's memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Will:
-    """What the broker says in this device's name when it is gone."""
+    """The message that the broker publishes in this device's name when the device is gone."""
 
     topic: str
     payload: bytes
     expiry_s: int
-    """The broker forgets it after so long."""
+    """Seconds after which the broker forgets the message."""
 
 
 class SessionUser(Protocol):
-    """What uses a session. All of it is called by the session's thread, and must not wait."""
+    """A part that uses a session. The session's thread calls all methods, and they must not wait."""
 
     def topics(self) -> Sequence[str]: ...
     def connected(self) -> None: ...
@@ -80,15 +80,15 @@ class SessionUser(Protocol):
         """Note that the broker knows no reader of a message that was published with QoS 1."""
 
     def poll_events(self) -> Mapping[int, int]:
-        """What to wait for: poll()'s events by descriptor."""
+        """The poll() events to wait for, by descriptor."""
 
     def ready(self, descriptor: int, events: int) -> None: ...
     def tick(self) -> None:
-        """About once in `tick_s`."""
+        """Do periodic work. Called about once in `tick_s`."""
 
 
 class Session:
-    """Connects, and connects again, from `start` to `stop`."""
+    """Keeps a connection to the broker, and renews it when it ends, from `start` to `stop`."""
 
     def __init__(
         self, broker: Broker, client_id: str, will: Will | None, options: SessionOptions | None = None
@@ -101,7 +101,7 @@ class Session:
         self._client: Client | None = None
         self._took_any = False
         self._lost: str | None = None
-        """Why this connection is over."""
+        """The reason why this connection is over; None while it is not."""
         self._why_not = "not connected yet"
         """The reason why there is no connection, for people."""
         self._state = threading.Condition()
@@ -115,7 +115,7 @@ class Session:
         self._watched: dict[int, int] = {}
         self._thread = threading.Thread(target=self._run, name="mqtt", daemon=True)
         self.largest_bytes = self.options.largest_message_bytes
-        """What the broker, and others by their own settings, take in one message."""
+        """Bytes of the largest message that the broker accepts, and that other agents accept by their own settings."""
 
     # From any thread
 
@@ -124,7 +124,7 @@ class Session:
         self._thread.start()
 
     def stop(self, farewell: Callable[[], None] | None = None) -> None:
-        """Say `farewell` (in the session's thread, where there is a connection), and end it."""
+        """Call `farewell` in the session's thread, if there is a connection, and end the session."""
 
         def leave() -> None:
             if self._up and farewell is not None:
@@ -140,20 +140,21 @@ class Session:
                 os.close(self._wake)
 
     def post(self, work: Callable[[], None]) -> None:
-        """Have the session's thread do it soon; never, where it has been stopped."""
+        """Make the session's thread do `work` soon. If the session has been stopped, it is never done."""
         with self._state:
             if not self._closed:
                 self._posted.append(work)
                 os.eventfd_write(self._wake, 1)
 
     def check_up(self) -> None:
-        """Unavailable, with the reason, where there is no connection."""
+        """Raise Unavailable, with the reason, if there is no connection."""
         with self._state:
             if not self._up:
                 raise Unavailable(f"no connection to the broker {self.broker}: {self._why_not}")
 
     def await_up(self, timeout_s: float) -> None:
-        """Unavailable, with the reason, where there is no connection in time, or the broker refuses this agent."""
+        """Wait for a connection. Raises Unavailable, with the reason, if there is none in time or the broker refuses this
+        agent."""
         with self._state:
             self._state.wait_for(lambda: self._up or self._refused, timeout_s)
         self.check_up()
@@ -166,13 +167,14 @@ class Session:
 
     @property
     def is_full(self) -> bool:
-        """The broker, or the way there, takes no more for now."""
+        """Whether the broker, or the network on the way, accepts no more bytes for now."""
         return self._client is None or self._client.want_write()
 
     def publish(
         self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False, expiry_s: int | None = None
     ) -> int:
-        """The message's id. Without a connection it is dropped, and `disconnected` has been called or will be."""
+        """Publish a message and return its id. Without a connection the message is dropped, 0 is returned, and
+        `disconnected` has been called or will be."""
         if self._client is None or not self._up:
             return 0
         properties = None
@@ -189,11 +191,11 @@ class Session:
                 self._serve(self._client)
                 if time.monotonic() - began > self.options.retry_most_s:
                     wait_s = self.options.retry_first_s
-            # ValueError: a host name that cannot be one. TLS errors are OSErrors.
+            # ValueError: an impossible host name. TLS errors are OSErrors.
             except (OSError, ValueError) as error:
                 self._lost = str(error)
             except Exception as error:
-                # Ours, not the broker's; the connection is made anew, and the agent stays up.
+                # The fault is ours and not the broker's. The connection is made anew, and the agent stays up.
                 log.exception("what came from the broker could not be handled")
                 self._lost = repr(error)
             self._down(self._lost or "the connection ended")
@@ -224,10 +226,10 @@ class Session:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         return client
 
-    # Waiting, and what came
+    # Waiting, and handling what arrives
 
     def _serve(self, client: Client) -> None:
-        """Until the connection ends; `_lost` says why."""
+        """Serve the connection until it ends; `_lost` then says why."""
         connection: Any = client.socket()
         descriptor = connection.fileno()
         give_up_at = time.monotonic() + self.options.connect_s
@@ -262,7 +264,8 @@ class Session:
         self._watched = wanted
 
     def _turn(self, client: Client, connection: Any, happened: Sequence[tuple[int, int]]) -> None:
-        """The parts' sockets first: what else happens may close some, and open others of the same number."""
+        """Handle the events of one poll(). The parts' sockets come first, because the other handlers may close some of
+        them and open others with the same descriptor."""
         which = dict(happened)
         woken, broker = which.pop(self._wake, 0), which.pop(connection.fileno(), 0)
         for descriptor, events in which.items():
@@ -284,7 +287,7 @@ class Session:
             if client.socket() is None or not (self._took_any or waiting):
                 break
         if client.socket() is not None:
-            # A broker that waits for full packets (mosquitto's default) does so until we acknowledge the last one.
+            # A broker that waits for full packets (mosquitto's default) waits until we acknowledge the last one.
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     def _tick(self, client: Client) -> None:
@@ -298,7 +301,7 @@ class Session:
             self._posted.popleft()()
 
     def _pause(self, seconds: float) -> None:
-        """Without a connection; what is posted is still done."""
+        """Wait without a connection. Posted work is still done."""
         until = time.monotonic() + seconds
         waiter = select.poll()
         waiter.register(self._wake, select.POLLIN)
@@ -308,7 +311,7 @@ class Session:
                 self._do_posted()
 
     def _part(self, client: Client, connection: Any) -> None:
-        """What is queued still goes out, if the broker takes it."""
+        """Send the queued messages, if the broker accepts them within a second, and disconnect."""
         until = time.monotonic() + 1.0
         while client.want_write() and client.socket() is not None and time.monotonic() < until:
             select.select([], [connection], [], 0.1)
@@ -360,7 +363,7 @@ class Session:
         try:
             topic = message.topic
         except UnicodeDecodeError:
-            return  # None of ours.
+            return  # The topic is not one of ours.
         for part in self._parts:
             part.took(topic, bytes(message.payload), message.retain)
 

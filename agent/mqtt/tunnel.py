@@ -1,12 +1,13 @@
 """Tunnel: one stream of bytes in both directions, as messages through a broker. Rules: no socket, no clock, no thread.
 
-What travels is the TLS of an ordinary connection, so nothing here protects anything; it is enough that what the broker
-loses, doubles or changes the order of ends the stream. (Brokers do lose messages: of a reader that is too slow, and of a
-connection that breaks.) Each side may send so many messages as the other one has granted, so that the broker never has to
-keep more of a stream than that; a message is granted again once whoever reads the stream has taken it.
+The stream carries the TLS of an ordinary connection, so this module protects nothing. It only has to end the stream if the
+broker loses, duplicates or reorders messages. (Brokers do lose messages: if a reader is too slow, and if a connection
+breaks.) Each side may send as many messages as the other side has granted, so that the broker never has to keep more of a
+stream than that. A message is granted again once the stream's reader has taken it.
 
-All streams to an agent wait in one line at the broker, heartbeats with them. So a stream is granted what is read of it in
-`AHEAD_S`, as it was read lately: then the line is about that long, however many streams there are.
+All streams to an agent, and its heartbeats, wait in one queue at the broker. Therefore a stream is granted the number of
+messages that its reader takes in `AHEAD_S` at its recent rate: the queue is then about that long, however many streams
+there are.
 
     opener                                    other side
     HELLO(grant, who)                 ->
@@ -28,28 +29,29 @@ from edgepart.planner.errors import FrameError
 
 HEADER = struct.Struct("!BQ")
 AHEAD_S = 0.15
-"""Longer suits a far broker; shorter keeps heartbeats from waiting."""
+"""Seconds of reading that are granted ahead. A longer time suits a far broker; a shorter one keeps heartbeats from
+waiting."""
 LEAST = 2
-"""Messages granted of a stream that nobody knows the speed of: one is read while the next one comes."""
+"""The fewest messages to grant, also for a stream of unknown speed: one is read while the next one arrives."""
 MOST_WHY_BYTES = 300
 
 
 class PacketKind(IntEnum):
     HELLO = 1
-    """`number`: the grant; the body: version and endpoint of who opens."""
+    """`number`: the grant; the body: version and endpoint of the opener."""
     WELCOME = 2
     """`number`: the grant."""
     DATA = 3
-    """`number`: how many came before; the body: bytes of the stream."""
+    """`number`: how many messages of data were sent before; the body: bytes of the stream."""
     CREDIT = 4
     """`number`: how many messages of data may be sent in all."""
     END = 5
-    """`number`: how many messages of data there were; no more come."""
+    """`number`: how many messages of data were sent in all; no more follow."""
     RESET = 6
-    """The stream is over, both ways; the body says why. What came before it counts."""
+    """The stream is over in both directions; the body says why. Data that arrived before it remains valid."""
     COUNT = 7
-    """`number`: how many messages of data were sent so far; shows the loss of a last one, and is answered with CREDIT,
-    for that one may have been lost."""
+    """`number`: how many messages of data were sent so far. It reveals the loss of the last message, and is answered with
+    CREDIT, because the last CREDIT may have been lost too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class Packet:
 
 
 def decode(payload: bytes) -> Packet:
-    """FrameError for what is none."""
+    """Return the packet in a message. Raises FrameError if the message holds none."""
     if len(payload) < HEADER.size:
         raise FrameError(f"a message of {len(payload)} bytes is no part of a stream")
     kind, number = HEADER.unpack_from(payload)
@@ -78,16 +80,16 @@ def reset(why: str) -> Packet:
 
 
 def reason(message: Packet) -> str:
-    """What a RESET says, for people; others wrote it."""
+    """The reason in a RESET, for people, with unprintable characters replaced because another agent wrote it."""
     text = bytes(message.body[:MOST_WHY_BYTES]).decode(errors="replace")
     return "".join(c if c.isprintable() else "?" for c in text) or "the other side ended it"
 
 
 class Tunnel:
-    """One side of a stream. It says what may be sent, and what came; it is over when anything is wrong."""
+    """One side of a stream: decides what may be sent, and checks what arrives. Any error ends the stream."""
 
     def __init__(self, window: int) -> None:
-        """`window`: messages that the other side may have on the way to us, at most."""
+        """Set up one side. `window` is the most messages that the other side may have on the way to this one."""
         self._window = window
         self._granted = min(LEAST, window)
         self._may_send = 0
@@ -96,7 +98,7 @@ class Tunnel:
         self._used = 0
         self._used_then = 0
         self._granted_at = -math.inf
-        """When more was granted last; `_used_then` had been used."""
+        """The time of the last grant; `_used_then` messages had been read by then."""
         self._told = 0
         self.opened = False
         """Whether the other side has granted anything yet."""
@@ -107,7 +109,7 @@ class Tunnel:
 
     @property
     def grant(self) -> int:
-        """The number of messages that this side grants, for HELLO and WELCOME, and to say again."""
+        """The number of messages that this side has granted in all, for HELLO, WELCOME and repeated CREDITs."""
         return self._granted
 
     @property
@@ -115,13 +117,13 @@ class Tunnel:
         return self._sent < self._may_send and not self.ended_out
 
     def data(self, body: bytes) -> Packet:
-        """Only where there is room."""
+        """Return the next message of data. Call this only if `has_room`."""
         message = Packet(PacketKind.DATA, self._sent, body)
         self._sent += 1
         return message
 
     def count(self) -> Packet | None:
-        """To send when nothing has been sent for a while; None where the other side knows already."""
+        """Return the COUNT to send when nothing has been sent for a while; None if the other side knows the count."""
         if self.ended_out or self._told == self._sent:
             return None
         self._told = self._sent
@@ -132,7 +134,7 @@ class Tunnel:
         return Packet(PacketKind.END, self._sent)
 
     def note_read(self, now: float) -> Packet | None:
-        """The stream's reader has taken a message's bytes; the CREDIT to send, where it is time for one."""
+        """Note that the stream's reader has taken a message's bytes. Return the CREDIT to send, if one is due."""
         self._used += 1
         ahead = self._ahead(now)
         if self.ended_in or self._granted - self._used > ahead // 2:
@@ -142,7 +144,7 @@ class Tunnel:
         return Packet(PacketKind.CREDIT, self._granted)
 
     def _ahead(self, now: float) -> int:
-        """How many messages may be on the way."""
+        """The number of messages that may be on the way, by the rate at which they were read lately."""
         seconds = now - self._granted_at
         lately = self._used - self._used_then
         ahead = lately * AHEAD_S / seconds if seconds > 0 else math.inf
@@ -151,12 +153,13 @@ class Tunnel:
     # What comes in
 
     def open(self, grant: int) -> None:
-        """The other side's HELLO or WELCOME came."""
+        """Note that the other side's HELLO or WELCOME arrived, with its grant."""
         self.opened = True
         self._may_send = grant
 
     def take(self, message: Packet) -> bytes | memoryview:
-        """Bytes of the stream in a message of an open one (RESET and HELLO are the caller's). FrameError ends it."""
+        """Return the stream's bytes in a message of an open stream (the caller handles RESET and HELLO). Raises
+        FrameError, which ends the stream, for a message that is out of order or was not granted."""
         match message.kind:
             case PacketKind.DATA:
                 self._check_next(message.number)

@@ -1,11 +1,11 @@
-"""Tunnels: connections to other agents through the broker. A door: sockets; what travels is in tunnel.py.
+"""Tunnels: connections to other agents through the broker. A door: sockets; tunnel.py defines the messages.
 
-Each tunnel ends here in one of a pair of local sockets; the agent has the other one, and uses it as it would a TCP
-connection: the same mutual TLS, the same streams, limits and threads. Bytes go once more through the kernel for that (a
-tenth of what the way through the broker takes), and the kernel's buffers tell each side to wait, or that the other one has
-closed, as they do for TCP.
+Each tunnel ends here in one of a pair of local sockets. The agent has the other socket, and uses it like a TCP connection,
+with the same mutual TLS, streams, limits and threads. The bytes therefore pass the kernel once more (a tenth of the time
+of the way through the broker), and the kernel's buffers make each side wait, or tell it that the other side has closed, as
+they do for TCP.
 
-All methods that do not say otherwise belong to the session's thread.
+All methods belong to the session's thread, except those that say otherwise.
 """
 
 from __future__ import annotations
@@ -37,26 +37,28 @@ OVERHEAD_BYTES = 256
 """The bytes of a message besides its chunk: the topic and the headers."""
 LEAST_CHUNK_BYTES = 1 << 10
 ASK_AGAIN_S = 2.0
-"""The broker is asked of a stream's other side once in so long, however often somebody says that it is gone."""
+"""Seconds between two questions to the broker about the other side of a stream, however often it is said to be gone."""
 
 OnConnection = Callable[[socket.socket, Address], None]
-"""A stream from another agent: our end of it, and who opened it (nothing is verified yet). Must not wait."""
+"""Takes a stream from another agent: our end of it, and the opener's address, which is not verified yet. Must not wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class TunnelOptions:
     chunk_bytes: int = 128 << 10
-    """The bytes of a stream in one message, or less if the broker says so. Larger chunks make fewer messages; smaller
-    ones let a heartbeat wait for less."""
+    """The bytes of a stream in one message, or fewer if the broker demands it. Larger chunks make fewer messages; smaller
+    ones make a heartbeat wait for less."""
     window: int = 8
-    """Messages of one stream on the way: what the broker keeps of it at most when its reader is slow. More suits a far
-    broker; `window` times the streams to one agent has to stay below the broker's max_queued_messages (1000)."""
+    """The most messages of one stream on the way, which the broker has to keep if the reader is slow. A larger window
+    suits a far broker; `window` times the number of streams to one agent has to stay below the broker's
+    max_queued_messages (1000)."""
     most: int = 512
-    """Tunnels at once; bounds what a flood costs."""
+    """The most tunnels at once, which bounds the cost of a flood."""
     linger_s: float = 5.0
-    """The time that what was written to a tunnel has to leave after the tunnel was closed here."""
+    """The time limit for sending the rest of the written bytes after the tunnel was closed here."""
     qos: int = 0
-    """The QoS of data. With 1 the broker acknowledges each message to its sender, which says nothing of its readers."""
+    """The QoS of data. With 1 the broker acknowledges each message to its sender, which tells nothing about its
+    readers."""
 
 
 @dataclass(eq=False)
@@ -71,34 +73,36 @@ class End:
     connection: socket.socket
     tunnel: Tunnel
     waiting: deque[memoryview] = field(default_factory=deque)
-    """Came, and is not taken by the stream's reader yet; no more than the window."""
+    """Data that has arrived and that the stream's reader has not taken yet, at most the window."""
     settled: Callable[[str], None] | None = None
     """Called for a tunnel that this side opens: with "" when it is open, or with the reason why it is not."""
     hung_at: float | None = None
-    """When the agent's side of the pair was closed."""
+    """The time at which the agent's side of the pair was closed."""
     over: bool = False
-    """The other side has ended it: it is closed when all that came is taken."""
+    """Whether the other side has ended the tunnel, which is closed when all data that arrived is taken."""
     moved: bool = False
     """Whether anything was sent since the last tick."""
     doubt: str = ""
-    """Somebody says so of the other side, and the broker is to be asked, or was."""
+    """The reason that somebody gave who claims that the other side is gone; empty if nobody does. The broker is asked
+    whether that is true."""
     asked: tuple[int, float] | None = None
     """The id of the message that asks, and when it was sent."""
 
     @property
     def events(self) -> int:
-        """What to wait for at the local socket; being closed is told always."""
+        """The poll() events to wait for at the local socket. poll() always reports a closed one."""
         readable = self.tunnel.has_room and not self.over
         return (select.POLLIN if readable else 0) | (select.POLLOUT if self.waiting else 0)
 
 
 class Tunnels:
-    """Dials and accepts, once `Session` runs with this as a part."""
+    """Dials and accepts tunnels, once a `Session` runs with this as a part."""
 
     def __init__(
         self, session: Session, root: str, endpoint: str, options: TunnelOptions | None = None
     ) -> None:
-        """`root` is the cluster's topic, `endpoint` 16 hex digits: the node's id, or a joiner's random ones."""
+        """Set up the tunnels. `root` is the cluster's topic. `endpoint` has 16 hex digits: a node id, or random digits for
+        a device that joins."""
         self.address: Address = mqtt_address(endpoint)
         self._session = session
         self._root = root
@@ -107,26 +111,28 @@ class Tunnels:
         self._ends: dict[str, End] = {}
         self._by_descriptor: dict[int, End] = {}
         self._hellos: dict[int, End] = {}
-        """By the id of the message that opens it."""
+        """Tunnels that are being opened, by the id of the message that opens them."""
         self._welcome: OnConnection | None = None
         self._chunk_bytes = 0
 
     # From any thread
 
     def listen(self, welcome: OnConnection) -> None:
-        """Take streams from others; before the session starts."""
+        """Accept streams from other agents. Call this before the session starts."""
         self._welcome = welcome
 
     def dial(
         self, address: Address, context: ssl.SSLContext, *, timeout_s: float, dead_after_s: float = 5.0
     ) -> Stream:
-        """Open a stream and shake hands, as stream.dial does. (What is dead, the session notices.) Unavailable."""
+        """Open a stream and shake hands, as stream.dial does. `dead_after_s` is unused, because the session notices dead
+        connections. Raises Unavailable."""
         deadline = time.monotonic() + timeout_s
         connection = self.connect(address, timeout_s)
         return shake_hands(connection, context, format_address(address), deadline)
 
     def connect(self, address: Address, timeout_s: float) -> socket.socket:
-        """A connection to that agent, without any protection. Unavailable where it does not take it in time."""
+        """Return a connection to that agent, without any protection. Raises Unavailable if the agent does not accept it
+        in time."""
         where = format_address(address)
         if (remote := mqtt_node(address)) is None:
             raise Unavailable(f"{where}: this agent reaches others only through the broker")
@@ -182,7 +188,8 @@ class Tunnels:
                 self._drop(end, end.doubt)
 
     def poll_events(self) -> dict[int, int]:
-        """A closed socket that has to wait for room would be told of again and again."""
+        """The poll() events to wait for, by descriptor. A closed socket that waits for room is left out, because poll()
+        would report it again and again."""
         mask = select.POLLOUT if self._session.is_full else select.POLLIN | select.POLLOUT
         return {
             descriptor: end.events & mask
@@ -211,11 +218,11 @@ class Tunnels:
                 self._say(end, count)
             end.moved = False
             if end.asked is not None and now - end.asked[1] > ASK_AGAIN_S:
-                end.doubt, end.asked = "", None  # Ids of messages come again.
+                end.doubt, end.asked = "", None  # Message ids are reused.
 
     def doubt(self, remote: str, why: str) -> None:
-        """Somebody says that this agent is gone from the broker. As whoever may write there can say it, the broker is
-        asked whether anybody reads where it listens; only if nobody does, its streams end."""
+        """Check a claim that the agent `remote` has left the broker. Anybody who may write to the broker can claim that, so
+        the broker is asked whether anybody reads the agent's topics. Its streams end only if nobody does."""
         for end in self._ends.values():
             if end.remote == remote and end.asked is None:
                 message_id = self._say(end, Packet(PacketKind.CREDIT, end.tunnel.grant), qos=1)
@@ -268,7 +275,7 @@ class Tunnels:
         self._ends[stream_id] = self._by_descriptor[connection.fileno()] = end
         return end
 
-    # Going on
+    # Carrying data
 
     def _take(self, end: End, message: Packet) -> None:
         if message.kind is PacketKind.RESET:
@@ -288,13 +295,13 @@ class Tunnels:
             self._pump_in(end)
 
     def _ended(self, end: End, why: str) -> None:
-        """By the other side. What came before is still for whoever reads the stream."""
+        """Note that the other side ended the tunnel. Data that arrived before is still delivered to the reader."""
         end.over = True
         if not end.waiting or end.hung_at is not None:
             self._drop(end, why)
 
     def _pump_in(self, end: End) -> None:
-        """To the stream's reader, as far as it takes it."""
+        """Send data that arrived to the stream's reader, as far as the reader accepts it."""
         try:
             while end.waiting:
                 chunk = end.waiting[0]
@@ -312,10 +319,10 @@ class Tunnels:
         except BlockingIOError:
             return
         except OSError:
-            end.waiting.clear()  # It was closed here; poll() tells that as well.
+            end.waiting.clear()  # The agent closed its side; poll() reports that as well.
 
     def _pump_out(self, end: End) -> None:
-        """A chunk from the stream's writer to the broker."""
+        """Send a chunk from the stream's writer to the broker."""
         if not end.tunnel.has_room or end.over:
             if end.hung_at is not None and (end.over or end.tunnel.ended_out):
                 self._close(end, "closed")
@@ -327,7 +334,7 @@ class Tunnels:
         except BlockingIOError:
             return
         except OSError:
-            chunk = b""  # Closed before it had read all: what it wrote has come.
+            chunk = b""  # The agent closed its side with data unread; all that it wrote was sent.
         if chunk:
             self._say(end, end.tunnel.data(chunk), self._options.qos)
         elif end.hung_at is not None:
@@ -354,7 +361,7 @@ class Tunnels:
         self._settle(end, why)
 
     def _heard(self, end: End) -> None:
-        """Ids of messages come again after a while, so none is kept for longer than it is of use."""
+        """Forget the id of the message that opened this tunnel, because message ids are reused after a while."""
         self._hellos = {key: hello for key, hello in self._hellos.items() if hello is not end}
 
     def _settle(self, end: End, why: str) -> None:

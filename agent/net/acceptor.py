@@ -1,7 +1,7 @@
-"""Acceptor: the listening port, up to a finished handshake. A door: sockets and threads.
+"""Acceptor: listens on a port and takes connections up to a finished handshake. A door: sockets and threads.
 
-Whoever connects is a stranger until its certificate is verified: at most `strangers` of them at once, each
-for a few seconds, with small frames (strangers.py). Nothing that they send stops the port.
+A connecting node is a stranger until its certificate is verified. At most `strangers` of them are served at once, each
+for a few seconds, with small frames (strangers.py). Nothing that strangers send closes the port.
 """
 
 from __future__ import annotations
@@ -25,28 +25,30 @@ from edgepart.planner.errors import EdgepartError, Unavailable
 log = logging.getLogger(__name__)
 
 Serve = Callable[[Stream, str | None, Address, Callable[[], None]], None]
-"""Called in the connection's own thread with the stream, the verified node id (None: no certificate; it may be revoked),
-the peer's address, and a function that ends its time as a stranger. The stream is closed when it returns."""
+"""Serves a connection, in the connection's own thread. The arguments are the stream, the verified node id (None: no
+certificate; the node may be revoked), the peer's address, and a function to call once the peer is no longer a stranger.
+The stream is closed when this returns."""
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptOptions:
     strangers: int = 64
-    """Connections at once that are not known to be a member's. More lets many boards join at once; fewer
-    bounds what a flood costs (a thread and some 100 KiB each). Where the process may open few files, they are fewer."""
+    """The most simultaneous connections that are not known to be a member's. A higher number lets many boards join at
+    once; a lower one bounds the cost of a flood (a thread and some 100 KiB for each connection). It is reduced if the
+    process may open few files."""
     stranger_s: float = 10.0
     """The time limit for a stranger's handshake and join. A longer one suits slow boards; a shorter one frees places
     sooner in a flood."""
     spared_s: float = 0.5
-    """The time for which nobody's place is given to another address."""
+    """The time for which a stranger's place is not given to another address."""
     dead_after_s: float = 5.0
-    """A connection that acknowledges nothing for so long is over."""
+    """A connection that acknowledges nothing for this time is over."""
     quiet_s: float = 10.0
-    """The same complaint is logged once in so long."""
+    """The same complaint is logged at most once in this time."""
 
 
 class Complaints:
-    """Logs refusals, each kind once per while, so that a flood does not fill the disk."""
+    """Logs refusals, each kind at most once in `quiet_s`, so that a flood does not fill the disk."""
 
     def __init__(self, quiet_s: float) -> None:
         self._quiet_s = quiet_s
@@ -54,7 +56,7 @@ class Complaints:
         self._last: dict[str, tuple[float, int]] = {}
 
     def log(self, kind: str, text: str) -> None:
-        """`kind` is one of few constants."""
+        """Log `text` unless a complaint of the same kind was logged just now. `kind` is one of a few constants."""
         now = time.monotonic()
         with self._lock:
             at, hidden = self._last.get(kind, (-self._quiet_s, 0))
@@ -66,7 +68,7 @@ class Complaints:
 
 
 class Acceptor:
-    """Listens from `start` to `stop`; one thread accepts, each connection gets one of its own."""
+    """Listens from `start` to `stop`. One thread accepts connections, and each connection gets its own thread."""
 
     def __init__(
         self, identity: Identity, serve: Serve, options: AcceptOptions, witness: Witness | None = None
@@ -83,11 +85,12 @@ class Acceptor:
         self._socket: socket.socket | None = None
 
     def renew(self) -> None:
-        """Connections from now on show the certificate that this node has now."""
+        """Show this node's current certificate in all new connections."""
         self._context = self._identity.server_context()
 
     def start(self, host: str, port: int) -> Address:
-        """Listen; hosts "" and "::" mean every address, of IPv4 and IPv6. Unavailable where that cannot be."""
+        """Listen, and return the address in use. The hosts "" and "::" mean all IPv4 and IPv6 addresses. Raises
+        Unavailable if that is impossible."""
         if not 0 <= port <= 65535:
             raise Unavailable(f"cannot listen on port {port}: choose one up to 65535, or 0 for any")
         try:
@@ -102,14 +105,15 @@ class Acceptor:
         return bound[0], bound[1]
 
     def take(self, connection: socket.socket, peer: Address) -> None:
-        """A connection that came by another way than the port; it is ended here. Any thread; does not wait."""
+        """Serve, and in the end close, a connection that did not come through the port. Any thread may call this; it does
+        not wait."""
         if self._stopped.is_set():
             connection.close()
         else:
             self._welcome(connection, peer)
 
     def stop(self) -> None:
-        """No connection is taken from now on; those of strangers end."""
+        """Accept no further connections, and end those of strangers."""
         self._stopped.set()
         self._strangers.cut_all()
         if self._socket is not None:
@@ -122,7 +126,7 @@ class Acceptor:
                     connection, peer = listener.accept()
                 except OSError as error:
                     if not self._stopped.is_set():
-                        # Out of descriptors, or a peer that gave up in the queue: others may still come.
+                        # The process is out of descriptors, or a peer gave up in the queue: others may still come.
                         self._complaints.log("accept", f"a connection could not be accepted: {error}")
                         self._stopped.wait(0.05)
                     continue
@@ -136,7 +140,7 @@ class Acceptor:
             return
         try:
             threading.Thread(target=self._converse, args=[guest, peer], name="stranger", daemon=True).start()
-        except RuntimeError as error:  # no more threads to be had: others may still come
+        except RuntimeError as error:  # no more threads are available: others may still come
             connection.close()
             self._strangers.leave(guest)
             self._complaints.log("thread", f"a connection from {peer[0]} could not be served: {error}")
@@ -167,7 +171,7 @@ class Acceptor:
 
 
 class _Guest:
-    """A connection that may be cut while its thread is turning it into another object."""
+    """A connection that may be cut while its thread wraps it in another object."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -179,7 +183,8 @@ class _Guest:
 
 
 def _address(peer: tuple[str, int] | tuple[str, int, int, int]) -> Address:
-    """The address as one would dial it: IPv4 that came in over IPv6 is IPv4, and a link-local one has its scope."""
+    """Return the address in the form for dialling: IPv4 that came in over IPv6 becomes IPv4, and a link-local address
+    gets its scope."""
     host = peer[0].removeprefix("::ffff:") if "." in peer[0] else peer[0]
     if len(peer) == 4 and peer[3] and "%" not in host:
         host = f"{host}%{peer[3]}"
@@ -190,4 +195,4 @@ def _cut(connection: socket.socket) -> None:
     try:
         socket.socket.shutdown(connection, socket.SHUT_RDWR)
     except OSError:
-        return  # It was closed already.
+        return  # The connection was closed already.

@@ -1,5 +1,5 @@
-"""Addresses: which of a machine's to tell others, and in which order to try another machine's. Rules: the interfaces are an
-argument (interfaces.py reads them).
+"""Addresses: which of a machine's addresses to announce, and in which order to try another machine's. Rules: the interfaces
+are an argument (interfaces.py reads them).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from edgepart.agent.wire.address import Address
 
 VIRTUAL = re.compile(r"docker|br-[0-9a-f]|virbr|veth|cni|flannel|cali|lxc|lxd|podman|nerdctl|vmnet|vboxnet")
-"""How interfaces begin that lead to containers and virtual machines on the same box. Others hardly ever reach those
-addresses; where they do, they come last. A plain "br0" is often a box's only network, and none of these."""
+"""Prefixes of the names of interfaces that lead to containers and virtual machines on the same box. Other boxes hardly ever
+reach such addresses, so these come last. A plain "br0" is often a box's only network, and does not count."""
 EVERYWHERE = ("", "0.0.0.0", "::")
-"""Hosts that stand for each of a machine's addresses; the second for those of IPv4."""
+"""Hosts that stand for all addresses of a machine; the second one stands for its IPv4 addresses."""
 MOST_SCOPES = 4
-"""Interfaces on which a link-local address without one is tried."""
+"""The most interfaces on which a link-local address without an interface is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class Interface:
 
     name: str
     index: int
-    """The system's number; a scope id."""
+    """The number that the system gives the interface, used as a scope id."""
     address: str
-    """Without a scope."""
+    """The address without a scope."""
     prefix_bits: int
     up: bool = True
 
@@ -41,14 +41,14 @@ class Interface:
         return ip_address(self.address)
 
     def holds(self, ip: IPv4Address | IPv6Address) -> bool:
-        """Whether that address is on the network that this one is on."""
+        """Whether `ip` is on the same network as this address."""
         return ip in ip_network((self.ip, self.prefix_bits), strict=False)
 
 
 def announced_addresses(interfaces: Iterable[Interface], host: str) -> tuple[str, ...]:
-    """What others are told of an agent that listens on `host`, without scopes: they are each machine's own. Real networks
-    come before those of containers, IPv4 first, link-local last. Loopback only where there is no other (agents on one
-    machine without a network).
+    """Return the addresses to announce for an agent that listens on `host`, without scopes, which differ on each machine.
+    Real networks come before those of containers, IPv4 first, link-local last. Loopback addresses are returned only if
+    there are no others (agents on one machine without a network).
     """
     if host not in EVERYWHERE:
         return (host.partition("%")[0],)
@@ -63,14 +63,11 @@ def _kind(ip: IPv4Address | IPv6Address) -> int:
 
 
 def rank(addresses: Iterable[Address], interfaces: Sequence[Interface]) -> list[Address]:
-    """The order in which to try another machine's addresses; those of one rank stay in their order. A network that this
-    machine is on comes first, what needs a route there next, then link-local ones. Those of container bridges, which
-    both machines may have alike, this machine's own, and loopback come last. A link-local address without an interface
-    that is here is tried on each.
+    """Return another machine's addresses in the order in which to try them; addresses of one rank keep their order.
 
-    A network that this machine is on comes first, what needs a way there next, then link-local ones; those of container
-    bridges, which both machines may have alike, this machine's own, and loopback come last. A link-local address
-    without an interface that is here is tried on each.
+    Addresses on a network that this machine is on come first, then addresses behind a route, then link-local ones. Those
+    of container bridges, which both machines may have alike, this machine's own, and loopback come last. A link-local
+    address that names no interface of this machine is tried on several.
     """
     living = [one for one in interfaces if one.up]
     scoped = [each for address in addresses for each in _add_scopes(address, living)]
@@ -97,7 +94,7 @@ def _rank(host: str, interfaces: Sequence[Interface]) -> int:
     bare, _, scope = host.partition("%")
     ip = _ip(bare)
     if ip is None:
-        return 1  # a name; whoever gave it meant it
+        return 1  # a host name, which somebody gave on purpose
     if ip.is_loopback:
         return 5
     if any(one.ip == ip for one in interfaces):

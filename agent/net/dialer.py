@@ -1,7 +1,7 @@
-"""Reaching: connections to whoever may be at some addresses, up to a checked certificate. A door: sockets.
+"""Reaching: connects to agents at given addresses and checks their certificates. A door: sockets.
 
-Addresses are tried beside each other, each a moment after the one before, so that one that nobody answers at (a
-container's bridge, an old lease, the other end of a cable that was pulled) costs a moment and not its whole time.
+Addresses are tried in parallel, each a moment after the one before it, so that an address where nobody answers (a
+container's bridge, an old lease, the other end of a pulled cable) costs that moment and not its whole time limit.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from edgepart.agent.wire.address import Address, format_address, mqtt_node
 from edgepart.planner.errors import EdgepartError, NotAuthorised, Unavailable
 
 STAGGER_S = 0.2
-"""Between the beginnings of two tries. More spares connections that come to nothing; less loses less time to them."""
+"""Seconds between the starts of two tries. A longer time saves useless connections; a shorter one loses less time."""
 
 MOST_OF_A_NAME = 4
-"""Addresses of one name that are tried."""
+"""The most addresses of one host name that are tried."""
 
 Dial = Callable[[Address, ssl.SSLContext], Stream]
-"""By another way than TCP. Unavailable."""
+"""Opens a stream by another way than TCP. Raises Unavailable."""
 Connected = tuple[Address, Stream | EdgepartError]
 Reached = tuple[Address, tuple[str, Stream] | EdgepartError]
-"""The address, and who answered there with a stream to it, or why nobody may be linked to there."""
+"""An address with the node id that answered and a stream to it, or with the reason why no link is possible there."""
 
 
 def race(
     addresses: Sequence[Address], context: ssl.SSLContext, *, timeout_s: float, dead_after_s: float
 ) -> Generator[Connected, None, None]:
-    """Each address with a stream to who answers there, or why there is none, as they come. `timeout_s` is for each step of
-    each address. Those still under way when the iterator is closed are given up."""
+    """Yield each address, as soon as it is settled, with a stream to the agent that answers or the reason why there is
+    none. `timeout_s` limits each step of each address. Closing the iterator gives up the tries that still run."""
     waiting, going = deque(addresses), selectors.DefaultSelector()
     begin_at = time.monotonic()
     try:
@@ -68,17 +68,18 @@ def race(
 
 
 def _begin(address: Address, going: selectors.BaseSelector, timeout_s: float) -> Unreached | None:
-    """Begins to connect; the error where that cannot be. A name that has several addresses is tried at all of them."""
+    """Begin to connect. Return the error if that is impossible. A name with several addresses is tried at up to
+    MOST_OF_A_NAME of them."""
     if mqtt_node(address) is not None:
         return Unreached(
             Fault.UNREACHABLE,
             f"{format_address(address)}: is reached through a broker only: --transport mqtt",
         )
-    if not 0 < address[1] <= 65535:  # the system takes it modulo 65536
+    if not 0 < address[1] <= 65535:  # the system would take the port modulo 65536
         return Unreached(Fault.UNREACHABLE, f"{format_address(address)}: there is no such port")
     try:
         found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:  # UnicodeError: a host name that cannot be one
+    except (OSError, UnicodeError) as error:  # UnicodeError: an impossible host name
         return _describe_unreached(address, error)
     begun, last = 0, _error(errno.EADDRNOTAVAIL)
     for family, kind, protocol, _, where in found[:MOST_OF_A_NAME]:
@@ -94,7 +95,7 @@ def _begin(address: Address, going: selectors.BaseSelector, timeout_s: float) ->
 
 
 def _start_connecting(connection: socket.socket, where: Any) -> socket.socket:
-    """Closed, and OSError, where that cannot be."""
+    """Start to connect without waiting. If that is impossible, close the socket and raise OSError."""
     try:
         connection.setblocking(False)
         code = connection.connect_ex(where)
@@ -113,7 +114,7 @@ def _error(code: int) -> Exception:
 def _wait_settled(
     going: selectors.BaseSelector, begin_at: float | None
 ) -> list[tuple[socket.socket, Address, Exception | None]]:
-    """Connections that are there, or are not to be, no later than `begin_at`; they are no longer watched."""
+    """Return the connections that succeeded, failed or timed out, no later than `begin_at`, and stop watching them."""
     ends = [key.data[1] for key in going.get_map().values()]
     until = min(ends if begin_at is None else [*ends, begin_at])
     ready = {key.fd for key, _ in going.select(max(0.0, until - time.monotonic()))}
@@ -140,7 +141,7 @@ def _shake_hands(
         connection.setblocking(True)
         tune(connection, dead_after_s)
         return shake_hands(connection, context, format_address(address), time.monotonic() + timeout_s)
-    except OSError as error:  # it ended already
+    except OSError as error:  # the connection has ended already
         connection.close()
         return _describe_unreached(address, error)
     except Unavailable as error:
@@ -153,7 +154,7 @@ def _describe_unreached(address: Address, error: Exception) -> Unreached:
 
 
 class Reaching:
-    """How one agent comes to others."""
+    """Connects one agent to others."""
 
     def __init__(
         self,
@@ -172,8 +173,8 @@ class Reaching:
         self._another_way = another_way
 
     def each(self, expected: str | None, addresses: Sequence[Address]) -> Generator[Reached, None, None]:
-        """What came of each address, as it comes; a stream is the caller's to close. `expected`: who is to answer
-        (None: any member)."""
+        """Yield the outcome of each address as soon as it is known. The caller closes the streams. `expected` is the
+        node id that has to answer (None: any member)."""
         for address, found in self._race(addresses):
             if isinstance(found, EdgepartError):
                 yield address, found
@@ -186,11 +187,11 @@ class Reaching:
                 yield address, error
 
     def renew(self) -> None:
-        """Connections from now on show the certificate that this node has now."""
+        """Show this node's current certificate in all new connections."""
         self._context = self._identity.client_context()
 
     def again(self, node_id: str, address: Address) -> Stream:
-        """One more to who answered there. Unavailable, NotAuthorised."""
+        """Return another stream to the node that answered at `address`. Raises Unavailable or NotAuthorised."""
         for _, found in self.each(node_id, [address]):
             if isinstance(found, EdgepartError):
                 raise found
@@ -210,7 +211,7 @@ class Reaching:
 
 
 class Tries:
-    """What came of the addresses of one call."""
+    """The outcomes of trying the addresses of one call."""
 
     def __init__(self, expected: str | None, witness: Witness | None) -> None:
         self._expected = expected
@@ -230,7 +231,7 @@ class Tries:
             self._witness.tried(node_id, format_address(address), fault, str(error or ""))
 
     def failure(self) -> EdgepartError:
-        """The error if no address led anywhere, with the reason of each."""
+        """Return the error to raise if no address led to a link, with the reason of each address."""
         if len(self._refusals) == 1 and isinstance(self._refusals[0], NotAuthorised):
             return self._refusals[0]
         told = "; ".join(map(str, self._refusals))
@@ -238,7 +239,8 @@ class Tries:
 
 
 def identify(me: Identity, connection: ssl.SSLSocket, expected: str | None, where: str) -> str:
-    """The node id of who answered at `where`. Mistrusted where it is not `expected` (None: any member), or revoked."""
+    """Return the node id that answered at `where`. Raises Mistrusted if it showed no certificate, is this agent itself,
+    is not `expected` (None: any member), or is revoked."""
     node_id = peer_id(connection)
     if node_id is None:
         raise Mistrusted(Fault.NO_TLS, f"{where} shows no certificate")

@@ -1,7 +1,7 @@
-"""Post: what goes out to other agents and how what comes in finds its way. Door: the transport is given.
+"""Post: sends messages to other agents and dispatches the frames that arrive. Door: the transport is given.
 
-Control messages go to the event loop; a request's frames go straight to whoever waits for them, in the thread that read
-them, so that the event loop is not on the way of tensors.
+Control messages go to the event loop. The frames of a request go straight to their receiver in the thread that read them,
+so that tensors do not pass through the event loop.
 """
 
 from __future__ import annotations
@@ -77,19 +77,19 @@ SendFrame = Callable[[str, str, Frame], None]
 
 
 class RequestFrames(Protocol):
-    """Whoever takes the frames of requests, from any thread: agent/serving/loaded_plans.py."""
+    """The receiver of the frames of requests (agent/serving/loaded_plans.py); it is called from any thread."""
 
     def arrived(self, message: Tensors | Failed | Cancel, values: Sequence[Value], source: str) -> None: ...
 
 
 class EchoFrames(Protocol):
-    """Whoever takes echoes, in the thread that read them: agent/measure/echoes.py."""
+    """The receiver of echoes (agent/measure/echoes.py); it is called in the thread that read them."""
 
     def came(self, node: str, message: queries.Echo | queries.Echoed, values: Sequence[Value]) -> None: ...
 
 
 class Post:
-    """This agent's letter box."""
+    """Sends this agent's messages, and dispatches the frames that it receives."""
 
     def __init__(self, node: str, send_frame: SendFrame) -> None:
         self._node = node
@@ -123,16 +123,16 @@ class Post:
     # Out
 
     def control(self, node: str, message: Any) -> None:
-        """Unavailable where there is no link."""
+        """Send a message on the control channel. Raises Unavailable if there is no link."""
         self._send_frame(node, CONTROL, message_to_frame(message))
 
     def data(self, node: str, message: Any, payload: Sequence[Buffer] = ()) -> None:
-        """Unavailable where there is no link."""
+        """Send a message on the data channel. Raises Unavailable if there is no link."""
         self._send_frame(node, DATA, message_to_frame(message, payload))
 
     def values(self, node: str, message: Tensors | Failed | Cancel, values: Sequence[Value]) -> None:
-        """A request's frame to a device, this one included: then nothing is packed. Unavailable where there is no link.
-        Any thread."""
+        """Send a frame of a request to a device. If that is this device, nothing is packed. Any thread may call it.
+        Raises Unavailable if there is no link."""
         if node == self._node:
             if self._requests is not None:
                 self._requests.arrived(message, values, node)
@@ -144,14 +144,16 @@ class Post:
     def arrays(
         self, node: str, message: Tensors | queries.Echo | queries.Echoed, values: Sequence[Value]
     ) -> None:
-        """A message with these values as its `arrays`. Unavailable where there is no link. Any thread."""
+        """Send a message with these values as its `arrays`. Any thread may call it. Raises Unavailable if there is no
+        link."""
         metas, buffers = pack_arrays(values)
         self.data(node, replace(message, arrays=metas), buffers)
 
     # In
 
     def take(self, node: str, channel: str, frame: Frame) -> None:
-        """A frame came, in its reader's thread. FrameError for one that is none of ours: it ends the link."""
+        """Dispatch a frame that arrived; its reader's thread calls this. Raises FrameError, which ends the link, for an
+        unknown message."""
         if channel == CONTROL:
             told = frame_to_message(frame, CONTROL_KINDS)
             if isinstance(told, queries.WantClock | queries.Clock):

@@ -1,4 +1,5 @@
-"""Places: what an agent listens on, and where others reach it. Door: sockets and the machine's interfaces."""
+"""Endpoints: the address that an agent listens on, and the addresses at which others reach it. Door: sockets and the
+machine's interfaces."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from edgepart.planner.errors import Unavailable
 
 
 def bind(address: Address) -> socket.socket:
-    """A listening socket. Unavailable where the address cannot be had."""
+    """Return a listening socket. Raises Unavailable if it cannot listen on the address."""
     both = address[0] in ("", "::") and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both or ":" in address[0] else socket.AF_INET
     try:
@@ -24,7 +25,7 @@ def bind(address: Address) -> socket.socket:
 
 
 def own_addresses(bound: Address) -> tuple[str, ...]:
-    """The addresses at which others reach what is bound to `bound`, the best first."""
+    """The addresses at which others reach a socket that is bound to `bound`, the best first."""
     if mqtt_node(bound) is not None:
         return (format_address(bound),)
     hosts = local_addresses(bound[0]) or ("127.0.0.1",)
@@ -36,7 +37,7 @@ def parse_addresses(texts: Iterable[str]) -> list[Address]:
 
 
 def reachable_text(bound: Address) -> str:
-    """The address at which programs on this machine reach it."""
+    """The address at which programs on this machine reach a socket that is bound to `bound`."""
     six = "127.0.0.1" if socket.has_dualstack_ipv6() else "::1"
     host = {"0.0.0.0": "127.0.0.1", "::": six, "": "127.0.0.1"}.get(bound[0], bound[0])
     return format_address((host, bound[1]))

@@ -1,5 +1,5 @@
-"""Faults: what kind of thing went wrong on the way to another agent, for programs that explain it. Facts and rules: errors
-that doors met are read here, nothing is opened.
+"""Faults: the kinds of failure on the way to another agent, for programs that explain them. Facts and rules: this module
+classifies errors that doors met, and opens nothing.
 """
 
 from __future__ import annotations
@@ -13,43 +13,43 @@ from edgepart.planner.errors import EdgepartError, FrameError, NotAuthorised, Un
 
 
 class Fault(StrEnum):
-    """One for each thing that a person would do something else about."""
+    """The kinds of failure, one for each different remedy."""
 
     REFUSED = "refused"
-    """The box is there, and says that nobody listens on the port."""
+    """The box answers that nobody listens on the port."""
     SILENT = "silent"
-    """Nothing came back: a firewall that drops, or nobody has that address."""
+    """No answer came: a firewall drops packets, or nobody has that address."""
     UNREACHABLE = "unreachable"
-    """This machine knows no way to the address, or its own firewall forbids it."""
+    """This machine has no route to the address, or its own firewall forbids the connection."""
     UNKNOWN_NAME = "unknown name"
     NO_TLS = "no tls"
-    """Somebody answers, but not as an agent does."""
+    """Something answers, but it is not an agent."""
     OTHER_CLUSTER = "other cluster"
     NOT_YET_VALID = "not yet valid"
-    """Its certificate begins later, by this device's clock."""
+    """The other side's certificate begins later, by this device's clock."""
     EXPIRED = "expired"
     OURS_NOT_TAKEN = "ours not taken"
-    """It does not take this device's certificate."""
+    """The other side does not accept this device's certificate."""
     OURS_EXPIRED = "ours expired"
     """Our certificate has expired by the other side's clock."""
     REVOKED = "revoked"
-    """It is put out of the cluster."""
+    """The other side was put out of the cluster."""
     OURS_REVOKED = "ours revoked"
     OTHER_NODE = "other node"
     """Another member answers at that address."""
     ITSELF = "itself"
     NO_WAY_BACK = "no way back"
-    """We reach it, and it does not reach us."""
+    """This agent reaches the other side, which does not reach this agent."""
     TURNED_AWAY = "turned away"
-    """It refuses the link and says why."""
+    """The other side refuses the link and says why."""
     PROTOCOL = "protocol"
-    """It sends what this version does not understand."""
+    """The other side sends frames that this version does not understand."""
     CLOSED = "closed"
-    """The connection ended without a word."""
+    """The connection ended without a reason."""
 
 
 class Unreached(Unavailable):
-    """An address that did not lead to the agent that was meant."""
+    """An address did not lead to the intended agent."""
 
     def __init__(self, fault: Fault, message: str) -> None:
         super().__init__(message)
@@ -57,7 +57,7 @@ class Unreached(Unavailable):
 
 
 class Mistrusted(NotAuthorised):
-    """The device that answered is not one that may be linked to."""
+    """A link to the device that answered is not allowed."""
 
     def __init__(self, fault: Fault, message: str) -> None:
         super().__init__(message)
@@ -96,11 +96,11 @@ _ALERTS = {
     "CERTIFICATE_REQUIRED": Fault.OURS_NOT_TAKEN,
     "ACCESS_DENIED": Fault.OURS_NOT_TAKEN,
 }
-"""What the other side says of our certificate, by the end of the alert's name."""
+"""Maps the end of a TLS alert's name to what the other side says about this device's certificate."""
 
 
 def blame(error: Exception) -> tuple[Fault, str]:
-    """What a connection that failed failed of, and a text for people.
+    """Return the kind of fault that made a connection fail, and a text for people.
 
     >>> blame(TimeoutError())
     (<Fault.SILENT: 'silent'>, 'does not answer')
@@ -128,7 +128,7 @@ _KNOCKS = {
 
 
 def knock(error: Exception) -> str:
-    """Why somebody who connected to this agent was not let in; for people."""
+    """Return a text for people that says why a connection to this agent was refused."""
     return str(error) if isinstance(error, EdgepartError) else _KNOCKS.get(blame(error)[0], str(error))
 
 
@@ -143,7 +143,7 @@ def _of_certificate(code: int) -> tuple[Fault, str]:
 
 
 def _of_tls(error: ssl.SSLError) -> tuple[Fault, str]:
-    reason = getattr(error, "reason", None) or ""  # it has none where Python made the error itself
+    reason = getattr(error, "reason", None) or ""  # an error that Python itself made has no reason
     for name, fault in _ALERTS.items():
         if reason.endswith(f"ALERT_{name}"):
             return fault, f"does not take this device's certificate ({name.lower().replace('_', ' ')})"

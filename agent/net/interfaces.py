@@ -1,4 +1,4 @@
-"""Interfaces: this machine's addresses, as they are now. Door: the system (system.py)."""
+"""Interfaces: this machine's current addresses. Door: the system (system.py)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from edgepart.agent.host import system
 from edgepart.agent.net.addresses import Interface, announced_addresses
 
 WATCH_S = 2.0
-"""Between two looks at the machine's addresses. More spares a small box some work; less tells others of a new address
-sooner."""
+"""Seconds between two looks at the machine's addresses. A longer time saves a small box some work; a shorter one tells
+others sooner about a new address."""
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 
 def interfaces() -> tuple[Interface, ...]:
-    """Each address of each interface; those that are down are marked. Where the system tells none, those that lead out."""
+    """Return each address of each interface, with a mark on interfaces that are down. If the system lists none, return
+    the addresses of outgoing connections."""
     stats = system.interface_states()
     found = []
     for name, entries in system.interface_addresses().items():
@@ -33,12 +34,12 @@ def interfaces() -> tuple[Interface, ...]:
 
 
 def local_addresses(host: str) -> tuple[str, ...]:
-    """What to tell others of who listens on `host`, the best first (addresses.told)."""
+    """Return the addresses to announce for a listener on `host`, the best first (`announced_addresses`)."""
     return announced_addresses(interfaces(), host)
 
 
 async def watch(current: Callable[[], object], changed: Callable[[], None]) -> None:
-    """Call `changed` whenever `current()` returns something new, for ever."""
+    """Call `changed`, for ever, whenever `current()` returns a new value."""
     last = current()
     while True:
         await asyncio.sleep(WATCH_S)
@@ -51,7 +52,7 @@ def _index(name: str) -> int:
     try:
         return socket.if_nametoindex(name)
     except OSError:
-        return 0  # it went away just now
+        return 0  # the interface has just gone away
 
 
 def _bits(address: str, netmask: str | None) -> int:

@@ -1,7 +1,7 @@
-"""Link: what joins this agent to one other: two channels in each direction. Facts and rules, no thread.
+"""Link: two channels in each direction between this agent and one other. Facts and rules, no thread.
 
 A connection carries frames one way only, because a TLS connection must not be read and written by two threads
-at once. So a link is up once this agent has a connection out and one in for each channel; when any of the
+at once. A link is up once this agent has an outgoing and an incoming connection for each channel. When any of the
 four ends, the whole link is down.
 """
 
@@ -22,13 +22,14 @@ CHANNELS = (CONTROL, DATA)
 
 @dataclass(frozen=True, slots=True)
 class LinkOpen:
-    """The first frame on a connection, from who dialled: what the connection is for."""
+    """The first frame on a connection, sent by the agent that dialled: the purpose of the connection."""
 
     channel: str
     boot: str
-    """Random per start of the dialling agent: tells a restarted peer from the one we knew."""
+    """Random for each start of the dialling agent, so that a restarted peer can be recognised."""
     attempt: int
-    """Counts the dialler's attempts; both channels of one link have the same, and a later one replaces it."""
+    """The number of the dialler's attempt. Both channels of a link have the same number; a higher number replaces the
+    link."""
     expected: str
     """The node id in the certificate that the dialler saw."""
     listen: tuple[Address, ...]
@@ -37,7 +38,8 @@ class LinkOpen:
 
 @dataclass(frozen=True, slots=True)
 class LinkAccepted:
-    """The only frame back on a connection; in its place may be the Charter by which who dialled is revoked."""
+    """The only frame that is sent back on a connection, unless a Charter that revokes the dialling node takes its
+    place."""
 
     boot: str
 
@@ -52,31 +54,31 @@ LINK_KINDS = kinds(LinkOpen, LinkAccepted, LinkRefused, Charter)
 
 @dataclass(eq=False)
 class PeerLink:
-    """The state of a link; guarded by the transport's lock."""
+    """The state of a link. The transport's lock guards it."""
 
     node_id: str
     boot: str
-    """The other side's."""
+    """The boot of the other side."""
     out: dict[str, Writer] = field(default_factory=dict)
     into: dict[str, Stream] = field(default_factory=dict)
     attempt_in: int = -1
     """The other side's attempt that `into` belongs to."""
     via: str = ""
-    """The address that we dialled, empty where we only dialled back."""
+    """The address that this agent dialled, empty if it only dialled back."""
     over: str | None = None
-    """Why it ended."""
+    """The reason why the link ended; None while it has not ended."""
     announced: threading.Event = field(default_factory=threading.Event)
-    """Set when on_link has been told that it is up, or when it is over: frames wait for that."""
+    """Set when on_link has reported the link as up, or when the link is over. Frames wait for it."""
 
     @property
     def complete(self) -> bool:
         return self.over is None and len(self.out) == len(self.into) == len(CHANNELS)
 
     def is_replaced_by(self, boot: str, attempt: int) -> bool:
-        """Whether a connection in, of that boot and attempt, is of a newer link than this."""
+        """Whether an incoming connection of that boot and attempt belongs to a newer link than this one."""
         return boot != self.boot or (self.attempt_in >= 0 and attempt > self.attempt_in)
 
     def awaits(self, channel: str, boot: str, attempt: int) -> bool:
-        """Whether that connection in is the next channel of this link's attempt; control comes first."""
+        """Whether that incoming connection is the next channel of this link's attempt. Control comes first."""
         mine = (boot, attempt) == (self.boot, self.attempt_in)
         return mine and CONTROL in self.into and channel not in self.into

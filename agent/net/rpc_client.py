@@ -1,4 +1,5 @@
-"""Asks: one question to a peer, one answer, or an error in bounded time. Door: the event loop; the wire is given.
+"""Asks: sends a question to a peer and returns the answer, or an error within a time limit. Door: the event loop; the
+wire is given.
 
 All methods belong to the event loop's thread.
 """
@@ -16,11 +17,11 @@ from edgepart.agent.wire.queries import Answer, Question
 from edgepart.planner.errors import Unavailable
 
 SendQuestion = Callable[[str, Question, Sequence[Buffer]], None]
-"""(node, question, payload); raises Unavailable where there is no link."""
+"""(node, question, payload). Raises Unavailable if there is no link."""
 
 
 class Asks:
-    """Questions under way, by ticket."""
+    """The questions that wait for an answer, by ticket."""
 
     def __init__(self, send: SendQuestion) -> None:
         self._send = send
@@ -30,7 +31,8 @@ class Asks:
     async def ask(
         self, node: str, question: Question, payload: Sequence[Buffer] = (), timeout_s: float = 20.0
     ) -> tuple[Any, memoryview]:
-        """The answer and its payload. Unavailable where the link is down or nothing comes within `timeout_s`."""
+        """Return the answer and its payload. Raises Unavailable if the link is down or no answer comes within
+        `timeout_s`."""
         ticket = next(self._tickets)
         future: asyncio.Future[tuple[Any, memoryview]] = asyncio.get_running_loop().create_future()
         self._waiting[ticket] = (node, future)
@@ -45,13 +47,13 @@ class Asks:
             del self._waiting[ticket]
 
     def answered(self, node: str, answer: Answer, payload: memoryview) -> None:
-        """An answer came in; one that nobody waits for (any more), or from somebody else, is dropped."""
+        """Deliver an answer that arrived. An answer that nobody waits for, or that another node sent, is dropped."""
         asked, future = self._waiting.get(answer.ticket, ("", None))
         if future is not None and asked == node and not future.done():
             future.set_result((answer, payload))
 
     def lost(self, node: str) -> None:
-        """The link to `node` is down: whoever waits for it is told at once."""
+        """Fail all questions to `node` at once, because the link to it is down."""
         for asked, future in self._waiting.values():
             if asked == node and not future.done():
                 future.set_exception(Unavailable(f"the link to {node} went down"))

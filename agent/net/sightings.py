@@ -1,7 +1,7 @@
-"""Boxes: every box that this agent has heard of, and what came of it. A rule: discovery, transport and membership tell it
-what happens, and the time is an argument (seconds since 1970); diagnosis.py makes sense of it.
+"""Boxes: every box that this agent has heard of, and the attempts to reach it. A rule: discovery, transport and membership
+report what happens, and the time is an argument (seconds since 1970); diagnosis.py interprets the record.
 
-Most of what is kept was said by anybody on the network: it is bounded, and nothing is believed.
+Anybody on the network can cause most of these entries, so their number is bounded and none is trusted.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from edgepart.agent.wire.address import Address
 _SCOPE = re.compile(r"%[^\]]*")
 
 MDNS, BROKER, PEER, SAVED, MEMBERS, CALLED = "mDNS", "broker", "--peer", "saved list", "members", "a call"
-"""How a box was heard of."""
+"""The ways in which this agent can hear of a box."""
 MOST_BOXES = 512
 MOST_ADDRESSES = 16
-"""A box may announce that many, and the last try of each is kept; the rest are left out."""
+"""The most addresses kept for one box, each with its last try; further announced addresses are ignored."""
 MOST_KNOCKS = 32
 
 
@@ -31,33 +31,33 @@ class Try:
 
     address: str
     fault: Fault | None
-    """None: it led to a link."""
+    """None if the attempt led to a link."""
     text: str
     at: float
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """What is known of one box."""
+    """Everything that this agent knows about one box."""
 
     node: str
-    """Empty where only an address is known."""
+    """Empty if only an address is known."""
     name: str = ""
     fingerprint: str = ""
-    """The cluster that it says it is in, 16 digits; empty if it did not say."""
+    """The fingerprint (16 digits) of the cluster that the box claims to belong to; empty if it claims none."""
     version: str = ""
     addresses: tuple[str, ...] = ()
     """The addresses as they were last announced, or given."""
     heard: tuple[tuple[str, float], ...] = ()
-    """By which ways, and when last by each."""
+    """The ways in which this agent heard of the box, each with the latest time."""
     tries: tuple[Try, ...] = ()
     """One for each address, newest first."""
     called: tuple[str, float] | None = None
     """The address from which it last connected to this agent with a certificate of this cluster, and when."""
     member_at: float | None = None
-    """When it was last known to be a member."""
+    """The last time at which it was known to be a member."""
     ended: tuple[str, float] | None = None
-    """Why the last link to it ended, and when."""
+    """The reason why the last link to it ended, and the time."""
 
     @property
     def heard_at(self) -> float:
@@ -66,7 +66,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Knock:
-    """Somebody without a certificate wanted to join, or came with one that is not taken, and was not let in."""
+    """A refused connection: the caller had no certificate and wanted to join, or its certificate was not accepted."""
 
     address: str
     why: str
@@ -75,7 +75,7 @@ class Knock:
 
 
 class Witness(Protocol):
-    """Whoever is told how links come about; from any thread."""
+    """An observer of attempts to make links. Any thread may call its methods."""
 
     def tried(self, node: str, address: str, fault: Fault | None, text: str) -> None:
         """The same as Boxes.tried."""
@@ -88,20 +88,20 @@ class Witness(Protocol):
 
 
 class Boxes:
-    """The book. For one thread."""
+    """The record of all boxes. Only one thread may use it."""
 
     def __init__(self) -> None:
         self._boxes: dict[str, Box] = {}
-        """By node id, or by address where that is all there is; who was heard of last comes last."""
+        """The boxes by node id, or by address if nothing else is known; the box heard of last comes last."""
         self._knocks: deque[Knock] = deque(maxlen=MOST_KNOCKS)
         self.heard_self_at: float | None = None
-        """When this agent last heard its own announcement."""
+        """The last time at which this agent heard its own announcement."""
 
     def all(self) -> tuple[Box, ...]:
         return tuple(sorted(self._boxes.values(), key=lambda box: (box.name or "~", box.node, box.addresses)))
 
     def knocks(self) -> tuple[Knock, ...]:
-        """Newest first."""
+        """Return the refused connections, newest first."""
         return tuple(reversed(self._knocks))
 
     def heard(
@@ -115,7 +115,7 @@ class Boxes:
         fingerprint: str = "",
         version: str = "",
     ) -> None:
-        """It was announced, or somebody named it. Without a node id each address counts as a box."""
+        """Record that a box was announced or named by somebody. Without a node id each address counts as a box."""
         listed = tuple(addresses)[:MOST_ADDRESSES]
         for key, own in [(node, listed)] if node else [(one, (one,)) for one in listed]:
             box = self._boxes.pop(key, None) or Box(node)
@@ -130,18 +130,18 @@ class Boxes:
             self._make_room(key)
 
     def member(self, node: str, name: str, version: str, addresses: Iterable[str], now: float) -> None:
-        """It is in."""
+        """Record that the box is a member."""
         known = self._at(node, node)
-        # As it calls itself; members that share a name are told under longer ones.
+        # The name that the box gives itself is kept: members that share a name are reported under longer names.
         self.heard(MEMBERS, node, addresses, now, name=known.name or name, version=version)
         self._boxes[node] = replace(self._boxes[node], member_at=now)
 
     def tried(self, node: str, address: str, fault: Fault | None, text: str, now: float) -> None:
-        """An address was tried. `node`: who was expected, or who answered."""
+        """Record that an address was tried. `node` is the node that was expected, or the one that answered."""
         if (given := address) not in self._boxes:
-            given = _SCOPE.sub("", address)  # tried on an interface that nobody named
+            given = _SCOPE.sub("", address)  # the announced address names no interface
         key = node or given
-        if node and (nameless := self._boxes.pop(given, None)) is not None:  # now it is known who is there
+        if node and (nameless := self._boxes.pop(given, None)) is not None:  # now its node id is known
             named = self._at(node, node)
             self._boxes[node] = replace(
                 named,
@@ -156,17 +156,17 @@ class Boxes:
         )
 
     def called(self, node: str, address: str, now: float) -> None:
-        """It connected to this agent, and showed a certificate of this cluster."""
+        """Record that a box connected to this agent and showed a certificate of this cluster."""
         self.heard(CALLED, node, (), now)
         self._boxes[node] = replace(self._boxes[node], called=(address, now))
 
     def ended(self, node: str, why: str, now: float) -> None:
-        """The link to it is down."""
+        """Record that the link to a box is down."""
         if node in self._boxes:
             self._boxes[node] = replace(self._boxes[node], ended=(why[:400], now))
 
     def knocked(self, address: str, why: str, now: float) -> None:
-        """Somebody was not let in."""
+        """Record that a connection was refused."""
         for place, known in enumerate(self._knocks):
             if (known.address, known.why) == (address, why[:400]):
                 del self._knocks[place]
@@ -178,8 +178,8 @@ class Boxes:
         return self._boxes.get(key) or Box(node)
 
     def _make_room(self, kept: str) -> None:
-        """Forget the box that was never a member and was not heard of for longest. A flood of names must not push out
-        members."""
+        """Forget the boxes that were never members and have not been heard of for longest: a flood of names must not
+        push out members."""
         while len(self._boxes) > MOST_BOXES:
             strangers = (key for key, box in self._boxes.items() if box.member_at is None and key != kept)
             del self._boxes[next(strangers, None) or next(iter(self._boxes))]
@@ -190,15 +190,15 @@ FINGERPRINT_DIGITS = 16
 
 @dataclass(frozen=True, slots=True)
 class AgentHint:
-    """A hint: an agent may be there. `node_id` is None where only the address is known (--peer)."""
+    """A hint that an agent may be at these addresses. `node_id` is None if only the address is known (--peer)."""
 
     node_id: str | None
     addresses: tuple[Address, ...]
     fingerprint: str
-    """16 hex digits, or "" where unknown."""
+    """The cluster's fingerprint, 16 hex digits, or "" if it is unknown."""
     name: str
     """The box's name for people, any text of up to 63 characters."""
     ours: bool
-    """Whether it claims our cluster. Others are told only so that a person can see them."""
+    """Whether the agent claims to be in our cluster. Other agents are reported only so that a person can see them."""
     version: str = ""
-    """The version that it says it runs, any text of up to 63 characters."""
+    """The version that the agent claims to run, any text of up to 63 characters."""

@@ -1,9 +1,9 @@
-"""Strangers: the connections of those who have not shown yet that they are members, few at once. Rules and a lock: time is
-an argument, and a connection is whatever can be cut.
+"""Strangers: the connections that have not yet proved to be a member's, of which only a few are allowed at once. Rules and
+a lock: time is an argument, and a connection is a function that cuts it.
 
-When all places are taken, whoever has most of them gives one up: the address with the most connections loses the one that
-has waited longest. So one box that holds half-open connections, however many, keeps no member out: a member needs a place
-for the milliseconds of a handshake.
+When all places are taken, the address with the most connections loses the one that has waited longest. Therefore a box
+with any number of half-open connections keeps no member out: a member needs a place only for the milliseconds of a
+handshake.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ class Stranger:
     host: str
     since: float
     cut: Callable[[], object]
-    """Ends the connection; its thread notices. Any thread."""
+    """Ends the connection, which its thread notices. Any thread may call it."""
 
 
 class Strangers:
-    """At most `places` at a time. All methods are for any thread."""
+    """Admits at most `places` strangers at a time. Any thread may call any method."""
 
     def __init__(self, places: int, spared_s: float) -> None:
-        """Nobody gives up a place before `spared_s`. Longer suits slow boards; shorter gives members of a cluster under
-        attack a place sooner."""
+        """Set up the places. No stranger loses its place within `spared_s` seconds. A longer time suits slow boards; a
+        shorter one gives members of a cluster under attack a place sooner."""
         self._places = places
         self._spared_s = spared_s
         self._lock = threading.Lock()
         self._waiting: dict[Hashable, Stranger] = {}
 
     def admit(self, key: Hashable, stranger: Stranger) -> bool:
-        """Whether there is a place for it, perhaps one that somebody else gave up."""
+        """Whether the stranger gets a place, perhaps one that is taken from another stranger."""
         with self._lock:
             victim = None
             if len(self._waiting) >= self._places:
@@ -48,7 +48,7 @@ class Strangers:
         return True
 
     def leave(self, key: Hashable) -> None:
-        """It is a member's, or has ended; again is no harm."""
+        """Free the place of a connection that proved to be a member's or has ended. A second call does no harm."""
         with self._lock:
             self._waiting.pop(key, None)
 
@@ -63,8 +63,8 @@ class Strangers:
             return len(self._waiting)
 
     def _victim(self, host: str, now: float) -> Hashable | None:
-        """Choose whose place a newcomer takes: whoever waits longest of those with the most places. None if the
-        newcomer has as many as any."""
+        """Return the stranger whose place a newcomer takes: the one that has waited longest, of the hosts with the most
+        places. None if the newcomer's host has as many as any other."""
         held = Counter(stranger.host for stranger in self._waiting.values())
         most = max(held.values())
         if held[host] >= most:

@@ -1,9 +1,9 @@
 """Stream: one TLS connection that carries frames, blocking. A door: sockets.
 
-Below it is a TCP connection, or one of a pair of local sockets that leads through a broker (mqtt/tunnels.py).
+Below it is a TCP connection, or one of a pair of local sockets that leads through a broker (mqtt/tunnel_sockets.py).
 
-Everything that can go wrong with the connection is Unavailable; bytes that are no frame, or over the limits,
-are FrameError. One thread at a time uses a stream, except for `cut`, which any thread may call.
+Every failure of the connection raises Unavailable; bytes that are not a frame, or are over the limits, raise FrameError.
+One thread at a time uses a stream, except for `cut`, which any thread may call.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from edgepart.agent.wire.frames import PREFIX, Buffer, Frame, FrameLimits, encod
 from edgepart.planner.errors import Unavailable
 
 COALESCE_BYTES = 16 << 10
-"""Buffers up to this much go out as one TLS record."""
+"""Buffers of up to this size together are sent as one TLS record."""
 
 
 class Stream:
-    """A connection whose handshake is done."""
+    """A TLS connection after its handshake."""
 
     def __init__(self, connection: ssl.SSLSocket) -> None:
         self.connection = connection
         self.began_s = 0.0
-        """When the frame that `read` gave last began to come, by time.monotonic()."""
+        """The time at which the frame that `read` returned last began to arrive, by time.monotonic()."""
 
     def read(self, limits: FrameLimits, deadline: float | None = None) -> Frame:
-        """The next frame; its payload is received in place.
+        """Return the next frame; its payload is received in place.
 
-        `deadline` is of time.monotonic(); None waits for ever. FrameError for a frame over `limits`, before
-        memory is taken for it.
+        `deadline` is a time of time.monotonic(); None waits for ever. A frame over `limits` raises FrameError before
+        memory is allocated for it.
         """
         prefix = bytearray(PREFIX.size)
         self._fill(memoryview(prefix), deadline)
@@ -46,7 +46,7 @@ class Stream:
         self._fill(memoryview(header), deadline)
         if not sizes.payload_bytes:
             return parse_frame(header, None)
-        # numpy's memory is not cleared first, and takes real pages only as bytes come in.
+        # numpy does not clear its memory first, and takes real pages only as bytes arrive.
         payload = np.empty(sizes.payload_bytes, np.uint8).data
         self._fill(payload, deadline)
         return parse_frame(header, payload)
@@ -67,7 +67,7 @@ class Stream:
         self.write_buffers(encode(frame), deadline)
 
     def write_buffers(self, buffers: Sequence[Buffer], deadline: float | None = None) -> None:
-        """Small neighbours are sent together, large ones without a copy."""
+        """Send the buffers in order: small neighbours together, large ones without a copy."""
         pending: list[Buffer] = []
         size = 0
         for buffer in buffers:
@@ -100,28 +100,29 @@ class Stream:
         self.connection.settimeout(left)
 
     def cut(self) -> None:
-        """End the connection, from any thread; whoever uses it meets an error. `close` is still due."""
+        """End the connection, from any thread. The thread that uses it gets an error, and must still call `close`."""
         try:
             # Not SSLSocket.shutdown: that drops the TLS state, and a concurrent write would go in the clear.
             socket.socket.shutdown(self.connection, socket.SHUT_RDWR)
         except OSError:
-            return  # It was not connected any more, which is what is wanted.
+            return  # The connection had ended already, as intended.
 
     def end_writing(self) -> None:
-        """Tell the other side, after all that was written, that nothing more comes."""
+        """Tell the other side that nothing more comes after what was written."""
         try:
             socket.socket.shutdown(self.connection, socket.SHUT_WR)
         except OSError:
-            return  # It was not connected any more.
+            return  # The connection had ended already.
 
     def close(self) -> None:
-        """Called by the thread that uses the stream."""
+        """End the connection and free its socket. Only the thread that uses the stream may call this."""
         self.cut()
         self.connection.close()
 
 
 def tune(connection: socket.socket, dead_after_s: float) -> None:
-    """No waiting for full packets; a peer that acknowledges nothing for `dead_after_s` is an error."""
+    """Set the connection to send without waiting for full packets, and to fail if the peer acknowledges nothing for
+    `dead_after_s` seconds."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
@@ -130,7 +131,7 @@ def tune(connection: socket.socket, dead_after_s: float) -> None:
 
 
 def dial(address: Address, context: ssl.SSLContext, *, timeout_s: float, dead_after_s: float = 5.0) -> Stream:
-    """Connect and shake hands. Unavailable where nobody answers, or not as a member of the cluster."""
+    """Connect and shake hands. Raises Unavailable if nobody answers, or not as a member of the cluster."""
     if mqtt_node(address) is not None:
         where = format_address(address)
         raise Unreached(Fault.UNREACHABLE, f"{where}: is reached through a broker only: --transport mqtt")
@@ -139,7 +140,7 @@ def dial(address: Address, context: ssl.SSLContext, *, timeout_s: float, dead_af
     try:
         raw = socket.create_connection(address, timeout_s)
         tune(raw, dead_after_s)
-    # UnicodeError: a host name that cannot be one; OverflowError: a port over 65535.
+    # UnicodeError: an impossible host name; OverflowError: a port over 65535.
     except (OSError, UnicodeError, OverflowError) as error:
         if raw is not None:
             raw.close()
@@ -148,9 +149,9 @@ def dial(address: Address, context: ssl.SSLContext, *, timeout_s: float, dead_af
 
 
 def shake_hands(raw: socket.socket, context: ssl.SSLContext, where: str, deadline: float) -> Stream:
-    """TLS with who is at the other end of `raw`, until `deadline` (time.monotonic()); `raw` is the stream's from now on.
+    """Shake hands by TLS with the other end of `raw`, until `deadline` (time.monotonic()). The stream returned owns `raw`.
 
-    Unavailable, naming `where`, where nobody answers, or not as a member of the cluster.
+    Raises Unavailable, which names `where`, if nobody answers, or not as a member of the cluster.
     """
     try:
         raw.settimeout(max(0.01, deadline - time.monotonic()))
@@ -166,8 +167,8 @@ def _describe_failure(where: str, error: Exception) -> Unreached:
 
 
 def _describe_loss(error: Exception) -> Unavailable:
-    """Describe the loss of a connection that was there: only then does TLS 1.3 say what the other side thinks of our
-    certificate."""
+    """Return the error for the loss of an established connection. With TLS 1.3 the other side's verdict on our
+    certificate arrives only then."""
     if isinstance(error, ssl.SSLError):
         fault, text = blame(error)
         return Unreached(fault, f"connection lost: {text}")

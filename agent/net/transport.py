@@ -1,12 +1,12 @@
 """Transport: authenticated links to other agents, by mutual TLS 1.3 over TCP or through a broker (`Carrier`). A door:
 sockets and threads.
 
-What a link is stands in links.py, the bytes in wire.py; docs/protocol.md tells both. Whom to dial, and when
+links.py defines links, and agent/wire/ the bytes; docs/protocol.md describes both. Which agents to dial, and when to dial
 again, is decided elsewhere (redial.py): `connect` tries once. The other side dials back by itself.
 
-Threads: one accepts; one per connection in reads it and calls `on_frame`; one per connection out writes it
-(writer.py); one calls `on_link`, so that its calls come in order. For each link the order is: on_link(up),
-frames, on_link(down); a frame that is being handled when the link ends may finish after on_link(down).
+Threads: one accepts connections, one for each incoming connection reads it and calls `on_frame`, one for each outgoing
+connection writes it (writer.py), and one calls `on_link`, so that these calls come in order. For each link the order is:
+on_link(up), frames, on_link(down). A frame that is being handled when the link ends may finish after on_link(down).
 """
 
 from __future__ import annotations
@@ -53,44 +53,46 @@ from edgepart.planner.errors import EdgepartError, FrameError, NotAuthorised, Un
 log = logging.getLogger(__name__)
 
 OnFrame = Callable[[str, str, Frame], None]
-"""(node id, channel, frame), in the reader's thread: while it runs, nothing more is read from there.
-What it raises ends the link."""
+"""(node id, channel, frame). Called in the reader's thread: while it runs, nothing more is read from that connection.
+An exception that it raises ends the link."""
 OnLink = Callable[[str, bool, str], None]
-"""(node id, up, text): text is the address that was dialled ("": the other side did), or why it is down."""
+"""(node id, up, text). The text of a link that is up is the address that was dialled ("" if the other side dialled), that
+of a link that is down is the reason."""
 OnJoin = Callable[[Stream, float], None]
-"""Serves a connection without certificate until the deadline (time.monotonic()); it is then closed."""
+"""Serves a connection without a certificate until the deadline (time.monotonic()). The connection is closed afterwards."""
 
 
 class Carrier(Protocol):
-    """Another way than TCP: mqtt/tunnels.py."""
+    """A replacement for TCP: agent/mqtt/tunnel_sockets.py."""
 
     @property
     def address(self) -> Address:
         """The address at which others reach this agent over this carrier."""
 
     def listen(self, welcome: Callable[[socket.socket, Address], None]) -> None:
-        """`welcome` is called with each connection from another agent, and who it says it is."""
+        """Call `welcome` with each connection from another agent and the address that it claims."""
 
     def dial(
         self, address: Address, context: ssl.SSLContext, *, timeout_s: float, dead_after_s: float
     ) -> Stream:
-        """The same as `stream.dial`."""
+        """Connect as `stream.dial` does."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransportOptions:
     accept: AcceptOptions = field(default_factory=AcceptOptions)
     limits: FrameLimits = MEMBER
-    """The limits of a member's frames."""
+    """Size limits of the frames of members."""
     connect_s: float = 5.0
-    """The time limit of each step: connection, handshake, and the other side's dialling back. A longer one suits slow
-    boards."""
+    """The time limit of each step: the connection, the handshake, and the dialling back by the other side. A longer one
+    suits slow boards."""
     control_queue_bytes: int = 32 << 20
-    """Per peer. More rides out longer stalls, at the cost of memory; over it `send` fails at once."""
+    """The capacity of the control queue of one peer. A larger one survives longer stalls and takes more memory. If it is
+    full, `send` fails at once."""
     data_queue_bytes: int = 256 << 20
-    """Per peer, as above; over it `send` waits up to `full_s`."""
+    """The capacity of the data queue of one peer. If it is full, `send` waits up to `full_s`."""
     full_s: float = 10.0
-    """How long a sender of data waits for room before the peer counts as stuck."""
+    """The time for which a sender of data waits for room before the peer counts as stuck."""
 
 
 class Transport:
@@ -107,9 +109,9 @@ class Transport:
         carrier: Carrier | None = None,
         witness: Witness | None = None,
     ) -> None:
-        """`recorder` is told of frames on data channels. `carrier` replaces TCP."""
+        """Set up the transport. `recorder` records frames on data channels. `carrier` replaces TCP."""
         self.boot = secrets.token_hex(8)
-        """Tells this start of the agent from others."""
+        """Distinguishes this start of the agent from other starts."""
         self._identity = identity
         self._on_frame = on_frame
         self._on_link = on_link
@@ -127,7 +129,7 @@ class Transport:
         self._lock = threading.Condition()
         self._links: dict[str, PeerLink] = {}
         self._dialling: set[str] = set()
-        """Nodes that a thread of ours is opening a link to."""
+        """Nodes to which a thread of this agent is opening a link."""
         self._attempts = 0
         self._listen: tuple[Address, ...] = ()
         self._writers: set[Writer] = set()
@@ -139,9 +141,9 @@ class Transport:
     # What the agent calls
 
     def listen(self, host: str, port: int) -> Address:
-        """Take connections; returns the address in use (port 0 picks one). Unavailable where it cannot.
+        """Accept connections and return the address in use (port 0 picks a port). Raises Unavailable on failure.
 
-        A carrier has an address of its own.
+        A carrier has its own address.
         """
         if self._carrier is not None:
             self._carrier.listen(self._acceptor.take)
@@ -155,10 +157,10 @@ class Transport:
         return bound
 
     def connect(self, node_id: str | None, addresses: Sequence[Address]) -> str:
-        """Try each address until one leads to `node_id` (None: any member), once; returns the node id.
+        """Try each address once until one leads to `node_id` (None: any member), and return the node id.
 
-        Returns when the link is up, also where it was up before. Unavailable, with each address's reason,
-        where none leads there; NotAuthorised where the only address is one that may not be linked to.
+        Returns when the link is up, even if it was up before. Raises Unavailable, with the reason of each address, if no
+        address leads there, and NotAuthorised if there is only one address and a link to its node is not allowed.
         """
         return self._try_each(node_id, addresses, dials_back=False)
 
@@ -183,9 +185,9 @@ class Transport:
         raise tries.failure()
 
     def send(self, node_id: str, channel: str, frame: Frame) -> None:
-        """Queue a frame on the link's channel, in order. It may still be lost if the link ends.
+        """Queue a frame on the link's channel, in order. The frame may still be lost if the link ends.
 
-        The payload's buffers must not change afterwards. Unavailable where there is no link, or no room.
+        The payload's buffers must not change afterwards. Raises Unavailable if there is no link or no room.
         """
         with self._lock:
             link = self._links.get(node_id)
@@ -198,26 +200,26 @@ class Transport:
             raise Unavailable(f"cannot send {frame.kind} to {node_id}: {error}") from error
 
     def linked_nodes(self) -> frozenset[str]:
-        """Nodes to which a link is up."""
+        """The nodes to which a link is up."""
         with self._lock:
             return frozenset(node for node, link in self._links.items() if link.complete)
 
     def close(self, node_id: str, why: str = "closed here") -> None:
-        """End the link to a node, if there is one; on_link follows."""
+        """End the link to a node, if there is one. A call of on_link follows."""
         with self._lock:
             link = self._links.get(node_id)
         if link is not None:
             self._drop(link, why)
 
     def renew(self) -> None:
-        """Connections from now on show the certificate that this node has now; those that there are stay."""
+        """Show this node's current certificate in all new connections. Existing connections stay."""
         self._reaching.renew()
         self._acceptor.renew()
 
     def stop(self, flush_s: float = 1.0) -> None:
-        """End everything; the others have `flush_s` to take what is queued.
+        """End all links. The other sides have `flush_s` seconds to take the queued frames.
 
-        A link ends as soon as its control frames are taken. Callbacks under way may still finish.
+        A link ends as soon as its control frames are taken. Callbacks that are running may still finish.
         """
         deadline = time.monotonic() + flush_s
         with self._lock:
@@ -225,7 +227,7 @@ class Transport:
             links, writers = list(self._links.values()), list(self._writers)
             outs = [(channel, writer) for link in links for channel, writer in link.out.items()]
         self._acceptor.stop()
-        # Data first: with the end of control the other side ends the link.
+        # Data first: when the control channel ends, the other side ends the link.
         for _, writer in sorted(outs, key=lambda out: out[0] == CONTROL):
             writer.flush(max(0.0, deadline - time.monotonic()))
         for channel, writer in outs:
@@ -243,13 +245,13 @@ class Transport:
     # Opening a link: our side
 
     def _connect(self, node_id: str, stream: Stream, address: Address, dials_back: bool) -> None:
-        """The link to who answered with this stream, which is used or closed."""
+        """Make the link to the node that answered with this stream. The stream is used or closed."""
         with self._lock:
             mine = node_id not in self._dialling and not self._has_out(node_id)
             if mine:
                 self._dialling.add(node_id)
         if not mine:
-            # Another thread of ours opens this link: two would replace each other.
+            # Another thread of this agent is opening the link: two links would replace each other.
             stream.close()
             self._await_link(node_id, address)
             return
@@ -266,7 +268,7 @@ class Transport:
         return link is not None and bool(link.out)
 
     def _open(self, control: Stream, node_id: str, address: Address, dials_back: bool) -> None:
-        """Both channels' connections, introduced and handed to their writers."""
+        """Open the connections of both channels, introduce this agent on them, and hand them to their writers."""
         streams = {CONTROL: control}
         try:
             with self._lock:
@@ -325,7 +327,7 @@ class Transport:
         return writer
 
     def _await_link(self, node_id: str, address: Address) -> None:
-        """Until the link is up: the other side has dialled back."""
+        """Wait until the link is up, which means that the other side has dialled back."""
         with self._lock:
 
             def is_settled() -> bool:
@@ -346,7 +348,7 @@ class Transport:
     # Opening a link: the other side's
 
     def _serve(self, stream: Stream, node_id: str | None, peer: Address, known: Callable[[], None]) -> None:
-        """One connection in, from its handshake to its end."""
+        """Serve one incoming connection from its handshake to its end."""
         deadline = time.monotonic() + self._options.accept.stranger_s
         if node_id is None:
             if self._on_join is None:
@@ -357,7 +359,7 @@ class Transport:
         if not isinstance(opening, LinkOpen):
             raise FrameError(f"node {node_id} does not introduce itself")
         if node_id in self._identity.revoked_nodes():
-            # It may have been off when that was decided, and would serve on by itself.
+            # The node may have been off when it was revoked; without being told it would go on serving alone.
             if (told := self._identity.revocation_of(node_id)) != Charter():
                 stream.write(message_to_frame(told), deadline)
             raise Mistrusted(Fault.REVOKED, f"node {node_id} is revoked")
@@ -391,7 +393,7 @@ class Transport:
         return None
 
     def _attach_in(self, node_id: str, opening: LinkOpen, stream: Stream) -> tuple[PeerLink, bool]:
-        """The link that this connection belongs to, and whether to dial back."""
+        """Attach an incoming connection. Return the link that it belongs to, and whether to dial back."""
         with self._lock:
             if self._stopped:
                 raise Unavailable("this agent stops")
@@ -435,7 +437,7 @@ class Transport:
             if not isinstance(error, Unavailable):
                 log.warning("link to %s ends: %s", link.node_id, why)
         except Exception as error:
-            # Ours, not the peer's; without the link it can be retried, and the agent stays up.
+            # The fault is ours and not the peer's. Ending the link lets it be retried, and the agent stays up.
             log.exception("a frame from %s could not be handled", link.node_id)
             why = f"a frame could not be handled: {error!r}"
         finally:
@@ -446,7 +448,7 @@ class Transport:
         lane = receiving_lane(node_id)
         self._recorder.add_frame(lane, RECEIVE, began_s, node_id, frame, frame.payload_bytes, cpu_s)
 
-    # The table of links; each of these is called with the lock held, or takes it
+    # The table of links: each of these methods is called with the lock held, or takes it
 
     def _link_for(self, node_id: str, boot: str) -> PeerLink:
         link = self._links.get(node_id)
@@ -482,7 +484,7 @@ class Transport:
                 self._news.put(lambda: self._on_link(link.node_id, False, why))
             else:
                 log.info("no link to %s: %s", link.node_id, why)
-            # After the news above: readers that wait to be announced find the link over.
+            # After the news above, so that readers that wait for the announcement find that the link is over.
             self._news.put(link.announced.set)
             self._lock.notify_all()
         for stream in ends:

@@ -1,8 +1,8 @@
-"""Writer: a connection's queue, and the thread that writes it. A door: a thread, a socket, an eventfd.
+"""Writer: the queue of a connection, and the thread that writes it. A door: a thread, a socket, an eventfd.
 
-A small frame that nothing is in front of, and that the kernel has room for, is written by whoever sends it: waking a
-thread for it would take longer. The thread sleeps in poll() on both the queue's wake-up and the socket, so that an idle
-connection that the other side closes is noticed at once, although nobody reads from it.
+The sender itself writes a small frame if nothing is queued and the kernel has room, because waking a thread would take
+longer. The thread sleeps in poll() on both the queue's wake-up and the socket, so that it notices at once when the other
+side closes an idle connection, although nobody reads from it.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from edgepart.planner.errors import Unavailable
 _INT = struct.Struct("@i")
 
 _BATCH_BYTES = 256 << 10
+"""The thread takes queued frames for one write until they have at least this many bytes."""
 
 AT_ONCE_BYTES = 64 << 10
-"""Larger frames are left to the thread: encrypting them would hold up the sender for longer than waking it does."""
+"""Larger frames are left to the thread: encrypting them would delay the sender for longer than waking the thread does."""
 
 _ROOM = 4
-"""The divisor of the kernel's buffer that says how large a frame may be for it to be taken without waiting: the kernel
-counts its own overhead."""
+"""A frame is written at once only if it and the unsent bytes fit in this fraction (1 / _ROOM) of the kernel's buffer,
+because the kernel counts its own overhead too."""
 
 
 class Writer:
-    """Frames go out in the order of `put`. What is queued when the connection ends is lost."""
+    """Sends frames in the order of `put`. Frames that are queued when the connection ends are lost."""
 
     def __init__(
         self,
@@ -47,8 +48,8 @@ class Writer:
         recorder: Recorder | None = None,
         node: str = "",
     ) -> None:
-        """`ended` is called once, by the writer's thread, with the reason (also after `close`). `recorder` is told of what
-        is written to `node`."""
+        """Set up the writer. Its thread calls `ended` once with the reason (also after `close`). `recorder` records the
+        frames that are written to `node`."""
         self._stream = stream
         self._capacity_bytes = capacity_bytes
         self._ended = ended
@@ -57,9 +58,10 @@ class Writer:
         self._changed = threading.Condition()
         self._queue: deque[tuple[list[Buffer], Frame]] = deque()
         self._queued_bytes = 0
-        """What waits and what is being written."""
+        """The bytes that wait and those that are being written."""
         self._writing = threading.Lock()
-        """Held while bytes are written; taken under `_changed` only where nothing is queued, when nobody holds it."""
+        """The lock that is held while bytes are written. It is taken under `_changed` only if nothing is queued, when
+        nobody holds it."""
         self._over: str | None = None
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -68,9 +70,9 @@ class Writer:
         self._thread.start()
 
     def put(self, frame: Frame, wait_s: float) -> None:
-        """Queue a frame; waits up to `wait_s` for room. An empty queue takes a frame of any size.
+        """Queue a frame, after waiting up to `wait_s` for room. An empty queue takes a frame of any size.
 
-        Unavailable where the connection is over or there is no room; the frame is then not sent.
+        Raises Unavailable if the connection is over or there is no room; the frame is then not sent.
         """
         buffers = encode(frame)
         size = sum(map(len, buffers))
@@ -92,7 +94,7 @@ class Writer:
             self._write_at_once(buffers, size, frame)
 
     def _takes_at_once(self, size: int) -> bool:
-        """Whether the kernel has room, so that writing is sure not to wait for the other side."""
+        """Whether the kernel has enough room for writing not to wait for the other side."""
         if size > AT_ONCE_BYTES or self._stream.connection.fileno() < 0:
             return False
         capacity = self._stream.connection.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
@@ -100,7 +102,7 @@ class Writer:
         return bool(unsent + size <= capacity // _ROOM)
 
     def _write_at_once(self, buffers: list[Buffer], size: int, frame: Frame) -> None:
-        """`_writing` is held. Unavailable where the connection ends."""
+        """Write the buffers in the sender's thread, which holds `_writing`. Raises Unavailable if the connection ends."""
         try:
             self._write(buffers, size, frame)
         except Unavailable as error:
@@ -111,7 +113,7 @@ class Writer:
             self._written(size)
 
     def _write(self, buffers: list[Buffer], size: int, frame: Frame) -> None:
-        """`frame` is the first of them; the only one while what is written is recorded."""
+        """Write the buffers. `frame` is the first frame in them, and the only one while frames are recorded."""
         if not self._recorder.on:
             self._stream.write_buffers(buffers)
             return
@@ -120,7 +122,7 @@ class Writer:
 
     def _written(self, size: int) -> None:
         with self._changed:
-            # It is 0 already where the connection ended meanwhile.
+            # If the connection has ended meanwhile, the count is 0 already.
             self._queued_bytes = max(0, self._queued_bytes - size)
             self._changed.notify_all()
 
@@ -128,19 +130,19 @@ class Writer:
         return not self._queued_bytes or self._queued_bytes + size <= self._capacity_bytes
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until all is handed to the kernel; False where it took too long or the connection is over."""
+        """Wait until the kernel has taken everything. Return False if that took too long or the connection is over."""
         with self._changed:
             done = self._changed.wait_for(lambda: self._over is not None or not self._queued_bytes, timeout_s)
             return done and self._over is None
 
     def finish(self) -> None:
-        """Say, after `flush`, that nothing more comes. The other side closes when it has read everything."""
+        """Tell the other side, after `flush`, that nothing more comes. It closes when it has read everything."""
         with self._changed:
             if self._over is None and not self._queued_bytes:
                 self._stream.end_writing()
 
     def close(self, why: str) -> None:
-        """End the connection; what is queued is dropped. Any thread may call it, `join` waits for the end."""
+        """End the connection and drop the queued frames. Any thread may call it; `join` waits for the end."""
         with self._changed:
             if self._over is None:
                 self._over = why
@@ -163,9 +165,9 @@ class Writer:
                 self._queue.clear()
                 self._queued_bytes = 0
                 self._changed.notify_all()
-                # Under the lock: `put` writes to this descriptor under it, and only while not over.
+                # Closed under the lock, because `put` holds it to write to this descriptor while `_over` is None.
                 os.close(self._wake)
-            with self._writing:  # A sender may be at it; the connection is cut, so not for long.
+            with self._writing:  # A sender may be writing, but not for long: the connection is cut.
                 self._stream.close()
             self._ended(why)
 
@@ -182,12 +184,13 @@ class Writer:
                 continue
             for descriptor, _ in poll.poll():
                 if descriptor != self._wake:
-                    # Nothing is ever sent to us here: readable means closed or broken.
+                    # The other side never sends on this connection: readable means closed or broken.
                     raise Unavailable("connection closed by the other side")
                 os.eventfd_read(self._wake)
 
     def _take(self) -> tuple[list[Buffer], int, Frame | None]:
-        """Buffers, their bytes, and the first frame in them. Frames that are recorded go one by one."""
+        """Take buffers from the queue. Return them, their bytes and the first frame in them. Frames that are recorded are
+        taken one by one."""
         with self._changed:
             batch: list[Buffer] = []
             size = 0

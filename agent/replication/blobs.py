@@ -1,8 +1,8 @@
-"""Blobs between agents: what a plan or a deployment needs and this device lacks is fetched from members that hold it, from
-several at once, in parts, verified by digest, resumed where a broken transfer stopped. Door: the store and the links.
+"""Blobs between agents: fetches the models and weights that this device lacks from members that hold them, from several at
+once, in parts, verified by digest, and resumed where a broken transfer stopped. Door: the store and the links.
 
-While requests are served at either end, that end slows it down (throttle.py): whoever sends answers later, with less
-than was asked for; whoever fetches asks later, and for less.
+While requests are served at either end, that end slows the transfer down (throttle.py): a sender answers later, with fewer
+bytes than were asked for; a fetching device asks later, and for fewer bytes.
 """
 
 from __future__ import annotations
@@ -32,24 +32,26 @@ from edgepart.planner.region import Array
 log = logging.getLogger(__name__)
 
 PART_BYTES = 1 << 20
-"""More: fewer round trips; less: less memory for what arrives out of order, and tensors wait less behind one."""
+"""The size of a part that is asked for. Larger parts take fewer round trips; smaller ones take less memory for parts that
+arrive out of order, and make tensors wait less behind a part."""
 MOST_PART_BYTES = 4 << 20
-"""That is sent at once, whatever is asked for."""
+"""The largest part that is sent, whatever is asked for."""
 MOST_SOURCES = 4
-"""That one blob is fetched from at once."""
+"""The most sources from which one blob is fetched at once."""
 LIAR_S = 600.0
-"""A source whose blob had another digest is asked last for so long."""
+"""Seconds for which a source is asked last after its blob had a wrong digest."""
 MOST_CUT, MOST_CUT_BYTES = 1000, 64 << 20
-"""Weights that are cut and flushed together. More: fewer waits for the disk; less: a plan that is given up, and others who
-want something of a model, wait less for these."""
+"""The most weights, and about the most bytes, that are cut and flushed together. With more, there are fewer waits for the
+disk; with fewer, a plan that is given up, and other users of a model, wait less for these."""
 SPARE_BYTES = 64 << 20
-"""Left free on the disk, whatever is fetched."""
+"""Bytes that stay free on the disk, whatever is fetched."""
 
 Cut = Callable[[Sequence[tuple[str, Source]]], object]
-"""Has blobs, by digest, in the store that are to be cut from a model there. EdgepartError, OSError."""
+"""Cuts blobs, given by digest and source, from stored models, so that they are in the store. Raises EdgepartError or
+OSError."""
 
 Reply = Callable[[str, Any, Sequence[Buffer]], None]
-"""(node, answer, payload); raises Unavailable."""
+"""(node, answer, payload). Raises Unavailable."""
 
 
 def _idle() -> bool:
@@ -62,16 +64,16 @@ def _unknown(node: str) -> float:
 
 @dataclass(frozen=True)
 class Load:
-    """What slows bulk down at one end."""
+    """The load of one end, which slows bulk transfers down."""
 
     busy: Callable[[], bool] = _idle
-    """Whether requests are served here."""
+    """Whether requests are served on this device."""
     bytes_s: Callable[[str], float] = _unknown
-    """What the link to a node carries."""
+    """The rate of the link to a node, in bytes a second."""
 
 
 class Serving:
-    """Answers other agents' questions, in one thread of its own so that disk and hashing hold up no reader."""
+    """Answers other agents' questions in a thread of its own, so that the disk and hashing delay no reader thread."""
 
     def __init__(self, store: Store, reply: Reply, cut: Cut | None = None, load: Load | None = None) -> None:
         self._store = store
@@ -87,7 +89,7 @@ class Serving:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def asked(self, node: str, question: WantFiles | WantPart) -> None:
-        """A question came."""
+        """Answer a question in this object's thread. Raises Unavailable if this agent stops."""
         try:
             self._pool.submit(self._answer, node, question)
         except RuntimeError as error:
@@ -105,7 +107,7 @@ class Serving:
                 blob = self._blob(question)
                 payload = [blob[question.offset : question.offset + self._length(node, question)].data]
                 answer = Part(question.ticket, blob.nbytes)
-        except Exception as error:  # whatever a peer asks for; it must not wait in vain
+        except Exception as error:  # a peer must get an answer whatever it asks for, and not wait in vain
             foreseen = isinstance(error, EdgepartError | OSError)
             log.info("cannot answer %s of %s", kind.__name__, node, exc_info=not foreseen)
             payload = []
@@ -114,7 +116,7 @@ class Serving:
         self._send(node, answer, payload)
 
     def _length(self, node: str, want: WantPart) -> int:
-        """How much is sent, when it is its turn."""
+        """Wait until the part may be sent, and return the number of bytes to send."""
         busy, bytes_s = self._load.busy(), self._load.bytes_s(node)
         length = part_bytes(max(0, min(want.length, MOST_PART_BYTES)), bytes_s, busy)
         self._stopped.wait(self._pace.wait_s(length, bytes_s, time.monotonic(), busy=busy))
@@ -137,7 +139,7 @@ class Serving:
 
 @dataclass
 class _Doubts:
-    """Sources whose blobs had other digests, and until when they are asked last."""
+    """The sources whose blobs had wrong digests, each with the time until which it is asked last."""
 
     until: dict[str, float] = field(default_factory=dict)
 
@@ -145,13 +147,13 @@ class _Doubts:
         self.until[node] = now + LIAR_S
 
     def order(self, sources: Sequence[str], now: float) -> tuple[list[str], list[str]]:
-        """Those without, those with."""
+        """Split sources into those without doubts and those with doubts, each in the given order."""
         doubted = [node for node in sources if self.until.get(node, now) > now]
         return [node for node in sources if node not in doubted], doubted
 
 
 class Fetching:
-    """Brings models and weights into the store. Methods are for the event loop's thread."""
+    """Brings models and weights into the store. Its methods belong to the event loop's thread."""
 
     def __init__(
         self,
@@ -163,7 +165,7 @@ class Fetching:
         soundness: Soundness | None = None,
         free_bytes: Callable[[], float] = lambda: float("inf"),
     ) -> None:
-        """`free_bytes`: room on the disk."""
+        """Set up fetching. `free_bytes` returns the free space on the disk."""
         self._store = store
         self._asks = asks
         self._cut: Cut = cut or store.cut
@@ -174,15 +176,16 @@ class Fetching:
         self._doubts = _Doubts()
         self._models: dict[str, asyncio.Task[None]] = {}
         self._blobs: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """By digest, while somebody fetches it."""
+        """The lock of each blob that is being fetched, by digest."""
 
     @property
     def busy(self) -> bool:
-        """Whether a model is on its way in."""
+        """Whether a model is being fetched."""
         return bool(self._models)
 
     async def model(self, digest: str, sources: Sequence[str]) -> None:
-        """Have this model in the store. EdgepartError where no source has it whole and sound; OSError: the disk is full."""
+        """Make sure that the model is in the store. Raises EdgepartError if no source has it complete and intact, and
+        OSError if the disk is full."""
         if self._store.has_model(digest):
             return
         if digest not in self._models:
@@ -214,8 +217,9 @@ class Fetching:
         raise _nobody(f"model {digest}", refusals)
 
     async def weights(self, plan: Plan, refs: Sequence[WeightRef], sources: Sequence[str]) -> None:
-        """Have these weights of the plan in the store: cut from the model where it is here, else fetched as just
-        the slices that are needed. EdgepartError where one cannot be had; OSError: the disk is full."""
+        """Make sure that these weights of the plan are in the store. They are cut from the model if it is stored, otherwise
+        only the needed slices are fetched. Raises EdgepartError if one cannot be obtained, and OSError if the disk is
+        full."""
         shapes = {info.name: info.shape for info in plan.inputs if info.shape is not None}
         model = plan.model_digest
         absent = await asyncio.to_thread(self._absent_weights, refs)
@@ -232,18 +236,18 @@ class Fetching:
             await self._blob(want, ref.nbytes, sources, f"weight {ref.source!r} of model {model}", {})
 
     def _absent_weights(self, refs: Sequence[WeightRef]) -> list[WeightRef]:
-        """One for each blob that is not here, or is not whole."""
+        """Return one reference for each blob that is not stored, or not intact."""
         return [
             ref for ref in {ref.digest: ref for ref in refs}.values() if not self._soundness.here(ref.digest)
         ]
 
     async def constants(self, plan: Plan, sources: Sequence[str]) -> Mapping[str, Array]:
-        """Values of the plan's outputs that are constants of the model."""
+        """Return the values of the plan's outputs that are constants of the model, by name."""
         shapes = {info.name: info.shape for info in plan.inputs if info.shape is not None}
         names = [name for name in plan.constant_outputs if name not in {info.name for info in plan.inputs}]
         if not names:
             return {}
-        from edgepart.planner.model.load import load_graph  # Few models need it.
+        from edgepart.planner.model.load import load_graph  # Imported here, because few models need it.
 
         await self.model(plan.model_digest, sources)
         path = self._store.model_path(plan.model_digest)
@@ -253,8 +257,8 @@ class Fetching:
     async def _blob(
         self, want: WantPart, nbytes: int, sources: Sequence[str], what: str, refusals: dict[str, str]
     ) -> None:
-        """Fetch what is missing of one blob; two that want the same one wait for each other. Unavailable, with what each
-        source said: nobody has it whole and sound."""
+        """Fetch the missing bytes of one blob; two callers that want the same blob wait for each other. Raises Unavailable,
+        with the reason of each source, if no source has it complete and intact, or if the disk has no room."""
         lock = self._blobs.setdefault(want.digest, asyncio.Lock())
         async with lock:
             if self._store.has(want.digest):
@@ -274,8 +278,8 @@ class Fetching:
     async def _fetch(
         self, partial: Partial, want: WantPart, sources: Sequence[str], refusals: dict[str, str]
     ) -> bool:
-        """Fetch from all sources that are not doubted at once. If they disagree, fetch from one after the other to see
-        which to doubt."""
+        """Fetch a blob from several sources without doubts at once. If the result has a wrong digest, fetch from one source
+        after the other to find the one to doubt. Return whether the blob is complete."""
         trusted, doubted = self._doubts.order(sources, time.monotonic())
         several, rest = trusted[:MOST_SOURCES], trusted[MOST_SOURCES:]
         alone = len(several) == 1 and partial.arrived == 0
@@ -303,7 +307,8 @@ class Fetching:
     async def _gather(
         self, partial: Partial, want: WantPart, nodes: Sequence[str], refusals: dict[str, str]
     ) -> bool:
-        """Whether it is whole now. PeerError where it was, and was wrong; then nothing of it is left."""
+        """Fetch a blob from these nodes, and return whether it is complete. Raises PeerError if it was complete but had a
+        wrong digest; all its bytes are then deleted."""
 
         async def ask(node: str, offset: int, length: int) -> memoryview:
             busy, bytes_s = self._load.busy(), self._load.bytes_s(node)
@@ -322,7 +327,8 @@ class Fetching:
 
 
 def _batches(refs: Sequence[WeightRef]) -> Iterator[list[WeightRef]]:
-    """All of them in order, each batch with at most so many, or so many bytes and the one that goes over."""
+    """Yield all references in order, in batches that end at MOST_CUT references, or at the one that reaches
+    MOST_CUT_BYTES."""
     batch, nbytes = list[WeightRef](), 0
     for ref in refs:
         batch.append(ref)

@@ -1,7 +1,8 @@
-"""Gathering: one blob from several sources at once. Door: the event loop; who asks them is given.
+"""Gathering: fetches one blob from several sources at once. Door: the event loop; the function that asks a source is given.
 
-Each source has a few parts under way; what arrives out of order waits in memory until it is its turn on the disk, and
-nobody goes far ahead. A source that fails hands its parts to the others; what is on disk is not asked for again.
+A few parts are requested from each source at a time. Parts that arrive out of order wait in memory until they can be
+written, and no source gets far ahead. The parts of a source that fails are requested from others; bytes on disk are never
+requested again.
 """
 
 from __future__ import annotations
@@ -14,36 +15,37 @@ from edgepart.agent.storage.store import Partial
 from edgepart.planner.errors import PeerError, Unavailable
 
 AT_ONCE = 2
-"""Parts that one source has under way: while one is written, the next one travels."""
+"""The number of parts that are requested from one source at once: while one is written, the next one travels."""
 AHEAD = 8
-"""Parts between what is on disk and the last one asked for. More rides out slow sources, at the cost of memory."""
+"""The most parts between the bytes on disk and the last one requested. With more, slow sources delay others less, at the
+cost of memory."""
 
 Ask = Callable[[str, int, int], Awaitable[memoryview]]
-"""(node, offset, length): the bytes there, or fewer. Unavailable."""
+"""(node, offset, length). Returns the bytes at the offset, or fewer. Raises Unavailable."""
 
 
 class Gathering:
-    """The state of fetching one blob, for the event loop's thread."""
+    """The state of fetching one blob. It belongs to the event loop's thread."""
 
     def __init__(self, partial: Partial, ask: Ask, part_bytes: int) -> None:
         self.refusals: dict[str, str] = {}
-        """By source, why it is not asked any more."""
+        """Maps each source that is no longer asked to the reason."""
         self._partial = partial
         self._ask = ask
         self._part_bytes = part_bytes
         self._next = partial.arrived
-        """Nothing from there on was asked for yet."""
+        """The offset from which on nothing was requested yet."""
         self._written = partial.arrived
         self._again: deque[tuple[int, int]] = deque()
-        """Offsets and lengths that a source owes."""
+        """The offsets and lengths of parts that a source did not deliver, and that have to be requested again."""
         self._early: dict[int, memoryview] = {}
         self._writing = asyncio.Lock()
         self._moved = asyncio.Event()
         self._whole = False
 
     async def run(self, nodes: Sequence[str]) -> bool:
-        """Until it is whole, or no source is left; whether it is. PeerError: it was whole, and has another digest.
-        OSError: it cannot be written."""
+        """Fetch until the blob is complete or no source is left, and return whether it is complete. Raises PeerError if
+        the complete blob has a wrong digest, and OSError if it cannot be written."""
         work = [asyncio.ensure_future(self._work(node)) for _ in range(AT_ONCE) for node in nodes]
         try:
             while work and not self._whole:
@@ -73,7 +75,7 @@ class Gathering:
             await self._write()
 
     async def _take(self, node: str) -> tuple[int, int] | None:
-        """What to ask for next; None where there is nothing to come any more, or the source has failed."""
+        """Return the offset and length to request next; None if nothing more is to be fetched, or the source has failed."""
         while not self._whole and node not in self.refusals:
             if self._again:
                 return self._again.popleft()
@@ -86,7 +88,7 @@ class Gathering:
         return None
 
     def _owe(self, offset: int, length: int) -> None:
-        """The first of them first: others wait for it."""
+        """Note a part to be requested again. Parts are sorted by offset, because later parts wait for earlier ones."""
         self._again = deque(sorted([*self._again, (offset, length)]))
         self._moved.set()
 
@@ -97,7 +99,7 @@ class Gathering:
             raise PeerError(f"{data.nbytes} bytes do not go on from {offset}: {length} were asked for")
 
     async def _write(self) -> None:
-        """What is next on disk, as far as it is there."""
+        """Write the parts that are next on disk, as far as they have arrived."""
         async with self._writing:
             while (data := self._early.pop(self._written, None)) is not None:
                 self._whole = await asyncio.to_thread(self._partial.append, self._written, data)

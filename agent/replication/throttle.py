@@ -1,33 +1,35 @@
-"""Pace: how fast models and weights travel. Rules, without I/O; the clock is an argument.
+"""Pace: limits the rate at which models and weights travel. Rules, without I/O; the clock is an argument.
 
-While nothing is served, as fast as they can. While requests are, in parts that hold up a link for a few milliseconds, and
-of its time only a share: a request that comes meanwhile waits for one such part at most.
+While no requests are served, they travel as fast as possible. While requests are served, they travel in parts that occupy a
+link for a few milliseconds, and take only a share of its time: a request then waits for one such part at most.
 """
 
 from __future__ import annotations
 
 SHARE = 0.2
-"""The part of a link's rate that copying takes while requests are served. With more, models arrive sooner; with less,
-requests are slowed down less."""
+"""The share of a link's rate that copying takes while requests are served. With a larger one, models arrive sooner; with a
+smaller one, requests are slowed down less."""
 HOLD_S = 0.004
-"""How long a part may hold up a link while requests are served. Shorter disturbs less, and takes more messages."""
+"""The seconds for which a part may occupy a link while requests are served. A shorter time disturbs less, and takes more
+messages."""
 LEAST_BYTES, MOST_BYTES = 16 << 10, 1 << 20
-"""The smallest and largest part that is asked for while requests are served: smaller ones are mostly overhead, and
-larger ones are not asked for anyway."""
+"""The smallest and largest part while requests are served: smaller ones are mostly overhead, and larger ones are never
+asked for."""
 UNKNOWN_BYTES_S = 5e6
-"""The rate that is assumed of a link that was not measured yet."""
+"""The assumed rate, in bytes a second, of a link that was not measured yet."""
 BUSY_S = 2.0
-"""The time after a request in which more of them are expected."""
+"""Seconds after a request in which more requests are expected."""
 
 
 class Business:
-    """Whether requests are served here."""
+    """Decides whether this device is serving requests."""
 
     def __init__(self) -> None:
         self._done, self._until = 0, float("-inf")
 
     def look(self, done: int, waiting: int, now: float) -> bool:
-        """`done`: requests that this device has done its part of so far; `waiting`: that it has to do.
+        """Whether requests are being served. `done` counts the requests of which this device has done its part so far,
+        `waiting` those of which it still has to do it.
 
         >>> business = Business()
         >>> business.look(0, 0, 5.0), business.look(1, 0, 6.0), business.look(1, 0, 7.9), business.look(1, 0, 8.1)
@@ -39,7 +41,7 @@ class Business:
 
 
 def part_bytes(wanted: int, bytes_s: float, busy: bool) -> int:
-    """How much of what is wanted goes at once over a link of that speed.
+    """Return how many of the `wanted` bytes to send in one part over a link of that rate.
 
     >>> part_bytes(1 << 20, 12.5e6, busy=True), part_bytes(1 << 20, 12.5e6, busy=False)
     (50000, 1048576)
@@ -50,13 +52,14 @@ def part_bytes(wanted: int, bytes_s: float, busy: bool) -> int:
 
 
 class Pace:
-    """One end's share of its links."""
+    """Delays one end's parts so that they take only a share of its links."""
 
     def __init__(self) -> None:
         self._free_at = float("-inf")
 
     def wait_s(self, nbytes: int, bytes_s: float, now: float, *, busy: bool) -> float:
-        """How long to wait before so many bytes go over a link of that speed; they are taken to go then."""
+        """Return the seconds to wait before sending so many bytes over a link of that rate. They are assumed to be sent
+        then."""
         if not busy:
             self._free_at = now
             return 0.0

@@ -1,7 +1,8 @@
-"""Escrow: a copy of the CA's key to be kept elsewhere, sealed with a passphrase. Rules: no file; chance is in the library.
+"""Escrow: a copy of the CA's key, encrypted with a passphrase, to be kept elsewhere. Rules: no file; chance is in the
+library.
 
-The key of the sealing is scrypt's, of the passphrase (32 MiB and some tenths of a second for each guess on a small board);
-the sealing is ChaCha20-Poly1305, and covers the CA's certificate, which stands beside it for all to read.
+scrypt derives the encryption key from the passphrase (32 MiB and some tenths of a second for each guess on a small board).
+The encryption is ChaCha20-Poly1305, which also authenticates the CA's certificate; that is in the file unencrypted.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from edgepart.agent.security.certificates import Key
 from edgepart.planner.errors import NotAuthorised, UsageError
 
 LEAST_PASSPHRASE = 12
-"""Characters. The file may fall into anybody's hands, and there they may guess as long as they like."""
+"""The fewest characters of a passphrase: anybody may get hold of the file, and can then guess for as long as they like."""
 MOST_BYTES = 64 << 10
 _KIND = "edgepart CA key 1"
 _SCRYPT = {"n": 1 << 15, "r": 8, "p": 1}
 
 
 def seal(ca: x509.Certificate, key: Key, passphrase: str) -> bytes:
-    """The text of the file. UsageError for a passphrase that is too short."""
+    """Return the content of the file. Raises UsageError for a passphrase that is too short."""
     if len(passphrase) < LEAST_PASSPHRASE:
         raise UsageError(f"the passphrase needs {LEAST_PASSPHRASE} characters or more. Nothing was written")
     salt, nonce, public = secrets.token_bytes(16), secrets.token_bytes(12), certificates.pem(ca)
@@ -43,8 +44,8 @@ def seal(ca: x509.Certificate, key: Key, passphrase: str) -> bytes:
 
 
 def unseal(data: bytes, passphrase: str) -> tuple[x509.Certificate, Key]:
-    """The CA and its key. UsageError for what is no such file; NotAuthorised where the passphrase is another one, or the
-    file was changed."""
+    """Return the CA and its key. Raises UsageError if `data` is not such a file, and NotAuthorised if the passphrase is
+    wrong or the file was changed."""
     try:
         if len(data) > MOST_BYTES:
             raise ValueError(f"{len(data)} bytes are too many")

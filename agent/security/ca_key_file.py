@@ -1,8 +1,8 @@
-"""Custody: which devices hold the CA's key: copied out, brought in, and taken away. Door: STATE/identity/ca.key and the
-sealed file (ca_key.py).
+"""Custody: exports the CA's key, imports it on another device, and removes it. Door: STATE/identity/ca.key and the sealed
+file (ca_key.py).
 
-Whoever holds the key lets devices in, renews certificates, and revokes. A member that is given it does so from the next
-start of its agent on, beside the others.
+A holder of the key lets devices in, renews certificates, and revokes nodes. A member that imports the key does so, in
+addition to the other holders, from the next start of its agent on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from edgepart.planner.errors import NotAuthorised, UsageError
 
 
 def export(state: Path, target: Path, passphrase: str) -> Identity:
-    """A sealed copy of the key. UsageError where there is none here, for a short passphrase, or where `target` is there."""
+    """Write a sealed copy of the key to `target`. Raises UsageError if this device holds no key, the passphrase is too
+    short, or `target` exists."""
     me = identity.load(state)
     if not me.is_issuer:
         raise UsageError("this device holds no CA key: export it where `edgepart init` ran")
@@ -32,7 +33,8 @@ def export(state: Path, target: Path, passphrase: str) -> Identity:
 
 
 def bring(state: Path, source: Path, passphrase: str) -> Identity:
-    """This member holds the key from now on. UsageError where it is in no cluster, NotAuthorised where in another one."""
+    """Import the key on this member. Raises UsageError if this device is in no cluster or `source` cannot be read, and
+    NotAuthorised if the key is another cluster's."""
     me = identity.load(state)
     key = _open_key(me, source, passphrase)
     write_private(me.directory / "ca.key", certificates.key_pem(key))
@@ -40,9 +42,9 @@ def bring(state: Path, source: Path, passphrase: str) -> Identity:
 
 
 def drop(state: Path, source: Path, passphrase: str) -> Identity:
-    """This device holds the key no longer. `source` has to be a copy that can be opened: else it would be lost.
+    """Delete the key on this device. `source` has to be a copy that can be opened; otherwise the key could be lost.
 
-    What a disk does with the bytes of a file that was deleted is up to the disk.
+    The file is overwritten first, but whether a disk really erases the bytes of a deleted file is up to the disk.
     """
     me = identity.load(state)
     if not me.is_issuer:

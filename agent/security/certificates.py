@@ -1,9 +1,9 @@
 """Certificates of a cluster: one CA, one certificate for each node. Rules: no file; time is an argument.
 
-P-256 keys. A node's certificate lives a year and is renewed, for the same key, when a third of that has passed
-(renewal.py): who holds the CA's key may be away for eight months. To put a node out nobody waits for that: it is
-revoked (charter.py), at once. Certificates start long before `now`, because a board without a clock battery may
-boot with an old date and must still be let in.
+Keys are P-256. A node's certificate is valid for a year and is renewed, for the same key, when a third of that has passed
+(renewal.py), so that the device that holds the CA's key may be away for eight months. A node is put out of the cluster at
+once, by revocation (charter.py), and not by expiry. Certificates are valid from long before `now`, because a board without
+a clock battery may boot with an old date and must still be let in.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ LIFETIME = timedelta(days=365)
 """The lifetime of a node's certificate. With a shorter one, a box that was given away and forgotten is out sooner; with
 a longer one, the CA's key may be away for longer."""
 RENEWED_BELOW = LIFETIME * 2 / 3
-"""What is left of a certificate's life when it is renewed."""
+"""The remaining lifetime at which a certificate is renewed."""
 WARNED_BELOW = LIFETIME / 4
-"""What is left when people are told that it was not renewed."""
+"""The remaining lifetime below which people are warned that a certificate was not renewed."""
 CA_LIFETIME = timedelta(days=30 * 365)
-"""Nothing renews it."""
+"""The lifetime of the CA's certificate, which nothing renews."""
 BACKDATE = timedelta(days=3653)
 AHEAD = BACKDATE / 2
-"""So long after the end of its own certificate a device still signs. Longer: it may have been off for longer; shorter: a
-clock that runs ahead does less. What is signed by one that is ahead by less than BACKDATE is valid by right ones."""
+"""The time for which a device still signs after the end of its own certificate. With a longer time, the device may have
+been off for longer; with a shorter one, a clock that is ahead does less harm. Certificates that are signed by a clock that
+is ahead by less than BACKDATE are valid by correct clocks."""
 _CA_NAME = "edgepart cluster "
-"""Starts the CA's name, which is thus no node id."""
+"""The beginning of the CA's name, which is therefore no node id."""
 
 Key = ec.EllipticCurvePrivateKey
 
@@ -45,7 +46,7 @@ UNREADABLE = (
     ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.ExtensionNotFound, x509.DuplicateExtension,
     x509.InvalidVersion, x509.UnsupportedGeneralNameType,
 )  # fmt: skip
-"""What reading a certificate or a request raises that is none, or of a kind that nobody here makes."""
+"""The errors raised by reading bytes that are no certificate or request, or one of a kind that edgepart never makes."""
 
 
 def new_key() -> Key:
@@ -57,13 +58,13 @@ def new_node_id() -> str:
 
 
 def key_pem(key: Key) -> bytes:
-    """Unencrypted PKCS #8: the file's mode protects it, so that an agent starts unattended."""
+    """Return the key as unencrypted PKCS #8. Only the file's mode protects it, so that an agent can start unattended."""
     encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     return key.private_bytes(encoding, form, serialization.NoEncryption())
 
 
 def key_of(pem: bytes) -> Key:
-    """ValueError for what is no P-256 private key."""
+    """Return the private key in a PEM text. Raises ValueError if it is not an elliptic-curve private key."""
     try:
         key = serialization.load_pem_private_key(pem, None)
     except (TypeError, UnsupportedAlgorithm) as error:
@@ -82,12 +83,12 @@ def der(certificate: x509.Certificate) -> bytes:
 
 
 def fingerprint(certificate: x509.Certificate) -> str:
-    """SHA-256 (hex) of the DER form; of the CA's it names the cluster."""
+    """Return the SHA-256 (hex) of the DER form. That of the CA's certificate identifies the cluster."""
     return certificate.fingerprint(hashes.SHA256()).hex()
 
 
 def new_ca(key: Key, now: float) -> x509.Certificate:
-    """A self-signed CA that signs nodes only."""
+    """Return the self-signed certificate of a new CA, which may sign certificates of nodes only."""
     name = _name(_CA_NAME + secrets.token_hex(4))
     ca_use: Sequence[tuple[x509.ExtensionType, bool]] = (
         (x509.BasicConstraints(ca=True, path_length=0), True),
@@ -97,15 +98,15 @@ def new_ca(key: Key, now: float) -> x509.Certificate:
 
 
 def new_request(key: Key) -> bytes:
-    """A certificate signing request (DER): proves that we hold `key`. The issuer chooses the node id."""
+    """Return a certificate signing request (DER), which proves that we hold `key`. The issuer chooses the node id."""
     builder = x509.CertificateSigningRequestBuilder().subject_name(_name("edgepart node"))
     return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.DER)
 
 
 def issue(request: bytes, node_id: str, ca: x509.Certificate, ca_key: Key, now: float) -> x509.Certificate:
-    """A node's certificate for the key in `request`; nothing else of the request is taken over.
+    """Return a node's certificate for the key in `request`; the rest of the request is ignored.
 
-    NotAuthorised where the request is malformed or does not prove its key.
+    Raises NotAuthorised if the request is malformed or does not prove possession of its key.
     """
     try:
         parsed = x509.load_der_x509_csr(request)
@@ -131,7 +132,8 @@ def sign_node(
 
 
 def read_node(encoded: bytes, ca: x509.Certificate) -> tuple[x509.Certificate, str]:
-    """A node's certificate (DER) and its node id. NotAuthorised where this CA did not issue it."""
+    """Return the certificate of a node, read from DER, and its node id. Raises NotAuthorised if this CA did not issue it
+    for a node."""
     try:
         certificate = x509.load_der_x509_certificate(encoded)
         certificate.verify_directly_issued_by(ca)
@@ -145,7 +147,7 @@ def read_node(encoded: bytes, ca: x509.Certificate) -> tuple[x509.Certificate, s
 
 
 def read_ca(encoded: bytes) -> x509.Certificate:
-    """A CA's certificate (DER). NotAuthorised where it is none."""
+    """Return a CA's certificate, read from DER. Raises NotAuthorised if it is not one."""
     try:
         certificate = x509.load_der_x509_certificate(encoded)
         certificate.verify_directly_issued_by(certificate)
@@ -158,17 +160,18 @@ def read_ca(encoded: bytes) -> x509.Certificate:
 
 
 def issued_at(certificate: x509.Certificate) -> float:
-    """By its issuer's clock, in seconds since 1970."""
+    """Return the time at which a certificate was issued, by the issuer's clock, in seconds since 1970."""
     return (certificate.not_valid_before_utc + BACKDATE).timestamp()
 
 
 def seconds_left(certificate: x509.Certificate, now: float) -> float:
-    """The seconds until the certificate expires; negative if it has."""
+    """The seconds until the certificate expires; negative if it has expired."""
     return certificate.not_valid_after_utc.timestamp() - now
 
 
 def due(certificate: x509.Certificate, now: float) -> bool:
-    """Whether a node's certificate is to be renewed: its time is near, or it is of the days when they lived ten years."""
+    """Whether a node's certificate has to be renewed: it expires soon, or it comes from an early release, whose
+    certificates lived ten years."""
     left_s = seconds_left(certificate, now)
     return not RENEWED_BELOW.total_seconds() <= left_s <= LIFETIME.total_seconds() * 1.1
 
@@ -178,10 +181,11 @@ def not_yet_valid(certificate: x509.Certificate, now: float) -> bool:
 
 
 def too_late(ca: x509.Certificate, own: x509.Certificate, now: float) -> str:
-    """Why nothing is to be signed by a clock that shows `now`, on a device of this certificate; "" where it may be right.
+    """Return the reason not to sign by a clock that shows `now`, on the device with the certificate `own`; "" if the clock
+    may be right.
 
-    Members' clocks do not say: to one that is ahead by more than a year all their certificates have ended, so that there
-    are no links to them."""
+    The clocks of other members cannot decide that: for a device whose clock is more than a year ahead, the certificates of
+    all members have expired, so that it has no links to them."""
     last = min(own.not_valid_after_utc + AHEAD, ca.not_valid_after_utc)
     if now <= last.timestamp():
         return ""

@@ -1,10 +1,10 @@
-"""Charter: what the cluster's CA has decided and every member keeps: who is out, and the management credential. Rules: no
-file, no socket; time and chance are arguments.
+"""Charter: the decisions of the cluster's CA that every member keeps: the revoked nodes, and the management credential.
+Rules: no file, no socket; time and chance are arguments.
 
-Each statement is signed with the CA's key, so that any member can hand it on and none can make one up. Charters are
-merged, never replaced: revocations are only added, of two credentials the one with the larger number counts. So any order
-of telling ends in the same charter. Members hand on the whole of it, never a credential alone: whoever learns a new
-credential knows by then from whom it is to be kept.
+Each statement is signed with the CA's key, so that any member can pass it on and none can forge one. Charters are merged,
+never replaced: revocations are only added, and of two credentials the one with the larger number wins. Therefore all
+members end with the same charter, in whatever order they learn its parts. Members pass on the whole charter, never a
+credential alone, so that a member that learns a new credential knows the nodes that must not learn it.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from edgepart.agent.security.certificates import NODE_ID, Key, fingerprint
 from edgepart.planner.errors import NotAuthorised, UsageError
 
 MOST_REVOKED = 2_000
-"""Nodes in one charter. More: older ones need no new cluster; fewer: a newcomer checks them sooner (0.1 s for 1,000)."""
+"""The most revoked nodes in one charter. With more, an old cluster need not be replaced by a new one; with fewer, a new
+member checks them sooner (0.1 s for 1,000)."""
 SECRET_LENGTH = 32
-"""Least number of characters of a credential."""
+"""The least number of characters in a credential."""
 _ALGORITHM = ec.ECDSA(hashes.SHA256())
 
 
 @dataclass(frozen=True, slots=True)
 class Revocation:
-    """A node is out, for ever."""
+    """The statement that a node is put out of the cluster for ever."""
 
     node: str
     at_s: int
-    """When, in seconds since 1970, by the clock of who signed; for people."""
+    """The time of the revocation, in seconds since 1970, by the signer's clock; for people."""
     signature: bytes
 
     def __post_init__(self) -> None:
@@ -45,13 +46,13 @@ class Revocation:
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What opens the management API."""
+    """The credential that opens the management API."""
 
     number: int
-    """Grows with each; the one that a cluster was made with is 0 and not signed."""
+    """Grows with each new credential. The credential with which a cluster was created has number 0 and is not signed."""
     secret: str = field(repr=False)
     covers: tuple[str, ...]
-    """The nodes that were revoked when it was made: they never learn it."""
+    """The nodes that were revoked when the credential was made, and that never learn it."""
     signature: bytes
 
     def __post_init__(self) -> None:
@@ -64,12 +65,13 @@ class Credential:
 
 @dataclass(frozen=True, slots=True)
 class Charter:
-    """Also the message that tells it; only to members that `understand` it."""
+    """All revocations and the credential. It is also the message that passes them on, sent only to members that understand
+    it (`understands`)."""
 
     revocations: tuple[Revocation, ...] = ()
-    """One for each node, sorted by node."""
+    """One entry for each revoked node, sorted by node."""
     credential: Credential | None = None
-    """None while it is the one that the cluster was made with."""
+    """None while the credential is still the one with which the cluster was created."""
 
     def __post_init__(self) -> None:
         nodes = [entry.node for entry in self.revocations]
@@ -87,13 +89,14 @@ class Charter:
 
 
 CHARTERS = "charter"
-"""The word in a member's `Hello.version`, after the plus, that says that it understands Charter and WantCertificate."""
+"""Stands after the plus in the `Hello.version` of members that understand Charter and WantCertificate."""
 ISSUER = "issuer"
-"""Likewise: it held the CA's key when it started."""
+"""Stands after the plus in the `Hello.version` of members that held the CA's key when they started."""
 
 
 def understands(version: str) -> bool:
-    """
+    """Whether a member of this version understands Charter and WantCertificate.
+
     >>> understands("1.2+traces.charter"), understands("1.2+traces")
     (True, False)
     """
@@ -101,7 +104,8 @@ def understands(version: str) -> bool:
 
 
 def is_issuer(version: str) -> bool:
-    """
+    """Whether a member of this version held the CA's key when it started.
+
     >>> is_issuer("1.2+charter.issuer"), is_issuer("1.2+charter")
     (True, False)
     """
@@ -109,7 +113,7 @@ def is_issuer(version: str) -> bool:
 
 
 def revoke(charter: Charter, nodes: Iterable[str], ca: x509.Certificate, key: Key, now: float) -> Charter:
-    """The charter with these nodes revoked. UsageError if one is no node id, or they are too many."""
+    """Return the charter with these nodes revoked. Raises UsageError if one is not a node id, or if they are too many."""
     added = []
     for node in sorted(set(nodes) - charter.revoked):
         if not NODE_ID.fullmatch(node):
@@ -122,7 +126,7 @@ def revoke(charter: Charter, nodes: Iterable[str], ca: x509.Certificate, key: Ke
 
 
 def renew(charter: Charter, secret: str, ca: x509.Certificate, key: Key) -> Charter:
-    """The charter with a new credential, which revoked nodes are never told."""
+    """Return the charter with a new credential, which revoked nodes never learn."""
     number = charter.credential.number + 1 if charter.credential else 1
     covers = tuple(sorted(charter.revoked))
     signature = sign(_credential(number, secret, covers, ca), key)
@@ -130,7 +134,7 @@ def renew(charter: Charter, secret: str, ca: x509.Certificate, key: Key) -> Char
 
 
 def merge(one: Charter, other: Charter) -> Charter:
-    """Both; whichever is given first. Signatures are not looked at: see `accept`."""
+    """Return the union of two charters, which does not depend on their order. Signatures are not checked: see `accept`."""
     known = {entry.node: entry for entry in one.revocations}
     entries = [
         min(entry, known.get(entry.node, entry), key=lambda e: (e.at_s, e.signature))
@@ -142,7 +146,8 @@ def merge(one: Charter, other: Charter) -> Charter:
 
 
 def accept(mine: Charter, told: Charter, ca: x509.Certificate) -> Charter:
-    """`mine`, with what another member tells. NotAuthorised where any of that is not the CA's word; nothing counts then."""
+    """Return `mine` merged with a charter that another member sent. Raises NotAuthorised, and accepts none of it, if the CA
+    did not sign all of it, or if the revocations are too many."""
     known = set(mine.revocations)
     for entry in told.revocations:
         if entry not in known:
@@ -163,7 +168,7 @@ def to_json(charter: Charter) -> dict[str, Any]:
 
 
 def from_json(document: Any) -> Charter:
-    """ValueError for what `to_json` did not make."""
+    """Return the charter in a document. Raises ValueError for a document that `to_json` did not make."""
     try:
         entries = [
             Revocation(node, at_s, bytes.fromhex(text)) for node, at_s, text in document["revocations"]
@@ -183,7 +188,7 @@ def _with(charter: Charter, entries: Iterable[Revocation], credential: Credentia
 
 
 def _revocation(node: str, at_s: int, ca: x509.Certificate) -> bytes:
-    # What is signed begins with a word that no certificate begins with, and names the cluster.
+    # The signed text begins with a word that begins no certificate, and names the cluster.
     return json.dumps(["edgepart revocation 1", fingerprint(ca), node, at_s]).encode()
 
 
@@ -192,12 +197,12 @@ def _credential(number: int, secret: str, covers: tuple[str, ...], ca: x509.Cert
 
 
 def sign(statement: bytes, key: Key) -> bytes:
-    """The CA's signature under a statement."""
+    """Return the CA's signature of a statement."""
     return key.sign(statement, _ALGORITHM)
 
 
 def is_signed(signature: bytes, statement: bytes, ca: x509.Certificate) -> bool:
-    """Whether that is the CA's signature under the statement."""
+    """Whether `signature` is the CA's signature of the statement."""
     key = ca.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey):
         return False

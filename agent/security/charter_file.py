@@ -1,8 +1,8 @@
-"""The charter on disk: STATE/identity/charter.json, and `admin` beside it, the credential alone, for people and scripts.
-Door: files.
+"""The charter on disk: STATE/identity/charter.json, and beside it `admin`, which holds only the credential, for people and
+scripts. Door: files.
 
-Agent and commands change it, one at a time; the agent looks every second whether a command has (renewal.py). What stands
-there was checked when it was written.
+The agent and commands change the charter, one at a time; the agent checks every second whether a command has changed it
+(renewal.py). The content was checked before it was written.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Rule = Callable[[Charter], Charter]
 
 
 def change(directory: Path, rule: Rule) -> Charter:
-    """What `rule` makes of the charter in the identity's folder, on disk when this returns."""
+    """Apply `rule` to the charter in the identity's folder and return the result, which is then on disk."""
     with lock_folder(directory):
         before = identity.read_charter(directory)
         after = rule(before)
         if after != before:
-            # The charter first: `load` goes by it where the other file is behind.
+            # The charter is written first, because `load` follows it if the other file is older.
             write_private(directory / "charter.json", json.dumps(charter.to_json(after)).encode())
         if after.credential is not None:
             secret = after.credential.secret.encode()
@@ -38,9 +38,9 @@ def change(directory: Path, rule: Rule) -> Charter:
 
 
 def revoke(state: Path, nodes: Iterable[str], now: float) -> Charter:
-    """Put nodes out for ever, and renew the credential, which they know. A running agent tells the others at once.
+    """Revoke nodes for ever, and renew the credential, which they know. A running agent tells the others at once.
 
-    UsageError where this device holds no CA key, for what is no node id, and for this device itself.
+    Raises UsageError if this device holds no CA key, for a text that is not a node id, and for this device itself.
     """
     me = identity.load(state)
     asked = tuple(nodes)
@@ -55,7 +55,8 @@ def revoke(state: Path, nodes: Iterable[str], now: float) -> Charter:
 
 
 def rotate(state: Path) -> str:
-    """A new management credential, for all members; the old one opens nothing any more. UsageError as in `revoke`."""
+    """Make a new management credential for all members, and return it; the old one is no longer valid. Raises UsageError if
+    this device holds no CA key."""
     me = identity.load(state)
     key = _ca_key(me)
     made = change(me.directory, lambda held: charter.renew(held, secrets.token_urlsafe(32), me.ca, key))
@@ -63,8 +64,8 @@ def rotate(state: Path) -> str:
 
 
 def renew_credential(held: Charter, me: Identity, key: Key | None = None) -> Charter:
-    """The charter with a new credential if a revoked node knows this one: by its revocation, or because two holders of
-    the CA's key revoked at the same time."""
+    """Return the charter, with a new credential if a revoked node knows the current one. That is so after a revocation,
+    also if two holders of the CA's key revoked at the same time."""
     if held.is_covered:
         return held
     return charter.renew(held, secrets.token_urlsafe(32), me.ca, key or _ca_key(me))

@@ -1,11 +1,11 @@
-"""Ciphers: which one agents use between each other. Rules over texts, and one call on a TLS context; no file.
+"""Ciphers: the choice of the cipher between agents. Rules over texts, and one call on a TLS context; no file.
 
-AES is the fastest where the processor has instructions for it, and several times slower than ChaCha20 where not (boards up
-to the Raspberry Pi 4). Both are in TLS 1.3, so it is a matter of order: a device without such instructions puts ChaCha20
-first, and servers grant that to a client that does. Either end is enough.
+AES is the fastest cipher if the processor has instructions for it, and several times slower than ChaCha20 if it has none
+(boards up to the Raspberry Pi 4). TLS 1.3 has both, so only their order matters: a device without such instructions puts
+ChaCha20 first, and servers follow a client that does. It is enough if one of the two ends does so.
 
-Before 3.15 Python has no call for the order of TLS 1.3 (`set_ciphers` is about older versions), but OpenSSL takes it from
-the configuration that it reads when a process starts: cli/agent.py hands that over on devices that need it.
+Before 3.15 Python cannot set the order of TLS 1.3 ciphers (`set_ciphers` is for older versions of TLS), but OpenSSL takes
+the order from the configuration that it reads when a process starts: cli/agent.py sets that on devices that need it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import ssl
 CHACHA_FIRST = "TLS_CHACHA20_POLY1305_SHA256:TLS_AES_256_GCM_SHA384:TLS_AES_128_GCM_SHA256"
 
 PRIORITIZE_CHACHA = 1 << 21
-"""OpenSSL's SSL_OP_PRIORITIZE_CHACHA, which Python has no name for: a server that goes by its own order makes an exception
+"""OpenSSL's SSL_OP_PRIORITIZE_CHACHA, for which Python has no name: a server that follows its own order makes an exception
 for a client whose first choice is ChaCha20."""
 
 _FEATURES = re.compile(r"^(?:flags|Features)\s*:(.*)$", re.MULTILINE)
@@ -25,7 +25,7 @@ _POLICY = re.compile(r"^\s*ssl_conf\s*=", re.MULTILINE)
 
 
 def lacks_aes(cpuinfo: str) -> bool:
-    """Whether /proc/cpuinfo lists features of every core and one of them is without AES; False where it lists none.
+    """Whether /proc/cpuinfo lists features of cores and a core lacks AES; False if it lists no features.
 
     >>> lacks_aes("flags : fpu aes\\n"), lacks_aes("Features : fp asimd crc32\\n"), lacks_aes("hart : 0\\n")
     (False, True, False)
@@ -34,8 +34,9 @@ def lacks_aes(cpuinfo: str) -> bool:
 
 
 def configuration(system: str, place: str) -> str | None:
-    """An OpenSSL configuration that puts ChaCha20 first and otherwise is the system's, whose text is `system` and which
-    lies at `place`; None where the system's has a policy for TLS, which is then to be obeyed."""
+    """Return an OpenSSL configuration that puts ChaCha20 first and otherwise includes the system's configuration, which has
+    the text `system` and the path `place`. None if the system's configuration sets a TLS policy, which must be obeyed, or
+    may do so in a file that it includes."""
     if any(pattern.search(system) for pattern in (_POLICY, re.compile(r"^\s*\.include", re.MULTILINE))):
         return None
     begun = _INITIAL.search(system)
@@ -58,5 +59,5 @@ def configuration(system: str, place: str) -> str | None:
 
 
 def grant_chacha(context: ssl.SSLContext) -> None:
-    """Let a server take ChaCha20 if a client has it first."""
+    """Make a server choose ChaCha20 if a client puts it first."""
     context.options |= PRIORITIZE_CHACHA

@@ -1,13 +1,17 @@
-"""Identity: who this node is and in which cluster. A door: files under STATE/identity, TLS contexts.
+"""Identity: this node's id, certificate and cluster. A door: files under STATE/identity, TLS contexts.
 
-    identity/ca.pem        the cluster's CA            identity/node.pem  node.key   this node
-    identity/ca.key        only where nodes are let in identity/admin                the management credential
-    identity/node.old.pem  the certificate before node.pem, once there was one
-    identity/members.json  where members listened when this node joined
-    identity/charter.json  who is out (charter_file.py) identity/tokens.json, issued.json   (tokens.py, issued.py)
-    identity/revoked.json  nodes that somebody has put out here by hand; nobody else is told
+    identity/ca.pem        the certificate of the cluster's CA
+    identity/ca.key        the CA's key; only on nodes that let others in
+    identity/node.pem      this node's certificate; its key is node.key
+    identity/node.old.pem  the certificate before node.pem, once there has been one
+    identity/admin         the management credential
+    identity/members.json  the addresses of members when this node joined
+    identity/charter.json  the revoked nodes and the credential (charter_file.py)
+    identity/tokens.json   the join tokens (tokens.py)
+    identity/issued.json   the devices that were let in (issued.py)
+    identity/revoked.json  nodes that a user revoked by hand, on this node only; other nodes are not told
 
-The folder appears complete, by one rename, or not at all. Files are 0600, folders 0700.
+The folder is created complete, by one rename, or not at all. Files have mode 0600, folders 0700.
 """
 
 from __future__ import annotations
@@ -35,17 +39,17 @@ from edgepart.planner.json_text import parse_json
 
 @dataclass(frozen=True)
 class Identity:
-    """One node's place in its cluster."""
+    """The identity of one node in its cluster."""
 
     directory: Path
     """The state directory's `identity` folder."""
     node_id: str
-    """16 hex digits, in the certificate's name; never given again."""
+    """16 hex digits, which are the name in the certificate; an id is never given to another node."""
     fingerprint: str
-    """SHA-256 (hex) of the CA's certificate: names the cluster."""
+    """SHA-256 (hex) of the CA's certificate, which identifies the cluster."""
     ca: x509.Certificate = field(repr=False)
     admin: str = field(repr=False)
-    """The cluster's management credential when this was read; the same on every member."""
+    """The cluster's management credential at the time of reading; it is the same on every member."""
     first_members: tuple[Address, ...] = ()
     """The addresses at which members listened when this node joined: hints, which may be old."""
 
@@ -55,39 +59,40 @@ class Identity:
         return (self.directory / "ca.key").exists()
 
     def ca_key(self) -> certificates.Key:
-        """NotAuthorised where this node does not hold it."""
+        """Return the CA's key. Raises NotAuthorised if this node does not hold it."""
         if not self.is_issuer:
             raise NotAuthorised("this node holds no CA key: ask the one on which the cluster was made")
         return certificates.key_of((self.directory / "ca.key").read_bytes())
 
     @property
     def certificate(self) -> x509.Certificate:
-        """This node's, as it is now: it is renewed while the agent runs."""
+        """This node's current certificate, read from disk because it is renewed while the agent runs."""
         return x509.load_pem_x509_certificate((self.directory / "node.pem").read_bytes())
 
     def issue(self, request: bytes, now: float, node_id: str | None = None) -> bytes:
-        """A certificate (DER) for the key in the request (a CSR in DER): under a new node id, or under that of the
-        member who asks.
+        """Return a certificate (DER) for the key in the request (a CSR in DER), under a new node id or, for a renewal,
+        under the `node_id` of the member that asks.
 
-        NotAuthorised where this node holds no CA key, its clock is likely wrong, or the request is not sound.
+        Raises NotAuthorised if this node holds no CA key, its clock is likely wrong, or the request is not valid.
         """
         key = self.ca_key()
         if why := certificates.too_late(self.ca, self.certificate, now):
             raise NotAuthorised(why)
-        # A clock that went back must not make certificates that have expired for all others.
+        # A clock that went back must not issue certificates that have already expired for all others.
         now = max(now, certificates.issued_at(self.ca), certificates.issued_at(self.certificate))
         node_id = node_id or certificates.new_node_id()
         return certificates.der(certificates.issue(request, node_id, self.ca, key, now))
 
     def renewal(self) -> bytes:
-        """A request (CSR in DER) for a new certificate with the same key."""
+        """Return a request (CSR in DER) for a new certificate with the same key."""
         return certificates.new_request(certificates.key_of((self.directory / "node.key").read_bytes()))
 
     def keep(self, encoded: bytes, now: float) -> x509.Certificate:
-        """Put a new certificate (DER) in place of this node's; contexts that are made from now on show it.
+        """Replace this node's certificate by a new one (DER), which TLS contexts show that are made from now on. The old
+        certificate is kept beside it.
 
-        NotAuthorised where it is not this node's, by this CA, for its key, valid by this clock, and newer than the one
-        before, which is kept beside it.
+        Raises NotAuthorised unless the new certificate is this node's, from this CA, for the same key, newer than the old
+        one, and already valid by this device's clock.
         """
         certificate, node_id = certificates.read_node(encoded, self.ca)
         before = self.certificate
@@ -107,10 +112,11 @@ class Identity:
         return certificate
 
     def take_back(self, now: float) -> x509.Certificate | None:
-        """The certificate before this one in its place again: this one is not valid yet by the clock, so it was signed by
-        one that was wrong. None where there is none, or that one is not valid yet either.
+        """Restore the previous certificate and return it. The caller found that the current one is not valid yet by this
+        device's clock, so that it was signed by a wrong clock. Returns None if there is no previous certificate of this
+        node, or if that one is not valid yet either.
 
-        NotAuthorised where it is not by this CA.
+        Raises NotAuthorised if the previous certificate is not from this CA.
         """
         path = self.directory / "node.old.pem"
         if not path.exists():
@@ -123,22 +129,23 @@ class Identity:
         return before
 
     def current_admin(self) -> str:
-        """The management credential as it is now."""
+        """Return the current management credential."""
         held = read_charter(self.directory).credential
         return held.secret if held else self.admin
 
     def server_context(self) -> ssl.SSLContext:
-        """The context for listening: TLS 1.3, where a client's certificate is of this cluster or missing (joiners)."""
+        """Return the context for listening: TLS 1.3; the client's certificate must be of this cluster or missing (devices
+        that join have none)."""
         context = self._context(ssl.PROTOCOL_TLS_SERVER)
         context.verify_mode = ssl.CERT_OPTIONAL
-        # Tickets would make this side write after the handshake on a connection that only ever reads.
+        # Tickets would make this side write, after the handshake, on a connection from which it otherwise only reads.
         context.num_tickets = 0
         grant_chacha(context)
         return context
 
     def client_context(self) -> ssl.SSLContext:
-        """The context for connecting: mutual TLS 1.3 with the CA pinned. `peer_id` tells who answered, not the host
-        name."""
+        """Return the context for connecting: mutual TLS 1.3 with the CA pinned. `peer_id`, and not the host name,
+        identifies the node that answers."""
         context = self._context(ssl.PROTOCOL_TLS_CLIENT)
         context.verify_mode = ssl.CERT_REQUIRED
         return context
@@ -152,7 +159,7 @@ class Identity:
         return context
 
     def revoked_nodes(self) -> frozenset[str]:
-        """Node ids that are out. Read at every connection, so that a change counts at once."""
+        """Return the ids of revoked nodes. They are read at every connection, so that a change takes effect at once."""
         told = read_charter(self.directory).revoked
         path = self.directory / "revoked.json"
         try:
@@ -168,7 +175,7 @@ class Identity:
         return told | frozenset(listed)
 
     def revocation_of(self, node_id: str) -> Charter:
-        """What the CA has decided about that node and nothing else: what may be told to a node that is revoked."""
+        """Return a charter that holds only the revocation of that node, which is all that a revoked node may be told."""
         told = read_charter(self.directory).revocations
         return Charter(tuple(entry for entry in told if entry.node == node_id))
 
@@ -187,9 +194,9 @@ def read_charter(directory: Path) -> Charter:
 
 
 def peer_id(connection: ssl.SSLSocket) -> str | None:
-    """The node id in the peer's verified certificate; None where it showed none.
+    """Return the node id in the peer's verified certificate; None if the peer showed no certificate.
 
-    NotAuthorised for a certificate of this CA that is no node's.
+    Raises NotAuthorised for a certificate of this CA that is not a node's.
     """
     certificate = connection.getpeercert()
     if not certificate:
@@ -202,7 +209,7 @@ def peer_id(connection: ssl.SSLSocket) -> str | None:
 
 
 def create_cluster(state: Path, now: float) -> Identity:
-    """A new cluster whose first node is this one. UsageError where this device is in a cluster already."""
+    """Create a new cluster with this node as its first. Raises UsageError if this device is already in a cluster."""
     ca_key, node_key = certificates.new_key(), certificates.new_key()
     ca = certificates.new_ca(ca_key, now)
     node = certificates.sign_node(node_key.public_key(), certificates.new_node_id(), ca, ca_key, now)
@@ -222,7 +229,7 @@ def write_identity(
     members: Sequence[Address] = (),
     told: Charter | None = None,
 ) -> None:
-    """Make the identity folder, whole. UsageError where there is one already; nothing is then changed."""
+    """Create the complete identity folder. Raises UsageError, and changes nothing, if there is one already."""
     files = {
         "ca.pem": certificates.pem(ca),
         "node.pem": certificates.pem(node),
@@ -239,7 +246,7 @@ def write_identity(
 
 
 def refuse_second(state: Path) -> None:
-    """UsageError where this state directory holds an identity."""
+    """Raise UsageError if this state directory already holds an identity."""
     if (state / "identity").exists():
         raise UsageError(
             f"{state} already belongs to a cluster. Nothing was changed; to leave it for good, "
@@ -271,7 +278,7 @@ def _port(value: object) -> int:
 
 
 def load(state: Path) -> Identity:
-    """This device's identity. UsageError where it has none yet, or a damaged one."""
+    """Return this device's identity. Raises UsageError if the device has none yet, or a damaged one."""
     directory = state / "identity"
     if not directory.is_dir():
         raise UsageError(

@@ -1,6 +1,6 @@
-"""Ledger: whom this holder of the CA's key has let in. Door: STATE/identity/issued.json.
+"""Ledger: the devices that this holder of the CA's key has let in. Door: STATE/identity/issued.json.
 
-So that a box which is gone can be revoked by the name that people know, and a token's guests can be told apart.
+With it a user can revoke a box that is gone by its familiar name, and see which devices joined by which token.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from edgepart.agent.storage.private_files import lock_folder, write_private
 from edgepart.planner.errors import UsageError
 
 MOST_ENTRIES = 10_000
-"""Beyond it the oldest are forgotten."""
+"""The most entries that are kept; the oldest beyond this are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,9 @@ class IssuedEntry:
 
     node: str
     name: str
-    """What it called itself; "" where it did not say."""
+    """The name that the device gave itself; "" if it gave none."""
     token: str
-    """Id of the token that it came by."""
+    """The id of the token by which the device joined."""
     at_s: float
     """Seconds since 1970."""
 
@@ -51,7 +51,7 @@ def _entry(document: Any) -> IssuedEntry:
 
 
 def add(directory: Path, entry: IssuedEntry) -> None:
-    """On disk when this returns."""
+    """Add an entry, which is on disk when this returns."""
     with lock_folder(directory):
         entries = (*read(directory), entry)[-MOST_ENTRIES:]
         document = {"issued": [asdict(each) for each in entries]}
@@ -59,8 +59,8 @@ def add(directory: Path, entry: IssuedEntry) -> None:
 
 
 def find(entries: tuple[IssuedEntry, ...], members: Mapping[str, str], wanted: str) -> str:
-    """The node id of that name or id. `members` has the names of those that are in, by id. UsageError where it is nobody,
-    or several.
+    """Return the node id for a name or id. `members` maps the id of each member to its name. Raises UsageError if the name
+    belongs to no device or to several.
 
     >>> find((), {"0123456789abcdef": "pi-a"}, "pi-a")
     '0123456789abcdef'

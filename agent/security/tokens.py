@@ -1,9 +1,10 @@
-"""Join tokens: what lets a device in, for a while and a number of times. A door: STATE/identity/tokens.json.
+"""Join tokens: a token lets devices join, for a limited time and a limited number of times. A door:
+STATE/identity/tokens.json.
 
     EP1-<SHA-256 of the CA, hex>-<token id>.<secret>
 
-The joiner checks the cluster by the first part and proves the last without sending it. Only SHA-256 of the
-secret is kept; the secret has 160 random bits, so nothing slower is needed. Secrets are never logged.
+The joiner checks the cluster by the first part, and proves that it knows the secret without sending it. Only the SHA-256 of
+the secret is kept; the secret has 160 random bits, so no slower hash is needed. Secrets are never logged.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from edgepart.planner.errors import FrameError, NotAuthorised, UsageError
 from edgepart.planner.json_text import parse_json
 
 INIT_TTL_S, INIT_USES = 24 * 3600.0, 16
-"""The lifetime and the uses of the token that `edgepart init` prints: a day and a shelf of boards."""
+"""The lifetime and the number of uses of the token that `edgepart init` prints: enough for a day and a shelf of boards."""
 CREATE_TTL_S, CREATE_USES = 3600.0, 1
-"""The lifetime and the uses of a token of `edgepart token create`, unless told otherwise."""
+"""The default lifetime and number of uses of a token of `edgepart token create`."""
 
 _TEXT = re.compile(r"EP1-([0-9a-f]{64})-([0-9a-f]{12})\.([0-9a-f]{40})")
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token as the joiner holds it."""
+    """A token in the form that the joiner holds."""
 
     fingerprint: str
     token_id: str
@@ -46,13 +47,13 @@ class Token:
 
     @property
     def key(self) -> bytes:
-        """What both sides prove to know."""
+        """The key that both sides prove to know: SHA-256 of the secret."""
         return hashlib.sha256(self.secret.encode()).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class TokenCard:
-    """A token as the issuer keeps it."""
+    """A token in the form that the issuer keeps."""
 
     token_id: str
     key: str = field(repr=False)
@@ -61,24 +62,25 @@ class TokenCard:
     """Seconds since 1970, as is `expires_at`."""
     expires_at: float
     uses: int
-    """How many devices it still lets in."""
+    """The number of devices that the token still lets in."""
 
     def __post_init__(self) -> None:
-        """ValueError for a time that never comes, and for a key that is none."""
+        """Raise ValueError for an infinite time, and for a text that is not a key."""
         if not (abs(self.created_at) < float("inf") and abs(self.expires_at) < float("inf")):
             raise ValueError(f"token {self.token_id[:40]!r} has no time to expire")
         if not re.fullmatch(r"[0-9a-f]{64}", self.key):
             raise ValueError(f"token {self.token_id[:40]!r} has no key")
 
     def refusal(self, now: float) -> str | None:
-        """Why it lets nobody in any more, or None."""
+        """Return the reason why the token no longer lets devices in, or None."""
         if now >= self.expires_at:
             return "has expired"
         return "is used up" if self.uses < 1 else None
 
 
 def parse(text: str) -> Token:
-    """UsageError for what is no token. The text is not repeated: it may hold a secret."""
+    """Return the token that `text` holds. Raises UsageError, without repeating the text, which may hold a secret, if it is
+    not a token."""
     match = _TEXT.fullmatch(text.strip())
     if match is None:
         raise UsageError(
@@ -89,9 +91,9 @@ def parse(text: str) -> Token:
 
 
 def create(state: Path, *, ttl_s: float, uses: int, now: float) -> str:
-    """A new token's text; the only time its secret is seen.
+    """Create a token, and return its text. This is the only time that its secret is shown.
 
-    UsageError where this node cannot let devices in, or for a lifetime or uses not over 0.
+    Raises UsageError if this node cannot let devices in, or if the lifetime or the uses are not over 0.
     """
     me = identity.load(state)
     if not me.is_issuer:
@@ -107,12 +109,13 @@ def create(state: Path, *, ttl_s: float, uses: int, now: float) -> str:
 
 
 def list_tokens(state: Path) -> tuple[TokenCard, ...]:
-    """All tokens that are kept, the expired of the last day included, oldest first."""
+    """Return all stored tokens, oldest first, including those that expired within the last day."""
     return tuple(sorted(_read(_path(state)).values(), key=lambda card: card.created_at))
 
 
 def revoke(state: Path, token_id: str) -> None:
-    """Nobody comes in by that token any more. Takes an id or a whole token. UsageError where unknown."""
+    """Delete a token, so that no device can join by it. `token_id` is an id or a whole token. Raises UsageError if the
+    token is unknown."""
     if token_id.startswith("EP1-"):
         token_id = parse(token_id).token_id
     with _cards(state) as cards:
@@ -121,10 +124,11 @@ def revoke(state: Path, token_id: str) -> None:
 
 
 def redeem(state: Path, token_id: str, transcript: bytes, proof: bytes, now: float) -> None:
-    """Take one use, if `proof` is the HMAC-SHA-256 of `transcript` under the token's key.
+    """Take one use of the token, if `proof` is the HMAC-SHA-256 of `transcript` under the token's key.
 
-    The use is on disk when this returns: a certificate that is given after that was paid for, whatever crashes.
-    NotAuthorised, with the reason, where it is unknown, expired, used up or not proved; no use is taken.
+    The use is on disk when this returns, so that every certificate that is issued afterwards has cost a use, whatever
+    crashes. Raises NotAuthorised, with the reason, and takes no use if the token is unknown, expired, used up or not
+    proved.
     """
     with _cards(state) as cards:
         card = cards.get(token_id)
@@ -144,7 +148,8 @@ def _path(state: Path) -> Path:
 
 @contextmanager
 def _cards(state: Path) -> Iterator[dict[str, TokenCard]]:
-    """The kept tokens, to change; written at the end. One process at a time: agent or command line."""
+    """Yield the stored tokens, which the caller may change, and write them at the end. Only one process at a time, the
+    agent or a command, can do this."""
     path = _path(state)
     with lock_folder(path.parent):
         cards = _read(path)

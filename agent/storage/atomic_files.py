@@ -1,8 +1,8 @@
-"""Atomic files: writes files so that a crash leaves the old bytes or the new ones, and nothing in between. Door: files.
+"""Atomic files: writes files so that a crash leaves either the old bytes or the new ones, never a mixture. Door: files.
 
-A file is written under another name, its bytes are flushed to disk, it gets its name, and the folder is flushed. If power
+A file is written under another name, its bytes are flushed to disk, it is renamed, and the folder is flushed. If power
 fails, the process is killed or the disk is full between any two of these steps, or within one, the name leads to all of
-the old bytes or to all of the new ones. Folders that are made on the way are flushed, too.
+the old bytes or to all of the new ones. Folders that are created on the way are flushed too.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _CHUNK_BYTES = 1 << 20
 
 
 def write_atomic(path: Path, data: bytes | memoryview, *, synced: bool = True) -> None:
-    """Replace a file. A reader sees the old bytes or the new ones, also after a crash; the new ones are on disk when this
-    returns. The mode is 0600.
+    """Replace a file. A reader sees either the old bytes or the new ones, even after a crash. The new ones are on disk when
+    this returns. The mode is 0600.
 
-    After an OSError nothing has changed, unless only the last flush failed: then a crash may bring the old bytes back.
+    After an OSError nothing has changed, unless only the last flush failed; a crash may then bring the old bytes back.
     Without `synced` a crash may leave any bytes under the name, so use that only for files that are checked when read.
     """
     make_folder(path.parent)
@@ -62,7 +62,8 @@ def _write(path: Path, data: bytes | memoryview, synced: bool) -> None:
 
 
 def _forget(path: Path) -> None:
-    """Delete the remains of a file that could not be written. A failure is only logged, as the first error is raised."""
+    """Delete the remains of a file that could not be written. A failure is only logged, because the caller raises the first
+    error."""
     try:
         os.unlink(path)
     except FileNotFoundError:
@@ -72,14 +73,14 @@ def _forget(path: Path) -> None:
 
 
 def move(source: Path, target: Path) -> None:
-    """Rename a file or folder, in place of any that has the new name; the new name is on disk when this returns."""
+    """Rename a file or folder, and replace any that has the new name; the new name is on disk when this returns."""
     make_folder(target.parent)
     os.replace(source, target)
     flush_folder(target.parent)
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and its missing parents, with mode 0700; they are on disk when this returns."""
+    """Create a folder and its missing parents, with mode 0700; they are on disk when this returns."""
     try:
         os.mkdir(folder, 0o700)
     except FileExistsError:
@@ -101,11 +102,11 @@ def flush_folder(folder: Path) -> None:
 
 
 def flush_file_system(folder: Path) -> None:
-    """Wait until everything that was written to the file system of a folder is on disk. This is one wait instead of one for
-    each of many files. OSError if the flush fails."""
+    """Wait until everything that was written to the file system of a folder is on disk. One such wait replaces one for each
+    of many files. OSError if the flush fails."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        # os.sync waits for all file systems, and for ever if one of them is on a network that is gone.
+        # Not os.sync, which waits for all file systems, and for ever if one of them is on a network that is gone.
         if ctypes.CDLL(None, use_errno=True).syncfs(descriptor):
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code), str(folder))
@@ -120,7 +121,7 @@ def flush_tree(folder: Path) -> None:
 
 
 def copy(source: Path, target: Path) -> str:
-    """Copy a file and flush the copy to disk, with mode 0600; returns the SHA-256 (hex) of the bytes."""
+    """Copy a file, flush the copy to disk, with mode 0600, and return the SHA-256 (hex) of the bytes."""
     hasher = hashlib.sha256()
     with source.open("rb") as reader, open(target, "wb", opener=private) as writer:
         while chunk := reader.read(_CHUNK_BYTES):
@@ -132,12 +133,13 @@ def copy(source: Path, target: Path) -> str:
 
 
 def private(path: str, flags: int) -> int:
-    """An `opener` for `open`: only the owner can use the files that it makes."""
+    """Open a file with mode 0600, so that only its owner can use it; an `opener` for `open`."""
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def read_json(path: Path) -> Any:
-    """The document in a state file; None if there is no file. UsageError if it is damaged; it then stays as it is."""
+    """Return the document in a state file; None if there is no file. UsageError if it is damaged; it then stays as it
+    is."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -149,9 +151,9 @@ def read_json(path: Path) -> Any:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a damaged file, in place of one that was set aside before; returns its new path.
+    """Rename a damaged file, replacing one that was set aside before, and return its new path.
 
-    UsageError if it cannot be renamed, because it would be overwritten otherwise."""
+    UsageError if it cannot be renamed, because the caller would otherwise overwrite it."""
     kept = path.with_name(path.name + DAMAGED)
     try:
         move(path, kept)
@@ -161,7 +163,7 @@ def set_aside(path: Path) -> Path:
 
 
 def set_aside_copy(path: Path) -> Path:
-    """The same with a copy: the file itself stays, because part of it can be used."""
+    """Set aside a copy of a damaged file, and return the copy's path; the file stays, because part of it can be used."""
     kept = path.with_name(path.name + DAMAGED)
     try:
         write_atomic(kept, path.read_bytes())

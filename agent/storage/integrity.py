@@ -1,7 +1,7 @@
 """Integrity: checks that the files of the store still have the right bytes. Door: the store, and reading files.
 
-A blob that this process wrote, or has read and found right, is trusted; one that an earlier process left is read once
-before it is used. A damaged blob or model is logged and set aside, and counts as missing: it is then cut or fetched again.
+A blob that this process has written, or has read and found right, is trusted; a blob of an earlier process is read once
+before it is used. A damaged blob or model is logged and moved away, and counts as missing: it is then cut or fetched again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Soundness:
     """Checks one store. `here` and `scrub` may be called from any thread; they read files."""
 
     def __init__(self, store: Store, damaged: Callable[[str], None] = lambda text: None) -> None:
-        """`damaged` is called with a sentence about each blob or model that is set aside."""
+        """Set up the checks. `damaged` is called with a sentence about each blob or model that is moved away."""
         self._store = store
         self._damaged = damaged
         self._sound: set[str] = set()
@@ -33,7 +33,7 @@ class Soundness:
         self._sound.add(digest)
 
     def here(self, digest: str, rest: Callable[[int], None] = lambda nbytes: None) -> bool:
-        """Whether the blob is here and whole. `rest` is called with the size of each piece after it was read, and may
+        """Whether the blob is stored and intact. `rest` is called with the size of each piece that was read, and may
         sleep."""
         if not self._store.has(digest):
             return False
@@ -44,14 +44,14 @@ class Soundness:
         return True
 
     def look(self) -> None:
-        """Check all models quickly: set those aside of which a file is missing or has another size."""
+        """Check all models quickly: move those away of which a file is missing or has a wrong size."""
         for model in self._store.models():
             if fault := self._fault(model):
                 self._give_up(model, fault)
         self._store.link_models()
 
     def scrub(self, rest: Callable[[int], None] = lambda nbytes: None) -> None:
-        """Read and check the files of all models; `rest` as for `here`."""
+        """Read and check the files of all models. `rest` has the same meaning as for `here`."""
         for model in self._store.models():
             for file in self._store.manifest(model).files if self._store.has_model(model) else ():
                 self.here(file.digest, rest)

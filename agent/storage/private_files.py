@@ -1,6 +1,6 @@
 """Private files: writes the files under STATE/identity, for the agent and for commands. Door: files.
 
-A command that root runs for an agent of another user (`sudo edgepart token create`) leaves files that this user can read.
+If root runs a command for an agent of another user (`sudo edgepart token create`), that user can read the files.
 """
 
 from __future__ import annotations

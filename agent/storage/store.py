@@ -1,14 +1,14 @@
 """The store: keeps blobs (by their digest), models, and blobs that are still arriving, on disk.
 
 A door: the only module that writes under the state directory's `store`. Files have mode 0600, folders 0700. A file gets its
-name only when it is whole, so a crash never leaves a file that looks good but is not.
+name only when it is complete, so a crash never leaves a file that seems valid but is not.
 
     store/sha256/ab/abcd...   a blob; for a file of a model, a link into the model's folder
     store/models/DIGEST/      `files/`: a model and its external data, laid out as the user had them; `manifest.json`
     store/partial/DIGEST      the bytes of a blob that have arrived so far
     store/partial/upload-X/   the files that a user is sending
     store/trash/              blobs and models that are being deleted
-    store/damaged/DIGEST      a blob or a model with wrong bytes, until the right ones are here again
+    store/damaged/DIGEST      a blob or a model with wrong bytes, until the right ones are stored again
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ V = TypeVar("V")
 UPLOAD = "upload-"
 """The names of folders in `partial` that receive users' files (agent/http) begin with this."""
 PARTIAL_S = 24 * 3600.0
-"""How long the arrived part of a blob is kept after its last byte, for the next try."""
+"""Seconds for which the arrived part of a blob is kept after its last byte, for the next try."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The region of a model's constant that a blob can be cut from."""
+    """The region of a model's constant from which a blob can be cut."""
 
     model: str
     """The model's digest."""
@@ -77,7 +77,7 @@ class ModelFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The list of a model's files, by which another device can fetch them."""
+    """The list of a model's files, with which another device can fetch them."""
 
     files: tuple[ModelFile, ...]
     """The files; the graph comes first."""
@@ -93,7 +93,7 @@ def manifest_to_json(manifest: Manifest) -> list[dict[str, Any]]:
 
 
 def manifest_from_json(document: Any) -> Manifest:
-    """The manifest in a document. PeerError if it is no manifest or names a file outside the model's folder."""
+    """Return the manifest in a document. PeerError if it is no manifest or names a file outside the model's folder."""
     try:
         files = tuple(ModelFile(str(e["path"]), str(e["digest"]), int(e["nbytes"])) for e in document)
     except (TypeError, KeyError, ValueError, OverflowError) as error:
@@ -125,7 +125,7 @@ def _can_be_called(path: str) -> bool:
 
 
 def manifest_from_text(text: str) -> Manifest:
-    """The manifest in a text that a member sent. PeerError if it is none."""
+    """Return the manifest in a text that a member sent. PeerError if the text is no manifest."""
     try:
         return manifest_from_json(parse_json(text))
     except ValueError as error:
@@ -133,10 +133,11 @@ def manifest_from_text(text: str) -> Manifest:
 
 
 class Store:
-    """Blobs and models under `root`. Methods may be called from several threads."""
+    """Stores blobs and models under `root`. Methods may be called from several threads."""
 
     def __init__(self, root: Path, *, alone: bool = True) -> None:
-        """`alone`: no other process writes here now, so unfinished files were left by a crash and are deleted."""
+        """Open the store. `alone` says that no other process writes to it now; unfinished files are then left from a crash
+        and deleted."""
         self.root = root
         for folder in (root, *(root / name for name in ("sha256", "models", "partial", "trash", "damaged"))):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -146,11 +147,11 @@ class Store:
                 shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
             self.empty_trash()
         self._graphs: OrderedDict[tuple[str, str], Graph] = OrderedDict()
-        """Models that blobs are cut from, by digest and shapes; their weights are not in memory."""
+        """Models from which blobs are cut, by digest and shapes; their weights are not in memory."""
         self._weights: OrderedDict[str, Mapping[str, Constant]] = OrderedDict()
-        """The constants that are in the files of these models as such, by digest."""
+        """The constants that the files of models hold directly, by the model's digest."""
         self._constants: OrderedDict[str, Mapping[str, Constant]] = OrderedDict()
-        """The constants of these models that depend on no shape, by digest."""
+        """The constants of models that depend on no shape, by the model's digest."""
 
     # blobs
 
@@ -162,40 +163,40 @@ class Store:
         return self.path(digest).exists()
 
     def size(self, digest: str) -> int:
-        """The size of a blob in bytes. Unavailable if it is not here."""
+        """The size of a blob in bytes. Unavailable if the blob is not stored."""
         try:
             return self.path(digest).stat().st_size
         except FileNotFoundError as error:
             raise _describe_absent(digest) from error
 
     def get(self, digest: str) -> Array:
-        """The blob's bytes (uint8, read-only, mapped into memory). Unavailable if it is not here."""
+        """Return the blob's bytes (uint8, read-only, mapped into memory). Unavailable if the blob is not stored."""
         if self.size(digest) == 0:
             return np.frombuffer(b"", np.uint8)
         return np.memmap(self.path(digest), np.uint8, mode="r")
 
     def file(self, digest: str) -> Path:
-        """The path of a blob's bytes. Unavailable if it is not here."""
+        """Return the path of a blob's bytes. Unavailable if the blob is not stored."""
         self.size(digest)
         return self.path(digest)
 
     def put_bytes(self, data: bytes | memoryview, *, synced: bool = True) -> str:
-        """Keep these bytes; returns their digest. Without `synced` a crash may leave any bytes under the name."""
+        """Store these bytes and return their digest. Without `synced` a crash may leave any bytes under the name."""
         digest = hashlib.sha256(data).hexdigest()
         if not self.has(digest):
             write_atomic(self.path(digest), data, synced=synced)
         return digest
 
     def delete(self, digest: str) -> None:
-        """Delete a blob; nothing happens if it is not here or is a file of a model."""
+        """Delete a blob. Nothing happens if it is not stored or is a file of a model."""
         if not self.path(digest).is_symlink():
             self.path(digest).unlink(missing_ok=True)
 
     def cut(self, wanted: Sequence[tuple[str, Source]]) -> None:
-        """Cut these blobs from models that are here; they are on disk when this returns. Errors are those of `blob`.
+        """Cut these blobs from stored models; they are on disk when this returns. Raises the same errors as `blob`.
 
-        All are written before they are flushed together: a plan may need ten thousand, and flushing each one takes minutes
-        on an SD card. A blob that a crash leaves damaged is found before it is used (integrity.py)."""
+        All blobs are written and then flushed together, because a plan may need ten thousand, and flushing each one would
+        take minutes on an SD card. A blob that a crash leaves damaged is found before it is used (integrity.py)."""
         for digest, source in wanted:
             self.blob(digest, source, synced=False)
         atomic_files.flush_file_system(self.root)
@@ -203,9 +204,10 @@ class Store:
     def blob(
         self, digest: str, source: Source | tuple[str, str, Region] | None = None, *, synced: bool = True
     ) -> Array:
-        """The bytes of a blob, which is cut from its model if it is not here itself. Unavailable if neither is here.
+        """Return the bytes of a blob, which is cut from its model if it is not stored itself. Unavailable if neither is
+        stored.
 
-        PeerError if the bytes in the model have another digest than the plan says."""
+        PeerError if the model has no such region, or if its bytes have another digest than the plan says."""
         source = Source(*source) if isinstance(source, tuple) else source
         if self.has(digest) or source is None or not self.has_model(source.model):
             return self.get(digest)
@@ -222,7 +224,8 @@ class Store:
         return self.get(digest)
 
     def weight(self, plan: Plan, ref: WeightRef) -> Array:
-        """A weight of a plan's segment, with its type and shape. Unavailable if neither it nor its model is here."""
+        """Return a weight of a plan's segment, with its type and shape. Unavailable if neither the weight nor its model is
+        stored."""
         shapes = {value.name: value.shape for value in plan.inputs if value.shape is not None}
         data = self.blob(ref.digest, Source(plan.model_digest, ref.source, ref.region, shapes))
         dtype = tensor_dtype_to_np_dtype(TensorProto.DataType.Value(ref.dtype.upper()))
@@ -232,13 +235,13 @@ class Store:
         return weight
 
     def partial(self, digest: str, nbytes: int) -> Partial:
-        """A blob that is arriving, with the bytes that an earlier try has left."""
+        """Return the state of a blob that is arriving, with the bytes that an earlier try has left."""
         return Partial(self.root / "partial" / _check_digest(digest), self.path(digest), digest, nbytes)
 
     # models
 
     def put_model(self, files: Sequence[Path]) -> str:
-        """Keep a model, given its files as `model_files` names them; returns its digest."""
+        """Store a model, given its files as `model_files` lists them, and return its digest."""
         folder = files[0].absolute().parent
         with tempfile.TemporaryDirectory(dir=self.root / "models", prefix=NEW) as making:
             kept = []
@@ -251,7 +254,7 @@ class Store:
             return self._finish(Manifest(tuple(kept)), Path(making))
 
     def adopt_model(self, manifest: Manifest) -> str:
-        """Make a model of files that have arrived as blobs; returns its digest. Unavailable if a file is not here."""
+        """Make a model of files that have arrived as blobs, and return its digest. Unavailable if a file is missing."""
         with tempfile.TemporaryDirectory(dir=self.root / "models", prefix=NEW) as making:
             for file in manifest.files:
                 if not self.has(file.digest):
@@ -262,7 +265,7 @@ class Store:
             return self._finish(manifest, Path(making))
 
     def _finish(self, manifest: Manifest, making: Path) -> str:
-        """Give a folder that has all files of a model its name, and link the blobs to it."""
+        """Rename a folder that has all files of a model to its final name, and link the blobs to it."""
         digest = manifest.digest
         home = self.root / "models" / digest
         if not (home / "manifest.json").exists():
@@ -276,7 +279,7 @@ class Store:
         return digest
 
     def _link_files(self, model: str) -> None:
-        """Make blobs of the files of a model, by links."""
+        """Make the files of a model available as blobs, by links."""
         for file in self.manifest(model).files:
             blob = self.path(file.digest)
             if not blob.is_symlink() or not blob.exists():
@@ -286,19 +289,20 @@ class Store:
         return (self.root / "models" / _check_digest(digest) / "manifest.json").exists()
 
     def models(self) -> tuple[str, ...]:
-        """Digests of the models that are here."""
+        """Digests of the stored models."""
         found = (path.parent.name for path in (self.root / "models").glob("*/manifest.json"))
         return tuple(sorted(name for name in found if not name.startswith(NEW)))
 
     def manifest(self, digest: str) -> Manifest:
-        """The manifest of a model. Unavailable if the model is not here."""
+        """Return the manifest of a model. Unavailable if the model is not stored."""
         document = read_json(self.root / "models" / _check_digest(digest) / "manifest.json")
         if document is None:
             raise Unavailable(f"model {digest} is not on this device")
         return manifest_from_json(document)
 
     def model_path(self, digest: str) -> Path:
-        """The path of the model's .onnx file, which has its external data beside it. Unavailable if it is not here."""
+        """Return the path of the model's .onnx file, which has its external data beside it. Unavailable if the model is not
+        stored."""
         return self.root / "models" / digest / "files" / self.manifest(digest).files[0].path
 
     def _set_model_aside(self, digest: str, kept: Path | None = None) -> None:
@@ -314,13 +318,13 @@ class Store:
         self.link_models()  # other models may share a file with this one
 
     def link_models(self) -> None:
-        """Make blobs of the files of all models; a crash may have left some that are not."""
+        """Make the files of all models available as blobs, because a crash may have prevented that for some."""
         for model in self.models():
             self._link_files(model)
 
     def keep_damaged(self, digest: str) -> Path:
-        """Set a damaged blob or model aside, in place of one with this digest that was set aside before; returns its path.
-        It does not count as here any more."""
+        """Move a damaged blob or model to `damaged`, replacing an earlier one with this digest, and return its new path. It
+        no longer counts as stored."""
         kept = self.root / "damaged" / _check_digest(digest)
         if (self.root / "models" / digest).exists():
             self._set_model_aside(digest, kept)
@@ -329,7 +333,7 @@ class Store:
         return kept
 
     def owner(self, digest: str) -> str:
-        """The digest of the model that a blob is a file of; "" if it is none."""
+        """Return the digest of the model to which a blob belongs as a file; "" if it belongs to none."""
         path = self.path(digest)
         home = path.resolve().relative_to((self.root / "models").resolve()) if path.is_symlink() else None
         return home.parts[0] if home else ""
@@ -338,10 +342,10 @@ class Store:
         path.rename(self.root / "trash" / secrets.token_hex(8))
 
     def prune(self, keep: Collection[str], *, partial_s: float = PARTIAL_S) -> int:
-        """Set aside blobs and models whose digest is not in `keep`, and blobs that stopped arriving `partial_s` ago;
-        returns how many. The files of a model that is kept are kept, too.
+        """Move to the trash the blobs and models whose digest is not in `keep`, and blobs that stopped arriving `partial_s`
+        ago. Return how many were moved. The files of a model in `keep` are kept too.
 
-        This is fast whatever the sizes are, so that the thread that decides what is kept can wait for it; `empty_trash`
+        This is fast whatever the sizes are, so that the thread that decides what to keep can wait for it. `empty_trash`
         frees the bytes."""
         doomed = [model for model in self.models() if model not in keep]
         for model in doomed:
@@ -357,7 +361,7 @@ class Store:
         return len(doomed) + len(old)
 
     def empty_trash(self) -> int:
-        """Delete what was set aside; returns the bytes that this freed."""
+        """Delete everything in the trash, and return the number of bytes that this freed."""
         freed = 0
         for path in (self.root / "trash").iterdir():
             if path.is_dir():
@@ -369,11 +373,11 @@ class Store:
         return freed
 
     def nbytes(self) -> int:
-        """The bytes of all files in the store, if nothing is written meanwhile."""
+        """The bytes of all files in the store, which is exact if nothing is written meanwhile."""
         return _bytes_below(self.root)
 
     def _constant(self, source: Source) -> Constant | None:
-        """The constant of a model that is here; None if the model has none of that name."""
+        """Return the constant of a stored model; None if the model has no constant of that name."""
         # Imported here because it takes much memory, which an agent that cuts no blobs need not spend.
         from edgepart.planner.model.load import load_constants, load_graph, load_weights
 
@@ -390,7 +394,7 @@ class Store:
 
 
 def _remember(cache: OrderedDict[K, V], key: K, make: Callable[[], V]) -> V:
-    """`cache[key]`, which is made if it is missing; at most four entries are kept, and the oldest goes first."""
+    """Return `cache[key]`, which is made if it is missing. At most four entries are kept; the oldest is dropped first."""
     found = cache.get(key)
     if found is None:
         found = cache[key] = make()
@@ -405,23 +409,23 @@ class Partial:
     def __init__(self, path: Path, final: Path, digest: str, nbytes: int) -> None:
         self._path, self._final, self.digest, self.nbytes = path, final, digest, nbytes
         self._hasher, self._hashed = hashlib.sha256(), 0
-        """The hash of the first `_hashed` bytes; those from before a restart are read when the next ones come."""
+        """The hash of the first `_hashed` bytes. Bytes from before a restart are read when the next ones arrive."""
         if self.arrived > nbytes:
             path.unlink()
 
     @property
     def arrived(self) -> int:
-        """How many bytes have arrived, which is the offset to go on from."""
+        """The number of bytes that have arrived, which is the offset at which to continue."""
         try:
             return self._path.stat().st_size
         except FileNotFoundError:
             return 0
 
     def append(self, offset: int, data: bytes | memoryview) -> bool:
-        """Add the next bytes; returns whether the blob is whole now, and in the store.
+        """Add the next bytes. Return whether the blob is now complete, and therefore in the store.
 
-        PeerError if the bytes do not go on from those that are here, are too many, or give another digest (then all are
-        deleted). After an OSError the earlier bytes are still here."""
+        PeerError if the bytes do not continue those that have arrived, are too many, or give another digest (all are then
+        deleted). After an OSError the earlier bytes are still there."""
         if offset != self.arrived or offset + len(data) > self.nbytes:
             raise PeerError(
                 f"blob {self.digest}: {len(data)} bytes for offset {offset} do not go on from {self.arrived} "
@@ -472,7 +476,7 @@ def _bytes_below(folder: Path) -> int:
 
 
 def _check_digest(digest: str) -> str:
-    """The digest; PeerError if it is no SHA-256 in hex: members send digests, and they become file names here."""
+    """Return the digest. PeerError if it is no SHA-256 in hex: members send digests, which become file names here."""
     if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
         raise PeerError(f"{digest[:80]!r} is no SHA-256 digest")
     return digest
@@ -483,14 +487,15 @@ def _describe_absent(digest: str) -> EdgepartError:
 
 
 def _inside(file: Path, folder: Path) -> str:
-    """The path of external data below the model's folder, as the graph names it."""
+    """Return the path of external data relative to the model's folder, as the graph names it. UsageError if the file is
+    outside the folder."""
     if not file.absolute().is_relative_to(folder):
         raise UsageError(f"{file} does not lie in the model's folder {folder}")
     return file.absolute().relative_to(folder).as_posix()
 
 
 def _second_name(file: Path, place: Path) -> None:
-    """Make a hard link to a file, or a copy if the file system has no hard links."""
+    """Create a hard link to a file, or a copy if the file system has no hard links."""
     try:
         os.link(file, place)
     except OSError as error:
@@ -500,7 +505,7 @@ def _second_name(file: Path, place: Path) -> None:
 
 
 def _link(link: Path, target: Path) -> None:
-    """Make `link` a symbolic link to `target`, in place of any file of that name."""
+    """Create `link` as a symbolic link to `target`, replacing any file of that name."""
     link.parent.mkdir(exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(dir=link.parent, prefix=NEW) as making:
         fresh = Path(making) / "link"

@@ -1,7 +1,7 @@
-"""Disk queue: writes the state files in a thread of its own, one after the other, so that a slow disk delays only those who
-wait for a write. Door: a thread, and the writes that it is given.
+"""Disk queue: writes the state files in a thread of its own, one after the other, so that a slow disk delays only callers
+that wait for a write. Door: a thread, and the writes that it is given.
 
-Only the newest version of each file waits, so however slow the disk is, no more writes wait than there are files.
+Only the newest version of each file waits, so that however slow the disk is, no more writes wait than there are files.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from statistics import median
 log = logging.getLogger(__name__)
 
 RECENT = 5
-"""How many of the last writes the median time of a write is taken over."""
+"""The number of recent writes over which the median time of a write is taken."""
 
 Write = Callable[[], bool]
 """Writes a file and returns whether it is on disk now. An OSError counts as no."""
 Told = Callable[[bool], None]
-"""Is called with the result of the `Write`."""
+"""Receives the result of the `Write`."""
 
 
 class DiskQueue:
-    """Writes files in its thread. `put` is called, and calls `told` back, in the event loop's thread. Writes that are put
-    after `stop` may be lost."""
+    """Writes files in its own thread. Call `put` in the event loop's thread, in which `told` is called back. Writes that
+    are put after `stop` may be lost."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: dict[str, tuple[Write, list[Told]]] = {}
-        """The writes that wait, by file, in the order in which they are done."""
+        """The waiting writes, by file, in the order in which they will be done."""
         self._changed = threading.Condition()
         self._stopped = False
         self._recent_s: deque[float] = deque(maxlen=RECENT)
         self._began_at = 0.0
-        """When the write that is under way began; 0 if none is."""
+        """The start of the current write, by time.monotonic(); 0 if there is none."""
         self._barriers = itertools.count()
         self._thread = threading.Thread(target=self._work, name="disk", daemon=True)
         self._thread.start()
 
     def put(self, file: str, write: Write, told: Told | None = None, *, first: bool = False) -> None:
-        """Have a file written. A version of this file that still waits is not written, and its `told` are called after this
-        one. `first`: write it before all other files."""
+        """Queue a file for writing. It replaces a version of this file that still waits, whose callbacks `told` are called
+        after this write. `first`: write it before all other files."""
         with self._changed:
             _, before = self._waiting.get(file, (write, []))
             waiting = write, [*before, told] if told else before
@@ -57,23 +57,24 @@ class DiskQueue:
             self._changed.notify()
 
     async def write(self, file: str, write: Write) -> bool:
-        """Have a file written and wait until it was tried; returns whether it is on disk."""
+        """Queue a file, wait until writing was tried, and return whether the file is on disk."""
         done: asyncio.Future[bool] = self._loop.create_future()
         self.put(file, write, lambda ok: None if done.done() else done.set_result(ok))
         return await done
 
     async def caught_up(self) -> None:
-        """Wait until every write that waits now was tried."""
+        """Wait until every write that waits now has been tried."""
         await self.write(f"all before {next(self._barriers)}", lambda: True)
 
     @property
     def write_s(self) -> float:
-        """The seconds that writing a file took lately, or that the write under way has taken if that is longer."""
+        """The median seconds of recent writes, or the seconds that the current write has taken so far if that is longer."""
         under_way_s = time.monotonic() - self._began_at if self._began_at else 0.0
         return max(under_way_s, median(self._recent_s or (0.0,)))
 
     def stop(self) -> None:
-        """Stop the thread; returns when every waiting write was tried. Do not call this in the event loop's thread."""
+        """Stop the thread, and return when every waiting write has been tried. Do not call this in the event loop's
+        thread."""
         with self._changed:
             self._stopped = True
             self._changed.notify()

@@ -12,7 +12,7 @@ An agent that is reached through a broker has the host "mqtt:NODE" and port 0 (`
 
 
 def parse_address(text: str, *, option: str = "address", default_port: int | None = None) -> Address:
-    """The address that `text` stands for; UsageError, which names `option`, if it stands for none.
+    """Return the address in `text`. Raises UsageError, which names `option`, if `text` is not an address.
 
     >>> parse_address("pi-a.local:7433")
     ('pi-a.local', 7433)
@@ -35,7 +35,7 @@ def parse_address(text: str, *, option: str = "address", default_port: int | Non
 
 
 def format_address(address: Address) -> str:
-    """The address as text, with brackets around an IPv6 address.
+    """Return the address as text, with brackets around an IPv6 address.
 
     >>> format_address(("fe80::1", 7433))
     '[fe80::1]:7433'
@@ -47,7 +47,7 @@ def format_address(address: Address) -> str:
 
 
 def mqtt_address(node: str) -> Address:
-    """The address, through the broker, of the agent with this node id.
+    """Return the address, through the broker, of the agent with this node id.
 
     >>> format_address(mqtt_address("0123456789abcdef"))
     'mqtt:0123456789abcdef'
@@ -56,6 +56,6 @@ def mqtt_address(node: str) -> Address:
 
 
 def mqtt_node(address: Address) -> str | None:
-    """The node id in an address through the broker; None for a TCP address."""
+    """Return the node id in an address through the broker; None for a TCP address."""
     scheme, colon, node = address[0].partition(":")
     return node if scheme == "mqtt" and colon else None

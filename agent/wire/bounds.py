@@ -18,7 +18,7 @@ from reprlib import repr as shortly
 from typing import Annotated, Any
 
 LARGEST = 2**53 - 1
-"""The largest whole number that every reader of JSON takes exactly; MessagePack holds larger ones."""
+"""The largest whole number that every JSON reader reads exactly; MessagePack can hold larger ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class WholeNumber:
     most: int = LARGEST
 
     def fault(self, value: Any) -> str:
-        """What is wrong with a value of the right type; "" if nothing is."""
+        """A text that says why a value of the right type is out of bounds; "" if it is not."""
         if self.least <= value <= self.most:
             return ""
         return f"{shortly(value)} is no whole number from {self.least} to {self.most}"

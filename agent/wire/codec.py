@@ -31,7 +31,8 @@ T = TypeVar("T")
 
 
 def kinds(*classes: type[Any]) -> Kinds:
-    """Each class by its name. InternalError if a class cannot be sent or two classes share a name."""
+    """Return a map from the name of each class to the class. InternalError if a class cannot be sent or two classes share
+    a name."""
     registry = {cls.__name__: cls for cls in classes}
     if len(registry) != len(classes):
         raise InternalError("two classes of messages share a name")
@@ -43,12 +44,12 @@ def kinds(*classes: type[Any]) -> Kinds:
 
 
 def message_to_frame(message: Any, payload: Sequence[Buffer] = ()) -> Frame:
-    """`message` (a dataclass instance) as a frame with this payload."""
+    """Return `message` (a dataclass instance) as a frame with this payload."""
     return Frame(type(message).__name__, _plain(message), tuple(payload))
 
 
 def frame_to_message(frame: Frame, registry: Kinds) -> Any:
-    """An instance of the class that `frame.kind` names. FrameError if the frame does not fit the class."""
+    """Return an instance of the class that `frame.kind` names. FrameError if the frame does not fit the class."""
     cls = registry.get(frame.kind)
     if cls is None:
         raise FrameError(f"unknown kind of message {frame.kind[:80]!r}")
@@ -56,13 +57,14 @@ def frame_to_message(frame: Frame, registry: Kinds) -> Any:
 
 
 def read_record(cls: type[T], document: Any) -> T:
-    """An instance of a dataclass, read from unpacked MessagePack. FrameError if the document does not fit the class."""
+    """Read an instance of a dataclass from unpacked MessagePack. FrameError if the document does not fit the class."""
     found: T = _record(cls)(document)
     return found
 
 
 def read_json_record(cls: type[T], document: Any, given: T | None = None) -> T:
-    """The same, read from parsed JSON. Fields that the document lacks are taken from `given`."""
+    """Read an instance of a dataclass from parsed JSON. Fields that the document lacks are taken from `given`. FrameError
+    if the document does not fit the class or is nested too deeply."""
     if given is not None and type(document) is dict:
         document = _plain(given) | document
     try:
@@ -72,7 +74,7 @@ def read_json_record(cls: type[T], document: Any, given: T | None = None) -> T:
 
 
 def json_record(record: Any) -> Any:
-    """A dataclass as a document that `read_json_record` reads."""
+    """Return a dataclass instance as a document that `read_json_record` reads."""
     return _plain(record)
 
 
@@ -249,7 +251,7 @@ def _union(members: tuple[Any, ...]) -> _Reader:
 
 
 def _within(place: str, error: FrameError) -> str:
-    """The same error with the enclosing field or key before its text."""
+    """The text of an error, with the enclosing field or key before it."""
     text = str(error)
     return f"{place}{text}" if text.startswith("[") else f"{place}: {text}"
 

@@ -38,7 +38,7 @@ from edgepart.agent.wire.inference import DeployOptions, Epoch
 
 ALIVE = "alive"
 LEAVING = "leaving"
-"""Alive and about to stop: it serves until others have taken over. Sightings say ALIVE instead."""
+"""Alive and about to stop: the device serves until others have taken over. Sightings say ALIVE instead."""
 FLAPPING = "flapping"
 """Alive, but lost several times lately: plans do without it for a while. Sightings say ALIVE instead."""
 SUSPECT = "suspect"
@@ -82,7 +82,8 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """To every linked device at a fixed interval (0.5 s by default), and at once when the leader changes."""
+    """A sign of life that is sent to every linked device at a fixed interval (0.5 s by default), and at once when the
+    leader changes."""
 
     boot: Word
     incarnation: Count
@@ -96,8 +97,8 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class View:
-    """How the sender sees every device: sent when a link comes up, when the view changes, and now and then. What follows
-    from the sightings is computed only once, because members of a large cluster look at it often."""
+    """How the sender sees every device: sent when a link comes up, when the view changes, and now and then. The properties
+    are computed only once, because members of a large cluster read them often."""
 
     sightings: Annotated[tuple[Sighting, ...], Many(MOST_MEMBERS)]
 
@@ -118,14 +119,14 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class AskAbout:
-    """I cannot reach `node`; can you?"""
+    """The sender cannot reach `node`, and asks whether the receiver can."""
 
     node: NodeId
 
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """The answer to AskAbout; it is ALIVE only if the sender heard the device just now."""
+    """The answer to AskAbout; the status is ALIVE only if the sender heard the device just now."""
 
     node: NodeId
     status: Status
@@ -146,7 +147,7 @@ def understands_leaving(version: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """The sender is about to stop and serves until others do without it; `Goodbye` follows."""
+    """The sender is about to stop, and serves until others have taken over; `Goodbye` follows."""
 
     boot: Word
 
@@ -161,7 +162,8 @@ class Starved:
     sender is starved, now and then and when a link comes up."""
 
     share: Annotated[float, Number(0.0, 1.0)] = 0.0
-    """The share of the time in which its threads could have run that they waited for a CPU; 0 if it is not starved."""
+    """The time that its threads waited for a CPU, as a share of the time in which they could have run; 0 if the sender is
+    not starved."""
     lasting: bool = False
     """Whether the sender has been starved for so long that its measurements count again."""
 
@@ -178,8 +180,7 @@ MOST_CARD_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What a device and its links can do, as its probe measured it; sent to all members when it changes by more than
-    noise."""
+    """The measured abilities of a device and its links, sent to all members when they change by more than noise."""
 
     node: NodeId
     document: Annotated[bytes, Many(MOST_CARD_BYTES)]
@@ -228,8 +229,9 @@ DRAINS = "signed-drains"
 would end the link."""
 IN, DRAINED, REMOVING, REMOVED = "in", "drained", "removing", "removed"
 DRAIN_STATES = (IN, DRAINED, REMOVING, REMOVED)
-"""IN: the device may serve. DRAINED: plans are made without it. REMOVING: the same, and it is removed as soon as others
-have taken over. REMOVED: it is no member any more. `DRAINED` is also a status of a member in the planner's view."""
+"""IN: the device may serve. DRAINED: plans are made without the device. REMOVING: the same, and the device is removed as
+soon as others have taken over. REMOVED: the device is no longer a member. `DRAINED` is also a status of a member in the
+planner's view."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,9 +245,9 @@ class Drain:
     version: Version
     """Its `node` is the device that the user asked."""
     signature: Annotated[bytes, Many(80)] = b""
-    """The signature by the CA's key (drains.py). A REMOVED entry has the one of REMOVING, as the leader only carries out
-    what the user ordered. It is empty in an entry that an earlier release left on this device's disk; such an entry is kept
-    but sent to nobody."""
+    """The signature by the CA's key (drains.py). A REMOVED entry has the signature of REMOVING, because the leader only
+    carries out what the user ordered. The signature is empty in an entry that an earlier release left on this device's
+    disk; such an entry is kept but sent to nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +259,7 @@ class Drains:
 
 @dataclass(frozen=True, slots=True)
 class DrainStanding:
-    """From the leader to all: how far a drain is, for people and for commands that wait for it."""
+    """The leader tells all members how far a drain is, for people and for commands that wait for it."""
 
     term: Count
     node: NodeId
@@ -287,19 +289,19 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A member's state, to its leader: sent at once when it changes, and at a fixed interval (1 s by default)."""
+    """A member tells the leader its state, at once when it changes and at a fixed interval (1 s by default)."""
 
     boot: Word
     holdings: Annotated[tuple[Holding, ...], Many(10 * MOST_ENTRIES)]
     models: Annotated[tuple[Digest, ...], Many(10 * MOST_ENTRIES)]
-    """Digests of the models that the member stores whole."""
+    """Digests of the models that the member stores completely."""
     versions: Annotated[tuple[tuple[DeploymentName, Version], ...], Many(MOST_ENTRIES)]
     """The name and version of each entry in the member's map of deployments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """From a gateway to the leader, each second while it holds requests of these shapes: make a plan for them."""
+    """A gateway asks the leader for a plan for these shapes, each second while it holds requests with them."""
 
     deployment: PlanName
     version: Version
@@ -310,11 +312,11 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """From the leader to every member: get this plan ready. Devices of the plan load their programs; other members keep
+    """The leader tells every member to get this plan ready. Devices of the plan load their programs; other members keep
     the plan because they may be a gateway. The message may be repeated."""
 
     term: Count
-    """The term of the leader that sends this; the epoch may have an earlier term, if the leader keeps an earlier plan."""
+    """The term of the leader that sends this. The epoch has an earlier term if the leader keeps an earlier plan."""
     deployment: PlanName
     version: Version
     epoch: Epoch
@@ -323,20 +325,20 @@ class Prepare:
     """(device name in the plan, node id) for every device with a program."""
     model: Digest
     sources: Nodes
-    """Nodes that store the model whole; weights are fetched from them."""
+    """Nodes that store the whole model; weights are fetched from them."""
     latency_s: Seconds
     """The predicted time of one request."""
     shapes: Shapes
     """The shapes of the inputs that the user gave or, for a variant, that a request brought."""
     weighed: bool = False
-    """Whether this plan has to beat one that serves now: then its segments are timed before it is READY."""
+    """Whether this plan has to beat one that serves now; its segments are then timed before it is READY."""
     memory_bytes: Annotated[tuple[tuple[Name, Large], ...], Many(MOST_MEMBERS)] = ()
     """The predicted peak memory of each device's program, by device name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Activate:
-    """From the leader to every member that is ready: start new requests on this epoch."""
+    """The leader tells every member that is ready to start new requests on this epoch."""
 
     term: Count
     deployment: PlanName
@@ -345,8 +347,8 @@ class Activate:
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """From the leader: drop this plan, which is not used, or not any more. A plan that serves is dropped only if it belongs
-    to a variant, and is kept for a while for the requests that run on it."""
+    """The leader tells members to drop this plan, which is not used, or no longer used. A plan that serves is dropped only
+    if it belongs to a variant, and is kept for a while for the requests that run on it."""
 
     term: Count
     deployment: PlanName
@@ -355,7 +357,7 @@ class Retire:
 
 @dataclass(frozen=True, slots=True)
 class FetchModel:
-    """From the leader: store this model, from any of these nodes."""
+    """The leader tells a member to store this model, and to fetch it from any of these nodes."""
 
     term: Count
     model: Digest
@@ -365,7 +367,7 @@ class FetchModel:
 
 MOST_THREADS = 1 << 20
 MOST_SECONDS = 1e6
-"""The longest time of one run of a segment that is believed, in seconds: eleven days."""
+"""The longest credible time of one run of a segment, in seconds: eleven days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,13 +394,13 @@ class Timed:
 
 
 MOST_DRIFT = 16.0
-"""The largest drift; its inverse is the smallest. A device that is further off is stuck, or its prediction is wrong."""
+"""The largest drift; its inverse is the smallest. Beyond that, the device is stuck or its prediction is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How many times as long as calibrated the sender takes to compute this deployment: sent to all members when it
-    changes, and when a link comes up."""
+    """The ratio of the time that the sender takes to compute this deployment to the calibrated time: sent to all members
+    when it changes, and when a link comes up."""
 
     deployment: PlanName
     factor: Annotated[float, Number(1 / MOST_DRIFT, MOST_DRIFT)]
@@ -410,7 +412,7 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """From a gateway to the leader: how long requests took that ran alone."""
+    """A gateway tells the leader how long requests took that ran alone."""
 
     deployment: PlanName
     epoch: Epoch
@@ -426,14 +428,14 @@ UNLOADABLE = "ClusterError"
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """From the leader to all: the state of a deployment, for people and for commands that wait for it."""
+    """The leader tells all members the state of a deployment, for people and for commands that wait for it."""
 
     term: Count
     deployment: PlanName
     version: Version
     state: Word
-    """waiting | storing | planning | preparing | serving | failed; a variant may also be refused, and then requests wait
-    for it in vain."""
+    """waiting | storing | planning | preparing | serving | failed. A variant may also be refused; requests then wait for
+    it in vain."""
     text: Sentence
     """The state as a sentence, with numbers."""
     acknowledged: bool
@@ -446,7 +448,7 @@ class Standing:
     error_kind: Word = ""
     """The name of the error's class in planner/errors.py, so that the user's agent can raise it again."""
     note: Sentence = ""
-    """Why another plan serves than the one that was predicted to be the best."""
+    """The reason why the plan that was predicted to be the best does not serve; empty if it serves."""
     rounding: Sentence = ""
     """How far rounding makes the answers differ; empty if nothing is rounded or the difference is not known yet."""
 

@@ -14,8 +14,8 @@ from onnx import TensorProto, helper
 
 
 def element_dtype(name: str) -> np.dtype[Any] | None:
-    """The numpy type of ONNX's element type `name` ("float", "bfloat16", ...; object for "string"); None if `name` is no
-    element type ("sequence", "map", "unknown", ...).
+    """Return the numpy type of ONNX's element type `name` ("float", "bfloat16", ...; object for "string"); None if `name`
+    is not an element type ("sequence", "map", "unknown", ...).
 
     >>> element_dtype("float"), element_dtype("string"), element_dtype("sequence")
     (dtype('float32'), dtype('O'), None)
@@ -27,7 +27,7 @@ def element_dtype(name: str) -> np.dtype[Any] | None:
 
 
 def element_name(dtype: np.dtype[Any]) -> str:
-    """ONNX's name of a numpy type, for people; numpy's own name if ONNX has none.
+    """Return ONNX's name of a numpy type, for people; numpy's own name if ONNX has none.
 
     >>> element_name(np.dtype("float32")), element_name(np.dtype("<U3"))
     ('float', 'string')

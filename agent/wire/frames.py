@@ -26,8 +26,8 @@ Buffer = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class FrameLimits:
-    """How large the parts of a frame may be. Larger limits admit larger messages; smaller ones bound what one peer can make
-    this agent allocate."""
+    """The largest sizes of the parts of a frame. Larger limits admit larger messages; smaller ones bound the memory that
+    one peer can make this agent allocate."""
 
     header_bytes: int
     payload_bytes: int
@@ -63,14 +63,14 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The lengths that a prefix announces."""
+    """The lengths of header and payload that a prefix announces."""
 
     header_bytes: int
     payload_bytes: int
 
 
 def byte_views(payload: Sequence[Buffer]) -> Iterator[memoryview]:
-    """Each non-empty buffer as a flat view of bytes. InternalError if a buffer is not C-contiguous."""
+    """Yield each non-empty buffer as a flat view of bytes. InternalError if a buffer is not C-contiguous."""
     for buffer in payload:
         view = memoryview(buffer)
         if not view.c_contiguous:
@@ -80,7 +80,7 @@ def byte_views(payload: Sequence[Buffer]) -> Iterator[memoryview]:
 
 
 def encode(frame: Frame) -> list[Buffer]:
-    """The frame's bytes, in order: prefix and header first, then the payload's buffers, which are not copied.
+    """Return the frame's bytes, in order: prefix and header first, then the payload's buffers, which are not copied.
 
     InternalError if MessagePack cannot hold a field.
     """
@@ -98,8 +98,8 @@ def encode(frame: Frame) -> list[Buffer]:
 
 
 def parse_prefix(prefix: Buffer, limits: FrameLimits) -> Sizes:
-    """The lengths of the header and payload that follow these `PREFIX.size` bytes. FrameError if the bytes are no prefix or
-    a length is over `limits`."""
+    """Return the lengths of the header and payload that follow these `PREFIX.size` bytes. FrameError if the bytes are not a
+    prefix or a length is over `limits`."""
     if len(prefix) != PREFIX.size:
         raise FrameError(f"a frame starts with {PREFIX.size} bytes, these are {len(prefix)}")
     magic, version, flags, header_bytes, payload_bytes = PREFIX.unpack(prefix)
@@ -118,14 +118,14 @@ def parse_prefix(prefix: Buffer, limits: FrameLimits) -> Sizes:
 
 
 def parse_frame(header: Buffer, payload: memoryview | None) -> Frame:
-    """The frame of these bytes. FrameError if the header is not MessagePack of [kind, fields]."""
+    """Return the frame of this header and payload. FrameError if the header is not MessagePack of [kind, fields]."""
     try:
         document = msgpack.unpackb(
             header, raw=False, use_list=False, strict_map_key=False, unicode_errors="surrogatepass"
         )
     # A key that cannot be hashed raises TypeError; the other errors are subclasses of ValueError.
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
-        # The text and not the repr, which may hold everything that was unpacked.
+        # The error's text and not its repr, which may hold everything that was unpacked.
         raise FrameError(f"a frame's header is not MessagePack: {type(error).__name__}: {error}") from error
     match document:
         case (str() as kind, dict() as fields) if all(isinstance(name, str) for name in fields):

@@ -31,8 +31,8 @@ MOST_SEARCH_BUDGET_S = 600.0
 """The longest search, in seconds, that a user can ask for: during it the leader makes no other plans but urgent ones."""
 
 NODE_BITS = 24
-"""How many low bits of a term come from the leader that makes it. They keep two sides of a split from making the same term,
-and also two starts of a device whose state was restored from an older copy in between."""
+"""The number of low bits of a term that come from the leader that makes it. They keep the two sides of a network split from
+making the same term, and also two starts of a device whose state was restored from an older copy in between."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -71,22 +71,22 @@ class Tensors:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """To the gateway of a request: this device cannot finish the request."""
+    """Tells the gateway of a request that this device cannot finish the request."""
 
     deployment: PlanName
     epoch: Epoch
     request: Word
     stale: bool
-    """Whether the device has left that epoch or does not know it yet; then the request is run again on the current one."""
+    """Whether the device has left that epoch or does not know it yet. The request is then run again on the current one."""
     error: str
     """The reason, for people."""
     crashed: bool = False
-    """Whether the request ended the worker that computed it; then it may be tried once more, but not again."""
+    """Whether the request ended the worker that computed it. The request may then be tried once more, but not again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """From a gateway to every device of the plan: forget the request, which passed its deadline or is being run again."""
+    """A gateway tells every device of the plan to forget the request, which passed its deadline or is being run again."""
 
     deployment: PlanName
     epoch: Epoch
@@ -95,7 +95,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class DeployOptions:
-    """What the user asked for with a deployment."""
+    """The options that a user gave for a deployment."""
 
     shapes: Shapes = field(default_factory=dict)
     objective: Annotated[str, OneOf(OBJECTIVES)] = "latency"
@@ -106,11 +106,11 @@ class DeployOptions:
     memory_limit_bytes: Annotated[int, WholeNumber(1, LARGEST)] | None = None
     """The memory limit of each device; None sets no limit."""
     bindings: Annotated[int, WholeNumber(0, MOST_BINDINGS)] = 8
-    """How many other bindings than the first the cluster keeps plans for (agent/cluster/leader/variants.py). With more of
-    them fewer requests wait for a plan; fewer take less memory for sessions and less planning after a loss. With 0 only
-    the first binding has a plan."""
+    """The number of bindings, besides the first, for which the cluster keeps plans (agent/cluster/leader/variants.py). With
+    a higher number fewer requests wait for a plan; a lower one takes less memory for sessions and less planning after a
+    loss. With 0 only the first binding has a plan."""
     search_budget_s: Annotated[float, Number(0, MOST_SEARCH_BUDGET_S, above=0)] | None = None
-    """About how long the leader may search for a plan; None leaves it to the leader (agent/planwork/plan_job.py).
+    """About how long the leader may search for a plan; None leaves the time to the leader (agent/planwork/plan_job.py).
     A longer search finds better plans, but later."""
     transfer_dtype: Annotated[str, OneOf(KINDS)] = EXACT
     """The type that float32 numbers may be rounded to between devices (planner/plans/reduced_precision.py)."""

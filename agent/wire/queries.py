@@ -1,6 +1,6 @@
 """Questions that agents ask each other, and the answers: facts. `ticket` pairs a question with its answer.
 
-They use the data channel, except WantClock and Clock. Weights and models travel in parts, so that a broken transfer goes on
+All use the data channel, except WantClock and Clock. Weights and models travel in parts, so that a broken transfer resumes
 where it stopped and nothing large is held twice.
 """
 
@@ -59,7 +59,7 @@ class WantPart:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The answer to WantPart: the payload holds the bytes, at the end of the blob fewer than were asked for."""
+    """The answer to WantPart: the payload holds the bytes. At the end of the blob they are fewer than were asked for."""
 
     ticket: Ticket
     total_bytes: Bytes
@@ -75,23 +75,23 @@ class EchoTogether:
     nbytes: int
     """The size of each echo's payload."""
     count: int
-    """How many echoes are under way at once."""
+    """The number of echoes that are on the way at once."""
     times: int
-    """How often this is repeated, one time after the other."""
+    """The number of repetitions, one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
 class EchoedTogether:
     ticket: Ticket
     seconds: Seconds
-    """How long it took until all echoes of all repetitions were back."""
+    """The time until all echoes of all repetitions were back."""
     error: Sentence = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """Send the payload back at once, which measures the link. The payload is packed and unpacked as tensors are, because
-    tensors are what the link is to carry."""
+    """Send the payload back at once, which measures the link. The payload is packed and unpacked like tensors, because the
+    link has to carry tensors."""
 
     ticket: Ticket
     arrays: tuple[Any, ...] = ()
@@ -106,7 +106,7 @@ class Echoed:
 
 @dataclass(frozen=True, slots=True)
 class WantClock:
-    """On the control channel: what time does your clock show?"""
+    """Ask which time the other member's clock shows. It is sent on the control channel."""
 
     ticket: Ticket
 
@@ -155,13 +155,13 @@ class Spans:
 
     ticket: Ticket
     forgotten: Count
-    """How many earlier spans were dropped because there was no room for them."""
+    """The number of earlier spans that were dropped because there was no room for them."""
     error: Sentence = ""
 
 
 @dataclass(frozen=True, slots=True)
 class WantCertificate:
-    """From a member to one that holds the CA's key: renew my certificate. It is sent only to members that understand
+    """A member asks one that holds the CA's key to renew its certificate. It is sent only to members that understand
     charters (agent/security/charter.py)."""
 
     ticket: Ticket
@@ -180,8 +180,8 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class WantSigned:
-    """From a member to one that holds the CA's key: a user asked this member for this drain; sign it. It is sent only to
-    members that understand signed drains."""
+    """A member asks one that holds the CA's key to sign a drain for which a user asked it. It is sent only to members that
+    understand signed drains."""
 
     ticket: Ticket
     entry: Drain

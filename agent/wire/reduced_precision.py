@@ -1,4 +1,5 @@
-"""Reduced precision: rounds the float32 numbers of a piece to float16 or to one byte each, and back. Rules: arrays only.
+"""Reduced precision: rounds the float32 numbers of a piece to float16 or to one byte each, and restores them. Rules: arrays
+only.
 
 The plan decides which pieces are rounded (planner/plans/reduced_precision.py); the frame names the type, and the receiver
 checks it. A sender may always send a piece exactly, and does so if rounding would lose more than the last digits: if the
@@ -24,13 +25,14 @@ from edgepart.planner.plans.reduced_precision import EXACT, FLOAT16, INT8, count
 from edgepart.planner.region import Array
 
 STEPS = 255
+"""The number of steps in the range of a row, because a byte has 256 values."""
 SMALLEST = {FLOAT16: float(np.finfo(np.float16).tiny), INT8: float(np.finfo(np.float32).tiny)}
-"""The smallest largest magnitude (float16) and the smallest step (int8) that are accepted: below them digits are lost."""
+"""The lower bounds of a piece's largest magnitude (float16) and of a step (int8): below them digits are lost."""
 
 
 @dataclass(frozen=True)
 class Rounded:
-    """A rounded piece as it is sent."""
+    """A rounded piece in the form in which it is sent."""
 
     kind: str
     """FLOAT16 or INT8."""
@@ -51,7 +53,7 @@ class Rounded:
 
     @cached_property
     def array(self) -> Array:
-        """The float32 numbers; it is the same array each time."""
+        """The float32 numbers, computed once."""
         if self.kind == FLOAT16:
             return self.data.view(np.float16).reshape(self.shape).astype(np.float32)
         rows = count_rows(self.shape)
@@ -71,19 +73,19 @@ class Rounded:
         return 0.5 * float(step.max(initial=0.0)) / largest if largest else 0.0
 
     def _ranges(self) -> tuple[Array, Array]:
-        """By row, its least value and its step, as columns."""
+        """The least value of each row and the step of each row, as two columns."""
         rows = count_rows(self.shape)
         both = self.data[: 8 * rows].view(np.float32).reshape(2, rows, 1)
         return both[0], both[1]
 
 
 Travelling = Any
-"""A value, or a Rounded."""
+"""A value as it travels: itself, or a Rounded."""
 
 
 def round_array(array: Any, kind: str) -> Travelling:
-    """The array as it is to be sent: a Rounded, or the array itself if `kind` is EXACT or rounding would lose more than the
-    last digits. InternalError if a value that is to be rounded is no float32 array."""
+    """Return the form of the array to send: a Rounded, or the array itself if `kind` is EXACT or rounding would lose more
+    than the last digits. InternalError if a value to be rounded is not a float32 array."""
     if kind == EXACT:
         return array
     if not isinstance(array, np.ndarray) or array.dtype != np.float32:
@@ -93,16 +95,16 @@ def round_array(array: Any, kind: str) -> Travelling:
 
 
 def restore_array(value: Travelling) -> Any:
-    """The value that a received value stands for: the numbers of a Rounded, any other value itself."""
+    """Return the value that was sent: the numbers of a Rounded, or any other value itself."""
     return value.array if isinstance(value, Rounded) else value
 
 
 def _to_float16(array: Array) -> Array | None:
-    """The bytes in float16; None if an infinity or a NaN comes out, or all numbers are too small."""
+    """Return the bytes in float16; None if any result is an infinity or a NaN, or all numbers are too small."""
     with np.errstate(over="ignore", under="ignore"):
         found = array.astype(np.float16, order="C").reshape(-1)
     if found.size:
-        # The bits of numbers without a sign are in the order of the numbers.
+        # Without the sign bit, the bits of floats compare like the magnitudes of the floats.
         largest = int((found.view(np.uint16) & 0x7FFF).max())
         if largest >= 0x7C00 or (largest < 0x0400 and array.any()):
             return None
@@ -110,7 +112,7 @@ def _to_float16(array: Array) -> Array | None:
 
 
 def _to_int8(array: Array) -> Array | None:
-    """None where a row has a range that is none, or is too small to be divided."""
+    """Return the bytes in int8; None if the range of a row is infinite or NaN, or too small to be divided into steps."""
     rows = count_rows(array.shape)
     if not array.size:
         return np.zeros(wire_bytes(INT8, array.shape), np.uint8)
@@ -121,7 +123,7 @@ def _to_int8(array: Array) -> Array | None:
         numbers.min(1, keepdims=True, out=least)
         extent = numbers.max(1, keepdims=True) - least
         np.divide(extent, np.float32(STEPS), out=step)
-        # A NaN or an infinity among the numbers makes the range NaN or infinite, too.
+        # A NaN or an infinity among the numbers makes the range NaN or infinite too.
         if not np.isfinite(extent).all() or (step[extent > 0] < SMALLEST[INT8]).any():
             return None
         places = np.subtract(numbers, least)
@@ -134,7 +136,7 @@ def _to_int8(array: Array) -> Array | None:
 
 @dataclass(slots=True)
 class RoundingTally:
-    """Counts the pieces of one deployment that this device was to round."""
+    """Counts the pieces of one deployment that this device had to round."""
 
     rounded: int = 0
     as_they_are: int = 0
@@ -143,7 +145,7 @@ class RoundingTally:
     """The largest error of a number, relative to the largest magnitude of its piece."""
 
     def count(self, kinds: Sequence[str], values: Sequence[Travelling]) -> None:
-        """Count these pieces, as they are sent; `kinds` is what each was to be rounded to."""
+        """Count these pieces as sent. `kinds` holds the type that each had to be rounded to."""
         for kind, value in zip(kinds, values, strict=True):
             if isinstance(value, Rounded):
                 self.rounded += 1
@@ -153,5 +155,5 @@ class RoundingTally:
 
 
 def round_all(kinds: Sequence[str], values: Sequence[Any]) -> list[Travelling]:
-    """The pieces of a transfer as they are to be sent."""
+    """Return the pieces of a transfer in the form to send (`round_array`)."""
     return [round_array(value, kind) for kind, value in zip(kinds, values, strict=True)]

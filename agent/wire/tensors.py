@@ -34,7 +34,7 @@ ALIGNMENT = 64
 MAX_RANK = 64
 """The most axes of an array: numpy holds no more, and the product of many extents would take long to compute."""
 MAX_DEPTH = 8
-"""How deep sequences and maps may be nested; ONNX has sequences of maps, which is a depth of 2."""
+"""The greatest depth of nested sequences and maps; ONNX has sequences of maps, which is a depth of 2."""
 
 Meta = Any
 Value = Any
@@ -42,7 +42,7 @@ Value = Any
 
 
 def pack_arrays(values: Sequence[Any]) -> tuple[tuple[Meta, ...], list[memoryview]]:
-    """The metas and the payload buffers of `values`; contiguous arrays are not copied.
+    """Return the metas and the payload buffers of `values`; contiguous arrays are not copied.
 
     InternalError for a value of any other type than the docstring of this module lists.
     """
@@ -53,7 +53,7 @@ def pack_arrays(values: Sequence[Any]) -> tuple[tuple[Meta, ...], list[memoryvie
 
 
 def unpack_arrays(metas: Sequence[Meta], payload: memoryview | None) -> list[Any]:
-    """The values that the metas describe; numeric arrays are views of `payload`.
+    """Return the values that the metas describe; numeric arrays are views of `payload`.
 
     FrameError if a meta is malformed or the metas do not describe exactly the whole payload.
     """

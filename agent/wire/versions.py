@@ -31,7 +31,7 @@ def understands(version: str, feature: str) -> bool:
 
 
 def refusal(mine: str, theirs: str) -> str:
-    """Why two agents of these versions cannot be in one cluster; "" if they can. Both agents come to the same verdict.
+    """Return why two agents of these versions cannot be in one cluster; "" if they can. Both agents reach the same verdict.
 
     >>> refusal("0.3.1", "0.4.0"), refusal("0.3.1", "0.3.9+new"), refusal("0.3.1", "")
     ('', '', '')
@@ -41,7 +41,7 @@ def refusal(mine: str, theirs: str) -> str:
     ours, other = release(mine), release(theirs)
     if (
         ours is None or other is None
-    ):  # A version without a release cannot be compared; what the agent sends is checked anyway.
+    ):  # A version without a release cannot be compared; the agent's messages are checked anyway.
         return ""
     if ours[0] == other[0] and abs(ours[1] - other[1]) <= 1:
         return ""
