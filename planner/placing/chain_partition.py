@@ -1,10 +1,11 @@
-"""Balance: place a chain of parts on devices in consecutive stages, so that the busiest device is the least busy. Pure;
-knows nothing of models.
+"""Balance: place a chain of parts on devices in consecutive stages, so that the busiest device is the least
+busy. Pure; knows nothing of models.
 
-The chain has places 0..n before, between and after its parts; a stage is the parts between two places. `loads[d][i, j]`
-is how long device d is busy with the stage from place i to place j, or inf if it cannot take the stage. For a few
-devices, dynamic programming over the set of devices that are used and the place that is reached covers all orders of
-the devices: the result is exact, after devices * 2^devices * places^2 steps. For many devices one order is tried."""
+The chain has places 0..n before, between and after its parts; a stage is the parts between two places.
+`loads[d][i, j]` is how long device d is busy with the stage from place i to place j, or inf if it cannot take
+the stage. For a few devices, dynamic programming over the set of devices that are used and the place that is
+reached covers all orders of the devices: the result is exact, after devices * 2^devices * places^2 steps. For
+many devices one order is tried."""
 
 from __future__ import annotations
 
@@ -33,8 +34,9 @@ class Stages:
 
 
 def balance(loads: Sequence[Loads], whole: np.ufunc = np.maximum) -> Iterator[Stages]:
-    """Yield, for 1, 2, 3 ... devices, the division whose busiest device is the least busy, if there is one. If `whole` is
-    np.add, the sum of the loads is least: the time of a sample that passes through all stages one after another."""
+    """Yield, for 1, 2, 3 ... devices, the division whose busiest device is the least busy, if there is one.
+    If `whole` is np.add, the sum of the loads is least: the time of a sample that passes through all stages
+    one after another."""
     few = [_stages_only(load) for load in loads[:MOST_DEVICES]]
     yield from _in_any_order(few, whole)
     if len(loads) > len(few):
@@ -50,7 +52,7 @@ def _in_any_order(loads: Sequence[Loads], whole: np.ufunc) -> Iterator[Stages]:
     places, everybody = loads[0].shape[0], 1 << len(loads)
     least = np.full((everybody, places), np.inf)
     least[0, 0] = 0.0
-    came = np.zeros((everybody, places, 2), dtype=int)  # The last device, and the place where its stage begins.
+    came = np.zeros((everybody, places, 2), dtype=int)  # The last device, and where its stage begins.
     for taken in range(everybody):
         for device, load in enumerate(loads):
             if taken >> device & 1:
@@ -79,8 +81,8 @@ def _back(came: np.ndarray[Any, np.dtype[np.int_]], taken: int) -> list[tuple[in
 
 
 def balance_in_order(loads: Sequence[Loads], whole: np.ufunc = np.maximum) -> Iterator[Stages]:
-    """Yield the division whose busiest device is the least busy when devices come in the given order, some of them left
-    out. Yields nothing if there is no division."""
+    """Yield the division whose busiest device is the least busy when devices come in the given order, some of
+    them left out. Yields nothing if there is no division."""
     places = loads[0].shape[0]
     least = np.where(np.arange(places) == 0, 0.0, np.inf)
     begins = []  # By device and place, where the device's stage begins; the place itself if it has no stage.

@@ -9,11 +9,12 @@ from edgepart.planner.placing.problem.workload import Workload
 
 
 def retime(workload: Workload, schedule: PlacementSchedule) -> PlacementSchedule:
-    """Return the schedule with the same placement and the same orders, and with the times that everything really takes.
+    """Return the schedule with the same placement and the same orders, and with the times that everything
+    really takes.
 
-    The given times need only be about right: a task or transfer comes after everything that it waits for, and of those
-    that can begin, the one that is first in the given schedule begins first. A schedule that keeps the rules never
-    gets longer.
+    The given times need only be about right: a task or transfer comes after everything that it waits for, and
+    of those that can begin, the one that is first in the given schedule begins first. A schedule that keeps
+    the rules never gets longer.
     """
     return _Retiming(workload, schedule).run()
 

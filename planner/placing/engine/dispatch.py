@@ -1,8 +1,8 @@
 """Dispatch: turn a placement into a schedule. Rules only.
 
-Tasks and transfers wait in lists; the one that can begin first begins, and of those that could begin at the same time,
-the one with the larger rank. A placement and ranks therefore determine a schedule, by which the answers of all placers
-are judged.
+Tasks and transfers wait in lists; the one that can begin first begins, and of those that could begin at the
+same time, the one with the larger rank. A placement and ranks therefore determine a schedule, by which the
+answers of all placers are judged.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from edgepart.planner.placing.problem.workload import Placement, Workload
 
 
 def upward_ranks(workload: Workload, placement: Placement | None = None) -> list[float]:
-    """Return HEFT's upward rank of each task: the seconds from its start to the end of the sample if nothing had to wait,
-    on the machines of `placement`, or on average over machines and pairs of machines."""
+    """Return HEFT's upward rank of each task: the seconds from its start to the end of the sample if nothing
+    had to wait, on the machines of `placement`, or on average over machines and pairs of machines."""
     if placement is None:
         compute_s, transfer_s = mean_costs(workload)
     else:
@@ -39,8 +39,8 @@ def upward_ranks(workload: Workload, placement: Placement | None = None) -> list
 
 
 def mean_costs(workload: Workload) -> tuple[list[float], list[float]]:
-    """Return the mean seconds to compute each task, over the machines that can run it, and the mean seconds to move each
-    tensor, over pairs of machines."""
+    """Return the mean seconds to compute each task, over the machines that can run it, and the mean seconds
+    to move each tensor, over pairs of machines."""
     finite = [[s for s in task.compute_s if s < float("inf")] for task in workload.tasks]
     compute_s = [sum(row) / len(row) if row else 0.0 for row in finite]
     machines = range(len(workload.machines))
@@ -60,8 +60,8 @@ def mean_costs(workload: Workload) -> tuple[list[float], list[float]]:
 def dispatch(
     workload: Workload, placement: Placement, ranks: Sequence[float] | None = None
 ) -> PlacementSchedule:
-    """Return the schedule of a placement. `ranks` has a rank for each task, larger first; the default is the upward ranks
-    on that placement.
+    """Return the schedule of a placement. `ranks` has a rank for each task, larger first; the default is the
+    upward ranks on that placement.
 
     A machine runs the task that can start there first; a transfer needs both of its sides to be free."""
     return _Dispatch(workload, placement, ranks or upward_ranks(workload, placement)).run()

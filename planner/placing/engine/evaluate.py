@@ -20,11 +20,12 @@ def settle(
     orders: Iterable[Sequence[float]] = (),
     bound_s: float | None = None,
 ) -> PlacementFound:
-    """Return the placement with its value for the objective, after it is made to fit if it does not. Raises Infeasible if
-    it cannot be made to fit.
+    """Return the placement with its value for the objective, after it is made to fit if it does not. Raises
+    Infeasible if it cannot be made to fit.
 
-    For latency, the value is the makespan of its shortest schedule by several ranks: those of `orders` (one for each
-    task, larger first: the placer's own order) and those of `find_shortest`. For throughput, it is the largest load."""
+    For latency, the value is the makespan of its shortest schedule by several ranks: those of `orders` (one
+    for each task, larger first: the placer's own order) and those of `find_shortest`. For throughput, it is
+    the largest load."""
     fits = fit(workload, placement)
     moved = sum(one != other for one, other in zip(placement, fits, strict=True))
     if moved:
@@ -38,8 +39,8 @@ def settle(
 def find_shortest(
     workload: Workload, placement: Placement, orders: Iterable[Sequence[float]] = ()
 ) -> PlacementSchedule:
-    """Return the shortest schedule of a placement by several ranks: `orders`, the upward ranks on this placement and on
-    average, and the order of the file."""
+    """Return the shortest schedule of a placement by several ranks: `orders`, the upward ranks on this
+    placement and on average, and the order of the file."""
     position = [0.0] * len(workload.tasks)
     for number, task in enumerate(workload.order):
         position[task] = -float(number)

@@ -1,8 +1,8 @@
 """Fitting: find the machines that a task may still go to, and make placements fit into memory. Rules only.
 
-Groups of tasks that share a machine are placed whole. Whether everything fits at all is a packing problem: moves and
-swaps start from the given placement and, if these get stuck, a search tries everything if the graph is small, and gives
-up after `MOST_STEPS` if it is not.
+Groups of tasks that share a machine are placed whole. Whether everything fits at all is a packing problem:
+moves and swaps start from the given placement and, if these get stuck, a search tries everything if the graph
+is small, and gives up after `MOST_STEPS` if it is not.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ MOST_STEPS = 50_000
 
 
 class Room:
-    """The memory that is still free on each machine while tasks are placed one after another. A group goes where its
-    first task goes, and takes the memory of all its tasks at that time."""
+    """The memory that is still free on each machine while tasks are placed one after another. A group goes
+    where its first task goes, and takes the memory of all its tasks at that time."""
 
     def __init__(self, workload: Workload) -> None:
         """Raises Infeasible if no machine can take a group."""
@@ -66,8 +66,8 @@ class Room:
             self.left_bytes[machine] -= self.bytes[group]
 
     def force(self, task: int) -> int:
-        """Place the task where most memory is left although no machine has room, and return that machine. `fit` repairs
-        the placement once all tasks are placed."""
+        """Place the task where most memory is left although no machine has room, and return that machine.
+        `fit` repairs the placement once all tasks are placed."""
         machine = max(self.choices[self.group[task]], key=lambda one: self.left_bytes[one])
         self.take(task, machine)
         return self.chosen[self.group[task]]
@@ -100,8 +100,8 @@ def choices(workload: Workload) -> tuple[tuple[int, ...], ...]:
 
 
 def fit(workload: Workload, placement: Placement) -> tuple[int, ...]:
-    """Return the placement if it fits, or else one near it that does. Raises Infeasible, with the bytes that are short, if
-    none is found."""
+    """Return the placement if it fits, or else one near it that does. Raises Infeasible, with the bytes that
+    are short, if none is found."""
     fitting = _Fitting(workload, placement)
     if fitting.over() and not (fitting.try_moves() or fitting.try_swaps() or fitting.search()):
         whole = sum(fitting.room.bytes) - sum(machine.memory_bytes for machine in workload.machines)
@@ -139,8 +139,8 @@ class _Fitting:
         self.where[group] = machine
 
     def try_moves(self) -> bool:
-        """Move groups off overfull machines, those first that lose the fewest seconds for each byte that they free. Return
-        whether everything fits."""
+        """Move groups off overfull machines, those first that lose the fewest seconds for each byte that they
+        free. Return whether everything fits."""
         for full in self.over():
             left = self.room.left_bytes
             offers = [
@@ -185,8 +185,8 @@ class _Fitting:
         return loss_s
 
     def try_swaps(self) -> bool:
-        """Swap pairs of groups so that fewer bytes are short in all. Return whether everything fits. Only tried with few
-        groups, as all pairs are looked at."""
+        """Swap pairs of groups so that fewer bytes are short in all. Return whether everything fits. Only
+        tried with few groups, as all pairs are looked at."""
         if len(self.where) > 400:
             return False
         while self.over():
@@ -211,8 +211,9 @@ class _Fitting:
         return []
 
     def search(self) -> bool:
-        """Pack all groups from scratch by backtracking: the largest first (of equal ones, those with the fewest machines),
-        each where it was if possible, or else where most memory is left. Return whether everything fits."""
+        """Pack all groups from scratch by backtracking: the largest first (of equal ones, those with the
+        fewest machines), each where it was if possible, or else where most memory is left. Return whether
+        everything fits."""
         room, left = self.room, [machine.memory_bytes for machine in self.workload.machines]
         order = sorted(
             range(len(self.where)), key=lambda group: (-room.bytes[group], len(room.choices[group]))

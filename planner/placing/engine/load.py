@@ -1,8 +1,8 @@
 """Load: how long each machine is busy with one sample of a stream. Rules only.
 
-The machines of a task that has replicas take turns: sample k is computed by machine number k modulo n of the task's n
-machines. A tensor goes from the machine whose turn it is to the readers' machines whose turn it is, and a load is the
-average over the number of samples after which all turns repeat.
+The machines of a task that has replicas take turns: sample k is computed by machine number k modulo n of the
+task's n machines. A tensor goes from the machine whose turn it is to the readers' machines whose turn it is,
+and a load is the average over the number of samples after which all turns repeat.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Turns = Sequence[tuple[int, ...]]
 
 
 def loads(workload: Workload, placement: Placement) -> list[float]:
-    """Return each machine's seconds per sample: the longest of computing, sending and receiving, or their sum without
-    `overlap`."""
+    """Return each machine's seconds per sample: the longest of computing, sending and receiving, or their sum
+    without `overlap`."""
     return turn_loads(workload, [(machine,) for machine in placement])
 
 
@@ -44,8 +44,8 @@ def turn_loads(workload: Workload, turns: Turns) -> list[float]:
 def _ways(
     source: tuple[int, ...], readers: frozenset[tuple[int, ...]]
 ) -> tuple[tuple[tuple[int, int], ...], int]:
-    """Return the pairs of machines between which a tensor goes, over the samples after which all turns repeat, and the
-    number of these samples."""
+    """Return the pairs of machines between which a tensor goes, over the samples after which all turns
+    repeat, and the number of these samples."""
     samples = lcm(len(source), *map(len, readers))
     ways = []
     for sample in range(samples):

@@ -14,8 +14,8 @@ def cp_model() -> Any:
 
 
 def model_builder() -> Any:
-    """Return `ortools.linear_solver.python.model_builder`, for linear and mixed-integer programs ("HIGHS", "GLOP", "PDLP").
-    Raises NotInstalled without OR-tools."""
+    """Return `ortools.linear_solver.python.model_builder`, for linear and mixed-integer programs ("HIGHS",
+    "GLOP", "PDLP"). Raises NotInstalled without OR-tools."""
     return _module("ortools.linear_solver.python.model_builder")
 
 

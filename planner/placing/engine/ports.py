@@ -97,8 +97,8 @@ class Sides:
         return self._schedule_arrivals(task, machine)[0]
 
     def _schedule_arrivals(self, task: int, there: int) -> tuple[float, list[tuple[int, int, float, float]]]:
-        """Return the time at which the task can start there, and the transfers for it, one after another, as (tensor,
-        source, start, end)."""
+        """Return the time at which the task can start there, and the transfers for it, one after another, as
+        (tensor, source, start, end)."""
         workload, ready_s = self._workload, 0.0
         wanted: list[tuple[float, int]] = []
         for number in workload.read[task]:

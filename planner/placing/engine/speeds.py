@@ -8,8 +8,9 @@ from edgepart.planner.placing.problem.workload import Workload
 
 
 def speeds(workload: Workload) -> list[float]:
-    """Return each machine's speed: the seconds of the tasks that it can run, each on its best machine, over their seconds
-    on this machine. The speed is 1 if the tasks take no time, and 0 if the machine can run none."""
+    """Return each machine's speed: the seconds of the tasks that it can run, each on its best machine, over
+    their seconds on this machine. The speed is 1 if the tasks take no time, and 0 if the machine can run
+    none."""
     best, own = [0.0] * len(workload.machines), [0.0] * len(workload.machines)
     able = [False] * len(workload.machines)
     for task in workload.tasks:
@@ -26,8 +27,9 @@ def speeds(workload: Workload) -> list[float]:
 
 
 def order_by_speed(workload: Workload) -> list[int]:
-    """Return the machines, those first that can run the most tasks, then the fastest. Tasks that only one machine can run,
-    as the gateway's inputs and outputs, do not count: they go there anyway, and say nothing about the others."""
+    """Return the machines, those first that can run the most tasks, then the fastest. Tasks that only one
+    machine can run, as the gateway's inputs and outputs, do not count: they go there anyway, and say nothing
+    about the others."""
     fast = speeds(workload)
     rows = [task.compute_s for task in workload.tasks]
     shared = [row for row in rows if sum(seconds < inf for seconds in row) > 1]

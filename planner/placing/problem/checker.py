@@ -1,7 +1,7 @@
 """Checking: whether a placer's answer keeps every rule, judged from the numbers alone. Rules only.
 
-The checker shares no code with the modules that make schedules (dispatch.py, load.py and the placers): it works out
-lengths, loads and groups again, from their definitions in workload.py.
+The checker shares no code with the modules that make schedules (dispatch.py, load.py and the placers): it
+works out lengths, loads and groups again, from their definitions in workload.py.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def check(
 def violations(
     workload: Workload, found: PlacementFound, objective: str = "latency", tolerance: float = TOLERANCE
 ) -> tuple[Violation, ...]:
-    """Return all violations; () for a sound answer. Tasks that take no time also have a place in the order: none of them
-    may run in the middle of another task."""
+    """Return all violations; () for a sound answer. Tasks that take no time also have a place in the order:
+    none of them may run in the middle of another task."""
     shape = tuple(_shape(workload, found))
     if shape:
         return shape  # The other rules can only be checked on an answer of the right shape.
@@ -100,8 +100,8 @@ def _turns(found: PlacementFound) -> tuple[tuple[int, ...], ...]:
 
 
 def _places(workload: Workload, found: PlacementFound) -> Iterator[Violation]:
-    """Yield a violation for each task that its machine cannot run, each machine that lacks memory for its tasks, and each
-    group that is not on the same machines."""
+    """Yield a violation for each task that its machine cannot run, each machine that lacks memory for its
+    tasks, and each group that is not on the same machines."""
     kept = [0.0] * len(workload.machines)
     together: dict[str, set[tuple[int, ...]]] = defaultdict(set)
     for task, turns in zip(workload.tasks, _turns(found), strict=True):
@@ -131,8 +131,8 @@ def _worth(rule: str, said: float, is_so: float, slack_s: float) -> Iterator[Vio
 
 
 def _throughput(workload: Workload, found: PlacementFound, slack_s: float) -> Iterator[Violation]:
-    """Yield a violation if the value is not the largest load, averaged over the samples after which all turns repeat.
-    Sample k is computed by machine number k modulo n of a task that has n machines."""
+    """Yield a violation if the value is not the largest load, averaged over the samples after which all turns
+    repeat. Sample k is computed by machine number k modulo n of a task that has n machines."""
     turns = _turns(found)
     count = len(workload.machines)
     busy = [[0.0] * count for _ in ("computing", "sending", "receiving")]

@@ -1,6 +1,7 @@
 """Reading: parse the text of a workload file into a Workload. Rules only: no file is opened here.
 
-Input that makes no sense is refused with a ModelError that says where it is: nothing is guessed, dropped or repaired.
+Input that makes no sense is refused with a ModelError that says where it is: nothing is guessed, dropped or
+repaired.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ Table = tuple[tuple[float, ...], ...]
 
 
 def looks_like_workload(head: bytes, name: str = "") -> bool:
-    """Whether a file that begins with `head` is to be read as a workload: it begins like JSON, or its name ends in .json.
-    No ONNX file begins with a brace."""
+    """Whether a file that begins with `head` is to be read as a workload: it begins like JSON, or its name
+    ends in .json. No ONNX file begins with a brace."""
     return head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{") or name.lower().endswith(".json")
 
 
@@ -305,8 +306,8 @@ def _truth(entry: Mapping[str, Any], key: str, where: str, *, default: bool) -> 
 
 
 def _number(entry: Mapping[str, Any], key: str, where: str, default: float | None = None) -> float:
-    """Return the number under `key`: 0, or from LEAST to MOST. Raises ModelError if it is missing without a default,
-    negative, not finite, or not a number."""
+    """Return the number under `key`: 0, or from LEAST to MOST. Raises ModelError if it is missing without a
+    default, negative, not finite, or not a number."""
     value = entry.get(key, default)
     if key not in entry and default is not None:
         return default

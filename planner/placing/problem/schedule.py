@@ -44,8 +44,8 @@ class PlacementFound:
     bound_s: float | None = None
     """A lower bound: no placement has a smaller value. None if nothing was proved."""
     replicas: tuple[tuple[int, ...], ...] = ()
-    """The machines that take turns at each task, the one of `placement` first; () if each task is on one machine. Only
-    for throughput."""
+    """The machines that take turns at each task, the one of `placement` first; () if each task is on one
+    machine. Only for throughput."""
     why: str = ""
     """A sentence that says what decided the placement, and what was left out of the search."""
 

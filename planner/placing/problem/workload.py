@@ -1,8 +1,9 @@
 """Workload: a graph of tasks with costs, and the machines that it can be placed on. Facts.
 
-Two numbers judge a placement. **Latency** is the makespan of one sample: a machine runs one task at a time; a transfer
-occupies the sender's sending side and the receiver's receiving side from its start to its end; the two sides of a
-machine are independent of each other and of computing. **Throughput** is one over the largest load (load.py).
+Two numbers judge a placement. **Latency** is the makespan of one sample: a machine runs one task at a time; a
+transfer occupies the sender's sending side and the receiver's receiving side from its start to its end; the
+two sides of a machine are independent of each other and of computing. **Throughput** is one over the largest
+load (load.py).
 """
 
 from __future__ import annotations
@@ -115,7 +116,8 @@ class Workload:
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """The tasks, each after those that it reads from. Of tasks that could be next, the first in the file comes next.
+        """The tasks, each after those that it reads from. Of tasks that could be next, the first in the file
+        comes next.
 
         UsageError if tasks wait for each other."""
         waits = [len(before) for before in self.before]
