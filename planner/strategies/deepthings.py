@@ -3,7 +3,7 @@ to some layer are one block; its output is cut into tiles, and each device compu
 needs, borders that overlap with its neighbours' included, so that nothing travels inside the block. The
 rest runs whole on one device.
 
-Which layer ends the block is chosen by simulation; one row of tiles, a column of them, or a grid."""
+Simulation chooses the layer that ends the block, and whether tiles are a row, a column or a grid."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from edgepart.planner.strategies.registry import register
 from edgepart.planner.strategies.single import run_alone
 
 CUTS_TRIED = 6
-"""Ends of the block that are simulated for each shape of tiles, evenly spread over the model's
-arithmetic."""
+"""The ends of the block that are simulated for each shape of tiles, evenly spread over the model's arithmetic."""
 
 
 @register("deepthings")
 def candidates(study: Study) -> Iterator[Strategy]:
-    """Blocks of several lengths, each with each shape of tiles."""
+    """Yield blocks of several lengths, each with each shape of tiles; each device alone if no block can be cut."""
     count = len(study.memo.by_speed)
     shapes = ((study.memo.problem.axis,),) if study.memo.problem.axis else shapes_of(study.memo)
     made = 0
@@ -41,7 +40,7 @@ def candidates(study: Study) -> Iterator[Strategy]:
 
 
 def shapes_of(memo: Memo) -> tuple[tuple[str, ...], ...]:
-    """Tiles along the longer edge of most layers, and a grid."""
+    """The axes of each shape of tiles: along the longer edge of most layers, and a grid."""
     longer = sum((layer.extent("height") > layer.extent("width")) * 2 - 1 for layer in memo.layers)
     return (("height",) if longer >= 0 else ("width",), ("height", "width"))
 

@@ -23,7 +23,8 @@ from edgepart.planner.placing.problem.workload import Workload
 TRIES = 4
 """The most searches in a row of a piece between two machines that bring no improvement."""
 SLICE_S = 2.0
-"""The time limit, in seconds, of the first search of a piece between two machines; after each vain one it is longer."""
+"""The time limit, in seconds, of the first search of a piece between two machines; each search without an
+improvement makes the next one longer."""
 NEAR = 1.2
 """A piece is searched between machines where it takes at most this many times as long as on the shortest path."""
 
