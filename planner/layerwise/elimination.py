@@ -37,7 +37,7 @@ class Step:
     """One elimination."""
 
     kind: str
-    """"node" or "edge" as in the paper, "variable", "enumerate", or "descend" where it was not exact."""
+    """"node" or "edge" as in the paper, "variable", "enumerate", or "descend", which is not exact."""
     nodes: tuple[int, ...]
     """The nodes that were eliminated; the ends of an edge that was."""
     beside: tuple[int, ...]
@@ -46,7 +46,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Solution:
-    """The least sum that was found."""
+    """The choice with the least sum of costs that was found."""
 
     choice: tuple[int, ...]
     """The index of each node's value."""
@@ -148,7 +148,7 @@ class _Paper:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Factor:
-    """A table by the values of some nodes."""
+    """A table of costs by the values of some nodes."""
 
     nodes: tuple[int, ...]
     """Ascending."""

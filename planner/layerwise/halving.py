@@ -22,7 +22,7 @@ Takes = Callable[[Axis], bool]
 """Whether layers may be cut along an axis."""
 
 PAYLOAD = 1e6
-"""Bytes of the message by which links are compared."""
+"""The bytes of the message whose seconds compare links."""
 
 
 @dataclass(frozen=True)

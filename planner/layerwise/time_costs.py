@@ -53,7 +53,7 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 @dataclass(frozen=True)
 class LayerwiseProblem:
-    """A search problem, as `elimination.minimise` takes it, and what its nodes stand for."""
+    """A search problem in the form of `elimination.minimise`, with the nodes and their configurations."""
 
     nodes: tuple[SearchNode, ...]
     choices: tuple[tuple[Choice, ...], ...]
@@ -100,7 +100,7 @@ class TimeCosts:
                     m, k = homes[name]
                     edges.append((m, n, self.edge(nodes[m], k, node, s)))
                 elif name not in brought:
-                    # Later readers find it there: it was sent when the request came in.
+                    # Only the first reader counts: the input is sent when the request comes in, and is there for others.
                     brought.add(name)
                     unary[n] = unary[n] + self._input_s(node, one.reads[s], s, name)
             for k, name in enumerate(node.layer.exits):

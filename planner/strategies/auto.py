@@ -101,7 +101,7 @@ PLACED_S = 1e-4
 """The approximate seconds, for each layer and device, that a quick placer and the work on its answer take."""
 
 QUICK = ("heft", "m-etf")
-"""The placers that take so little time that they are always asked; with less than an ample budget only the first is."""
+"""The placers that take so little time that they are always asked; below an ample budget (`AMPLE_S`), only the first."""
 
 THOROUGH = tuple(name for name in PLACERS if name not in QUICK)
 """The placers that are asked if a quick placement is nearly as good as the best so far."""

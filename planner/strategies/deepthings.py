@@ -46,8 +46,7 @@ def shapes_of(memo: Memo) -> tuple[tuple[str, ...], ...]:
 
 
 def spread_cuts(memo: Memo, count: int) -> tuple[CutPoint, ...]:
-    """At most `count` cut points, at even distances by the seconds before them; the last one is always
-    in."""
+    """At most `count` cut points, evenly spread by the seconds before them; the last cut point is always included."""
     cuts = [cut for cut in memo.cut_points if cut.seconds > 0]
     if len(cuts) <= count:
         return tuple(cuts)
@@ -60,7 +59,8 @@ def _nearest(cuts: list[CutPoint], seconds: float) -> CutPoint:
 
 
 def fuse_block(study: Study, cut: CutPoint, axes: tuple[str, ...]) -> Strategy | None:
-    """The strategy with the block up to `cut` fused; None where what crosses the cut cannot be divided along `axes`."""
+    """The strategy with the block up to `cut` fused; None if a tensor that crosses the cut cannot be divided
+    along `axes`."""
     devices = study.memo.by_speed
     grid = find_grid(len(devices)) if len(axes) == 2 else ()
     if grid is None:
@@ -85,7 +85,7 @@ def fuse_block(study: Study, cut: CutPoint, axes: tuple[str, ...]) -> Strategy |
 
 
 def find_grid(count: int) -> tuple[int, int] | None:
-    """The grid of `count` tiles that is nearest to a square; None where there is only a row of them.
+    """The grid of `count` tiles that is nearest to a square; None if they only make a row.
 
     >>> find_grid(6), find_grid(7)
     ((2, 3), None)

@@ -35,7 +35,8 @@ ROUNDS = 3
 """The most forecasts of one way to divide, each with the room for weights that the one before has left."""
 
 LARGE = (0.3, 0.05)
-"""The parts of the smallest room for weights that are tried as limits: larger layers are divided, others placed."""
+"""The limits that are tried, as parts of the smallest room for weights: layers with more weights are divided,
+the others are placed."""
 
 FEWEST_COLUMNS = 4
 """The fewest columns for each device: with fewer, parts are far from the devices' shares."""
@@ -61,7 +62,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class LayerDivision:
-    """One division of the layers."""
+    """One way to divide the layers over devices."""
 
     choices: Mapping[int, Choice]
     weight_bytes: Mapping[str, float]
@@ -96,7 +97,7 @@ def candidates(study: Study, name: str = "auto", *, steady: bool = False) -> Ite
 
 
 def _equalise_devices(study: Study) -> Study:
-    """The study with devices that differ in their memory only."""
+    """The study with devices that differ only in their memory."""
     devices = sorted(study.memo.cluster.devices, key=lambda device: device.name)
     like = (replace(devices[0], name=one.name, memory_bytes=one.memory_bytes) for one in devices)
     cluster = replace(study.memo.cluster, devices=tuple(like))

@@ -76,7 +76,7 @@ def _strategy(
 
 
 def _loads(memo: Memo, device: str, parts: Sequence[LayerStretch]) -> Loads:
-    """[from, to]: seconds that the device is busy with those stretches; inf where their weights have no room."""
+    """[from, to]: seconds that the device is busy with those stretches; inf if it has no room for their weights."""
     seconds = np.cumsum([0.0, *(_seconds(memo, device, part) for part in parts)])
     weights = np.cumsum([0.0, *(_weights(memo, part) for part in parts)])
     busy = seconds[None, :] - seconds[:, None] + memo.cost.segment_s(device)

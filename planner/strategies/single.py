@@ -55,7 +55,7 @@ def holds(study: Study, device: str) -> bool:
     )
     if peak <= limit:
         return True
-    # The exact peak depends on the device's threads only, too.
+    # The exact peak, too, is the same for all devices with as many threads.
     return max(study.scorer.forecast(one).peak_memory_bytes.values(), default=0) <= limit
 
 

@@ -32,7 +32,7 @@ FEW = 4
 """The most devices of which each number is tried; of more, all of them, a half, a quarter ..."""
 
 MUCH = 1.4
-"""How many times as slow as all devices together a team is that counts as much slower."""
+"""A team counts as much slower if it takes at least this many times as long as all devices together."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class RecursiveCuts:
     """The result of the recursion."""
 
     choices: dict[int, Choice]
-    """The choice of each layer."""
+    """The choice of each layer, by its number."""
     solutions: tuple[Solution, ...]
     """The solution of each level; the cost of the last one is all bytes that move."""
 
@@ -146,7 +146,7 @@ def _team(shares: Shares) -> Team:
 
 
 def make_strategy(study: Study, found: RecursiveCuts, words: str) -> Strategy:
-    """The strategy of the cuts that were found, with a sentence for people."""
+    """The strategy of the cuts that were found, with the reason in words."""
     loose = next((one.why for one in found.solutions if not one.exact), None)
     proof = (
         "each step moves the fewest bytes" if loose is None else f"not proven to be the fewest bytes: {loose}"

@@ -12,7 +12,7 @@ MOST_SPANS = 256
 
 
 class Timeline:
-    """Busy spans, in order, none touching the next."""
+    """Busy spans of one side of a machine, in order, none touching the next."""
 
     __slots__ = ("ends", "starts")
 

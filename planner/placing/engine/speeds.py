@@ -1,4 +1,4 @@
-"""Speeds: one number for how fast a machine is, where placers want one. Rules only."""
+"""Speeds: one number for how fast each machine is, for placers that need it. Rules only."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class _Prices:
 
     def _value(self, prices: Array, memory: Array) -> tuple[float, Array, Array]:
         """Return the bound at these prices and, of the placement that is then the cheapest, what each machine
-        computes and the bytes that it keeps too many."""
+        computes and the bytes by which it exceeds its memory."""
         cost = np.where(self._able, self._compute * prices + self._bytes[:, None] * memory, inf)
         chosen = cost.argmin(axis=1)
         rows = np.arange(len(chosen))

@@ -18,7 +18,7 @@ from edgepart.planner.placing.engine.fit_memory import choices
 from edgepart.planner.placing.problem.workload import Placement, Workload
 
 LOOKAHEAD = 4
-"""How far an order may run ahead on one machine, in tasks of so many average groups."""
+"""How far an order may run ahead on one machine: by the tasks of this many average groups."""
 
 STALE = 0.01
 """The share of the groups that a round has to join. After a round that joins fewer, groups may be larger."""

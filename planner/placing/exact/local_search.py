@@ -37,7 +37,7 @@ class Judged:
 
 
 Judge = Callable[[Workload, Placement, Judged | None], Judged]
-"""A function that judges a placement, given perhaps the judgement of a similar one."""
+"""Judges a placement. The third argument may be the judgement of a similar placement."""
 
 
 def judge_by_latency(workload: Workload, placement: Placement, like: Judged | None = None) -> Judged:

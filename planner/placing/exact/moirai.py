@@ -45,7 +45,7 @@ MODEL = 15_000
 """The largest workload that CP-SAT is given, by `model_size`."""
 
 CLIMB_S = 2.0
-"""The most seconds of local search before anything is proved: with a better start less is left to be searched."""
+"""The most seconds of local search before the exact search: with a better start less is left to be searched."""
 
 GROUPS = (400, 150, 1500, 60)
 """The numbers of groups to which a big graph is contracted, in turn."""
@@ -57,6 +57,7 @@ PINNED = 500
 """The number of groups to which the tasks outside a window are contracted."""
 
 WINDOW_S = 5.0
+"""The most seconds for one window."""
 
 LAYERS = 0.8
 """The part of the remaining time for pieces that repeat, if there are any."""
@@ -81,7 +82,7 @@ def moirai(workload: Workload, asked: Asked) -> PlacementFound:
 
 
 def model_size(workload: Workload) -> int:
-    """About how many intervals CP-SAT would have to place."""
+    """The approximate number of intervals that CP-SAT would have to place."""
     machines = len(workload.machines)
     return len(workload.tasks) * machines + len(workload.tensors) * machines * (machines - 1)
 

@@ -1,8 +1,10 @@
-"""Pieces of a graph, each between the machines of two dominators, and the shortest path through all of them. Pure rules.
+"""Pieces of a graph, each between the machines of two dominators, and the shortest path through all of them.
+Pure rules.
 
-Pieces that differ only in names share their results. A piece is searched between two machines only where the shortest path
-known so far leads, so the bound covers all paths while few of them are searched. Memory is counted piece by piece, not for
-their sum: the bound still holds, and the caller has to check what was found.
+Pieces that differ only in names share their results. A piece is searched between two machines only if the
+shortest path by the lower bounds so far leads through them, so that the bound covers all paths while few of
+them are searched. Memory is counted piece by piece, not for their sum: the bound still holds, but the caller
+has to check the schedule.
 """
 
 from __future__ import annotations
@@ -125,7 +127,7 @@ class PiecePaths:
 
 
 def find_opening(workload: Workload) -> PlacementSchedule | None:
-    """The shortest of a few simple schedules; None where none of them fits."""
+    """The shortest of a few simple schedules; None if none of them fits."""
     try:
         heft = fit(workload, place_by_rank(workload).machine)
     except Infeasible:

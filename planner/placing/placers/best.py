@@ -1,4 +1,4 @@
-"""Best: everything on one machine, and the best of what all placers find. Rules only."""
+"""Best: place everything on one machine, or take the best answer of all placers. Rules only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cuts: an order of tasks, where it may be cut into stages, and what each stage would cost each machine. Rules only."""
+"""Cuts: an order of tasks, the places where it may be cut into stages, and the costs of all stages. Rules only."""
 
 from __future__ import annotations
 

@@ -16,8 +16,9 @@ from edgepart.planner.placing.registry import register
 
 @register("expert")
 def expert(workload: Workload, asked: Asked) -> PlacementFound:
-    """For latency, fill one machine after the other, the fastest first, as far as its memory allows. For throughput,
-    give each machine as much of the work as it has of the total speed, or memory."""
+    """For latency, fill one machine after the other, the fastest first, as far as its memory allows. For
+    throughput, give each machine a share of the work in proportion to its speed, as far as its memory
+    allows."""
     if asked.objective == "throughput":
         why = "tasks in order, dealt to the machines by their speed, as memory allows"
     else:

@@ -177,7 +177,8 @@ class _Replay:
             yield from self._alone(*rule, spans)
 
     def _transfer(self, transfer: PlacedTransfer) -> Iterator[Violation]:
-        """It leaves what made it once that is done, for one that reads it, and takes its time."""
+        """Yield a violation if the transfer is between wrong machines, leaves before its tensor is made, or
+        takes a time other than that of its link."""
         tensor, placement = self.workload.tensors[transfer.tensor], self.schedule.placement
         if placement[tensor.source] != transfer.source:
             yield Violation("transfer", f"{transfer} leaves from where its tensor is not made")

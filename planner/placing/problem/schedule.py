@@ -21,12 +21,11 @@ class PlacedTransfer:
 
 @dataclass(frozen=True)
 class PlacementSchedule:
-    """When one sample is computed and moved by the machines."""
+    """The schedule of one sample: when each task starts, and all transfers."""
 
     placement: tuple[int, ...]
     """The index of each task's machine."""
     start_s: tuple[float, ...]
-    """The start of each task."""
     transfers: tuple[PlacedTransfer, ...]
     makespan_s: float
     """The time at which the last task ends."""
@@ -40,7 +39,7 @@ class PlacementFound:
     value_s: float
     """The makespan for latency, and the largest load for throughput."""
     schedule: PlacementSchedule | None = None
-    """None for throughput."""
+    """The schedule for latency; None for throughput."""
     bound_s: float | None = None
     """A lower bound: no placement has a smaller value. None if nothing was proved."""
     replicas: tuple[tuple[int, ...], ...] = ()

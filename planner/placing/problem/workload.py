@@ -44,7 +44,7 @@ class Task:
     memory_bytes: float = 0.0
     """Bytes that its machine keeps for it while the plan is loaded."""
     colocate: str = ""
-    """Tasks of one group share a machine; "" for none."""
+    """The name of the group of tasks that share a machine; "" for none."""
 
 
 @dataclass(frozen=True, slots=True)
