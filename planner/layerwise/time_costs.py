@@ -124,7 +124,8 @@ class TimeCosts:
     def _select(
         self, node: SearchNode, costs: ConfigurationCosts, choices: Sequence[Choice]
     ) -> Iterator[Choice]:
-        """Yield the configurations that are worth comparing, in order. Those that certainly are not are not measured."""
+        """Yield the configurations that are worth comparing, in order. Those that are certainly too slow are
+        not measured."""
         places = max(1, max_configurations(len(self.devices)) - sum(map(self._is_kept, choices)))
         alone_s = min(
             (costs.cost_of(one).seconds for one in choices if is_on_one_device(one)), default=float("inf")
@@ -182,7 +183,7 @@ class TimeCosts:
 
     def _is_kept(self, choice: Choice) -> bool:
         """Whether a configuration is compared in any case: whole on the fastest device, on the gateway, or on
-        several devices."""
+        every device."""
         ends = (self.among.devices[0], self.among.gateway)
         return isinstance(choice, Whole) and (not is_on_one_device(choice) or choice.devices[0] in ends)
 

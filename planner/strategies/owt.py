@@ -2,7 +2,7 @@
 parallelism for convolutions and pooling, model parallelism for densely connected layers.
 
 Our additions are those of `data` and `model`. If the batch is 1, data parallelism leaves everything but the
-dense layers to one device or to each of them, by simulation."""
+dense layers to one device or to every device, by simulation."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ MEMORY = 30
 """How many steps ago the value is that a step is compared with."""
 
 STALE = 400
-"""The steps without an improvement after which climbing ends, besides one for each task."""
+"""The steps without an improvement after which climbing ends, plus one for each task."""
 
 
 @dataclass(frozen=True)
