@@ -36,7 +36,7 @@ def divide_layers(
     layer is divided, `none` says why no layer is divided, and `because` begins the reason.
 
     Raises UsageError for a forced axis that the model does not have. With a forced axis, a layer is divided
-    only if that is its `wanted` axis it is are divided."""
+    only if that is its `wanted` axis."""
     forced, devices = study.memo.problem.axis, study.memo.by_speed
     if forced is not None and forced not in (*KNOWN_AXES, *study.memo.axis_names):
         raise UsageError(
