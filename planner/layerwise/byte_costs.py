@@ -1,12 +1,12 @@
 """Byte costs: the tables of a search for the cuts that move least (Tofu's cost of a partition).
 
-Takes ways to cut each layer over groups of devices; gives, in bytes, a table for each layer by its cut, and a table for
-each tensor between two layers by the cuts of both: what groups read and do not hold. The level below is
-configuration_cost.py; elimination.py finds the cuts of least cost.
+Input is the ways to cut each layer over groups of devices. Output is tables in bytes: one for each layer, by
+its cut, and one for each tensor between two layers, by the cuts of both, of what groups read and do not hold.
+The level below is configuration_cost.py; elimination.py finds the cuts of least cost.
 
-Every byte that a group lacks counts, wherever it comes from, so that the sum at the last level is all that the cuts
-move. Borders come from access maps, as everything does; layers and edges that are the same but for names are looked at
-once. Rules only: numpy."""
+Every byte that a group lacks counts, wherever it comes from, so that the sum at the last level is all that
+the cuts move. Halos follow from access maps; layers and edges that differ only in names are measured once.
+Rules only: numpy."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from edgepart.planner.search.memo import Memo
 
 @dataclass(frozen=True, eq=False)
 class MeasuredCuts:
-    """What one layer costs under the ways to cut it. One object stands for all layers that are alike, and is equal to
-    itself only."""
+    """The costs of one layer under the ways to cut it. One object stands for all equal layers, and is equal
+    only to itself."""
 
     costs: ConfigurationTable
 
@@ -36,11 +36,11 @@ class MeasuredCuts:
 
 
 class ByteCosts:
-    """Tables in bytes, each made once for all that are alike."""
+    """Makes tables in bytes, each once for all equal layers or edges."""
 
     def __init__(self, memo: Memo, weights: bool = False) -> None:
-        """Count the bytes. With `weights`, each copy of a weight counts like what moves, as it takes memory; without,
-        no weight does, as no request moves it."""
+        """With `weights`, each copy of a weight counts like bytes that move, as it takes memory. Without, no
+        weight counts, as no request moves it."""
         self.memo = memo
         self.weights = weights
         self.nodes: tuple[SearchNode, ...] = memo.operator_costs.search_nodes
@@ -48,16 +48,17 @@ class ByteCosts:
         self._tables: dict[Hashable, Table] = {}
 
     def measure(self, node: SearchNode, choices: Sequence[Choice]) -> MeasuredCuts:
-        """The costs of `choices`, all about the same groups of devices, each known by one of its devices."""
+        """The costs of `choices`, which all have the same groups of devices; one device stands for each group."""
         if node.kind not in self._costs:
             self._costs[node.kind] = ConfigurationCosts(self.memo, node)
         return MeasuredCuts(self._costs[node.kind].measure(choices, timed=False))
 
     def tables(self, measured: Sequence[MeasuredCuts], gateway: str) -> tuple[list[Table], list[Edge]]:
-        """Bytes of every node, and of every tensor between two of them; one of `measured` for each of `nodes`. Inputs of
-        the model come from the group that is known by the device `gateway`, and outputs go there.
+        """Bytes of every node, and of every tensor between two nodes. `measured` has an entry for each of
+        `nodes`. Inputs of the model come from the group that the device `gateway` stands for, and outputs go
+        there.
 
-        An input that several nodes read is counted for the first of them: then it is there."""
+        An input that several nodes read counts for the first of them only: after that, it is there."""
         home = next(n for n, device in enumerate(self.memo.cluster.devices) if device.name == gateway)
         homes = {name: (n, k) for n, node in enumerate(self.nodes) for k, name in enumerate(node.exits)}
         unary: list[Table] = []

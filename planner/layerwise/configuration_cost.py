@@ -1,9 +1,10 @@
-"""Configuration cost: what a layer costs under each of its configurations, over all devices.
+"""Configuration cost: the cost of a layer under each of its configurations, over all devices.
 
-Takes a node of a layer-wise search and choices for it; gives a table with one row for each choice: seconds of the
-slowest device, bytes of addends that travel, bytes of weights, and which regions each device holds of the exits and reads
-of the sources. The level below is planner/cost/layer_cost.py, asked once for each device. Above are the tables over whole
-models: time_costs.py and byte_costs.py. Rules only: numpy, no clock."""
+Input is a node of a layer-wise search and choices for it. Output is a table with one row for each choice: the
+seconds of the slowest device, the bytes of addends that travel, the bytes of weights, and the regions that
+each device holds of the exits and reads of the sources. The level below is planner/cost/layer_cost.py, asked
+once for each device. The levels above are the tables over whole models: time_costs.py and byte_costs.py.
+Rules only: numpy, no clock."""
 
 from __future__ import annotations
 
@@ -25,11 +26,11 @@ from edgepart.planner.search.memo import Memo
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
 LEAST_S = 1e-12
-"""Seconds at the least, for layers that cost nothing: views."""
+"""The seconds that layers without cost (views) count as, so that speeds are finite."""
 
 
 class TensorRegions:
-    """By configuration, which region of one tensor each device holds or reads."""
+    """The region of one tensor that each device holds or reads, for each configuration."""
 
     def __init__(self, rows: Sequence[Sequence[Region | None]]) -> None:
         """`rows` has one row for each configuration, with an entry for each device."""
@@ -38,7 +39,7 @@ class TensorRegions:
         places = {key: ids.setdefault(region, len(ids)) for key, region in distinct.items()}
         self.index: Indices = np.array([[places[id(region)] for region in row] for row in rows])
         self.regions: tuple[Region | None, ...] = tuple(ids)
-        """Each once."""
+        """All regions, each once."""
 
     @cached_property
     def sizes(self) -> Table:
@@ -60,21 +61,21 @@ class ConfigurationTable:
     weight_bytes: Table
     """[configuration]: bytes of weights on all devices together, more than the layer has where several hold the same."""
     holds: tuple[TensorRegions, ...]
-    """By exit of the layer, what devices hold of it."""
+    """The regions that devices hold of each exit of the layer."""
     reads: tuple[TensorRegions, ...]
-    """By source of the node, what devices read of it."""
+    """The regions that devices read of each source of the node."""
 
 
 @dataclass(frozen=True)
 class ConfigurationCost:
-    """What one layer costs under one configuration."""
+    """The cost of one layer under one configuration."""
 
     exit_regions: list[ExitRegions]
-    """By device, the regions of the exits that it holds."""
+    """The regions of the exits that each device holds."""
     layer_costs: list[LayerCost]
-    """By device, what it does."""
+    """The cost of each device's work."""
     seconds: float
-    """How long the slowest device takes."""
+    """Seconds of the slowest device."""
     addend_bytes: Table
     """[source device, target device]: bytes of addends that travel."""
 
@@ -102,7 +103,7 @@ class ConfigurationCosts:
         return self.layer_costs.cost_of(tuple(self.full.values()))
 
     def speeds(self) -> dict[str, float]:
-        """By device, how many layers like this one it computes in a second."""
+        """How many layers like this one each device computes in a second."""
         named = zip(self.devices, self.whole_s, strict=True)
         return {device.name: 1 / max(seconds, LEAST_S) for device, seconds in named}
 
@@ -134,8 +135,8 @@ class ConfigurationCosts:
         return found
 
     def least_s(self, choice: Choice) -> float:
-        """Seconds that a configuration takes at the very least, as smaller parts go at no higher rate. Of sums, only the
-        operator counts that is parted."""
+        """A lower bound on the seconds of a configuration, as smaller parts run at no higher rate. If a sum
+        is divided, only the operator that makes it counts."""
         if isinstance(choice, Reduce):
             return self._least_summed_s(choice)
         whole = self.whole_s
@@ -146,7 +147,7 @@ class ConfigurationCosts:
         )
 
     def _least_summed_s(self, choice: Reduce) -> float:
-        """Seconds of the longest part."""
+        """Seconds of the device whose part of the divided operator takes longest."""
         found = part(self.node.layer, choice)
         if found is None:
             return 0.0
@@ -158,7 +159,7 @@ class ConfigurationCosts:
 
     @cached_property
     def whole_s(self) -> tuple[float, ...]:
-        """By device, seconds to compute everything."""
+        """Seconds that each device takes to compute the whole layer."""
         return tuple(map(self.whole.seconds_on, self.devices))
 
     def _measure(self, choice: Choice) -> ConfigurationCost:
@@ -170,7 +171,7 @@ class ConfigurationCosts:
         return ConfigurationCost(exit_regions, costs, self._slowest_s(enumerate(costs)), self.nothing)
 
     def _exit_regions(self, choice: Choice) -> list[ExitRegions]:
-        """By device, the regions of the exits that it holds; remembered."""
+        """The regions of the exits that each device holds, remembered for each choice."""
         found = self._given.get(choice)
         if found is None:
             found = self._given[choice] = self._lay_out(choice)
@@ -186,7 +187,7 @@ class ConfigurationCosts:
         return [tuple(regions.get(device.name) for regions in given) for device in self.devices]
 
     def _slowest_s(self, costs: Iterator[tuple[int, LayerCost]]) -> float:
-        """Seconds of the slowest device, given what devices do by number; `inf` where one lacks the memory."""
+        """Seconds of the slowest device, from each device's number and work; `inf` if one lacks memory for its weights."""
         if not self.timed:
             return 0.0
         return max(
@@ -195,7 +196,7 @@ class ConfigurationCosts:
         )
 
     def _measure_sums(self, exit_regions: list[ExitRegions], name: str, parted: Parted) -> ConfigurationCost:
-        """The cost where each device first makes the addends of its part, and then the rest of what it holds."""
+        """The cost if each device first makes the addends of its part, and then the rest of what it holds."""
         sums = self._sums(name, parted)
         rest = [self.layer_costs.cost_of(one, name) for one in exit_regions]
         made: dict[int, Addends] = {}
@@ -228,7 +229,7 @@ class ConfigurationCosts:
     def _regions_to_combine(
         self, sums: PartialSumCosts, exit_regions: list[ExitRegions], rest: list[LayerCost]
     ) -> Iterator[tuple[int, Region]]:
-        """By device, the region of the parted operator's output that it makes out of addends."""
+        """Yield each device's number and the region of the divided operator's output that it combines from addends."""
         name, exits = sums.op.outputs[0], self.node.layer.exits
         for n, one in enumerate(rest):
             region = exit_regions[n][exits.index(name)] if name in exits else one.reads.get(name)

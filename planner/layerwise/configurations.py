@@ -1,10 +1,10 @@
-"""Configurations: the ways to divide one layer that a layer-wise search weighs (OptCNN, section 4).
+"""Configurations: the ways to divide one layer that a layer-wise search compares (OptCNN, section 4).
 
-Takes a layer and the devices; gives choices, of which configuration_cost.py works out what each costs. Rules only.
+Input is a layer and the devices; output is choices, whose costs configuration_cost.py works out. Rules only.
 
-As in the paper, any axis of a layer's output, or two of them as a grid, over any number of devices. Ours: the
-numbers and groups of devices that are worth it, parts in proportion to speed, the layer whole on one device or on
-all, and parts of a sum."""
+As in the paper, a layer is divided along any axis of its output, or two of them as a grid, over any number of
+devices. Our additions: only numbers and groups of devices that are worth it, parts in proportion to speed,
+the layer whole on one device or on all, and parts of a sum."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from edgepart.planner.search.candidates import ALIKE_AXES
 from edgepart.planner.search.memo import Memo
 
 MOST_CONFIGURATIONS = 24
-"""Configurations of one layer, at most: the search takes time with their third power."""
+"""The most configurations of one layer: the time of the search grows with their third power."""
 
 
 def max_configurations(devices: int) -> int:
-    """Configurations of one layer for so many devices, at most: few devices share a layer in few ways that are worth it.
+    """The most configurations of one layer for `devices` devices: few devices have few ways to share it that are worth it.
 
     >>> [max_configurations(count) for count in (2, 4, 8, 32)]
     [12, 16, 20, 24]
@@ -32,28 +32,29 @@ def max_configurations(devices: int) -> int:
 
 
 FEW = 4
-"""Devices up to which each number of them is tried where they differ; of more, all, half of them, a quarter ..."""
+"""The most devices of which each number is tried if they differ; of more, all of them, a half, a quarter ..."""
 
 SUMS = 2
-"""Numbers of devices over which sums are parted: all, and the fewest."""
+"""The number of teams over which sums are divided: the largest and the smallest."""
 
 Speeds = Mapping[str, float]
-"""By device, how fast it computes one layer; any unit."""
+"""How fast each device computes one layer, in any unit."""
 
 
 @dataclass(frozen=True)
 class ConfigurationSpace:
-    """What the configurations of all layers have in common."""
+    """The settings that the configurations of all layers share."""
 
     devices: tuple[str, ...]
     """Fastest first."""
     teams: tuple[tuple[str, ...], ...]
     """Groups of at least two devices, the largest first."""
     shares: Mapping[str, float]
-    """By device, its part of the whole model."""
+    """Each device's part of the whole model."""
     gateway: str
     axis: str | None = None
-    """Only this one, and what goes by it elsewhere (planner/search/candidates.py); None for all."""
+    """The only axis to divide, together with those that stand for it elsewhere
+    (planner/search/candidates.py); None for all axes."""
 
     def takes(self, axis: Axis) -> bool:
         return self.axis is None or axis.name in (self.axis, *ALIKE_AXES.get(self.axis, ()))
@@ -68,7 +69,7 @@ def make_space(memo: Memo) -> ConfigurationSpace:
 
 
 def _teams(memo: Memo) -> Iterator[tuple[str, ...]]:
-    """The k fastest and the k best connected devices, in the order of their speed."""
+    """Yield the k fastest and the k best connected devices, for several k, each in the order of their speed."""
     fast, gateway, link = memo.by_speed, memo.problem.gateway, memo.cluster.link
     near = sorted(fast, key=lambda name: (-link(name, gateway).bytes_per_s, link(name, gateway).latency_s))
     sizes = [len(fast)]
@@ -79,7 +80,7 @@ def _teams(memo: Memo) -> Iterator[tuple[str, ...]]:
 
 
 def _alike(memo: Memo) -> bool:
-    """Whether any number of devices is as good as any other of so many."""
+    """Whether all devices and all links are equal, so that only the number of devices matters."""
     names, link = memo.by_speed, memo.cluster.link
     links = {link(a, b) for a, b in combinations(names, 2)}
     return len(links) <= 1 and len({memo.whole_s[name] for name in names}) == 1
@@ -88,9 +89,9 @@ def _alike(memo: Memo) -> bool:
 def list_configurations(
     layer: Layer, among: ConfigurationSpace, speeds: Speeds, sums: bool = True
 ) -> tuple[Choice, ...]:
-    """All choices that are weighed for `layer`, each once, whole ones first. `speeds` say how parts are proportioned;
-    the parts that the whole model would have are tried too, so that neighbours can agree. Without `sums`, no
-    reduced axis is parted."""
+    """All choices that are compared for `layer`, each once, whole ones first. Parts are in proportion to
+    `speeds`; the parts that the whole model would have are tried too, so that neighbours can agree. Without
+    `sums`, no reduced axis is divided."""
     found: dict[Choice, None] = dict.fromkeys(Whole((name,)) for name in among.devices)
     if len(among.devices) > 1:
         found[Whole(among.devices)] = None
@@ -106,7 +107,7 @@ def list_configurations(
 def _divide(
     axes: Sequence[Axis], team: tuple[str, ...], among: ConfigurationSpace, speeds: Speeds
 ) -> Iterator[Divide]:
-    """Along each axis with a part for everybody, and along each two."""
+    """Yield divisions along each axis that has a part for every device of the team, and along each two axes."""
     for axis in axes:
         if axis.extent >= len(team) * axis.quantum:
             own, common = _shares(team, speeds), _shares(team, among.shares)
@@ -122,7 +123,7 @@ def _divide(
 def _sum(
     layer: Layer, axes: Sequence[Axis], team: tuple[str, ...], among: ConfigurationSpace, speeds: Speeds
 ) -> Iterator[Reduce]:
-    """Along each reduced axis; what is summed is then whole with everybody, or in pieces."""
+    """Yield divisions along each reduced axis; the sum is then whole on every device, or in pieces."""
     shares = _shares(team, speeds)
     for _, axis in layer.reduced:
         if layer.reduces(axis.name) and among.takes(axis) and axis.extent >= len(team) * axis.quantum:
@@ -138,7 +139,7 @@ def _shares(team: Sequence[str], speeds: Speeds) -> Shares:
 
 
 def _differ(one: Shares, two: Shares, axis: Axis) -> bool:
-    """Whether a cut moves by half a unit or more."""
+    """Whether a cut of one lies half a unit or more from that of the other."""
     units = axis.extent / axis.quantum
     ends = zip(_ends(one), _ends(two), strict=True)
     return any(abs(a - b) * units >= 0.5 for a, b in ends)
@@ -164,8 +165,9 @@ def grids(count: int) -> tuple[tuple[int, int], ...]:
 def select_configurations(
     choices: Sequence[Choice], seconds: Sequence[float], kept: Callable[[Choice], bool], places: int
 ) -> tuple[int, ...]:
-    """Indices of those that are weighed, in order: what takes several devices as long as one could do it alone is
-    dominated; of more than `places`, those that take least. What `kept` says stays in any case."""
+    """Indices of the choices to compare, in order. A choice that takes several devices as long as one alone
+    is dominated; of more than `places` others, those that take least remain. Choices that `kept` accepts stay
+    in any case."""
     alone = [s for choice, s in zip(choices, seconds, strict=True) if is_on_one_device(choice)]
     least = min(alone, default=float("inf"))
     always = {n for n, choice in enumerate(choices) if kept(choice)}
@@ -179,5 +181,5 @@ def select_configurations(
 
 
 def is_on_one_device(choice: Choice) -> bool:
-    """Whether one device does it all."""
+    """Whether one device alone has the whole layer."""
     return isinstance(choice, Whole) and len(choice.devices) == 1

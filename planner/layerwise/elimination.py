@@ -1,9 +1,11 @@
-"""Elimination: the choice of one value for each node of a graph that makes a sum of costs least (OptCNN, section 5.2).
+"""Elimination: choose a value for each node of a graph so that a sum of costs is the least (OptCNN, section
+5.2).
 
-Costs are tables: one for each node, by its value, and one for each edge, by the values at its two ends. Nodes and
-edges are eliminated as in the paper (its equations 2 and 3, algorithm 1) until nothing changes. The paper then
-enumerates what remains; that is done here for up to two nodes, while more are eliminated as variables, in min-fill
-order (ours). Rules only: numpy, and nothing of models."""
+Costs are tables: one for each node, by its value, and one for each edge, by the values at its two ends. Nodes
+and edges are eliminated as in the paper (its equations 2 and 3, algorithm 1) until nothing changes. The paper
+then enumerates the values of the remaining nodes. Here, up to two nodes are enumerated; if there are more,
+they are eliminated as variables, in min-fill order (our addition). Rules only: numpy, and nothing of
+models."""
 
 from __future__ import annotations
 
@@ -18,16 +20,16 @@ from typing import Any
 import numpy as np
 
 Table = np.ndarray[Any, np.dtype[np.float64]]
-"""Costs; `inf` for what must not be."""
+"""Costs; `inf` for values that are not allowed."""
 
 Edge = tuple[int, int, Table]
 """An edge: the node that it leaves, the node that it enters, and the cost by their values."""
 
 LARGEST = 2_000_000
-"""Elements of the largest table that is made; 16 bytes each while it is."""
+"""Elements of the largest table that is made; making it takes 16 bytes an element."""
 
 SWEEPS = 100
-"""Rounds of coordinate descent, at most."""
+"""The most rounds of coordinate descent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +37,19 @@ class Step:
     """One elimination."""
 
     kind: str
-    """"node" or "edge" as in the paper, "variable", "enumerate", or "descend" where it was not exact."""
+    """"node" or "edge" as in the paper, "variable", "enumerate", or "descend", which is not exact."""
     nodes: tuple[int, ...]
-    """What was eliminated; of an edge, its ends."""
+    """The nodes that were eliminated; the ends of an edge that was."""
     beside: tuple[int, ...]
-    """Nodes by whose values the table that was made in its place is ordered."""
+    """The nodes whose values index the table that was made instead."""
 
 
 @dataclass(frozen=True)
 class Solution:
-    """The least sum that was found."""
+    """The choice with the least sum of costs that was found."""
 
     choice: tuple[int, ...]
-    """By node, the index of its value."""
+    """The index of each node's value."""
     cost: float
     exact: bool
     """Whether no choice costs less."""
@@ -57,11 +59,12 @@ class Solution:
 
 
 def minimise(unary: Sequence[Table], edges: Sequence[Edge], largest: int = LARGEST) -> Solution:
-    """The choice of least cost; exact, unless each elimination that is left needs a table of more than `largest`
-    elements: then the best that coordinate descent finds, from as many starts as a node has values.
+    """The choice of least cost. It is exact unless each elimination that is left needs a table of more than
+    `largest` elements; then it is the best that coordinate descent finds, from about as many starts as a node
+    has values.
 
-    Ties go to values with lower indices in a fixed order, so that equal questions have equal answers. ValueError
-    where a table does not fit its nodes, or an edge leads back to where it starts."""
+    Ties go to values with lower indices in a fixed order, so that equal problems have equal solutions. Raises
+    ValueError if a table does not fit its nodes, or an edge leads back to where it starts."""
     for source, target, table in edges:
         if source == target or table.shape != (len(unary[source]), len(unary[target])):
             raise ValueError(f"edge {source} -> {target}: a table of shape {table.shape} does not fit")
@@ -77,7 +80,7 @@ def minimise(unary: Sequence[Table], edges: Sequence[Edge], largest: int = LARGE
 
 
 def cost_of(unary: Sequence[Table], edges: Sequence[Edge], choice: Sequence[int]) -> float:
-    """The sum at one choice."""
+    """The sum of costs of one choice."""
     alone = sum(float(table[value]) for table, value in zip(unary, choice, strict=True))
     return alone + sum(float(table[choice[a], choice[b]]) for a, b, table in edges)
 
@@ -106,7 +109,7 @@ class _Paper:
                 waiting.extend(self._eliminate_node(node))
 
     def undo(self, choice: dict[int, int]) -> None:
-        """Values of what was eliminated, the last one first (algorithm 1, lines 15 to 23)."""
+        """Add the values of the nodes that were eliminated, the last one first (algorithm 1, lines 15 to 23)."""
         for node, beside, best in reversed(self._undo):
             choice[node] = int(best[tuple(choice[other] for other in beside)])
 
@@ -115,12 +118,12 @@ class _Paper:
         self._undo.append((node, beside, best))
 
     def _single(self, node: int) -> bool:
-        """Whether it has one edge in and one out, between two others."""
+        """Whether the node has one edge in and one edge out, between two other nodes."""
         ins, outs = self.before[node], self.after[node]
         return len(ins) == len(outs) == 1 and ins.keys() != outs.keys()
 
     def _eliminate_node(self, node: int) -> tuple[int, int]:
-        """Equation 2."""
+        """Eliminate the node (equation 2); return the two nodes beside it."""
         (source,), (target,) = self.before.pop(node), self.after[node]
         (into,), (out,) = self.after[source].pop(node), self.after.pop(node)[target]
         del self.before[target][node]
@@ -132,7 +135,7 @@ class _Paper:
         return source, target
 
     def _eliminate_edges(self, source: int, target: int) -> None:
-        """Equation 3."""
+        """Merge the edges from `source` to `target` into one (equation 3)."""
         tables = self.after[source][target]
         while len(tables) > 1:
             tables[:] = [tables[0] + tables[1], *tables[2:]]
@@ -145,7 +148,7 @@ class _Paper:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Factor:
-    """A table by the values of some nodes."""
+    """A table of costs by the values of some nodes."""
 
     nodes: tuple[int, ...]
     """Ascending."""
@@ -160,7 +163,7 @@ class _Factor:
 
 
 class _Variables:
-    """What the paper's eliminations leave: variable elimination in min-fill order, with a bound on tables."""
+    """Eliminates the nodes that the paper's eliminations leave as variables, in min-fill order, with a bound on tables."""
 
     def __init__(self, paper: _Paper, largest: int) -> None:
         self.paper = paper
@@ -178,15 +181,15 @@ class _Variables:
                 self._add(_Factor(ends, table.T if swap else table))
 
     def run(self) -> dict[int, int]:
-        """Values of the nodes that cannot be undone."""
+        """Eliminate what is possible; return the values of the nodes that remain."""
         heap = [(self._fill(node), self._size(node), node) for node in self.near]
         heapify(heap)
         while len(self.near) > 2 and heap:
             fill, size, node = heappop(heap)
             if node not in self.near or (fill, size) != (self._fill(node), self._size(node)):
-                continue  # Its surroundings have changed: a newer entry tells how.
+                continue  # Its neighbours have changed: there is a newer entry for it.
             if size > self.largest:
-                continue  # May come back with fewer neighbours.
+                continue  # It may come back with fewer neighbours.
             changed = self._eliminate(node)
             for other in sorted(changed):
                 heappush(heap, (self._fill(other), self._size(other), other))
@@ -200,14 +203,14 @@ class _Variables:
             self.near[two].add(one)
 
     def _fill(self, node: int) -> int:
-        """Edges that eliminating it adds."""
+        """The number of edges that eliminating the node adds."""
         return sum(two not in self.near[one] for one, two in combinations(sorted(self.near[node]), 2))
 
     def _size(self, node: int) -> int:
         return self.count[node] * prod(self.count[other] for other in self.near[node])
 
     def _eliminate(self, node: int) -> set[int]:
-        """Nodes whose fill or size may have changed."""
+        """Eliminate the node; return the nodes whose fill or size may have changed."""
         beside = tuple(sorted(self.near[node]))
         factors = self.of.pop(node)
         table = self._join(factors, (*beside, node))
@@ -229,11 +232,11 @@ class _Variables:
         return table
 
     def _factors(self) -> Iterator[_Factor]:
-        """Each once."""
+        """All factors, each once."""
         return iter({id(factor): factor for factors in self.of.values() for factor in factors}.values())
 
     def _enumerate(self) -> dict[int, int]:
-        """Algorithm 1, line 14."""
+        """The best values of the remaining nodes, by enumeration (algorithm 1, line 14)."""
         scope = tuple(sorted(self.near))
         self.paper.steps.append(Step("enumerate", scope, ()))
         table = self._join(tuple(self._factors()), scope)
@@ -264,7 +267,7 @@ class _Variables:
         return choice
 
     def _along(self, node: int, choice: dict[int, int]) -> Table:
-        """The costs of its values, the others' given."""
+        """The costs of the node's values, with the values of all others as in `choice`."""
         found = np.zeros(self.count[node])
         for factor in self.of[node]:
             found += factor.table[tuple(slice(None) if n == node else choice[n] for n in factor.nodes)]

@@ -1,9 +1,10 @@
-"""Halving: the ways to cut one layer in two over the two halves of each group of devices, one level after another (Tofu's
-basic strategies, applied recursively). Rules only.
+"""Halving: the ways to cut one layer in two over the two halves of each group of devices, one level after
+another (Tofu's basic strategies, applied recursively). Rules only.
 
-At each level a choice is about groups, each known by its first device; at the last level groups are devices. Ours is
-what cannot be cut: a layer without axes is on one half of the devices, or on both. A layer that is parted along a
-reduced axis at one level is so at all of them, and what is summed is in pieces."""
+At each level a choice is about groups of devices, and the first device stands for its group; at the last
+level a group is one device. Our addition is for what cannot be cut: a layer without axes is on one half of
+the devices, or on both. A layer that is divided along a reduced axis at one level is divided along it at all
+levels, and its sum is in pieces."""
 
 from __future__ import annotations
 
@@ -21,20 +22,20 @@ Takes = Callable[[Axis], bool]
 """Whether layers may be cut along an axis."""
 
 PAYLOAD = 1e6
-"""Bytes of the message by which links are compared."""
+"""The bytes of the message whose seconds compare links."""
 
 
 @dataclass(frozen=True)
 class Team:
-    """The devices that take part, and their halves."""
+    """The devices that take part, in the order in which they are halved."""
 
     shares: Shares
-    """Device and its part, in the order in which they are halved."""
+    """Each device and its part, in that order."""
 
     @cached_property
     def levels(self) -> tuple[Shares, ...]:
-        """By level, the groups: the first device of each and the parts of all its members. The last level has a
-        group for each device."""
+        """The groups of each level, each as its first device and the sum of its members' parts. The last
+        level has a group for each device."""
         return tuple(_levels((self.shares,)))
 
 
@@ -49,8 +50,9 @@ def _halves(group: Shares) -> tuple[Shares, ...]:
 
 
 def order_near_first(cluster: Cluster, devices: Sequence[str]) -> tuple[str, ...]:
-    """The devices so ordered that those joined by quick links stand together, and so are cut apart last: groups are joined
-    over the quickest link between any two of them, in the given order where links are equal."""
+    """The devices in an order in which those with quick links between them are neighbours, and are separated
+    last. Groups are joined over the quickest link between any two of their devices, in the given order if
+    links are equal."""
 
     def seconds(pair: tuple[str, str]) -> float:
         links = (cluster.link(*pair), cluster.link(*reversed(pair)))
@@ -68,8 +70,8 @@ def order_near_first(cluster: Cluster, devices: Sequence[str]) -> tuple[str, ...
 def list_cuts(
     layer: Layer, before: Choice | None, team: Team, level: int, takes: Takes
 ) -> tuple[Choice, ...]:
-    """The ways to cut what each group of the level before `level` has (`before`; None for everything, at level 0) over
-    its two halves. Never none."""
+    """The ways to cut, over its two halves, what each group of the level before `level` has: `before`, or
+    None for everything at level 0. There is always at least one."""
     groups = team.levels[level]
     match before:
         case None:
@@ -87,7 +89,7 @@ def list_cuts(
 
 
 def _first(layer: Layer, groups: Shares, takes: Takes) -> Iterator[Choice]:
-    """Whole is only what cannot be cut otherwise, or not without sums."""
+    """Yield the ways to cut a whole layer. It stays whole only if it cannot be cut, or not without sums."""
     names = tuple(name for name, _ in groups)
     whole = (Whole(names[:1]), Whole(names[1:]), Whole(names))
     found: list[Choice] = list(_along(_outer(layer, takes), (), groups))
@@ -103,11 +105,12 @@ def _first(layer: Layer, groups: Shares, takes: Takes) -> Iterator[Choice]:
 
 
 def least_part(layer: Layer, levels: int, takes: Takes) -> tuple[float, dict[str, float]]:
-    """What every device of 2^levels equal ones does at the least, however the layer is cut: a part of all of it, as long as
-    no sums are parted; and where they are, parts of the operators whose sums they are. 0 where it may do nothing."""
+    """The least that each of 2^levels equal devices computes, however the layer is cut: the part of the whole
+    layer if no sums are divided, and the parts of the operators whose sums may be divided. 0 if a device may
+    compute nothing."""
     outer = [axis for axis in _outer(layer, takes) if None not in (layer.place(axis, x) for x in layer.exits)]
     lost = len(outer) < len(_outer(layer, takes))
-    # With one axis that is long enough at each level, no short one is ever cut, and nobody goes without.
+    # If one axis is long enough at each level, no short axis is ever cut, and every device gets a part.
     always = any(axis.extent >= axis.quantum << levels for axis in outer)
     part = _least(outer, levels) if always and not lost else 0.0
     sums: dict[str, float] = {}
@@ -120,7 +123,7 @@ def least_part(layer: Layer, levels: int, takes: Takes) -> tuple[float, dict[str
 
 
 def _least(axes: Sequence[Axis], levels: int) -> float:
-    """The smallest part that may come of any way to cut so often along the axes."""
+    """The smallest part that any way of cutting `levels` times along the axes can give."""
     if not axes:
         return 0.0 if levels else 1.0
     times = [k for k in range(levels + 1) if k == 0 or axes[0].extent >= axes[0].quantum << k]
@@ -129,7 +132,7 @@ def _least(axes: Sequence[Axis], levels: int) -> float:
 
 
 def _smallest_part(axis: Axis, parts: int) -> float:
-    """The part of an axis that the smallest of equal parts has; the last unit may be a smaller one."""
+    """The share of the axis in the smallest of `parts` equal parts; the last unit of the axis may be smaller."""
     units = -(-axis.extent // axis.quantum) // parts
     return max(0, units * axis.quantum - (-axis.extent % axis.quantum)) / axis.extent
 
@@ -139,20 +142,20 @@ def _outer(layer: Layer, takes: Takes) -> list[Axis]:
 
 
 def _pieces(layer: Layer, reduced: str, takes: Takes) -> list[Axis]:
-    """Along which what is summed can be cut; where there is none of the wished ones, any."""
+    """The axes along which a sum can be cut: those that `takes` allows, or all of them if it allows none."""
     among = [axis for axis in layer.combined if axis.name == reduced] + list(layer.axes)
     there = [axis for axis in among if axis.extent >= 2 * axis.quantum]
     return [axis for axis in there if takes(axis)] or there
 
 
 def _along(axes: Sequence[Axis], before: tuple[str, ...], groups: Shares) -> Iterator[Divide]:
-    """One more cut along each axis that is long enough for it; along each, where none is."""
+    """Yield one more cut along each axis that is long enough for it, or along every axis if none is."""
     long = [axis for axis in axes if axis.extent >= axis.quantum * 2 ** (before.count(axis.name) + 1)]
     yield from (Divide((*before, axis.name), groups) for axis in long or axes)
 
 
 def _place(devices: tuple[str, ...], team: Team, level: int) -> Iterator[Whole]:
-    """The layer on either half of the group that has it; on all groups, where all have it."""
+    """Yield the layer whole on either half of the group that has it; on all groups if all have it."""
     names, before = ([name for name, _ in team.levels[n]] for n in (level, level - 1))
     if len(devices) > 1:
         yield Whole(tuple(names))

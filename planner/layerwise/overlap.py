@@ -1,4 +1,4 @@
-"""Overlap: how many elements each of many regions has in common with each of many others, at once.
+"""Overlap: count the elements that each of many regions has in common with each of many others, all at once.
 
 Regions are products of spans, and so are their common parts, which are counted axis by axis. time_costs.py and
 byte_costs.py turn the counts into what moves. Rules only: numpy."""
@@ -26,7 +26,7 @@ def count_overlaps(ones: Sequence[Region | None], twos: Sequence[Region | None])
 
 
 def _axis(ones: Sequence[Span], twos: Sequence[Span]) -> Table:
-    """Indices in common along one axis."""
+    """The number of indices in common along one axis, [one, two]; a single number if all spans are equal."""
     first, second = dict.fromkeys(ones), dict.fromkeys(twos)
     if len(first) == len(second) == 1 and ones[0] == twos[0]:
         return np.full((1, 1), float(sum(i.size for i in ones[0])))
@@ -40,8 +40,8 @@ def _axis(ones: Sequence[Span], twos: Sequence[Span]) -> Table:
 
 
 def _intervals(spans: Iterable[Span]) -> tuple[list[int], Table, Table]:
-    """The places at which each span's intervals begin in the list of all, and the bounds of all. An empty span is one
-    interval without length."""
+    """The place at which each span's intervals begin in the list of all intervals, and the bounds of all
+    intervals. An empty span is one interval without length."""
     starts: list[int] = []
     bounds: list[tuple[float, float]] = []
     for one in spans:

@@ -1,13 +1,15 @@
 """Time costs: the tables of a search for the fastest configurations (OptCNN, section 5.1).
 
-Takes a model on its devices; gives, in seconds, a table for each layer by its configuration, and a table for each tensor
-between two layers by the configurations of both: moving what the second reads and the first holds elsewhere. The level
-below is configuration_cost.py; elimination.py finds the configurations of least cost.
+Input is a model on its devices. Output is tables in seconds: one for each layer, by its configuration, and
+one for each tensor between two layers, by the configurations of both, for moving what the second reads and
+the first holds elsewhere. The level below is configuration_cost.py; elimination.py finds the configurations
+of least cost.
 
-What moves is what lowering moves: the elements of the region that a device reads which another one holds. No formula
-here knows what a convolution is. Layers and edges that are the same but for names are measured once. Rules only.
+The elements that move are those that lowering moves: of the region that a device reads, those that another
+device holds. No formula here is specific to convolutions. Layers and edges that differ only in names are
+measured once. Rules only.
 
-The paper's t_S, the time to synchronise parameters, is not here: inference changes none."""
+The paper's t_S, the time to synchronise parameters, is left out, as inference changes no parameters."""
 
 from __future__ import annotations
 
@@ -41,34 +43,34 @@ from edgepart.planner.plans.reduced_precision import SHARE
 from edgepart.planner.search.memo import Memo
 
 PRODUCTS = CONVOLUTIONS | {"gemm"}
-"""Families of operators whose addends are of the shape of what they write."""
+"""Families of operators whose addends have the shape of their output."""
 
 NEARLY = 1 - 1e-9
-"""The part of a bound that is certain though numbers are rounded."""
+"""The part of a lower bound that is certain although numbers are rounded."""
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True)
 class LayerwiseProblem:
-    """A search problem, as `elimination.minimise` takes it, and what its nodes stand for."""
+    """A search problem in the form of `elimination.minimise`, with the nodes and their configurations."""
 
     nodes: tuple[SearchNode, ...]
     choices: tuple[tuple[Choice, ...], ...]
-    """By node, its configurations."""
+    """The configurations of each node."""
     unary: tuple[Table, ...]
-    """By node, seconds [configuration]."""
+    """The seconds of each node, [configuration]."""
     edges: tuple[Edge, ...]
-    """By tensor between two nodes, seconds [writer's configuration, reader's]."""
+    """The seconds of each tensor between two nodes, [writer's configuration, reader's]."""
 
     def choices_of(self, found: Sequence[int]) -> dict[int, Choice]:
-        """By number of a layer, its configuration, from the index that was found for each node; junctions are left out."""
+        """The configuration of each layer, by its number, from the index found for each node; junctions are left out."""
         named = zip(self.nodes, self.choices, found, strict=True)
         return {node.layer.number: choices[n] for node, choices, n in named if not node.is_junction}
 
 
 class TimeCosts:
-    """Tables in seconds, each made once for all that are alike."""
+    """Makes tables in seconds, each once for all equal layers or edges."""
 
     def __init__(self, memo: Memo, among: ConfigurationSpace) -> None:
         self.memo = memo
@@ -77,7 +79,7 @@ class TimeCosts:
         self.gateway = next(n for n, d in enumerate(self.devices) if d.name == memo.problem.gateway)
         self.links = _make_links(memo)
         self.share = SHARE[memo.problem.transfer_dtype]
-        """The part of the bytes of addends that travels at the least."""
+        """The smallest part of the bytes of addends that travels."""
         self._masks: dict[Hashable, Mask] = {}
         self.start_s = np.array([memo.cost.segment_s(d.name) for d in self.devices])
         self.copy_s = np.array([memo.cost.copy_s(d.name, 1.0) for d in self.devices])
@@ -98,7 +100,7 @@ class TimeCosts:
                     m, k = homes[name]
                     edges.append((m, n, self.edge(nodes[m], k, node, s)))
                 elif name not in brought:
-                    # Later readers find it there: it was sent when the request came in.
+                    # Only the first reader counts: the input is sent when the request comes in, and is there for others.
                     brought.add(name)
                     unary[n] = unary[n] + self._input_s(node, one.reads[s], s, name)
             for k, name in enumerate(node.layer.exits):
@@ -107,7 +109,7 @@ class TimeCosts:
         return LayerwiseProblem(nodes, tuple(one.choices for one in costs), tuple(unary), tuple(edges))
 
     def configurations_of(self, node: SearchNode) -> ConfigurationTable:
-        """The costs of a node under the configurations that are worth weighing; of equal kinds, one object."""
+        """The costs of a node under the configurations that are worth comparing; nodes of equal kinds share one object."""
         found = self._configuration_tables.get(node.kind)
         if found is None:
             costs = ConfigurationCosts(self.memo, node)
@@ -122,7 +124,8 @@ class TimeCosts:
     def _select(
         self, node: SearchNode, costs: ConfigurationCosts, choices: Sequence[Choice]
     ) -> Iterator[Choice]:
-        """Those that are worth weighing, in order; what is sure not to be among them is not measured."""
+        """Yield the configurations that are worth comparing, in order. Those that are certainly too slow are
+        not measured."""
         places = max(1, max_configurations(len(self.devices)) - sum(map(self._is_kept, choices)))
         alone_s = min(
             (costs.cost_of(one).seconds for one in choices if is_on_one_device(one)), default=float("inf")
@@ -130,7 +133,7 @@ class TimeCosts:
         least = [(costs.least_s(choice) + self._least_summing_s(node, choice)) * NEARLY for choice in choices]
         measured: dict[int, float] = {}
         ranked: list[float] = []
-        """Seconds of those that compete for the places."""
+        """Seconds of the configurations that compete for the places."""
         for n in sorted(range(len(choices)), key=lambda n: (not self._is_kept(choices[n]), least[n])):
             if len(ranked) >= places and least[n] > ranked[places - 1]:
                 break
@@ -148,16 +151,16 @@ class TimeCosts:
         yield from (choices[known[n]] for n in taken)
 
     def _seconds(self, costs: ConfigurationCosts, choice: Choice) -> float:
-        """Seconds of one configuration, and of summing what it makes parts of."""
+        """Seconds of one configuration, and of summing its addends."""
         cost = costs.cost_of(choice)
         return cost.seconds + (
             float(self._summing_s(cost.addend_bytes[None])[0]) if isinstance(choice, Reduce) else 0.0
         )
 
     def _least_summing_s(self, node: SearchNode, choice: Choice) -> float:
-        """Seconds until a product's addends are combined, at the very least. Each addend is as large as what the product
-        writes. Where all of it is wanted, each device gets one from each other; else all devices together get one from each
-        but one."""
+        """A lower bound on the seconds until a product's addends are combined. Each addend is as large as the
+        product's output. If the sum is whole on every device, each device gets an addend from each other
+        device; if it is in pieces, all devices together get one addend from each device but one."""
         found = part(node.layer, choice) if isinstance(choice, Reduce) else None
         if found is None or not isinstance(choice, Reduce):
             return 0.0
@@ -170,28 +173,30 @@ class TimeCosts:
         return received * self.share * self.links.least_byte_s
 
     def _may_sum(self, node: SearchNode, whole: LayerCost) -> bool:
-        """Whether parts of sums are worth weighing: where a layer has more weights than output, as dense layers have,
-        and half of the output can travel (at the least that has to) in less time than one device takes for it all."""
+        """Whether partial sums are worth comparing: if a layer has more weights than output, as dense layers
+        have, and half of the output (at least as much has to travel) can travel in less time than one device
+        takes for the layer."""
         nbytes = max(self.memo.graph.tensors[name].nbytes for name in node.exits)
         alone_s = min(whole.seconds_on(device) for device in self.devices)
         pays = nbytes < whole.weight_bytes and nbytes * self.share / 2 * self.links.least_byte_s < alone_s
         return pays or self.among.axis is not None
 
     def _is_kept(self, choice: Choice) -> bool:
-        """Whether a configuration is weighed in any case: all on the fastest device, at the gateway, or on each device."""
+        """Whether a configuration is compared in any case: whole on the fastest device, on the gateway, or on
+        every device."""
         ends = (self.among.devices[0], self.among.gateway)
         return isinstance(choice, Whole) and (not is_on_one_device(choice) or choice.devices[0] in ends)
 
     def _summing_s(self, moved: Table) -> Table:
-        """Seconds in which addends travel and are taken in, by configuration."""
+        """Seconds in which addends travel and are copied at both ends, [configuration]."""
         gets = moved.sum(1)
         border = (gets > 0) * self.start_s + (gets + moved.sum(2)) * self.copy_s
         found: Table = self.links.seconds(moved * self.share) + border.max(1)
         return found
 
     def edge(self, writer: SearchNode, exit: int, reader: SearchNode, source: int) -> Table:
-        """Seconds until the reader has what it reads of one of the writer's exits, by their configurations: the messages,
-        and what is copied at the segments' ends."""
+        """Seconds until the reader has what it reads of one of the writer's exits, [writer's configuration,
+        reader's]: for messages, and for copies at the segments' ends."""
         key = (writer.kind, exit, reader.kind, source)
         if key not in self._tables:
             holds, reads = (
@@ -206,7 +211,7 @@ class TimeCosts:
         return self._tables[key]
 
     def moved_bytes(self, writer: SearchNode, exit: int, reader: SearchNode, source: int) -> Table:
-        """Bytes by [writer's configuration, reader's, source device, target device]."""
+        """Bytes that move, [writer's configuration, reader's, source device, target device]."""
         one, two, name = self.configurations_of(writer), self.configurations_of(reader), writer.exits[exit]
         elements = float(self.memo.graph.region_of(name).size)
         sends = np.stack([self._senders(choice, elements) for choice in one.choices])
@@ -242,8 +247,9 @@ class TimeCosts:
         return self._tables[key]
 
     def _senders(self, choice: Choice, elements: float, to_gateway: bool = False) -> Mask:
-        """The devices that send (rows) to each device what it lacks: all that hold a part, or one of several that hold
-        everything, the same as `demand.fetch` takes. To the gateway, its own device sends too."""
+        """A mask of the devices (rows) that send to each device what it lacks: all that hold a part, or one
+        of several that hold everything, the same one that `demand.fetch_missing` takes. If an output goes to
+        the gateway, the gateway's own device counts as a sender, too."""
         choice = choice.then if isinstance(choice, Reduce) else choice
         names = choice.devices if isinstance(choice, Whole) else ()
         key = (names, elements if len(names) > 1 else 0, to_gateway)
@@ -278,8 +284,9 @@ class TimeCosts:
         return moved
 
     def _border_s(self, moved: Table, holds: TensorRegions, reads: TensorRegions, name: str) -> Table:
-        """Seconds of the segments' ends, by [writer's configuration, reader's, device]: who receives starts a segment and
-        puts together what it reads; who sends or receives has written what it holds."""
+        """Seconds at the segments' ends, [writer's configuration, reader's, device]: a device that receives
+        starts a segment and puts together what it reads; a device that sends or receives has written what it
+        holds."""
         item_bytes = self.memo.cost.item_bytes(name)
         gets, gives = moved.any(2), moved.any(3)
         taken = self.start_s + reads.sizes * item_bytes * self.copy_s
@@ -304,10 +311,10 @@ class _Links:
         return float(self.byte_s[apart].min(initial=np.inf))
 
     def seconds(self, moved: Table) -> Table:
-        """Seconds until all messages are there, from bytes by [..., source, target]. A device sends one
-        message after another and receives one after another, as in the simulator."""
+        """Seconds until all messages have arrived, from the bytes that move, [..., source, target]. A device
+        sends one message after another and receives one after another, as in the simulator."""
         count = len(self.byte_s)
-        # Devices first, as `_moved_table` has them in memory: numpy adds up long rows, and not four numbers at a time.
+        # Devices come first, as `_moved_table` has them in memory, so that numpy adds up long rows and not four numbers.
         lanes = np.ascontiguousarray(np.moveaxis(moved, (-2, -1), (0, 1))).reshape(count, count, -1)
         sent = lanes > 0
         busy = lanes * self.byte_s[:, :, None] + sent * self.fixed_s[:, :, None]

@@ -1,10 +1,11 @@
-"""Balance: a chain of parts placed on devices one after another, so that the busiest device is the least busy. Pure;
-knows nothing of models.
+"""Balance: place a chain of parts on devices in consecutive stages, so that the busiest device is the least
+busy. Pure; knows nothing of models.
 
-The chain has places 0..n between and around its parts; a stage is what lies between two of them. `loads[d][i, j]` is
-how long device d is busy with the stage from place i to place j; inf where it cannot take it. All orders of a few
-devices are tried at once, by how far the chain is placed and on whom: exact, in 2^devices * places^2 steps. Of many
-devices one order is tried."""
+The chain has places 0..n before, between and after its parts; a stage is the parts between two places.
+`loads[d][i, j]` is how long device d is busy with the stage from place i to place j, or inf if it cannot take
+the stage. For a few devices, dynamic programming over the set of devices that are used and the place that is
+reached covers all orders of the devices: the result is exact, after devices * 2^devices * places^2 steps. For
+many devices one order is tried."""
 
 from __future__ import annotations
 
@@ -15,10 +16,11 @@ from typing import Any
 import numpy as np
 
 Loads = np.ndarray[Any, np.dtype[np.float64]]
-"""[from, to], of one device."""
+"""The loads of one device, [from place, to place]."""
 
 MOST_DEVICES = 8
-"""Up to so many are tried in all orders; of more, the first so many in all, and all in the order given."""
+"""The most devices that are tried in all orders, as steps double with each device. Of more devices, the first
+`MOST_DEVICES` are tried in all orders, and all devices in the given order."""
 
 
 @dataclass(frozen=True)
@@ -26,14 +28,15 @@ class Stages:
     """The stages of a division, in order, each with its device."""
 
     busiest: float
-    """The largest load; their sum where that was asked for."""
+    """The largest load of a device, or the sum of all loads if `balance` was called with np.add."""
     stages: tuple[tuple[int, int, int], ...]
-    """(device, from, to); consecutive, from place 0 to the last."""
+    """Consecutive (device, from place, to place), from place 0 to the last place."""
 
 
 def balance(loads: Sequence[Loads], whole: np.ufunc = np.maximum) -> Iterator[Stages]:
-    """Yield the division with the least busiest device, for 1, 2, 3 ... devices, if there is one. With `whole` np.add
-    it is the sum of the loads that is least: that of a sample that goes through them one after the other."""
+    """Yield, for 1, 2, 3 ... devices, the division whose busiest device is the least busy, if there is one.
+    If `whole` is np.add, the sum of the loads is least: the time of a sample that passes through all stages
+    one after another."""
     few = [_stages_only(load) for load in loads[:MOST_DEVICES]]
     yield from _in_any_order(few, whole)
     if len(loads) > len(few):
@@ -41,7 +44,7 @@ def balance(loads: Sequence[Loads], whole: np.ufunc = np.maximum) -> Iterator[St
 
 
 def _stages_only(load: Loads) -> Loads:
-    """Without what goes backwards, or nowhere."""
+    """Return the loads, with inf for stages that go backwards or are empty."""
     return np.where(np.triu(np.ones(load.shape, dtype=bool), 1), load, np.inf)
 
 
@@ -78,11 +81,11 @@ def _back(came: np.ndarray[Any, np.dtype[np.int_]], taken: int) -> list[tuple[in
 
 
 def balance_in_order(loads: Sequence[Loads], whole: np.ufunc = np.maximum) -> Iterator[Stages]:
-    """The division with the least busiest device where devices come in the order given, some left out; none where there
-    is none."""
+    """Yield the division whose busiest device is the least busy when devices come in the given order, some of
+    them left out. Yields nothing if there is no division."""
     places = loads[0].shape[0]
     least = np.where(np.arange(places) == 0, 0.0, np.inf)
-    begins = []  # By device and place, where its stage begins; the place itself where it has none.
+    begins = []  # By device and place, where the device's stage begins; the place itself if it has no stage.
     for load in loads:
         reached = whole(least[:, None], load)
         better = reached.min(axis=0) < least

@@ -1,4 +1,4 @@
-"""The placers, by name. Each is a module here that registers what finds a placement. Rules only."""
+"""The placers, by name. The modules in `MODULES` register the functions that find placements. Rules only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edgepart.planner.placing.problem.schedule import Asked, PlacementFound
 from edgepart.planner.placing.problem.workload import Workload
 
 Placer = Callable[[Workload, Asked], PlacementFound]
-"""Infeasible where no placement is found that the machines have memory for, with the bytes that are short."""
+"""Finds a placement. Raises Infeasible, with the bytes that are short, if it finds none that fits the machines' memory."""
 
 MODULES: Mapping[str, str] = MappingProxyType(
     {
@@ -25,13 +25,13 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "moirai": "exact.moirai",
     }
 )
-"""By name of a placer, the module that registers it."""
+"""The module that registers each placer, by the placer's name."""
 
 _registered: dict[str, Placer] = {}
 
 
 def register(name: str) -> Callable[[Placer], Placer]:
-    """Makes the decorated function known as the placer `name`."""
+    """Registers the decorated function as the placer `name`."""
 
     def keep(placer: Placer) -> Placer:
         _registered[name] = placer
@@ -41,7 +41,7 @@ def register(name: str) -> Callable[[Placer], Placer]:
 
 
 def placer(name: str) -> Placer:
-    """UsageError where there is none of that name."""
+    """Returns the placer `name`. Raises UsageError if there is none of that name."""
     if name not in MODULES:
         raise UsageError(f"no placer is called {name!r}; there are {', '.join(MODULES)}")
     import_module(f"{__package__}.{MODULES[name]}")

@@ -1,18 +1,21 @@
-"""Ours: what every other strategy would do is simulated, the best is improved step by step, and the best that fits wins.
+"""Our own strategy: simulate the candidates of all other strategies, and improve the best one step by step;
+the best candidate that fits wins.
 
-It starts from every device alone that may be the best (so that the answer is never slower than the best single device)
-and from all candidates of all strategies; then come recipes (planner/search/openings.py): every direction over the k
-fastest and the k best connected devices, mixed directions, blocks with recomputed instead of fetched halos, stretches
-on one device after another. The best of them is improved, whatever it came from: work moves from the busiest to the
-idlest, devices that hurt are left out, and stretches of the model are done as in other good candidates, as in the best
-placement of whole operators (planner/strategies/placed.py), or in another mode: so one plan may place some of a model
-and split the rest. Last, what devices send each other is computed and sent first where that is faster
-(planner/search/choose_borders.py), and it goes around slow links (planner/search/choose_detours.py).
+The search starts from every single device that may be the best (so that the answer is never slower than the
+best single device) and from all candidates of all strategies. Then come recipes (planner/search/openings.py):
+every direction over the k fastest and the k best connected devices, mixed directions, blocks with recomputed
+instead of fetched halos, stretches on one device after another. The best candidate is improved, wherever it
+came from: work moves from the busiest device to the idlest, devices that make it slower are left out, and
+stretches of the model are done as in other good candidates, as in the best placement of whole operators
+(planner/strategies/placed.py), or in another mode. One plan may therefore place a part of the model and split
+the rest. Last, the borders that devices send each other are computed and sent first where that is faster
+(planner/search/choose_borders.py), and transfers take detours around slow links
+(planner/search/choose_detours.py).
 
-A candidate whose busiest device or card alone takes longer than the best so far is not simulated
+A candidate whose busiest device or network card alone takes longer than the best so far is not simulated
 (planner/search/lower_bound.py).
 
-The budget is counted in what simulating takes on average, from `Problem.search_budget_s` and the size of the graph, as
+The budget is a number of average simulations, from `Problem.search_budget_s` and the size of the graph, as
 rules have no clock."""
 
 from __future__ import annotations
@@ -50,74 +53,76 @@ from edgepart.planner.strategies.registry import PLACERS, get, register, strateg
 from edgepart.planner.strategies.single import holds, singles
 
 STRETCHES = 12
-"""Parts of the model that can be treated differently."""
+"""The most stretches of the model, which can be treated differently."""
 
 CANDIDATE_S, SHARE_S = 0.01, 6e-5
-"""The approximate time of planning: for a candidate, and for each of its operators and devices (to the power of 1.5, as
-each talks to others)."""
+"""The approximate seconds to plan a candidate: a fixed part, and a part for each operator and device (devices
+to the power of 1.5, as each talks to others)."""
 
 UNSIMULATED = 0.15
-"""What a candidate costs that is laid out and not simulated, of one that is."""
+"""The cost of a candidate that is laid out but not simulated, as a part of the cost of one that is."""
 
 CAREFUL = 0.1
-"""The part of the search budget that is handed out, as the boxes that plan are slow and busy."""
+"""The part of the search budget that is spent, as the boxes that plan are slow and busy."""
 
 AMPLE_S = 2.0
-"""A search budget from which on all candidates of all strategies are looked at, whatever that costs."""
+"""The search budget from which on all candidates of all strategies are looked at, whatever that costs."""
 
 LIKELY = 0.65
-"""The part of the best latency so far within which the busiest device or card of an opening (or of Tofu's equal halves)
-has to stay to be looked at, as devices also wait."""
+"""An opening (or Tofu's equal halves) is looked at only if its busiest device or network card takes less than
+this part of the best latency so far, as devices also wait."""
 
 FEWEST, MOST = 4, 400
-"""Bounds on the number of candidates."""
+"""Bounds on the number of candidates that the budget pays for."""
 
 DENSE_PART = 0.5
-"""The part of the work from which on dense layers in pairs are tried."""
+"""The part of the work that must be in dense layers for pairs of them to be tried."""
 
 Order = Mapping[int, float]
-"""The same as in a strategy."""
+"""The order of layers, as in `Strategy.order`."""
 
 PLACED = "as in a placement of whole operators"
 
 ROUNDS = 6
-"""The rounds of moving work between devices."""
+"""The most rounds of moving work between devices."""
 
 KEPT = 4
-"""Best candidates that are remembered: what their stretches do is tried in the best of them."""
+"""The number of best candidates that are remembered: their choices for each stretch are tried in the best of them."""
 
 BORDERS_TRIED = 8
-"""Devices over all candidates of which borders are tried first: two candidates with four devices each, one with more."""
+"""The devices, over all candidates, for which sending borders first is tried: two candidates of four devices
+each, or one candidate of more devices."""
 
 HOPEFUL = 1.5
-"""Times as long as the best single device: several devices that take longer than that are not improved."""
+"""A candidate of several devices is improved only if it takes less than this many times as long as the best
+single device."""
 
 PLACED_S = 1e-4
-"""The approximate time of placing each layer on each device, by the placers that are quick, and of what follows from
-it."""
+"""The approximate seconds, for each layer and device, that a quick placer and the work on its answer take."""
 
 QUICK = ("heft", "m-etf")
-"""The placers that take so little time that they are always asked; with less than an ample budget only the first is."""
+"""The placers that take so little time that they are always asked; below an ample budget (`AMPLE_S`), only the first."""
 
 THOROUGH = tuple(name for name in PLACERS if name not in QUICK)
 """The placers that are asked if a quick placement is nearly as good as the best so far."""
 
 EXACT = "moirai"
-"""The one of these that goes on for as long as it may. It is asked only if somebody counts seconds."""
+"""The one of these that uses all the time it is given. It is asked only if the problem has a clock."""
 
 THOROUGH_SHARE = 0.2
 """The part of the search budget for the exact placer; each of the others has a quarter of that."""
 
 NEARLY = 1.3
-"""Times as long as the best so far."""
+"""Thorough placers are asked only if a quick placement takes less than this many times as long as the best so far."""
 
 PROMISING = ("optcnn", "bbgrap", "deepthings", "modnn", "model", "data", "owt")
-"""The other strategies, those first whose best is most often the best of all; those that are not named come later."""
+"""The other strategies, those first whose best candidate is most often the best of all; strategies that are
+not named here come later."""
 
 
 @register("auto")
 def candidates(study: Study) -> Iterator[Strategy]:
-    """Devices alone, what the others find, openings, and improvements of the best of them."""
+    """Yield single devices, the candidates of the other strategies, openings, and improvements of the best of these."""
     tried = list(singles(study, "auto"))
     yield from tried
     if len(study.memo.by_speed) == 1 or not study.memo.layers:
@@ -129,19 +134,19 @@ def candidates(study: Study) -> Iterator[Strategy]:
 
 
 def each_s(memo: Memo, devices: int) -> float:
-    """Seconds that a candidate of so many devices takes to lay out and simulate, about."""
+    """The approximate seconds to lay out and simulate a candidate of `devices` devices."""
     return CANDIDATE_S + SHARE_S * len(memo.graph.operators) * float(devices**1.5)
 
 
 def budget(memo: Memo) -> int:
-    """How many candidates that use every device may be simulated; others cost less."""
+    """The number of candidates that may be simulated if each uses every device; others cost less."""
     each = each_s(memo, len(memo.by_speed))
     return max(FEWEST, min(MOST, int(CAREFUL * memo.problem.search_budget_s / each)))
 
 
 @dataclass(frozen=True)
 class _Tried:
-    """A candidate that fits, and what came of it."""
+    """A candidate that fits, with its score."""
 
     strategy: Strategy
     choices: Choices
@@ -149,7 +154,7 @@ class _Tried:
 
 
 class _AutoSearch:
-    """One search; its state is what was tried."""
+    """One search; its state is the candidates that were tried."""
 
     def __init__(self, study: Study, single: list[Strategy]) -> None:
         self.study = study
@@ -159,14 +164,14 @@ class _AutoSearch:
             _key(None, study.candidates.keep_whole(device), {}) for device in study.memo.by_speed
         }
         self.found: list[_Tried] = []
-        """The best of several devices, the very best first."""
+        """The best candidates of several devices, the very best first."""
         self.placed: _Tried | None = None
         """The best placement of whole operators."""
         self.eager: Strategy | None = None
-        """One as if links took no time."""
+        """A placement of whole operators as if links took no time."""
         scores = [study.scorer.score(one) for one in single if not study.scorer.short_bytes(one)]
         self.alone = min(scores, default=float("inf"))
-        """The best that any one device does, or replicas do."""
+        """The best score of a single device or of replicas."""
         forced = study.memo.problem.axis
         if forced is not None and forced not in (*KNOWN_AXES, *study.memo.axis_names):
             raise UsageError(
@@ -198,7 +203,8 @@ class _AutoSearch:
             yield from self._improve_transfers()
 
     def _improve(self) -> Iterator[Strategy]:
-        """Until nothing helps, or the budget is spent; that devices hurt is looked at in any case."""
+        """Improve the best candidate until nothing helps or the budget is spent. Leaving out devices is tried
+        in any case."""
         while True:
             before = self.found[0].score
             yield from self._move_work()
@@ -210,7 +216,8 @@ class _AutoSearch:
             yield from self._leave_out()
 
     def _improve_transfers(self) -> Iterator[Strategy]:
-        """Sends borders first and adds detours in the best candidates. Not counted, as nothing is laid out for it."""
+        """Send borders first and add detours in the best candidates. This does not count against the budget,
+        as nothing is laid out for it."""
         count = max(1, min(2, BORDERS_TRIED // len(self.study.memo.by_speed)))
         for tried in self.found[:count]:
             found = send_borders_first(self.study, tried.strategy)
@@ -221,8 +228,8 @@ class _AutoSearch:
                 yield around
 
     def _rivals(self) -> Iterator[Strategy]:
-        """All candidates of the other strategies. Replicas and stages come first where many requests count; they follow
-        no axis."""
+        """Yield all candidates of the other strategies. Replicas and pipelines come first if throughput is
+        the objective; with a forced axis they are left out, as they divide along none."""
         apart = ("auto", "single", "replicas", "pipeline", *PLACERS)
         names = [name for name in PROMISING if name in strategies()]
         names += [name for name in strategies() if name not in (*names, *apart)]
@@ -233,7 +240,7 @@ class _AutoSearch:
             yield from tofu.find_likely(self.study, LIKELY) if name == "tofu" else get(name)(self.study)
 
     def _placements(self) -> Iterator[Strategy]:
-        """Whole operators on devices; the best of them is remembered, for its stretches."""
+        """Yield placements of whole operators; the best one is remembered, so that its stretches can be tried elsewhere."""
         study, problem = self.study, self.study.memo.problem
         quick_s = PLACED_S * len(study.memo.layers) * len(study.memo.by_speed)
         if problem.axis is not None or quick_s > CAREFUL * problem.search_budget_s:
@@ -258,7 +265,7 @@ class _AutoSearch:
         try:
             found = list(placed.placements(name, study, budget_s))
         except (Infeasible, NotInstalled):
-            return  # Then others do it, or nobody.
+            return  # Other placers may still find a placement.
         for strategy in found:
             yield from self._try(replace(strategy, name="auto"))
             if study.scorer.short_bytes(strategy) or len(study.scorer.outline(strategy).compute_s) < 2:
@@ -269,7 +276,8 @@ class _AutoSearch:
                 )
 
     def _pairs(self) -> Iterator[Strategy]:
-        """Dense layers in pairs, with one sum for each: where such layers are most of the work."""
+        """Yield candidates that divide dense layers in pairs, with one sum for each pair, if such layers are
+        most of the work."""
         study = self.study
         dense = sum(
             s for n, s in study.memo.fastest_s.items() if study.memo.coarse.accesses[n].family == "gemm"
@@ -290,15 +298,16 @@ class _AutoSearch:
             yield from self._try(replace(made, order=order) if order else made, free, likely)
 
     def _deal(self, strategy: Strategy) -> Iterator[Strategy]:
-        """Replicas are not improved; where they do better than the rest can, that is not looked at further."""
+        """Yield replicas, which are not improved. If they beat every single device, other candidates have to beat them."""
         yield strategy
         if not self.study.scorer.short_bytes(strategy) and self.study.scorer.is_better(strategy, self.alone):
             self.alone = self.study.scorer.score(strategy)
 
     def _try(self, strategy: Strategy, free: bool = False, likely: float = 1.0) -> Iterator[Strategy]:
-        """Yields it where it may be better than what is there, and remembers what came of it. `free` does not count
-        against the budget; it is not simulated where it is sure to take longer than the best, or one of its devices or
-        cards is sure to be busy for `likely` times as long as that."""
+        """Yield the candidate if it may be better than the best so far, and remember it. If it is `free`, it
+        does not count against the budget. It is not simulated if it certainly takes longer than the best, or
+        if one of its devices or network cards is certainly busy for `likely` times as long as the best
+        takes."""
         study = self.study
         choices = study.candidates.choices_of(strategy)
         key = _key(strategy.hub, choices, strategy.order)
@@ -321,7 +330,8 @@ class _AutoSearch:
             del self.found[KEPT:]
 
     def _move_work(self) -> Iterator[Strategy]:
-        """Parts follow how long each device is busy: who computes longer than the mean gets less of every layer."""
+        """Fit parts to how long each device is busy: a device that computes longer than the mean gets less of
+        every layer."""
         for _ in range(ROUNDS):
             best = self.found[0]
             busy = self.study.scorer.outline(best.strategy).compute_s
@@ -333,7 +343,8 @@ class _AutoSearch:
                 return
 
     def _leave_out(self) -> Iterator[Strategy]:
-        """One device less, as long as that is faster. Not counted, as no device is to be used that makes it slower."""
+        """Leave out one device after another, as long as that is faster. This does not count against the
+        budget, as no device should be used that makes the plan slower."""
         while True:
             best = self.found[0]
             for device in self._expendable(best):
@@ -349,8 +360,8 @@ class _AutoSearch:
                 return
 
     def _expendable(self, best: _Tried) -> list[str]:
-        """The device that computes least, and of those behind slower links the same. Where it is no gain to be without
-        that one, it is seldom one to be without another that computes more."""
+        """For each rate of a network card, the slowest first, the device that computes least. If leaving out
+        that device is no gain, leaving out another one that computes more seldom is."""
         study, gateway = self.study, self.study.memo.problem.gateway
         busy = study.scorer.outline(best.strategy).compute_s
         rates = {name: study.memo.cluster.card_bytes_per_s[name] for name in busy}
@@ -362,7 +373,7 @@ class _AutoSearch:
         return [found[rate] for rate in sorted(found)]
 
     def _change_stretches(self) -> Iterator[Strategy]:
-        """Each stretch in turn, the most expensive first, is done as in the other good candidates, and in other modes."""
+        """Do each stretch in turn, the most expensive first, as in the other good candidates, and in other modes."""
         for part in sorted(self.parts, key=lambda part: -part.seconds):
             for what, changed, order in self._ways(part):
                 if self.left <= 0:
@@ -375,7 +386,7 @@ class _AutoSearch:
                 yield from self._cook(choices, why, order=best.strategy.order or order)
 
     def _ways(self, part: LayerStretch) -> Iterator[tuple[str, Mapping[int, Choice], Order]]:
-        """What may be done with a stretch, and in which order, where that is not by levels."""
+        """Yield ways to do a stretch: words for the way, its choices, and the order of layers if that is not by levels."""
         study = self.study
         numbers = [layer.number for layer in part.layers]
         now = {number: self.found[0].choices[number] for number in numbers}
@@ -393,7 +404,8 @@ class _AutoSearch:
             yield str(mode), expand_stretch(study.candidates, recipe, mode, part), {}
 
     def _modes(self, now: Recipe) -> Iterator[Mode]:
-        """Whole here or at the gateway, and every direction, with borders fetched or computed twice."""
+        """Yield the modes of a stretch: whole on the recipe's home or on the gateway, and every direction,
+        with borders fetched or computed twice."""
         yield WHOLE
         if self.study.memo.problem.gateway != now.home:
             yield Mode(home=self.study.memo.problem.gateway)
@@ -414,11 +426,11 @@ class _AutoSearch:
 
 
 def _key(hub: str | None, choices: Choices, order: Order) -> Hashable:
-    """The same for what is the same plan."""
+    """A key that is equal for candidates with the same plan."""
     return hub, frozenset(choices.items()), frozenset(order.items())
 
 
 def _also(tried: _Tried, change: str) -> str:
-    """The reasons of a candidate, and a change; each change is said once."""
+    """The reasons for a candidate, with a change added; each change is named only once."""
     why = tried.strategy.why
     return why if change in why else f"{why}; {change}"

@@ -1,10 +1,10 @@
 """BBGraP (Mateu Cuadrat, Park, Egger: A Black-Box Graph Partitioner for Generalized Deep Neural Network
 Parallelization): every layer's output is divided along one direction, back to front, all devices get
-everything after every layer, and the graph optimiser takes away what is not needed.
+everything after every layer, and the graph optimiser removes what is not needed.
 
-Ours, where the paper stops: unequal devices get proportional parts, the direction is chosen by simulation
-unless it is forced, a layer that lacks the direction is divided along its channels, and what cannot be
-divided at all is whole on the fastest device."""
+Our additions: unequal devices get proportional parts, the direction is chosen by simulation unless it is
+forced, a layer that lacks the direction is divided along its channels, and a layer that cannot be divided at
+all is whole on the fastest device."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from edgepart.planner.strategies.registry import register
 from edgepart.planner.strategies.single import run_alone
 
 KNOWN_AXES = ("height", "width", "channel", "batch", "sequence", "feature", "head", "depth")
-"""What may be forced on any model; one that the model does not have is said so, and the model is not
-split."""
+"""The axes that may be forced on any model. If the model does not have the forced axis, the reason says so,
+and the model is not split."""
 
 PICTURE = 4
-"""Axes of a picture; the last two are rows and columns."""
+"""The number of axes of a picture; the last two are rows and columns."""
 
 
 @register("bbgrap")
 def candidates(study: Study) -> Iterator[Strategy]:
-    """One candidate for each direction that the model can be split in, or for the one that is forced."""
+    """Yield a candidate for each direction that the model can be split along, or for the forced one only."""
     forced = study.memo.problem.axis
     if forced is not None and forced not in (*KNOWN_AXES, *study.memo.axis_names):
         raise UsageError(
@@ -56,7 +56,7 @@ def _place_unsplit(study: Study, forced: str | None) -> Iterator[Strategy]:
 
 
 def is_mirrored(candidates: CandidateFactory, one: Strategy, other: Strategy) -> bool:
-    """Whether the two do the same to a square picture, but for rows that are columns."""
+    """Whether the two strategies divide a square picture in the same way, with rows and columns exchanged."""
     ways = (one, other), (candidates.reads_of(one), candidates.reads_of(other))
     if not all(ways[1]) or one.layouts.keys() != other.layouts.keys():
         return False
@@ -65,7 +65,7 @@ def is_mirrored(candidates: CandidateFactory, one: Strategy, other: Strategy) ->
 
 
 def _is_turned(one: Mapping[str, Region], other: Mapping[str, Region]) -> bool:
-    """Whether each device's region of a picture is that of the other, with rows for columns."""
+    """Whether each device's region in `one` is its region in `other`, with the rows and columns of a picture exchanged."""
     if one is other:
         return all(r.rank != PICTURE or r.spans[2] == r.spans[3] for r in one.values())
     return one.keys() == other.keys() and all(

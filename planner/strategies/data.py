@@ -1,8 +1,8 @@
-"""Data parallelism, OptCNN's first baseline (Jia, Lin, Qi, Aiken, section 6): each device has a copy of the model and
-computes its part of the batch.
+"""Data parallelism, OptCNN's first baseline (Jia, Lin, Qi, Aiken, section 6): each device has a copy of the
+model and computes its part of the batch.
 
-Ours: parts are in proportion to speed, and what has no batch is whole, on one device or on all, by simulation. Where
-the batch is 1, its only sample goes to one device."""
+Our additions: parts are in proportion to speed, and a layer without a batch is whole, on one device or on
+all, by simulation. If the batch is 1, its only sample goes to one device."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Wanted = Callable[[Layer], str | None]
 
 @register("data")
 def candidates(study: Study) -> Iterator[Strategy]:
-    """The batch over all devices; the fastest ones alone where there is nothing to divide."""
+    """Divide the batch over all devices; yield each device alone if there is nothing to divide."""
     none = "no layer has a batch of more than one to divide, so one device gets it all; "
     yield from divide_layers(study, "data", lambda layer: "batch", {"batch": "by the batch"}, none)
 
@@ -31,11 +31,12 @@ def candidates(study: Study) -> Iterator[Strategy]:
 def divide_layers(
     study: Study, name: str, wanted: Wanted, words: Mapping[str, str], none: str, because: str = ""
 ) -> Iterator[Strategy]:
-    """The strategy `name`: each layer along its `wanted` axis over all devices, the others whole, with everybody or on
-    the fastest device. `words` say by axis how a layer is divided; `none`, why none is, and `because`
-    what else is to be said.
+    """Yield the candidates of the strategy `name`: each layer is divided along its `wanted` axis over all
+    devices; the other layers are whole, on the fastest device or on all. `words` say for each axis how a
+    layer is divided, `none` says why no layer is divided, and `because` begins the reason.
 
-    UsageError for a forced axis that the model does not have; only layers along a forced axis are divided."""
+    Raises UsageError for a forced axis that the model does not have. With a forced axis, a layer is divided
+    only if that is its `wanted` axis."""
     forced, devices = study.memo.problem.axis, study.memo.by_speed
     if forced is not None and forced not in (*KNOWN_AXES, *study.memo.axis_names):
         raise UsageError(

@@ -3,7 +3,7 @@ to some layer are one block; its output is cut into tiles, and each device compu
 needs, borders that overlap with its neighbours' included, so that nothing travels inside the block. The
 rest runs whole on one device.
 
-Which layer ends the block is chosen by simulation; one row of tiles, a column of them, or a grid."""
+Simulation chooses the layer that ends the block, and whether tiles are a row, a column or a grid."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from edgepart.planner.strategies.registry import register
 from edgepart.planner.strategies.single import run_alone
 
 CUTS_TRIED = 6
-"""Ends of the block that are simulated for each shape of tiles, evenly spread over the model's
-arithmetic."""
+"""The ends of the block that are simulated for each shape of tiles, evenly spread over the model's arithmetic."""
 
 
 @register("deepthings")
 def candidates(study: Study) -> Iterator[Strategy]:
-    """Blocks of several lengths, each with each shape of tiles."""
+    """Yield blocks of several lengths, each with each shape of tiles; each device alone if no block can be cut."""
     count = len(study.memo.by_speed)
     shapes = ((study.memo.problem.axis,),) if study.memo.problem.axis else shapes_of(study.memo)
     made = 0
@@ -41,14 +40,13 @@ def candidates(study: Study) -> Iterator[Strategy]:
 
 
 def shapes_of(memo: Memo) -> tuple[tuple[str, ...], ...]:
-    """Tiles along the longer edge of most layers, and a grid."""
+    """The axes of each shape of tiles: along the longer edge of most layers, and a grid."""
     longer = sum((layer.extent("height") > layer.extent("width")) * 2 - 1 for layer in memo.layers)
     return (("height",) if longer >= 0 else ("width",), ("height", "width"))
 
 
 def spread_cuts(memo: Memo, count: int) -> tuple[CutPoint, ...]:
-    """At most `count` cut points, at even distances by the seconds before them; the last one is always
-    in."""
+    """At most `count` cut points, evenly spread by the seconds before them; the last cut point is always included."""
     cuts = [cut for cut in memo.cut_points if cut.seconds > 0]
     if len(cuts) <= count:
         return tuple(cuts)
@@ -61,7 +59,8 @@ def _nearest(cuts: list[CutPoint], seconds: float) -> CutPoint:
 
 
 def fuse_block(study: Study, cut: CutPoint, axes: tuple[str, ...]) -> Strategy | None:
-    """The strategy with the block up to `cut` fused; None where what crosses the cut cannot be divided along `axes`."""
+    """The strategy with the block up to `cut` fused; None if a tensor that crosses the cut cannot be divided
+    along `axes`."""
     devices = study.memo.by_speed
     grid = find_grid(len(devices)) if len(axes) == 2 else ()
     if grid is None:
@@ -86,7 +85,7 @@ def fuse_block(study: Study, cut: CutPoint, axes: tuple[str, ...]) -> Strategy |
 
 
 def find_grid(count: int) -> tuple[int, int] | None:
-    """The grid of `count` tiles that is nearest to a square; None where there is only a row of them.
+    """The grid of `count` tiles that is nearest to a square; None if they only make a row.
 
     >>> find_grid(6), find_grid(7)
     ((2, 3), None)

@@ -1,7 +1,8 @@
-"""Model parallelism, OptCNN's second baseline (Jia, Lin, Qi, Aiken, section 6): the parameters of each layer are
-distributed over all devices, so that each computes its part of the layer's channels (features, heads).
+"""Model parallelism, OptCNN's second baseline (Jia, Lin, Qi, Aiken, section 6): the parameters of each layer
+are distributed over all devices, so that each computes its part of the layer's channels (features, heads).
 
-Ours: parts are in proportion to speed; what has no such axis is whole, on one device or on all, by simulation."""
+Our additions: parts are in proportion to speed; a layer without such an axis is whole, on one device or on
+all, by simulation."""
 
 from __future__ import annotations
 
@@ -14,15 +15,15 @@ from edgepart.planner.strategies.data import divide_layers
 from edgepart.planner.strategies.registry import register
 
 COLUMNS = {"channel": "by channels", "feature": "by features", "head": "by heads"}
-"""Axes along which a layer's parameters lie, and how a layer is then divided."""
+"""The axes along which a layer's parameters lie, and words for a division along each."""
 
 
 @register("model")
 def candidates(study: Study) -> Iterator[Strategy]:
-    """Channels over all devices."""
+    """Divide channels over all devices."""
     yield from divide_layers(study, "model", column, COLUMNS, "no layer has channels or features to divide; ")
 
 
 def column(layer: Layer) -> str | None:
-    """The axis along which its parameters lie."""
+    """The axis along which the layer's parameters lie; None if it has none."""
     return next((name for name in COLUMNS if layer.splits(name)), None)

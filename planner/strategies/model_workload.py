@@ -1,12 +1,12 @@
 """Turns a model on a cluster into a workload to place, and a placement back into choices. Rules only.
 
-A task is what no plan cuts: a layer (planner/layers/coarsen.py), or all layers that have operators of one fused group.
-What the gateway has and wants are two tasks more, that stay there. What reading makes of it (views and copies between
-layers) is charged to the first that reads it. A message costs both its ends, starts a segment where it arrives, and is
-copied out of one and into the other.
+A task is a layer (planner/layers/coarsen.py), which no plan cuts, or all layers that have operators of one
+fused group. Two more tasks stay at the gateway: the model's inputs and its outputs. Pulled operators (views
+and copies between layers) are charged to the first task that reads them. A message costs time at both its
+ends, starts a segment where it arrives, and is copied out of one segment and into another.
 
-Not in here: media that links share, what sessions take besides weights, what is computed in several places. Who places
-on this asks the simulator what comes of it.
+The workload leaves out media that links share, the memory that sessions take besides weights, and work that
+several devices do. A placement that was found on it has to be simulated.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class ModelWorkload:
 
     workload: Workload
     layers: tuple[tuple[Layer, ...], ...]
-    """By task; () for the gateway's."""
+    """The layers of each task; () for the gateway's tasks."""
 
     def choices(self, placement: Placement) -> dict[int, Choice]:
-        """Each layer whole where its task is."""
+        """The choices that put each layer whole on the device of its task."""
         names = [machine.name for machine in self.workload.machines]
         return {
             layer.number: Whole((names[machine],))
@@ -47,13 +47,14 @@ class ModelWorkload:
         }
 
     def order(self, starts: Sequence[float]) -> dict[int, float]:
-        """By layer, when it begins, by when its task does; tasks that begin at once in the workload's order."""
+        """The order of layers, by the starts of their tasks; tasks that start together are in the workload's order."""
         place = {task: n for n, task in enumerate(self.workload.order)}
         tasks = sorted(range(len(starts)), key=lambda task: (starts[task], place[task]))
         return {layer.number: float(n) for n, task in enumerate(tasks) for layer in self.layers[task]}
 
     def tighten(self, placement: Placement, short_bytes: Mapping[str, int]) -> ModelWorkload:
-        """The workload with so much less memory than a placement takes, where that turned out to be too much."""
+        """The workload in which each machine that turned out to lack `short_bytes` has that much less memory
+        than the placement takes of it."""
         kept = self.workload.memory_bytes(placement)
         machines = tuple(
             replace(one, memory_bytes=max(0.0, min(one.memory_bytes, here) - short_bytes[one.name]))
@@ -65,20 +66,21 @@ class ModelWorkload:
 
 
 def build_workload(memo: Memo, groups: Iterable[Sequence[str]] = ()) -> ModelWorkload:
-    """The study's model on its cluster. `groups`: operators' names that stay together, where that makes no circle."""
+    """The workload of the study's model on its cluster. `groups` are names of operators that stay together
+    unless that makes a circle."""
     readers = _find_readers(memo)
     parts = _parts(memo, readers, groups)
     return ModelWorkload(_WorkloadBuilder(memo, readers, parts).workload(), ((), *parts, ()))
 
 
 def build_fused_workload(memo: Memo) -> ModelWorkload:
-    """The same, with what the runtime computes as one in one place where the problem says so."""
+    """The same workload; operators that the runtime fuses stay together if the problem says so."""
     groups = find_fused_groups(memo.graph) if memo.problem.fusion else ()
     return build_workload(memo, [[op.name for op in group] for group in groups])
 
 
 def _find_readers(memo: Memo) -> Mapping[str, frozenset[int]]:
-    """By tensor, the layers that read it: what is left to its readers reads for those that read it."""
+    """The layers that read each tensor. A pulled operator reads on behalf of the layers that read its outputs."""
     graph, coarse = memo.graph, memo.coarse
     found: dict[str, frozenset[int]] = dict.fromkeys(graph.tensors, frozenset())
     for op in reversed(graph.operators):
@@ -93,8 +95,8 @@ def _find_readers(memo: Memo) -> Mapping[str, frozenset[int]]:
 def _parts(
     memo: Memo, readers: Mapping[str, frozenset[int]], groups: Iterable[Sequence[str]]
 ) -> tuple[tuple[Layer, ...], ...]:
-    """Layers that are placed together, in the model's order: those of a group, and those that wait for each other. Where
-    groups would wait for each other, those are given up that reach furthest."""
+    """The layers that are placed together, in the model's order: those of a group, and those that wait for
+    each other. If groups would wait for each other, the groups that reach furthest are given up."""
     layers = {layer.number: layer for layer in memo.layers}
     waits = nx.DiGraph()
     waits.add_nodes_from(layers)
@@ -125,7 +127,7 @@ def _parts(
 
 
 class _WorkloadBuilder:
-    """One model's workload; its first task is what the gateway has, its last one what it wants."""
+    """Builds the workload of one model. Its first task stands for the model's inputs, its last one for the outputs."""
 
     def __init__(
         self, memo: Memo, readers: Mapping[str, frozenset[int]], parts: Sequence[tuple[Layer, ...]]
@@ -160,8 +162,8 @@ class _WorkloadBuilder:
         return Workload(self.memo.graph.name, machines, tasks, tuple(self._tensors()), rates, latency_s)
 
     def _copy_s(self) -> dict[str, float]:
-        """By device, seconds a byte of bringing what is sent out of a segment, or what arrives into one, for what layers
-        hand on typically."""
+        """Seconds a byte, on each device, to copy a tensor out of a segment that sends it or into one that
+        receives it. The tensor has the median size of those that layers hand on."""
         graph = self.memo.graph
         sizes = sorted(
             graph.tensors[name].nbytes for layers in self.parts for la in layers for name in la.exits

@@ -27,7 +27,7 @@ def candidates(study: Study) -> Iterator[Strategy]:
 
 
 def tiles(study: Study, hub: str) -> Strategy:
-    """Every layer that has an edge to cut, over all devices."""
+    """The strategy that divides every layer that has an edge to cut over all devices."""
     shares = study.memo.shares(study.memo.by_speed)
     choices: dict[int, Choice] = {}
     split = 0
@@ -45,7 +45,7 @@ def tiles(study: Study, hub: str) -> Strategy:
 
 
 def edge(memo: Memo, layer: Layer) -> str | None:
-    """The axis to cut: the forced one, or the longer edge of the feature map."""
+    """The axis to cut: the forced one, or the longer edge of the feature map; None if there is none."""
     wanted = (memo.problem.axis,) if memo.problem.axis else SPATIAL
     found = [a for a in layer.axes if a.name in wanted and layer.splits(a.name)]
     return max(found, key=lambda a: a.extent).name if found else None

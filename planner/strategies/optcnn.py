@@ -1,10 +1,10 @@
-"""OptCNN (Jia, Lin, Qi, Aiken: Exploring Hidden Dimensions in Parallelizing Convolutional Neural Networks): a
-configuration for each layer (section 4), the sum of their seconds and of what moves between them (section 5.1) made
-least by node and edge elimination (section 5.2).
+"""OptCNN (Jia, Lin, Qi, Aiken: Exploring Hidden Dimensions in Parallelizing Convolutional Neural Networks):
+each layer has a configuration (section 4); node and edge elimination (section 5.2) minimises the sum of the
+seconds of all layers and of the transfers between them (section 5.1).
 
-Ours, where the paper stops: unequal devices get proportional parts and any link has its own speed; a layer may be
-whole on one device, on all, or a sum of parts; what the eliminations leave is eliminated as variables, so that any
-graph is solved, exactly unless its tables become too large."""
+Our additions: unequal devices get proportional parts, and each link has its own speed; a layer may be whole
+on one device or on all, or a sum of parts; the nodes that the eliminations leave are eliminated as variables,
+so that any graph is solved, exactly unless its tables become too large."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from edgepart.planner.strategies.single import run_alone
 
 @register("optcnn")
 def candidates(study: Study) -> Iterator[Strategy]:
-    """The solution, and each device alone: a sum of layers is not all that the simulator sees. Of devices that are
-    alike, the first."""
+    """Yield the solution, and each device alone, as the simulator sees more than a sum over layers. Of equal
+    devices, only the first is yielded."""
     if len(study.memo.by_speed) > 1 and study.memo.layers:
         yield solve(study)[0]
     first: dict[Hashable, str] = {}
@@ -41,9 +41,9 @@ def candidates(study: Study) -> Iterator[Strategy]:
 
 
 def solve(study: Study) -> tuple[Strategy, LayerwiseProblem, Solution]:
-    """The configurations of least cost, the problem that they solve, and how it was solved.
+    """The strategy of least cost, the problem that it solves, and the solution.
 
-    UsageError for a forced axis that the model does not have."""
+    Raises UsageError for a forced axis that the model does not have."""
     wanted, there = study.memo.problem.axis, {axis.name for la in study.memo.layers for _, axis in la.reduced}
     if wanted is not None and wanted not in {*KNOWN_AXES, *study.memo.axis_names, *there}:
         raise UsageError(
@@ -57,13 +57,13 @@ def solve(study: Study) -> tuple[Strategy, LayerwiseProblem, Solution]:
 
 
 def explain_choices(memo: Memo, choices: Mapping[int, Choice], found: Solution) -> str:
-    """What was chosen for most of the work, and whether it is proven; a sentence for people."""
+    """A sentence for people: the choices for most of the work, and whether they are proven to be the best."""
     proof = "none costs less by its model" if found.exact else f"not proven best: {found.why}"
     return f"each of {len(choices)} layers has its own configuration ({proof}): {summarise_choices(memo, choices)}"
 
 
 def summarise_choices(memo: Memo, choices: Mapping[int, Choice]) -> str:
-    """What was chosen for most of the work, in parts of a hundred."""
+    """The choices for most of the work, with the percentage of the work that each has."""
     seconds: dict[str, float] = {}
     for layer in memo.layers:
         text = describe_choice(choices[layer.number])
@@ -74,7 +74,7 @@ def summarise_choices(memo: Memo, choices: Mapping[int, Choice]) -> str:
 
 
 def describe_choice(choice: Choice) -> str:
-    """A few words for people."""
+    """A few words for people that describe one choice."""
     match choice:
         case Whole((device,)):
             return f"whole on {device}"

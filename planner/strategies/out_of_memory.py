@@ -1,8 +1,9 @@
-"""Divides a model that no device has the memory for, for `auto`, and finds the least memory that would do.
+"""Divides a model that no device has the memory for, for `auto`, and finds the smallest memory that suffices.
 
-Weights are what fills memory. So layers are placed on one device after another as their weights have room; or the
-weights of every layer are divided, in pairs of dense layers or along channels; or only those of the layers that are
-too large for one device. How much the rest takes is read off a forecast, and taken off the room for the next one."""
+Most memory goes to weights. Layers are therefore placed on one device after another as there is room for
+their weights; or the weights of every layer are divided, in pairs of dense layers or along channels; or only
+the weights of layers that are too large for one device. A forecast says how much memory everything else
+takes; the next forecast has that much less room for weights."""
 
 from __future__ import annotations
 
@@ -28,23 +29,23 @@ from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.single import run_alone
 
 PLACES = 160
-"""The most places at which a chain of layers is cut; what lies between two places stays together."""
+"""The most places at which a chain of layers may be cut; layers between two places stay together."""
 
 ROUNDS = 3
-"""Forecasts of one way, each with the room that the one before has left."""
+"""The most forecasts of one way to divide, each with the room for weights that the one before has left."""
 
 LARGE = (0.3, 0.05)
-"""The parts of the smallest room that a layer's weights have to take for the layer to be divided while others are
-placed."""
+"""The limits that are tried, as parts of the smallest room for weights: layers with more weights are divided,
+the others are placed."""
 
 FEWEST_COLUMNS = 4
-"""The fewest columns for each device: with fewer, parts are far from what they should be."""
+"""The fewest columns for each device: with fewer, parts are far from the devices' shares."""
 
 TRIES = 6
-"""Limits that are tried in search of the least that do."""
+"""The memory limits that are tried in search of the smallest that suffice."""
 
 Rooms = Mapping[str, float]
-"""By device, bytes for weights."""
+"""The bytes for weights on each device."""
 
 
 @dataclass(frozen=True)
@@ -61,24 +62,24 @@ class Weights:
 
 @dataclass(frozen=True)
 class LayerDivision:
-    """One division of the layers."""
+    """One way to divide the layers over devices."""
 
     choices: Mapping[int, Choice]
     weight_bytes: Mapping[str, float]
-    """By device, bytes of weights."""
+    """The bytes of weights on each device."""
     why: str
 
 
 Make = Callable[[Study, Weights, Rooms], LayerDivision | None]
-"""None where it cannot be done."""
+"""Divides the layers, given the room on each device. Returns None if that is not possible."""
 
 Tried = list[tuple[Mapping[int, Choice], Mapping[str, int]]]
-"""What did not fit, and what it takes of each device."""
+"""The choices that did not fit, and the bytes that they take on each device."""
 
 
 def candidates(study: Study, name: str = "auto", *, steady: bool = False) -> Iterator[Strategy]:
-    """By speed, then as if all devices were alike; `steady` are the latter alone, which stay the same where speeds are
-    measured anew. None for one device."""
+    """Yield divisions by speed, then as if all devices were alike. With `steady`, yield only the latter,
+    which stay the same if speeds are measured anew. There are none for one device."""
     if len(study.memo.by_speed) < 2 or not study.memo.layers:
         return
     weights = weights_of(study.memo)
@@ -96,7 +97,7 @@ def candidates(study: Study, name: str = "auto", *, steady: bool = False) -> Ite
 
 
 def _equalise_devices(study: Study) -> Study:
-    """The study with devices that differ in their memory only."""
+    """The study with devices that differ only in their memory."""
     devices = sorted(study.memo.cluster.devices, key=lambda device: device.name)
     like = (replace(devices[0], name=one.name, memory_bytes=one.memory_bytes) for one in devices)
     cluster = replace(study.memo.cluster, devices=tuple(like))
@@ -104,8 +105,8 @@ def _equalise_devices(study: Study) -> Study:
 
 
 def weights_of(memo: Memo) -> Weights:
-    """A constant counts for the first layer that reads it; what a layer's devices compute for themselves is the
-    layer's."""
+    """The layers in order, with the bytes of their weights. A constant counts for the first layer that reads
+    it; operators that a layer's devices compute for themselves belong to that layer."""
     coarse, graph = memo.coarse, memo.graph
     owner: dict[str, int] = {}
     for op in reversed(graph.operators):
@@ -128,7 +129,8 @@ def weights_of(memo: Memo) -> Weights:
 def _refine(
     study: Study, make: Callable[[Rooms], LayerDivision | None], tried: Tried, name: str
 ) -> Iterator[Strategy]:
-    """The same way again with what the last forecast has shown, as long as it does not fit and changes."""
+    """Yield one way to divide, again and again with the room that the last forecast showed, until it fits or
+    no longer changes."""
     limits = {device: study.memo.limit_bytes(device) for device in study.memo.by_speed}
     rooms: Rooms = limits
     before: LayerDivision | None = None
@@ -149,12 +151,13 @@ def _refine(
 
 
 def place_in_chain(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None:
-    """Layers on one device after another: on as few as have room, else on all, as full as each other."""
+    """Place layers on one device after another: on the fewest devices that have room, or else so that the
+    fullest device is the least full."""
     return _chain(study.memo, weights, weights.nbytes, rooms, {})
 
 
 def divide_large_layers(study: Study, weights: Weights, rooms: Rooms, part: float) -> LayerDivision | None:
-    """Large layers divided along what they write, the others placed in the room that is left."""
+    """Divide large layers along their outputs, and place the others in the room that is left."""
     least, shares = part * min(rooms.values()), _by_room(rooms)
     chosen = [_divide(layer, shares) if size > least else None for layer, size in _each(weights)]
     large = sum(size for size, choice in zip(weights.nbytes, chosen, strict=True) if choice)
@@ -214,7 +217,7 @@ def _in_stages(
 
 
 def fill_fastest(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None:
-    """The fastest device takes as many layers as it has room for, then the next."""
+    """Fill the fastest device with as many layers as it has room for, then the next."""
     devices = [device for device in study.memo.by_speed if rooms[device] > 0]
     choices: dict[int, Choice] = {}
     weight_bytes = dict.fromkeys(devices, 0.0)
@@ -232,7 +235,7 @@ def fill_fastest(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision 
 
 
 def divide_in_pairs(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None:
-    """Columns of one dense layer and rows of the next, by speed as far as there is room."""
+    """Divide columns of one dense layer and rows of the next, by speed as far as there is room."""
     shares = _by_speed(study.memo, weights, rooms)
     choices = pair_dense_layers(study.memo, shares) if len(shares) > 1 else None
     if choices is None:
@@ -244,7 +247,7 @@ def divide_in_pairs(study: Study, weights: Weights, rooms: Rooms) -> LayerDivisi
 
 
 def divide_columns(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None:
-    """Every layer that has weights divided along what it writes, by speed as far as there is room."""
+    """Divide every layer that has weights along its output, by speed as far as there is room."""
     shares = _by_speed(study.memo, weights, rooms)
     if len(shares) < 2:
         return None
@@ -263,7 +266,7 @@ def _each(weights: Weights) -> Iterator[tuple[Layer, int]]:
 
 
 def _divide(layer: Layer, shares: Shares) -> Choice | None:
-    """By columns of its weights; by rows where there are too few columns; None where neither can be."""
+    """Divide a layer by columns of its weights, or by rows if there are too few columns; None if neither is possible."""
     if len(shares) < 2:
         return None
     columns = next((name for name in COLUMNS if layer.splits(name)), None)
@@ -277,8 +280,8 @@ def _by_room(rooms: Rooms) -> Shares:
 
 
 def _by_speed(memo: Memo, weights: Weights, rooms: Rooms) -> Shares:
-    """The shares in proportion to speed, but none larger than its device has room for; in proportion to room if that is
-    not enough."""
+    """The shares in proportion to speed, but none larger than its device has room for. If there is not enough
+    room in all, they are in proportion to room."""
     total = float(weights.total)
     if sum(room for room in rooms.values() if room > 0) <= total:
         return _by_room(rooms)
@@ -309,8 +312,9 @@ def _describe(weight_bytes: Mapping[str, float]) -> str:
 
 
 def explain_infeasible(study: Study) -> Infeasible:
-    """The error for a model that fits nowhere, with the least limits that were found to do, all larger in the same
-    proportion. A plan is found again under them, also where speeds were measured anew meanwhile."""
+    """The error for a model that fits nowhere, with the smallest limits that were found to suffice, all
+    larger in the same proportion. Under these limits a plan is found again, even if speeds are measured anew
+    in the meantime."""
     low, high, factor = 1.0, float("inf"), 1.0
     for _ in range(TRIES):
         needed = _needed_memory(_with_limits(study, _larger(study.memo, factor)))[0]
@@ -336,15 +340,15 @@ def _larger(memo: Memo, factor: float) -> dict[str, float]:
 
 
 def _with_limits(study: Study, limits: Rooms) -> Study:
-    """The study under other limits."""
+    """The study with other memory limits."""
     devices = (replace(device, memory_bytes=limits[device.name]) for device in study.memo.cluster.devices)
     cluster = replace(study.memo.cluster, devices=tuple(devices))
     return study.on(replace(study.memo.problem, cluster=cluster, memory_limit_bytes={}))
 
 
 def _needed_memory(study: Study) -> tuple[float, Mapping[str, int]]:
-    """By how much the limits would have to grow for the nearest candidate, 1 or less where one fits; and what it takes of
-    each device."""
+    """The factor by which the limits would have to grow for the candidate that nearly fits, 1 or less if one
+    fits; and the bytes that this candidate takes on each device."""
     nearest: tuple[float, Mapping[str, int]] = (float("inf"), {})
     ways = candidates(study, steady=True)
     for strategy in chain((run_alone(study, device, "auto") for device in study.memo.by_speed), ways):

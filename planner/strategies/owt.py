@@ -1,8 +1,8 @@
-"""One weird trick, OptCNN's third baseline (Jia, Lin, Qi, Aiken, section 6, after Krizhevsky 2014): data parallelism
-for convolutions and pooling, model parallelism for densely connected layers.
+"""One weird trick, OptCNN's third baseline (Jia, Lin, Qi, Aiken, section 6, after Krizhevsky 2014): data
+parallelism for convolutions and pooling, model parallelism for densely connected layers.
 
-Ours: as in `data` and `model`. Where the batch is 1, data parallelism leaves everything but the dense layers to one
-device, or, by simulation, to each."""
+Our additions are those of `data` and `model`. If the batch is 1, data parallelism leaves everything but the
+dense layers to one device or to every device, by simulation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from edgepart.planner.strategies.registry import register
 
 @register("owt")
 def candidates(study: Study) -> Iterator[Strategy]:
-    """Dense layers along channels, all others along the batch."""
+    """Divide dense layers along channels, and all others along the batch."""
     words = {**COLUMNS, "batch": "by the batch"}
 
     def wanted(layer: Layer) -> str | None:
@@ -32,7 +32,7 @@ def candidates(study: Study) -> Iterator[Strategy]:
 
 
 def is_dense(memo: Memo, layer: Layer) -> bool:
-    """Whether it multiplies by a matrix of weights."""
+    """Whether the layer multiplies by a matrix of weights."""
     accesses, constants = memo.coarse.accesses, memo.graph.constants
     dense = (op for op in layer.operators if accesses[op.name].family == "gemm")
     return any(name in constants for op in dense for name in op.inputs[:2])

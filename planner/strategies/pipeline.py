@@ -1,11 +1,12 @@
-"""Pipeline: the model's layers in stages, each whole on a device of its own, in the order and at the places that make
-the busiest device the least busy (planner/placing/chain_partition.py). One request is not faster for it; many are,
-since the stages work on different requests at the same time. And no device needs the memory for all layers.
+"""Pipeline: the model's layers in stages, each whole on a device of its own, in the order and at the places
+that make the busiest device the least busy (planner/placing/chain_partition.py). One request does not become
+faster; many do, as the stages work on different requests at the same time. No device needs the memory for all
+layers.
 
 A device is busy with a stage for the longest of computing it, receiving what crosses into it and sending what
-crosses out of it. For a chain of layers that is exact. Where a tensor is read several stages later, the stages
-between are charged for it though it does not go through them; the simulation knows better, and decides how many
-devices take part."""
+crosses out of it. For a chain of layers this is exact. If a tensor is read several stages later, the stages
+between are charged for it although it does not pass through them; the simulation does not do so, and decides
+how many devices take part."""
 
 from __future__ import annotations
 
@@ -25,12 +26,12 @@ from edgepart.planner.strategies.registry import register
 from edgepart.planner.strategies.single import run_alone
 
 CUTS = 63
-"""Places that are tried, evenly spread over the model's work."""
+"""The most places to cut that are tried, evenly spread over the model's work."""
 
 
 @register("pipeline")
 def candidates(study: Study) -> Iterator[Strategy]:
-    """The best stages for two devices, for three, and so on."""
+    """Yield the best stages for two devices, for three, and so on; each device alone if the model cannot be cut."""
     made = 0
     for strategy in place_in_stages(study):
         made += 1
@@ -43,7 +44,7 @@ def candidates(study: Study) -> Iterator[Strategy]:
 
 
 def place_in_stages(study: Study, name: str = "pipeline", devices: Sequence[str] = ()) -> Iterator[Strategy]:
-    """Strategies with stages on two devices and more, of these or of all; fewer devices first."""
+    """Yield strategies with stages on two or more of `devices`, or of all devices; fewer devices first."""
     parts = stretches(study.memo, spread_cuts(study.memo, CUTS))
     devices = devices or study.memo.by_speed
     if len(parts) < 2 or len(devices) < 2:
@@ -75,7 +76,7 @@ def _strategy(
 
 
 def _loads(memo: Memo, device: str, parts: Sequence[LayerStretch]) -> Loads:
-    """[from, to]: seconds that the device is busy with those stretches; inf where their weights have no room."""
+    """[from, to]: seconds that the device is busy with those stretches; inf if it has no room for their weights."""
     seconds = np.cumsum([0.0, *(_seconds(memo, device, part) for part in parts)])
     weights = np.cumsum([0.0, *(_weights(memo, part) for part in parts)])
     busy = seconds[None, :] - seconds[:, None] + memo.cost.segment_s(device)
@@ -89,7 +90,7 @@ def _loads(memo: Memo, device: str, parts: Sequence[LayerStretch]) -> Loads:
 
 
 def _nbytes(memo: Memo, names: Sequence[str]) -> float:
-    """0 where shapes are known only at run time."""
+    """The bytes of the tensors; a shape that is known only at run time counts 0."""
     known = [memo.graph.tensors[name] for name in names if name in memo.graph.tensors]
     ends = {*memo.graph.inputs, *memo.graph.outputs}
     return sum(
@@ -100,12 +101,12 @@ def _nbytes(memo: Memo, names: Sequence[str]) -> float:
 
 
 def _seconds(memo: Memo, device: str, part: LayerStretch) -> float:
-    """The seconds of computing the stretch there."""
+    """The seconds that the device takes to compute the stretch."""
     return sum(memo.seconds_on(device)[op.name] for layer in part.layers for op in layer.operators)
 
 
 def _weights(memo: Memo, part: LayerStretch) -> float:
-    """Bytes of the constants that it reads."""
+    """The bytes of the constants that the stretch reads."""
     constants = memo.graph.constants
     names = {n for layer in part.layers for op in layer.operators for n in op.inputs if n in constants}
     return float(sum(constants[name].nbytes for name in names))

@@ -1,9 +1,10 @@
-"""Places whole operators on devices, by whoever places workloads (planner/placing): Moirai's exact placement, the list
+"""Places whole operators on devices with the placers of planner/placing: Moirai's exact placement, the list
 schedulers that it is compared with, and others.
 
-They judge a placement by what they know of it (planner/strategies/model_workload.py); here it is simulated as any other
-plan, and where it does not fit into memory after all, the placer is asked again with so much less of it. Devices take their
-operators in the order that was found (planner/lowering/by_order.py), or by levels, where that is faster."""
+The placers judge a placement by a workload (planner/strategies/model_workload.py). Here it is simulated as
+any other plan; if it does not fit into memory after all, the placer is asked again with that much less
+memory. Devices take their operators in the order of the placement's schedule (planner/lowering/by_order.py),
+or by levels if that is faster."""
 
 from __future__ import annotations
 
@@ -26,11 +27,11 @@ ATTEMPTS = 4
 one half of the rest."""
 
 LOOK_S = 0.001
-"""The time that a look at the clock counts for if nobody counts seconds."""
+"""The seconds that a look at the clock counts for if the problem has no clock."""
 
 
 class Looks:
-    """A clock that goes on when it is looked at: the same search always ends at the same place."""
+    """A clock that advances only when it is read, so that the same search always ends at the same place."""
 
     def __init__(self) -> None:
         self._looks = 0
@@ -41,7 +42,8 @@ class Looks:
 
 
 def placements(name: str, study: Study, budget_s: float) -> Iterator[Strategy]:
-    """What the placer `name` finds. Infeasible where it finds nothing; NotInstalled where it needs what is not here."""
+    """Yield what the placer `name` finds, by levels and in the order of its schedule. Raises Infeasible if it
+    finds nothing, and NotInstalled if it needs an extra that is not installed."""
     problem, found = study.memo.problem, study.memo.once(build_fused_workload)
     for _ in range(ATTEMPTS):
         budget_s /= 2
@@ -60,8 +62,8 @@ def placements(name: str, study: Study, budget_s: float) -> Iterator[Strategy]:
 
 
 def place_on_free_links(name: str, study: Study) -> Strategy:
-    """The strategy that the placer `name` finds where links take no time: it shares the work of a stretch well where all
-    devices have what it begins with. Infeasible, NotInstalled."""
+    """The strategy that the placer `name` finds if links take no time: it shares the work of a stretch well
+    if all devices have the stretch's inputs. Raises Infeasible or NotInstalled as `placements` does."""
     problem, found = study.memo.problem, study.memo.once(build_fused_workload)
     still = tuple((0.0,) * len(row) for row in found.workload.latency_s)
     wide = tuple((inf,) * len(row) for row in found.workload.bytes_per_s)

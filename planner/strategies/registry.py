@@ -1,5 +1,5 @@
-"""The ways to choose layouts, by name. Each is a module that registers `candidates(study)`: the strategies
-it would consider, of which the best by simulation that fits is taken. Rules only."""
+"""The ways to choose layouts, by name. Each is a module that registers `candidates(study)`, which yields the
+strategies to compare; the best by simulation that fits is chosen. Rules only."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from edgepart.planner.vocabulary import STRATEGIES
 Candidates = Callable[[Study], Iterator[Strategy]]
 
 MODULES = STRATEGIES
-"""A new strategy is a new file, and its name in planner/vocabulary.py."""
+"""To add a strategy, add a file here, and its name to planner/vocabulary.py."""
 
 PLACERS = ("expert", "heft", "m-etf", "m-sct", "getf", "metis", "moirai")
-"""Those that place whole operators, all of one file."""
+"""The strategies that place whole operators; placed.py has them all."""
 
 _registered: dict[str, Candidates] = {}
 
 
 def register(name: str) -> Callable[[Candidates], Candidates]:
-    """Makes the decorated `candidates` known as the strategy `name`."""
+    """Registers the decorated `candidates` as the strategy `name`."""
 
     def keep(candidates: Candidates) -> Candidates:
         _registered[name] = candidates
@@ -34,14 +34,14 @@ def register(name: str) -> Callable[[Candidates], Candidates]:
 
 
 def strategies() -> Mapping[str, Candidates]:
-    """All of them."""
+    """All strategies, by name."""
     for name in MODULES:
         import_module(f"{__package__}.{'placed' if name in PLACERS else name}")
     return MappingProxyType({name: _registered[name] for name in MODULES})
 
 
 def get(name: str) -> Candidates:
-    """UsageError where there is no strategy of that name."""
+    """The `candidates` of the strategy `name`. Raises UsageError if there is no strategy of that name."""
     found = strategies().get(name)
     if found is None:
         raise UsageError(f"no strategy is called {name!r}; there are {', '.join(MODULES)}")

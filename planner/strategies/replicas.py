@@ -1,10 +1,10 @@
-"""Replicas: the model several times, each copy on a device or a group of devices of its own that answers whole requests.
-One request is not faster for it; many are, as the copies work on different requests and nothing travels between
-them. Requests are dealt out by planner/plans/balance_requests.py.
+"""Replicas: several copies of the model, each on its own device or group of devices, which answers whole
+requests. One request does not become faster; many do, as the copies work on different requests and nothing
+travels between them. Requests are distributed by planner/plans/balance_requests.py.
 
-A device that has the memory for the whole model is a replica by itself. Those that have not form groups, in which the
-model is in stages or divided, whichever answers more. Where a slow device or one behind a slow link does harm is
-decided by simulation: the quickest replicas are tried alone, too."""
+A device that has the memory for the whole model is a replica by itself. The other devices form groups, in
+which the model is in stages or divided, whichever answers more requests. Simulation decides whether a slow
+device, or one behind a slow link, does harm: the quickest replicas are tried alone, too."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from edgepart.planner.strategies.single import holds, kind, run_alone, singles
 NAME = "replicas"
 
 SIZES = (2, 3, 4, 6, 8)
-"""Devices of a group, about."""
+"""The approximate numbers of devices in a group that are tried."""
 
 AXES = 2
-"""Directions that a group's model is divided along, those that most layers have."""
+"""The number of directions along which a group divides the model: those that most layers have."""
 
 LEAST = 0.01
-"""The smallest part of all requests that a replica gets; otherwise it does not keep the model for that."""
+"""The smallest part of all requests that makes a replica worth keeping the model for."""
 
 FEW = 8
-"""Up to so many replicas any number of the quickest are tried; of more, all of them, a half, a quarter ..."""
+"""The most replicas of which any number of the quickest is tried; of more, all of them, a half, a quarter ..."""
 
 
 @register(NAME)
 def candidates(study: Study) -> Iterator[Strategy]:
-    """Devices alone, then all ways to form replicas, each with all of its replicas and with the quickest only."""
+    """Yield single devices, then all ways to form replicas, each with all of its replicas and with the quickest only."""
     because = ""
     if study.memo.problem.objective != "throughput":
         because = "several copies would make no request faster; "
@@ -53,7 +53,7 @@ def candidates(study: Study) -> Iterator[Strategy]:
 
 
 def make_replicas(study: Study) -> Iterator[Strategy]:
-    """Strategies of two replicas and more; for throughput only."""
+    """Yield strategies of two or more replicas; for throughput only."""
     groups = _Groups(study)
     whole = [device for device in study.memo.by_speed if holds(study, device)]
     lacking = [device for device in study.memo.by_speed if device not in whole]
@@ -66,7 +66,7 @@ def make_replicas(study: Study) -> Iterator[Strategy]:
 
 
 def _groupings(memo: Memo, devices: Sequence[str]) -> Iterator[list[tuple[str, ...]]]:
-    """The devices in groups of two, three and so on, balanced by speed, and by memory."""
+    """Yield the devices in groups of each of `SIZES`, balanced by speed, and by memory."""
     speed = {device: 1 / memo.whole_s[device] for device in devices}
     room = {device: memo.limit_bytes(device) for device in devices}
     for count in dict.fromkeys(-(-len(devices) // size) for size in SIZES if size <= len(devices)):
@@ -75,7 +75,8 @@ def _groupings(memo: Memo, devices: Sequence[str]) -> Iterator[list[tuple[str, .
 
 
 def _balance(devices: Sequence[str], weights: dict[str, float], count: int) -> list[tuple[str, ...]]:
-    """So many groups of nearly equal number: the heaviest first, to the lightest group that has a place."""
+    """Make `count` groups of nearly equal number: each device, the heaviest first, joins the lightest group
+    that has a place."""
     places = -(-len(devices) // count)
     groups: list[list[str]] = [[] for _ in range(count)]
     for device in sorted(devices, key=lambda name: -weights[name]):
@@ -100,7 +101,7 @@ class _Groups:
         return [found for group in groups if (found := self._found[group]) is not None]
 
     def _make(self, group: tuple[str, ...]) -> Strategy | None:
-        """What devices do that are alike is not looked for again."""
+        """The best strategy of a group; None if the model does not fit. Equal groups are searched only once."""
         study = self.study
         if len(group) == 1:
             return run_alone(study, group[0], NAME) if holds(study, group[0]) else None
@@ -142,7 +143,7 @@ def rename_devices(choice: Choice, names: Mapping[str, str]) -> Choice:
 
 
 def _deal(scorer: Scorer, replicas: Sequence[Strategy], seen: set[frozenset[str]]) -> Iterator[Strategy]:
-    """The quickest two of them, three and so on, without those that get next to nothing to do."""
+    """Yield strategies of the quickest two replicas, three and so on, without replicas that get next to nothing to do."""
     pace = {id(one): scorer.forecast(one).most_per_s for one in replicas}
     order = sorted(replicas, key=lambda one: -pace[id(one)])
     halves = {len(order) >> n for n in range(len(order).bit_length())}

@@ -1,4 +1,4 @@
-"""The whole model on one device, the best one by simulation: what everything else is measured against."""
+"""The whole model on one device, the best one by simulation: the baseline of all other strategies."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from edgepart.planner.strategies.registry import register
 
 @register("single")
 def candidates(study: Study) -> Iterator[Strategy]:
-    """Each device alone, its way to and from the gateway counted."""
+    """Yield each device alone; transfers from and to the gateway count."""
     yield from singles(study)
 
 
 def singles(study: Study, name: str = "single") -> Iterator[Strategy]:
-    """Each device that may be the best alone, fastest first: of devices that are alike one, and none that takes longer
-    for computing or receiving than a faster one does for all."""
+    """Yield each device that may be the best alone, the fastest first: one of several equal devices, and none
+    whose computing or transfers alone take longer than a whole request on a faster one."""
     first = dict[Hashable, str]()
     for device in study.memo.by_speed:
         first.setdefault(kind(study.memo, device), device)
@@ -35,7 +35,7 @@ def singles(study: Study, name: str = "single") -> Iterator[Strategy]:
 
 
 def kind(memo: Memo, device: str) -> Hashable:
-    """Equal for devices that do all of a model in the same time and have the same memory for it."""
+    """A key that is equal for devices that take the same time for the whole model and have the same memory for it."""
     cluster, gateway = memo.cluster, memo.problem.gateway
     ways = (gateway, device), (device, gateway)
     links = tuple((cluster.link(*way), *(m.crossings(*way) for m in cluster.media)) for way in ways)
@@ -55,7 +55,7 @@ def holds(study: Study, device: str) -> bool:
     )
     if peak <= limit:
         return True
-    # It depends on nothing else of the device.
+    # The exact peak, too, is the same for all devices with as many threads.
     return max(study.scorer.forecast(one).peak_memory_bytes.values(), default=0) <= limit
 
 

@@ -1,11 +1,11 @@
-"""Tofu (Wang, Huang, Li: Supporting Very Large Models using Automatic Dataflow Graph Partitioning): every layer is cut in
-two over the two halves of the devices, each half of it again over the halves of its half, until one device is left. At
-each step dynamic programming over the coarsened graph finds the cuts that move the fewest bytes, and every group of
-devices takes the same ones.
+"""Tofu (Wang, Huang, Li: Supporting Very Large Models using Automatic Dataflow Graph Partitioning): every
+layer is cut in two over the two halves of the devices, and each part again over the halves of its half, until
+one device is left. At each step, dynamic programming over the coarsened graph finds the cuts that move the
+fewest bytes, and every group of devices takes the same cuts.
 
-The paper's version is one candidate: equal parts, all devices that make a power of two. Ours, where it stops: parts in
-proportion to speed for any number of devices, devices on quick links are cut apart last, and fewer devices than
-there are, down to one. The simulator picks."""
+The paper's version is one candidate: equal parts, on as many devices as make a power of two. Our additions:
+parts in proportion to speed for any number of devices; devices on quick links are separated last; fewer
+devices than there are, down to one. Simulation decides."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from edgepart.planner.strategies.registry import register
 from edgepart.planner.strategies.single import run_alone
 
 FEW = 4
-"""Devices up to which each number of them is tried; otherwise all, half of them, a quarter ..."""
+"""The most devices of which each number is tried; of more, all of them, a half, a quarter ..."""
 
 MUCH = 1.4
-"""Times as slow."""
+"""A team counts as much slower if it takes at least this many times as long as all devices together."""
 
 
 @dataclass(frozen=True)
 class RecursiveCuts:
-    """What the recursion came to."""
+    """The result of the recursion."""
 
     choices: dict[int, Choice]
-    """The choice of each layer."""
+    """The choice of each layer, by its number."""
     solutions: tuple[Solution, ...]
-    """By level; the last one's cost is all bytes that move."""
+    """The solution of each level; the cost of the last one is all bytes that move."""
 
     @property
     def moved_bytes(self) -> float:
@@ -51,15 +51,16 @@ class RecursiveCuts:
 
 @register("tofu")
 def candidates(study: Study) -> Iterator[Strategy]:
-    """The paper's version, those with its limits lifted, of ever fewer devices as long as that is faster; where memory is
-    short all of them, and the same with few copies of weights; and the fastest device and the gateway alone."""
+    """Yield the versions beyond the paper, of fewer and fewer devices as long as that is faster; the paper's
+    version; and the fastest device and the gateway alone. If memory is short, all numbers of devices are
+    yielded, also with few copies of weights."""
     yield from find_likely(study, 1.0)
 
 
 def find_likely(study: Study, part: float) -> Iterator[Strategy]:
-    """The candidates without what is not likely to be the best: the paper's version where its slowest device alone would
-    compute for `part` of the time that the best of the others takes, and few devices that are much slower together than
-    all and could not share all work in less."""
+    """Yield the candidates that are likely to be the best. Left out are the paper's version if its slowest
+    device alone would compute for `part` of the time that the best other version takes, and teams that could
+    not share all work in less than that and are much slower than all devices together."""
     if len(study.memo.by_speed) > 1 and study.memo.layers:
         for weights in (False, True) if is_tight(study.memo) else (False,):
             yield from _halve(study, ByteCosts(study.memo, weights), part)
@@ -68,8 +69,8 @@ def find_likely(study: Study, part: float) -> Iterator[Strategy]:
 
 
 def _halve(study: Study, byte_costs: ByteCosts, part: float) -> Iterator[Strategy]:
-    """The halves for each team, those beyond the paper first, and of these none behind one that is slower than the
-    larger one before it."""
+    """Yield the halves for each team, those beyond the paper first. Of these, none follows a team that is
+    slower than the larger ones before it, unless memory is short."""
     tight, best = is_tight(study.memo), float("inf")
     said = ", copies of weights counted" if byte_costs.weights else ""
     first, usual = choose_paper_team(study.memo)
@@ -90,16 +91,17 @@ def _halve(study: Study, byte_costs: ByteCosts, part: float) -> Iterator[Strateg
 
 
 def _is_hopeless(memo: Memo, team: Team, enough: float) -> bool:
-    """Whether it takes `enough` seconds even if all of it compute all the time and nothing moves, and is much slower so
-    than all devices are; a few that leave out a slow device, or one behind a slow link, may still be the best."""
+    """Whether a team takes `enough` seconds even if all of its devices compute all the time and nothing
+    moves, and is much slower than all devices together. A team that only leaves out a slow device, or one
+    behind a slow link, may still be the best."""
     speed = sum(1 / max(memo.whole_s[name], LEAST_S) for name, _ in team.shares)
     all_speed = sum(1 / max(memo.whole_s[name], LEAST_S) for name in memo.by_speed)
     return 1 / speed >= max(enough, MUCH / all_speed)
 
 
 def equal_s(memo: Memo, team: Team) -> float:
-    """Seconds that equal halves take at the least: of the slowest device's part of every layer, as smaller parts go at no
-    higher rate."""
+    """A lower bound on the seconds that equal halves take: the seconds of the slowest device's part of every
+    layer, as smaller parts run at no higher rate."""
     takes, levels = make_space(memo).takes, len(team.levels)
     slow = memo.seconds_on(max((name for name, _ in team.shares), key=lambda name: memo.whole_s[name]))
     found = 0.0
@@ -111,8 +113,8 @@ def equal_s(memo: Memo, team: Team) -> float:
 
 
 def is_tight(memo: Memo) -> bool:
-    """Whether some device cannot hold all weights: then cuts that leave few copies of them are tried too (in the paper
-    weights are cut like all tensors, and what a device lacks of them moves)."""
+    """Whether some device cannot hold all weights. If so, cuts that leave few copies of weights are tried,
+    too (in the paper, weights are cut like all tensors, and the part that a device lacks moves)."""
     weights = sum(constant.nbytes for constant in memo.graph.constants.values())
     return weights > min(map(memo.limit_bytes, memo.by_speed))
 
@@ -126,8 +128,8 @@ def choose_paper_team(memo: Memo) -> tuple[Team, str]:
 
 
 def list_teams(memo: Memo) -> Iterator[tuple[Team, str]]:
-    """Teams beyond the paper, with words for each: parts by speed, neighbours together, over all devices and over the
-    fastest few."""
+    """Yield teams beyond the paper, with words for each: parts by speed, neighbours together, over all
+    devices and over the fastest few."""
     fast = memo.by_speed
     size = len(fast)
     while size > 1:
@@ -144,7 +146,7 @@ def _team(shares: Shares) -> Team:
 
 
 def make_strategy(study: Study, found: RecursiveCuts, words: str) -> Strategy:
-    """The strategy of the cuts that were found, with a sentence for people."""
+    """The strategy of the cuts that were found, with the reason in words."""
     loose = next((one.why for one in found.solutions if not one.exact), None)
     proof = (
         "each step moves the fewest bytes" if loose is None else f"not proven to be the fewest bytes: {loose}"
@@ -154,10 +156,10 @@ def make_strategy(study: Study, found: RecursiveCuts, words: str) -> Strategy:
 
 
 class Recursion:
-    """Level after level; every group takes the same cuts."""
+    """Finds the cuts, level after level; every group takes the same cuts."""
 
     def __init__(self, byte_costs: ByteCosts, team: Team) -> None:
-        """UsageError for a forced axis that the model does not have."""
+        """Raises UsageError for a forced axis that the model does not have."""
         self.byte_costs = byte_costs
         self.team = team
         self.memo = byte_costs.memo
@@ -184,7 +186,7 @@ class Recursion:
         return RecursiveCuts(choices, tuple(solutions))
 
     def _measure_cuts(self, level: int, before: list[tuple[MeasuredCuts, int] | None]) -> list[MeasuredCuts]:
-        """The next cuts; equal layers that were cut alike have the same."""
+        """The possible next cuts of each node with their costs. Equal layers that were cut alike so far share them."""
         found: dict[tuple[int, tuple[MeasuredCuts, int] | None], MeasuredCuts] = {}
         for node, one in zip(self.byte_costs.nodes, before, strict=True):
             if (node.kind, one) not in found:
@@ -194,7 +196,7 @@ class Recursion:
         return [found[node.kind, one] for node, one in zip(self.byte_costs.nodes, before, strict=True)]
 
     def _gateway(self, level: int) -> str:
-        """The device by which its group is known; its own name where it does not take part."""
+        """The device that stands for the gateway's group; the gateway itself if it does not take part."""
         order = [name for name, _ in self.team.shares]
         gateway = self.memo.problem.gateway
         if gateway not in order:

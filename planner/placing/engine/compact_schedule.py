@@ -1,4 +1,4 @@
-"""Retiming: everything of a schedule as early as it can be without anybody overtaking. Rules only."""
+"""Retiming: start everything in a schedule as early as possible without a change of order. Rules only."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from edgepart.planner.placing.problem.workload import Workload
 
 
 def retime(workload: Workload, schedule: PlacementSchedule) -> PlacementSchedule:
-    """The schedule with the same placement and orders, and with the time that everything really takes. The times given
-    need only be about right: whatever waits for something comes after it, and of what can begin, what comes first in
-    the schedule begins first. A schedule that keeps the rules never gets longer by this.
+    """Return the schedule with the same placement and the same orders, and with the times that everything
+    really takes.
 
-    The times given need only be about right: whatever waits for something comes after it, and of what can begin the one
-    that the schedule has first comes first. A schedule that keeps the rules never gets longer by this.
+    The given times need only be about right: a task or transfer comes after everything that it waits for, and
+    of those that can begin, the one that is first in the given schedule begins first. A schedule that keeps
+    the rules never gets longer.
     """
     return _Retiming(workload, schedule).run()
 

@@ -1,7 +1,8 @@
-"""Dispatch: when everything happens, given where. Rules only.
+"""Dispatch: turn a placement into a schedule. Rules only.
 
-Tasks and transfers wait in lists; whatever can begin first begins, and among those that could begin at the same
-time the one with the larger rank. So a placement, and ranks, are a schedule. It is what all placers' answers are judged by.
+Tasks and transfers wait in lists; the one that can begin first begins, and of those that could begin at the
+same time, the one with the larger rank. A placement and ranks therefore determine a schedule, by which the
+answers of all placers are judged.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from edgepart.planner.placing.problem.workload import Placement, Workload
 
 
 def upward_ranks(workload: Workload, placement: Placement | None = None) -> list[float]:
-    """By task, seconds from its start to the end of the sample if nothing had to wait: on the machines of `placement`, or
-    on average over machines and pairs of them (HEFT's upward rank)."""
+    """Return HEFT's upward rank of each task: the seconds from its start to the end of the sample if nothing
+    had to wait, on the machines of `placement`, or on average over machines and pairs of machines."""
     if placement is None:
         compute_s, transfer_s = mean_costs(workload)
     else:
@@ -38,8 +39,8 @@ def upward_ranks(workload: Workload, placement: Placement | None = None) -> list
 
 
 def mean_costs(workload: Workload) -> tuple[list[float], list[float]]:
-    """By task what computing it takes where it can run, and by tensor what moving it takes, on average over machines and
-    pairs of them."""
+    """Return the mean seconds to compute each task, over the machines that can run it, and the mean seconds
+    to move each tensor, over pairs of machines."""
     finite = [[s for s in task.compute_s if s < float("inf")] for task in workload.tasks]
     compute_s = [sum(row) / len(row) if row else 0.0 for row in finite]
     machines = range(len(workload.machines))
@@ -59,9 +60,10 @@ def mean_costs(workload: Workload) -> tuple[list[float], list[float]]:
 def dispatch(
     workload: Workload, placement: Placement, ranks: Sequence[float] | None = None
 ) -> PlacementSchedule:
-    """The schedule of a placement; `ranks` by task, larger first, default: upward ranks on that placement.
+    """Return the schedule of a placement. `ranks` has a rank for each task, larger first; the default is the
+    upward ranks on that placement.
 
-    A machine's place goes to what can start there first; a transfer needs both its sides."""
+    A machine runs the task that can start there first; a transfer needs both of its sides to be free."""
     return _Dispatch(workload, placement, ranks or upward_ranks(workload, placement)).run()
 
 
@@ -75,14 +77,14 @@ class _Dispatch:
         self._sending = [False] * machines
         self._receiving = [False] * machines
         self._ready: list[list[tuple[float, int]]] = [[] for _ in range(machines)]
-        """By machine, (-rank, task) that could start."""
+        """The tasks that could start on each machine, as (-rank, task)."""
         self._waiting: list[dict[int, list[tuple[float, int]]]] = [defaultdict(list) for _ in range(machines)]
-        """By sender and receiver, (-rank, tensor) that could start but for a busy side."""
+        """The tensors that wait only for a busy side, as (-rank, tensor), by sender and receiver."""
         self._missing = [0] * len(workload.tasks)
         self._start_s = [0.0] * len(workload.tasks)
         self._transfers: list[PlacedTransfer] = []
         self._events: list[tuple[float, int, int, int]] = []
-        """(when, kind: 0 a transfer, 1 a task ends; which; receiver or machine)."""
+        """(end, kind, tensor or task, receiver or machine). Kind is 0 for a transfer and 1 for a task."""
 
     def run(self) -> PlacementSchedule:
         workload, now = self._workload, 0.0
@@ -104,7 +106,7 @@ class _Dispatch:
         heappush(self._ready[self._placement[task]], (-self._ranks[task], task))
 
     def _computed(self, task: int) -> set[int]:
-        """What has to do with machines that are free for more now."""
+        """Queue what a task that has ended makes possible; return the machines that may begin something new."""
         workload, here = self._workload, self._placement[task]
         self._computing[here] = False
         for number in workload.written[task]:
@@ -126,7 +128,7 @@ class _Dispatch:
         for reader in tensor.readers:
             if self._placement[reader] == there:
                 self._got(reader)
-        # A receiving side that is free again may be what other senders wait for.
+        # Other senders may have been waiting for this receiving side.
         return {here, there, *(m for m, waiting in enumerate(self._waiting) if waiting[there])}
 
     def _got(self, task: int) -> None:
@@ -148,7 +150,7 @@ class _Dispatch:
                 self._send(now, machine)
 
     def _send(self, now: float, here: int) -> None:
-        """The most urgent transfer whose receiver has a side free."""
+        """Begin the most urgent transfer whose receiver has its receiving side free."""
         free = [there for there, queue in self._waiting[here].items() if queue and not self._receiving[there]]
         if not free:
             return

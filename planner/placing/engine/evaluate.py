@@ -1,4 +1,4 @@
-"""Judged: what a placement is worth, the same way for all placers, so that they can be compared. Rules only."""
+"""Evaluation: find the value of a placement, in the same way for all placers, so that they can be compared. Rules only."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ def settle(
     orders: Iterable[Sequence[float]] = (),
     bound_s: float | None = None,
 ) -> PlacementFound:
-    """The placement, made to fit if it does not (Infeasible where it cannot be), with its value for what was asked.
+    """Return the placement with its value for the objective, after it is made to fit if it does not. Raises
+    Infeasible if it cannot be made to fit.
 
-    For latency the shortest of its schedules by a few ranks: those of `orders` (by task, larger first: what the placer
-    itself had in mind) and the usual ones. For throughput its largest load."""
+    For latency, the value is the makespan of its shortest schedule by several ranks: those of `orders` (one
+    for each task, larger first: the placer's own order) and those of `find_shortest`. For throughput, it is
+    the largest load."""
     fits = fit(workload, placement)
     moved = sum(one != other for one, other in zip(placement, fits, strict=True))
     if moved:
@@ -37,8 +39,8 @@ def settle(
 def find_shortest(
     workload: Workload, placement: Placement, orders: Iterable[Sequence[float]] = ()
 ) -> PlacementSchedule:
-    """The shortest schedule of a placement by a few ranks: `orders`, upward ranks on this placement and on average, and
-    the order of the file."""
+    """Return the shortest schedule of a placement by several ranks: `orders`, the upward ranks on this
+    placement and on average, and the order of the file."""
     position = [0.0] * len(workload.tasks)
     for number, task in enumerate(workload.order):
         position[task] = -float(number)

@@ -1,8 +1,8 @@
-"""Fitting: which machines tasks may still go to, and placements made to fit into memory. Rules only.
+"""Fitting: find the machines that a task may still go to, and make placements fit into memory. Rules only.
 
-Groups of tasks that share a machine go whole. Whether everything fits at all is a packing problem: it is decided by
-moves and swaps from the placement that is there, and, if these get stuck, by a search that tries everything where
-the graph is small and gives up after `MOST_STEPS` where it is not.
+Groups of tasks that share a machine are placed whole. Whether everything fits at all is a packing problem:
+moves and swaps start from the given placement and, if these get stuck, a search tries everything if the graph
+is small, and gives up after `MOST_STEPS` if it is not.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from edgepart.planner.errors import Infeasible
 from edgepart.planner.placing.problem.workload import Placement, Workload
 
 MOST_STEPS = 50_000
-"""The most steps of the last search. Beyond it an infeasible workload cannot be told from one that is hard to pack."""
+"""The most steps of the last search. After them, an infeasible workload cannot be told from one that is hard to pack."""
 
 
 class Room:
-    """What is still free on each machine while tasks are placed one after another; a group goes where its first task
-    went, and takes the memory of all of it then."""
+    """The memory that is still free on each machine while tasks are placed one after another. A group goes
+    where its first task goes, and takes the memory of all its tasks at that time."""
 
     def __init__(self, workload: Workload) -> None:
-        """Infeasible where a group can be on no machine."""
+        """Raises Infeasible if no machine can take a group."""
         self.left_bytes = [machine.memory_bytes for machine in workload.machines]
         self.choices = choices(workload)
-        """By group, the machines that can run all of it and hold it alone."""
+        """The machines that can run all of each group and have the memory for it alone."""
         self.group = [0] * len(workload.tasks)
-        """By task, its index in `workload.groups`."""
+        """The index of each task's group in `workload.groups`."""
         for number, group in enumerate(workload.groups):
             for task in group:
                 self.group[task] = number
         self.bytes = [sum(workload.tasks[task].memory_bytes for task in group) for group in workload.groups]
         """The bytes that each group takes."""
         self.chosen = [-1] * len(workload.groups)
-        """By group, its machine; -1 before it has one."""
+        """The machine of each group; -1 before it has one."""
 
     def may(self, task: int, machine: int) -> bool:
-        """Whether the task can go there now."""
+        """Whether the task can be placed on the machine now."""
         group = self.group[task]
         if self.chosen[group] >= 0:
             return self.chosen[group] == machine
@@ -52,28 +52,29 @@ class Room:
         return [machine for machine in self.choices[group] if need <= self.left_bytes[machine]]
 
     def full(self, task: int, machine: int) -> bool:
-        """Whether the task could go there, were there more memory left."""
+        """Whether only a lack of free memory keeps the task from the machine."""
         group = self.group[task]
         if self.chosen[group] >= 0 or machine not in self.choices[group]:
             return False
         return self.bytes[group] > self.left_bytes[machine]
 
     def take(self, task: int, machine: int) -> None:
-        """The task, and so its group, goes there."""
+        """Place the task, and so its group, on the machine."""
         group = self.group[task]
         if self.chosen[group] < 0:
             self.chosen[group] = machine
             self.left_bytes[machine] -= self.bytes[group]
 
     def force(self, task: int) -> int:
-        """Nothing has room: the group goes where most is left of all, to be repaired by `fitted` once all are placed."""
+        """Place the task where most memory is left although no machine has room, and return that machine.
+        `fit` repairs the placement once all tasks are placed."""
         machine = max(self.choices[self.group[task]], key=lambda one: self.left_bytes[one])
         self.take(task, machine)
         return self.chosen[self.group[task]]
 
 
 def choices(workload: Workload) -> tuple[tuple[int, ...], ...]:
-    """By group, the machines that can run all of its tasks and keep them; Infeasible where there is none."""
+    """Return the machines that can run all tasks of each group and keep them. Raises Infeasible if a group has none."""
     found = []
     for group in workload.groups:
         able = [
@@ -99,7 +100,8 @@ def choices(workload: Workload) -> tuple[tuple[int, ...], ...]:
 
 
 def fit(workload: Workload, placement: Placement) -> tuple[int, ...]:
-    """The placement where it fits; else one near it that does. Infeasible, with what is short, where none is found."""
+    """Return the placement if it fits, or else one near it that does. Raises Infeasible, with the bytes that
+    are short, if none is found."""
     fitting = _Fitting(workload, placement)
     if fitting.over() and not (fitting.try_moves() or fitting.try_swaps() or fitting.search()):
         whole = sum(fitting.room.bytes) - sum(machine.memory_bytes for machine in workload.machines)
@@ -137,7 +139,8 @@ class _Fitting:
         self.where[group] = machine
 
     def try_moves(self) -> bool:
-        """Whether it fits once groups left overfull machines, those first that lose least by it for what they free."""
+        """Move groups off overfull machines, those first that lose the fewest seconds for each byte that they
+        free. Return whether everything fits."""
         for full in self.over():
             left = self.room.left_bytes
             offers = [
@@ -163,7 +166,7 @@ class _Fitting:
         return True
 
     def _loss_s(self, group: int, machine: int) -> float:
-        """Seconds of computing and of transfers that the move costs, with all others where they are."""
+        """Seconds of computing and of transfers that the move adds, with all other groups where they are."""
         workload, here = self.workload, self.where[group]
         loss_s = 0.0
         for task in workload.groups[group]:
@@ -182,7 +185,8 @@ class _Fitting:
         return loss_s
 
     def try_swaps(self) -> bool:
-        """Whether it fits once groups changed places, each pair so that less is short in all; tried of few groups."""
+        """Swap pairs of groups so that fewer bytes are short in all. Return whether everything fits. Only
+        tried with few groups, as all pairs are looked at."""
         if len(self.where) > 400:
             return False
         while self.over():
@@ -195,7 +199,7 @@ class _Fitting:
         return True
 
     def _swaps(self, full: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-        """The first that helps, or none."""
+        """Return the first swap that helps, in a list; [] if none does."""
         room, left = self.room, self.room.left_bytes
         for one in (group for group, here in enumerate(self.where) if here == full):
             for other, there in enumerate(self.where):
@@ -207,8 +211,9 @@ class _Fitting:
         return []
 
     def search(self) -> bool:
-        """Whether all can be packed from nothing: the choosiest and largest first, each where it was, if it can be, or
-        where most is left; back where it got stuck."""
+        """Pack all groups from scratch by backtracking: the largest first (of equal ones, those with the
+        fewest machines), each where it was if possible, or else where most memory is left. Return whether
+        everything fits."""
         room, left = self.room, [machine.memory_bytes for machine in self.workload.machines]
         order = sorted(
             range(len(self.where)), key=lambda group: (-room.bytes[group], len(room.choices[group]))
@@ -242,6 +247,6 @@ class _Fitting:
         return False
 
     def _options(self, group: int, left: Sequence[float]) -> list[int]:
-        """The best last."""
+        """Return the machines with room for the group, the best last."""
         able = [machine for machine in self.room.choices[group] if self.room.bytes[group] <= left[machine]]
         return sorted(able, key=lambda machine: (machine == self.where[group], left[machine], -machine))

@@ -1,8 +1,8 @@
-"""Load: how busy each machine is with one sample of a stream of them. Rules only.
+"""Load: how long each machine is busy with one sample of a stream. Rules only.
 
-Where tasks have replicas, the machines of a task take turns: sample number k is computed by the task's machine number
-k modulo how many it has. So a tensor goes from the machine whose turn it is to those whose turn it is among its
-readers, and a load is the average over as many samples as bring everybody's turn round again.
+The machines of a task that has replicas take turns: sample k is computed by machine number k modulo n of the
+task's n machines. A tensor goes from the machine whose turn it is to the readers' machines whose turn it is,
+and a load is the average over the number of samples after which all turns repeat.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from math import lcm
 from edgepart.planner.placing.problem.workload import Placement, Workload
 
 Turns = Sequence[tuple[int, ...]]
-"""By index of a task, the machines that take turns at it."""
+"""The machines that take turns at each task."""
 
 
 def loads(workload: Workload, placement: Placement) -> list[float]:
-    """By machine, seconds per sample: the longest of computing, sending and receiving; their sum without `overlap`."""
+    """Return each machine's seconds per sample: the longest of computing, sending and receiving, or their sum
+    without `overlap`."""
     return turn_loads(workload, [(machine,) for machine in placement])
 
 
 def turn_loads(workload: Workload, turns: Turns) -> list[float]:
-    """By machine, seconds per sample, on average over the samples that its turns bring."""
+    """Return each machine's seconds per sample, on average over the samples after which all turns repeat."""
     count = len(workload.machines)
     compute, send, receive = [0.0] * count, [0.0] * count, [0.0] * count
     for task, machines in zip(workload.tasks, turns, strict=True):
@@ -43,8 +44,8 @@ def turn_loads(workload: Workload, turns: Turns) -> list[float]:
 def _ways(
     source: tuple[int, ...], readers: frozenset[tuple[int, ...]]
 ) -> tuple[tuple[tuple[int, int], ...], int]:
-    """The pairs of machines between which a tensor goes, in as many samples as bring all turns round, and the number of
-    these."""
+    """Return the pairs of machines between which a tensor goes, over the samples after which all turns
+    repeat, and the number of these samples."""
     samples = lcm(len(source), *map(len, readers))
     ways = []
     for sample in range(samples):

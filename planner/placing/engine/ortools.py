@@ -1,4 +1,4 @@
-"""OR-tools, when somebody asks for it: an extra of the package, imported only by what needs it."""
+"""OR-tools: an optional extra of the package, imported only when it is used."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from edgepart.planner.errors import NotInstalled
 
 
 def cp_model() -> Any:
-    """`ortools.sat.python.cp_model`: CP-SAT. NotInstalled where it is not."""
+    """Return `ortools.sat.python.cp_model` (CP-SAT). Raises NotInstalled without OR-tools."""
     return _module("ortools.sat.python.cp_model")
 
 
 def model_builder() -> Any:
-    """`ortools.linear_solver.python.model_builder`: linear and mixed-integer programs ("HIGHS", "GLOP", "PDLP").
-    NotInstalled where it is not."""
+    """Return `ortools.linear_solver.python.model_builder`, for linear and mixed-integer programs ("HIGHS",
+    "GLOP", "PDLP"). Raises NotInstalled without OR-tools."""
     return _module("ortools.linear_solver.python.model_builder")
 
 

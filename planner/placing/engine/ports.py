@@ -1,4 +1,4 @@
-"""Sides: when machines are free to compute, to send and to receive while a list scheduler books them. Rules only."""
+"""Sides: when machines are free to compute, send and receive, while a list scheduler books them. Rules only."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from math import inf
 from edgepart.planner.placing.problem.workload import Workload
 
 MOST_SPANS = 256
-"""Busy spans that a timeline keeps apart. When there are more, the gaps in the earlier half are given up."""
+"""The most busy spans that a timeline keeps apart. With more, the gaps in the earlier half are given up."""
 
 
 class Timeline:
-    """Busy spans, in order, none touching the next."""
+    """Busy spans of one side of a machine, in order, none touching the next."""
 
     __slots__ = ("ends", "starts")
 
@@ -22,11 +22,11 @@ class Timeline:
 
     @property
     def end(self) -> float:
-        """When the last span is over."""
+        """The time at which the last span ends."""
         return self.ends[-1] if self.ends else 0.0
 
     def first(self, ready_s: float, length_s: float) -> float:
-        """The first time from `ready_s` on at which it is free for so long."""
+        """The first time, from `ready_s` on, at which the timeline is free for `length_s`."""
         starts, ends = self.starts, self.ends
         if not ends or ready_s >= ends[-1]:
             return ready_s
@@ -39,7 +39,7 @@ class Timeline:
         return start_s
 
     def take(self, start_s: float, end_s: float) -> None:
-        """It is busy then, where it was free."""
+        """Mark the time from `start_s` to `end_s`, which was free, as busy."""
         starts, ends = self.starts, self.ends
         if end_s <= start_s:
             return
@@ -59,14 +59,14 @@ class Timeline:
             del ends[: MOST_SPANS // 2 - 1]
 
     def _join(self, at: int) -> None:
-        """A span and the next are one if they touch."""
+        """Merge a span with the next one if they touch."""
         if 0 <= at < len(self.ends) - 1 and self.ends[at] >= self.starts[at + 1]:
             self.ends[at] = max(self.ends[at], self.ends.pop(at + 1))
             del self.starts[at + 1]
 
 
 def both_first(one: Timeline, other: Timeline, ready_s: float, length_s: float) -> float:
-    """The first time from `ready_s` on at which both are free for so long."""
+    """The first time, from `ready_s` on, at which both timelines are free for `length_s`."""
     while True:
         start_s = other.first(one.first(ready_s, length_s), length_s)
         if one.first(start_s, length_s) == start_s:
@@ -75,10 +75,10 @@ def both_first(one: Timeline, other: Timeline, ready_s: float, length_s: float) 
 
 
 class Sides:
-    """What is booked while tasks are placed, each after those it reads from."""
+    """The bookings of all machines' sides while tasks are placed, each after those that it reads from."""
 
     def __init__(self, workload: Workload, *, contention: bool = True) -> None:
-        """Without `contention` transfers do not wait for each other, as in HEFT's paper."""
+        """Without `contention`, transfers do not wait for each other, as in HEFT's paper."""
         count = len(workload.machines)
         self._workload = workload
         self._contention = contention
@@ -86,19 +86,19 @@ class Sides:
         self.sending = [Timeline() for _ in range(count)]
         self.receiving = [Timeline() for _ in range(count)]
         self.machine = [-1] * len(workload.tasks)
-        """By task; -1 before it is placed."""
+        """The machine of each task; -1 before the task is placed."""
         self.start_s = [0.0] * len(workload.tasks)
         self.end_s = [0.0] * len(workload.tasks)
         self._arrived: list[dict[int, float]] = [{} for _ in workload.tensors]
         """The time at which each tensor arrived, by tensor and machine."""
 
     def ready_s(self, task: int, machine: int) -> float:
-        """When all that the task reads could be there; what it reads from is placed."""
+        """The time at which everything that the task reads could be there. All tasks that it reads from must be placed."""
         return self._schedule_arrivals(task, machine)[0]
 
     def _schedule_arrivals(self, task: int, there: int) -> tuple[float, list[tuple[int, int, float, float]]]:
-        """The time at which a task can start there, and the transfers for it, one after the other: tensor, source,
-        start, end."""
+        """Return the time at which the task can start there, and the transfers for it, one after another, as
+        (tensor, source, start, end)."""
         workload, ready_s = self._workload, 0.0
         wanted: list[tuple[float, int]] = []
         for number in workload.read[task]:
@@ -126,7 +126,7 @@ class Sides:
         return ready_s, transfers
 
     def place(self, task: int, machine: int, *, gaps: bool = False) -> None:
-        """Books the task and the transfers that it needs; with `gaps` it may start before others that were placed."""
+        """Book the task and its transfers. With `gaps`, it may start before tasks that were placed earlier."""
         ready_s, transfers = self._schedule_arrivals(task, machine)
         for number, here, start_s, end_s in transfers:
             self._arrived[number][machine] = end_s
@@ -141,7 +141,7 @@ class Sides:
         self.start_s[task], self.end_s[task] = start_s, start_s + took_s
 
     def finish_s(self, task: int, machine: int) -> float:
-        """When the task would be done there, in the first gap that is long enough; inf where it cannot run."""
+        """The time at which the task would end there, in the first gap that is long enough; inf if it cannot run there."""
         took_s = self._workload.tasks[task].compute_s[machine]
         if took_s == inf:
             return inf

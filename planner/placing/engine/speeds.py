@@ -1,4 +1,4 @@
-"""Speeds: one number for how fast a machine is, where placers want one. Rules only."""
+"""Speeds: one number for how fast each machine is, for placers that need it. Rules only."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from edgepart.planner.placing.problem.workload import Workload
 
 
 def speeds(workload: Workload) -> list[float]:
-    """By machine, what the tasks that it can run would take on the best machine for each, over what they take on it; 1
-    where that is no time, 0 where it can run none."""
+    """Return each machine's speed: the seconds of the tasks that it can run, each on its best machine, over
+    their seconds on this machine. The speed is 1 if the tasks take no time, and 0 if the machine can run
+    none."""
     best, own = [0.0] * len(workload.machines), [0.0] * len(workload.machines)
     able = [False] * len(workload.machines)
     for task in workload.tasks:
@@ -26,8 +27,9 @@ def speeds(workload: Workload) -> list[float]:
 
 
 def order_by_speed(workload: Workload) -> list[int]:
-    """Machines; those first that can run the most tasks. What only one can run, as what the gateway has and wants, goes
-    there anyway, and says nothing about the rest."""
+    """Return the machines, those first that can run the most tasks, then the fastest. Tasks that only one
+    machine can run, as the gateway's inputs and outputs, do not count: they go there anyway, and say nothing
+    about the others."""
     fast = speeds(workload)
     rows = [task.compute_s for task in workload.tasks]
     shared = [row for row in rows if sum(seconds < inf for seconds in row) > 1]

@@ -1,4 +1,4 @@
-"""Bounds: what no placement can be better than, found without search. Rules only."""
+"""Bounds: lower bounds on the value of any placement, found without search. Rules only."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from edgepart.planner.placing.problem.workload import TaskTensor, Workload
 Array = NDArray[np.float64]
 
 ROUNDS = 300
-"""The number of times that the prices of machines and of their memory are raised."""
+"""The number of rounds that adjust the prices of machines and of memory: a few hundred find good ones."""
 
 
 def latency_bound(workload: Workload) -> float:
-    """The longest way through the graph, each task on any machine for each reader; or the load of the busiest machine; or
-    what the longest way takes when memory keeps tasks off their best machines."""
+    """Return the largest of three lower bounds: the longest path, with each task on any machine for each
+    reader; the load of the busiest machine; and the longest path when memory keeps tasks off their best
+    machines."""
     way = longest_way(workload)
     return max(path_bound(workload), load_bound(workload), way_bound(workload, way))
 
 
 def path_bound(workload: Workload) -> float:
-    """Seconds until the last task ends if nothing waits, each task placed anew for each of its readers."""
+    """Seconds until the last task ends if nothing waits and each task is placed anew for each of its readers."""
     ends = _ends(workload)
     return float(max((row.min() for row in ends), default=0.0))
 
 
 def longest_way(workload: Workload) -> list[int]:
-    """The tasks that `path_bound` is the length of, roughly: from the last to the first, always the latest before it."""
+    """Return, roughly, the path whose length is `path_bound`, from its last task to its first: each is
+    followed by the task it reads from that ends last."""
     ends = _ends(workload)
     done = [float(row.min()) for row in ends]
     if not done:
@@ -41,7 +43,7 @@ def longest_way(workload: Workload) -> list[int]:
 
 
 def _ends(workload: Workload) -> list[Array]:
-    """By task and machine, when it can end there at the earliest."""
+    """Return the earliest end of each task on each machine."""
     latency_s, per_byte_s = _links(workload)
     ends: list[Array] = [np.zeros(0)] * len(workload.tasks)
     for task in workload.order:
@@ -69,18 +71,21 @@ def _transfer_s(tensor: TaskTensor, latency_s: Array, per_byte_s: Array) -> Arra
 
 
 def load_bound(workload: Workload) -> float:
-    """What the busiest machine computes at least, tasks being divisible: by linear duality, with prices on machines and on
-    memory. Any prices bound it; a few hundred rounds find good ones."""
+    """Return a lower bound on the seconds that the busiest machine computes, with divisible tasks, by linear
+    duality with prices on machines and on memory. Any prices give a bound; a few hundred rounds find good
+    ones."""
     return _Prices(workload, None).best()
 
 
 def way_bound(workload: Workload, way: list[int]) -> float:
-    """What the tasks of one way take at least, one after the other, if all tasks have to fit into memory; likewise."""
+    """Return a lower bound on the seconds of the tasks of one path, one after another, if all tasks have to
+    fit into memory. It is found as in `load_bound`."""
     return _Prices(workload, way).best()
 
 
 class _Prices:
-    """Lagrange's: minimum over placements of (priced compute + priced memory), less what the memory there is worth."""
+    """The Lagrangian bound: the minimum over placements of priced compute plus priced memory, minus the price
+    of all memory that there is."""
 
     def __init__(self, workload: Workload, way: list[int] | None) -> None:
         groups, count = workload.groups, len(workload.machines)
@@ -96,7 +101,8 @@ class _Prices:
         self._room = np.array([machine.memory_bytes for machine in workload.machines])
         self._limited = np.isfinite(self._room)
         self._shared = way is None
-        """Whether the machines' prices add up to one (the busiest counts) or are one each (their sum does)."""
+        """Whether the machines' prices add up to one, so that the busiest machine counts. If not, each price
+        is one, and the sum of all machines counts."""
 
     def best(self) -> float:
         if not len(self._compute) or not self._able.any(axis=1).all():
@@ -119,7 +125,8 @@ class _Prices:
         return found * (1 - 1e-12)
 
     def _value(self, prices: Array, memory: Array) -> tuple[float, Array, Array]:
-        """At these prices; with the placement that is cheapest then: what each machine computes, and keeps too much."""
+        """Return the bound at these prices and, of the placement that is then the cheapest, what each machine
+        computes and the bytes by which it exceeds its memory."""
         cost = np.where(self._able, self._compute * prices + self._bytes[:, None] * memory, inf)
         chosen = cost.argmin(axis=1)
         rows = np.arange(len(chosen))

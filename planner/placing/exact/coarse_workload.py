@@ -1,8 +1,9 @@
-"""A coarser workload: groups of tasks as one task each; and back again. Rules only.
+"""A coarser workload: make one task of each group of tasks, and turn the results back. Rules only.
 
-Whatever happens in the coarse workload can happen in the fine one at the same times: the members of a group run one
-after the other, and what was merged into one tensor travels one after the other. So what is found there is a schedule
-here, and perhaps not the best one of its placement; a bound found there says nothing here.
+Whatever happens in the coarse workload can happen in the fine one at the same times: the members of a group
+run one after another, and tensors that were merged travel one after another. A schedule of the coarse
+workload is therefore one of the fine workload, but perhaps not the best one of its placement; a bound on the
+coarse workload says nothing about the fine one.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ Groups = Sequence[Sequence[int]]
 
 
 def coarsen(workload: Workload, groups: Groups) -> Workload:
-    """A task for each group: what it takes and keeps is the sum of what its members do.
+    """Return the workload with one task for each group, whose seconds and bytes are the sums of its members'.
 
-    Tensors of one group that the same other groups read become one. InternalError where a task is in no group or in two,
-    or where groups wait for each other."""
+    Tensors of one group that the same other groups read become one tensor. Raises InternalError if a task is
+    in no group or in two, or if groups wait for each other."""
     of = group_of(workload, groups)
     names = _together(workload, groups)
     tasks = tuple(_merged_task(workload, group, name) for group, name in zip(groups, names, strict=True))
@@ -47,7 +48,7 @@ def coarsen(workload: Workload, groups: Groups) -> Workload:
 
 
 def expand(groups: Groups, placement: Placement) -> tuple[int, ...]:
-    """By task, where its group is placed."""
+    """Return the machine of each task: that of its group."""
     found = [0] * sum(map(len, groups))
     for group, machine in zip(groups, placement, strict=True):
         for task in group:
@@ -56,7 +57,7 @@ def expand(groups: Groups, placement: Placement) -> tuple[int, ...]:
 
 
 def expand_schedule(workload: Workload, groups: Groups, schedule: PlacementSchedule) -> PlacementSchedule:
-    """The schedule of the coarse workload, as one of `workload`."""
+    """Return the schedule of the coarse workload as a schedule of `workload`."""
     of = group_of(workload, groups)
     placement = expand(groups, schedule.placement)
     merged = [numbers for _, numbers in _crossing_tensors(workload, of)]
@@ -76,7 +77,7 @@ def expand_schedule(workload: Workload, groups: Groups, schedule: PlacementSched
 
 
 def group_of(workload: Workload, groups: Groups) -> list[int]:
-    """By task, the index of its group. InternalError where a task is in no group or in two."""
+    """Return the index of each task's group. Raises InternalError if a task is in no group or in two."""
     of = [-1] * len(workload.tasks)
     for number, group in enumerate(groups):
         for task in group:
@@ -91,7 +92,7 @@ def group_of(workload: Workload, groups: Groups) -> list[int]:
 def _crossing_tensors(
     workload: Workload, of: Sequence[int]
 ) -> list[tuple[tuple[int, tuple[int, ...]], list[int]]]:
-    """By the group that makes it and those that read it, the tensors that leave their group."""
+    """Return the tensors that leave their group, by the group that makes them and the groups that read them."""
     found: dict[tuple[int, tuple[int, ...]], list[int]] = {}
     for number, tensor in enumerate(workload.tensors):
         source = of[tensor.source]
@@ -134,7 +135,7 @@ def _pairs(workload: Workload) -> Iterator[Pair]:
 
 
 def _together(workload: Workload, groups: Groups) -> list[str]:
-    """By group, the name under which it shares a machine with others: names that meet in one group become one."""
+    """Return the name under which each group shares a machine with others. Names that meet in one group become one."""
     leads: dict[str, str] = {}
 
     def lead(name: str) -> str:

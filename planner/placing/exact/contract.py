@@ -1,9 +1,10 @@
-"""Contracting: which tasks become one when a graph is too big to be searched task by task. Rules only.
+"""Contraction: join tasks into groups if a graph is too big to be searched task by task. Rules only.
 
-Two groups with an edge between them become one where that edge is the only way out of the first or into the second: then
-no other way leads around it, and no circle comes about. Two that read from the same groups, or that are read by the same,
-do where nothing else is left; and at last those next to each other in an order that can be run. Edges without a choice on
-either side (chains) go first, then those that carry most.
+Two groups with an edge between them are joined if that edge is the only one out of the first group or into
+the second: no other path then leads around the edge, and no circle results. Edges that are the only one on
+both sides (chains) come first, then those that carry the most bytes. If hardly any such edges are left,
+groups that read from the same groups, or are read by the same groups, are joined; at last, neighbours in an
+order in which all groups can run are joined.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from edgepart.planner.placing.engine.fit_memory import choices
 from edgepart.planner.placing.problem.workload import Placement, Workload
 
 LOOKAHEAD = 4
-"""So many groups' worth of tasks an order may run ahead on one machine."""
+"""How far an order may run ahead on one machine: by the tasks of this many average groups."""
 
 STALE = 0.01
-"""A round that does not join this share of the groups is the last with its limit on their size."""
+"""The share of the groups that a round has to join. After a round that joins fewer, groups may be larger."""
 
 
 def contract(
@@ -30,8 +31,9 @@ def contract(
     when: Sequence[float] | None = None,
     apart: Container[int] = (),
 ) -> tuple[tuple[int, ...], ...]:
-    """About `most` groups of tasks, or more where no two can be joined; with a placement only of tasks that share
-    a machine there. `when`: by task, what is to be joined to what is near it; `apart`: tasks that stay alone."""
+    """Return about `most` groups of tasks, or more if no two can be joined. With a placement, only tasks on
+    the same machine are joined. `when` gives each task a time: tasks that are near in time are joined. Tasks
+    in `apart` stay alone."""
     return _Contraction(workload, placement, when, apart).run(most)
 
 
@@ -50,7 +52,7 @@ class _Contraction:
         self._members: list[list[int]] = [[task] for task in tasks]
         self._before: list[set[int]] = [set(before) for before in workload.before]
         self._after: list[dict[int, float]] = [{} for _ in tasks]
-        """By group that is read by a group, the bytes."""
+        """The bytes that each group hands to each group that reads from it."""
         for tensor in workload.tensors:
             for reader in tensor.readers:
                 after = self._after[tensor.source]
@@ -60,7 +62,7 @@ class _Contraction:
         self._size_bytes = [task.memory_bytes for task in workload.tasks]
         self._together = [""] * len(workload.tasks)
         self._able: dict[str, frozenset[int]] = {}
-        """By name of tasks that stay together, where they can be."""
+        """The machines that tasks which stay together can be on, by their common name."""
         self._machines: list[frozenset[int]] = [frozenset()] * len(workload.tasks)
         for group, able in zip(workload.groups, choices(workload), strict=True):
             for task in group:
@@ -69,7 +71,7 @@ class _Contraction:
             self._able[workload.tasks[group[0]].colocate] = frozenset(able)
         self._position = {task: place for place, task in enumerate(workload.order)}
         self._time = dict(self._position)
-        """By task, its place in the order in which near ones are joined."""
+        """The place of each task in the order in which neighbours are joined."""
         if when is not None:
             ordered = sorted(tasks, key=lambda task: (when[task], self._position[task]))
             self._time = {task: place for place, task in enumerate(ordered)}
@@ -101,7 +103,7 @@ class _Contraction:
         for _, _, here, there in sorted(edges):
             if len(self._alive) <= most:
                 return
-            # One of both may be gone by now: the next round sees what became of it.
+            # One of the two may have been joined to another by now: the next round looks at the result.
             if here in self._alive and there in self._after[here]:
                 only = len(self._after[here]) == 1 or len(self._before[there]) == 1
                 if only and self._may(here, there, limit_s):
@@ -117,7 +119,7 @@ class _Contraction:
                 for twin in twins[1:]:
                     if len(self._alive) <= most:
                         return
-                    # Joining others may have changed what either reads or is read by.
+                    # Joining others may have changed the neighbours of either.
                     if frozenset(around[last]) == frozenset(around[twin]) and self._may(last, twin, limit_s):
                         self._join(last, twin)
                     else:
@@ -135,7 +137,8 @@ class _Contraction:
                 last = group
 
     def _runs(self, ahead: int) -> list[int]:
-        """All groups, each after those that it reads from."""
+        """Return all groups, each after those that it reads from. The order stays on a machine while it runs
+        ahead of the others by at most `ahead` tasks."""
         place = {group: min(self._time[task] for task in self._members[group]) for group in self._alive}
         waits = {group: len(self._before[group]) for group in self._alive}
         ready: dict[int, list[tuple[int, int]]] = defaultdict(list)
@@ -176,7 +179,7 @@ class _Contraction:
         return common
 
     def _join(self, here: int, there: int) -> None:
-        """`there` becomes part of `here`."""
+        """Merge the group `there` into `here`."""
         machines = self._common(here, there)
         name = self._together[here] or self._together[there]
         if name:

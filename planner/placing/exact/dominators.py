@@ -1,8 +1,9 @@
-"""Dominators: tasks that everything passes through, and the pieces between them. Rules only.
+"""Dominators: tasks that every other task comes before or after, and the pieces of the graph between them.
+Rules only.
 
-When such a task ends, all before it has ended, nothing travels, and nothing behind it has begun. So a sample's latency is
-the sum of what the pieces take, each between the machines of its two ends, and only these couple the pieces (and memory,
-which is left out of account here).
+When a dominator ends, everything before it has ended, nothing travels, and nothing after it has begun. The
+latency of a sample is therefore the sum of the latencies of the pieces. Only the machines of the dominators
+couple the pieces (and memory, which is ignored here).
 """
 
 from __future__ import annotations
@@ -18,26 +19,26 @@ from edgepart.planner.placing.problem.workload import Pair, Task, TaskTensor, Wo
 
 @dataclass(frozen=True)
 class GraphPiece:
-    """What lies between two dominators, and they themselves."""
+    """The tasks between two dominators, and the dominators themselves."""
 
     workload: Workload
-    """The dominator that the piece begins with costs nothing in it: it was done before."""
+    """The workload of the piece. Its first dominator costs nothing, as the piece before has computed it."""
     tasks: tuple[int, ...]
-    """By task of the piece, its index in the whole."""
+    """The index of each task of the piece in the whole workload."""
     tensors: tuple[int, ...]
-    """By tensor of the piece, its index in the whole."""
+    """The index of each tensor of the piece in the whole workload."""
     entry: int | None
-    """Index of the task that it begins with, in the piece; None for the first."""
+    """Index, within the piece, of the dominator that it begins with; None for the first piece."""
     exit: int | None
-    """The task that the piece ends with; None for the last piece."""
+    """Index, within the piece, of the dominator that it ends with; None for a last piece without one."""
 
     @property
     def kept_bytes(self) -> float:
-        """By all of its tasks."""
+        """Bytes that all tasks of the piece keep."""
         return sum(task.memory_bytes for task in self.workload.tasks)
 
     def pin(self, pair: Pair) -> Workload:
-        """The piece with its ends on these two machines; -1 stands for an end that it lacks."""
+        """Return the piece with its ends on the two machines of `pair`; -1 stands for an end that it lacks."""
         tasks = list(self.workload.tasks)
         for end, machine in ((self.entry, pair[0]), (self.exit, pair[1])):
             if end is not None:
@@ -47,7 +48,7 @@ class GraphPiece:
 
     @cached_property
     def likeness(self) -> object:
-        """Equal for pieces that are the same but for names."""
+        """A key that is equal for pieces that differ only in names."""
         return (
             tuple((task.compute_s, task.memory_bytes) for task in self.workload.tasks),
             tuple((t.source, t.readers, t.nbytes, _items(t.transfer_s)) for t in self.workload.tensors),
@@ -61,7 +62,7 @@ def _items(transfer_s: Mapping[Pair, float]) -> tuple[tuple[Pair, float], ...]:
 
 
 def dominators(workload: Workload) -> tuple[int, ...]:
-    """Tasks that all others come before or after, in order; but for those that would part tasks which must be together."""
+    """Return the dominators in order, except those that would separate tasks which must be together."""
     order = workload.order
     position = {task: number for number, task in enumerate(order)}
     together = [0] * (len(order) + 1)
@@ -89,7 +90,7 @@ def dominators(workload: Workload) -> tuple[int, ...]:
 
 
 def pieces(workload: Workload) -> tuple[GraphPiece, ...]:
-    """The pieces in order; the whole graph is one piece if nothing dominates."""
+    """Return the pieces in order; the whole graph is one piece if there are no dominators."""
     order = workload.order
     position = {task: number for number, task in enumerate(order)}
     borders = [position[task] for task in dominators(workload)]
@@ -128,7 +129,7 @@ def _piece(workload: Workload, tasks: tuple[int, ...], entry: int | None, exit: 
 def join_schedules(
     workload: Workload, parts: list[tuple[GraphPiece, PlacementSchedule]]
 ) -> PlacementSchedule:
-    """The schedules of all pieces, one after the other."""
+    """Return a schedule of the whole in which the schedules of all pieces follow one another."""
     placement, start_s = [0] * len(workload.tasks), [0.0] * len(workload.tasks)
     transfers: list[PlacedTransfer] = []
     begin_s = 0.0

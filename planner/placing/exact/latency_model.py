@@ -1,9 +1,12 @@
-"""Moirai's model on CP-SAT: who computes and moves what, and when (Moirai, section 3.4). Rules only.
+"""Moirai's model on CP-SAT: where and when tasks are computed and tensors are moved (Moirai, section 3.4).
+Rules only.
 
-For each task and machine an interval that is there where the task is, for each tensor and pair of machines one that is
-there where it has to travel; those that occupy the same machine's computing, sending or receiving side do not overlap.
-That is the paper's (4)-(8) without its big numbers: precedence (4a)-(4b), one machine each (4c), memory (5), non-overlap
-(6), communication (7), congestion (8). Ours beyond it: a tensor travels once to a machine, groups that stay together.
+Each task has an interval on each machine, which is present if the task is there; each tensor has an interval
+for each pair of machines, which is present if the tensor has to travel between them. Intervals that occupy
+the computing, sending or receiving side of the same machine do not overlap. These are the paper's (4)-(8)
+without its big-M constants: precedence (4a)-(4b), one machine each (4c), memory (5), non-overlap (6),
+communication (7), congestion (8). Our additions: a tensor travels only once to a machine, and groups stay
+together.
 """
 
 from __future__ import annotations
@@ -26,34 +29,35 @@ WORKERS = 2
 """The number of CP-SAT's workers."""
 
 MOST_TERMS = 20_000
-"""The most terms of the sums over what lies between two tasks."""
+"""The most terms of all sums over the tasks between two tasks."""
 
 FEW = 100
-"""Tasks, for which proofs are within reach: beyond, what only proofs gain from is left out, and time is counted coarsely,
-so that each step that is found is worth it."""
+"""The most tasks for which a proof is within reach. With more tasks, what only helps proofs is left out, and
+time is counted coarsely, so that each improvement that is found is worth the search."""
 
 PROVER = "no_lp"
-"""CP-SAT's worker that proves where tasks are few: learning from conflicts alone mostly proves graphs of 30 tasks several
-times sooner than with relaxations, which say little of what does not overlap. The other looks for better schedules."""
+"""The CP-SAT worker that proves bounds where tasks are few. Learning from conflicts alone mostly proves
+graphs of 30 tasks several times sooner than linear relaxations do, which say little about intervals that must
+not overlap. The other worker looks for better schedules."""
 
 FINEST = 2.0**50
-"""So many parts memory is counted in."""
+"""The most parts in which all bytes together are counted."""
 
 
 @dataclass(frozen=True)
 class Solved:
-    """What a search came to."""
+    """The result of a search."""
 
     schedule: PlacementSchedule | None
-    """The best found; None where there is none, or none was found."""
+    """The best schedule that was found; None if there is none, or none was found."""
     bound_s: float
-    """No schedule is shorter; inf where there is none at all."""
+    """A lower bound: no schedule is shorter. inf if there is no schedule at all."""
     ended: bool
-    """Whether all was searched: what was found is best (to within a tick for each task), or there is nothing."""
+    """Whether the search is complete: the schedule is the best one (to within a tick for each task), or there is none."""
 
 
 def solve(workload: Workload, *, budget_s: float, start: PlacementSchedule, seed: int = 0) -> Solved:
-    """The shortest schedule of at most `start`'s length, looked for from there for about so long."""
+    """Search from `start`, for about `budget_s` seconds, for the shortest schedule that is no longer than `start`."""
     if not start.makespan_s:
         return Solved(start, 0.0, True)
     parts = ENOUGH if len(workload.tasks) <= FEW else COARSE
@@ -71,21 +75,21 @@ class _LatencyModel:
         self._heads, self._tails = _Reach(workload, took).both()
         self._makespan = self._model.new_int_var(self._shortest(), took.horizon, "makespan")
         self._at: list[dict[int, Any]] = [{} for _ in workload.tasks]
-        """By task and machine, whether it is there."""
+        """Whether each task is on each machine, by task and machine."""
         self._start: list[Any] = []
         self._end: list[Any] = []
         self._sides: dict[tuple[str, int], list[Any]] = defaultdict(list)
-        """By what of which machine, the intervals that occupy it."""
+        """The intervals that occupy each side of each machine; a side is "computes", "sends" or "receives"."""
         self._received: dict[tuple[int, int], tuple[Any, Any, Any]] = {}
-        """By tensor and machine, whether it travels there, from when, until when."""
+        """Whether each tensor travels to each machine, and the start and end of its transfer, by tensor and machine."""
         self._moved: dict[tuple[int, int, int], Any] = {}
-        """By tensor, sender and receiver, whether it does."""
+        """Whether each tensor travels from a sender to a receiver, by tensor, sender and receiver."""
         self._used: dict[int, Any] = {}
-        """By machine where that matters, whether anything is there."""
+        """Whether any task is on a machine, for the machines where `_burden` needs to know."""
         self._make()
 
     def _shortest(self) -> int:
-        """What a sample cannot be shorter than."""
+        """A lower bound on the makespan, in ticks."""
         return max(
             min((head[m] + self._took.compute[task][m] + self._tails[task][m] for m in head), default=0)
             for task, head in enumerate(self._heads)
@@ -108,7 +112,7 @@ class _LatencyModel:
         self._model.minimize(self._makespan)
 
     def _place(self, group: Sequence[int]) -> None:
-        """Tasks that stay together share their literals."""
+        """Make the literals of a group: tasks that stay together share them."""
         able = [m for m in range(len(self._workload.machines)) if all(self._fits(t, m) for t in group)]
         if len(able) == 1:
             literals = {able[0]: self._model.new_constant(1)}
@@ -119,7 +123,7 @@ class _LatencyModel:
             self._at[task] = literals
 
     def _fits(self, task: int, machine: int) -> bool:
-        """Whether a schedule within the horizon could have it there."""
+        """Whether a schedule within the horizon could have the task on the machine."""
         if machine not in self._took.compute[task]:
             return False
         around = self._heads[task][machine] + self._tails[task][machine]
@@ -148,7 +152,7 @@ class _LatencyModel:
             self._model.add(self._start[reader] >= self._end[source])
         for there in sorted({m for reader in readers for m in self._at[reader]}):
             self._receive(number, there)
-        if len(readers) == 1:  # The same once more, in a line: what relaxations of the model get hold of.
+        if len(readers) == 1:  # The same as a linear constraint, which relaxations can use.
             lits = [
                 (self._took.move[number][a, b], self._moved[number, a, b])
                 for a in self._at[source]
@@ -181,7 +185,7 @@ class _LatencyModel:
         self._received[number, there] = (present, begin, end)
 
     def _way(self, number: int, here: int, there: int, span: tuple[Any, Any, Any], source: Any) -> Any:
-        """Whether the tensor travels on this way."""
+        """Make the interval of the tensor's transfer from `here` to `there`; return whether it is present."""
         begin, end, present = span
         literal = self._model.new_bool_var(f"from{number},{here},{there}")
         self._model.add_implication(literal, source)
@@ -196,7 +200,7 @@ class _LatencyModel:
         return literal
 
     def _burden(self) -> None:
-        """A machine computes no longer than the sample takes: follows from the rest, and says it in a line."""
+        """Bound the computing time of each machine by the makespan. This follows from the rest, but is linear."""
         for m in range(len(self._workload.machines)):
             here = [
                 (self._took.compute[t][m], at[m], self._heads[t][m], self._tails[t][m])
@@ -215,8 +219,9 @@ class _LatencyModel:
                     self._model.add(load + (before + behind) * used <= self._makespan)
 
     def _between(self) -> None:
-        """Between a task and one that comes after it each machine computes what lies on the ways from one to the other, one
-        after the other: follows from the rest, too, and is what relaxations of the model lack most."""
+        """Bound the time between a task and a later one by what each machine computes, one after another, of
+        the tasks on the paths between them. This follows from the rest, too, and is what relaxations of the
+        model lack most."""
         machines = range(len(self._workload.machines))
         after = _descendants(self._workload)
         before: list[int] = [0] * len(after)
@@ -239,8 +244,9 @@ class _LatencyModel:
                     self._model.add(since + sum(load) <= until)
 
     def _spans(self, before: list[int], after: list[int]) -> Iterator[tuple[int, int]]:
-        """Pairs of a task and one after it with several between them; -1 for the start and the end of the sample. Those
-        with the start or the end first, then those with few between."""
+        """Yield pairs of a task and a later one with several tasks between them; -1 stands for the start and
+        for the end of the sample. Pairs with the start or the end come first, then those with few tasks
+        between them."""
         tasks = range(len(after))
         yield from ((-1, t) for t in tasks if before[t].bit_count() > 1)
         yield from ((t, -1) for t in tasks if after[t].bit_count() > 1)
@@ -252,7 +258,7 @@ class _LatencyModel:
 
     @cached_property
     def _alike(self) -> list[list[int]]:
-        """Machines that could take each other's names, in classes."""
+        """Classes of machines that are interchangeable."""
         return find_equal_machines(self._workload)
 
     def _tell_apart(self) -> None:
@@ -269,7 +275,7 @@ class _LatencyModel:
                         before.append(self._at[leader][one])
 
     def hint(self, start: PlacementSchedule) -> None:
-        """Begin the search there."""
+        """Let the search begin at the schedule `start`."""
         start = rename_machines(start, self._workload, self._alike)
         add, down = self._model.add_hint, self._took.round_down
         makespan = 0
@@ -332,7 +338,8 @@ class _LatencyModel:
 
 
 def remember(model: Any, workload: Workload, at: Sequence[Mapping[int, Any]]) -> None:
-    """Memory: (5). Rounded down to small parts of a byte, as bounds want it; who reads an answer checks it."""
+    """Add the constraints on memory, (5). Bytes are rounded down to small parts of a byte, so that bounds
+    stay valid; the caller has to check an answer."""
     for m, machine in enumerate(workload.machines):
         kept = [
             (task.memory_bytes, at[t][m])
@@ -347,7 +354,7 @@ def remember(model: Any, workload: Workload, at: Sequence[Mapping[int, Any]]) ->
 
 
 def _descendants(workload: Workload) -> list[int]:
-    """By task, those that come after it, as bits."""
+    """Return the tasks that come after each task, as bits."""
     found = [0] * len(workload.tasks)
     for task in reversed(workload.order):
         for reader in workload.after[task]:
@@ -365,7 +372,7 @@ def _members(bits: int) -> list[int]:
 
 
 class _Reach:
-    """What must have passed before a task and must pass behind it, by machine it could be on; in ticks."""
+    """The ticks that must at least pass before and after a task, for each machine that it could be on."""
 
     def __init__(self, workload: Workload, took: Ticks) -> None:
         self._workload = workload
@@ -401,7 +408,7 @@ class _Reach:
 
 
 def find_equal_machines(workload: Workload) -> list[list[int]]:
-    """Machines between which nothing in the workload makes a difference, in classes of two and more."""
+    """Return classes, of two or more, of machines that nothing in the workload distinguishes."""
     classes: list[list[int]] = []
     plain = not any(tensor.transfer_s for tensor in workload.tensors)
     for m in range(len(workload.machines)):
@@ -431,7 +438,7 @@ def _same(workload: Workload, one: int, other: int) -> bool:
 def rename_machines(
     schedule: PlacementSchedule, workload: Workload, classes: list[list[int]]
 ) -> PlacementSchedule:
-    """The same but for the names of machines that are alike: the earlier name to who is used by an earlier group."""
+    """Return the schedule with equal machines renamed: the machine that an earlier group uses gets the earlier name."""
     first = list(dict.fromkeys(schedule.placement[group[0]] for group in workload.groups))
     names = {m: m for m in range(len(workload.machines))}
     for machines in classes:

@@ -1,7 +1,8 @@
-"""Climbing: a placement made better by moving a few neighbouring tasks at a time. Rules only.
+"""Climbing: improve a placement by moving a few neighbouring tasks at a time. Rules only.
 
-Late acceptance: a step is taken if what comes of it is no worse than what was there some steps ago, so that small hills
-are crossed. What is better is asked of a judge; tasks of a critical chain are tried more often than others.
+This is late acceptance: a step is taken if its result is no worse than the placement some steps ago, so that
+the search leaves local optima. A judge values placements; tasks of a critical chain are moved more often than
+others.
 """
 
 from __future__ import annotations
@@ -17,30 +18,30 @@ from edgepart.planner.placing.problem.schedule import PlacementSchedule
 from edgepart.planner.placing.problem.workload import Placement, Workload
 
 MEMORY = 30
-"""Steps after which a value counts no more."""
+"""How many steps ago the value is that a step is compared with."""
 
 STALE = 400
-"""Steps without anything better, per task, after which it is no use to go on."""
+"""The steps without an improvement after which climbing ends, plus one for each task."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A placement, and what it is worth."""
+    """A placement and its value."""
 
     placement: tuple[int, ...]
     value_s: float
     schedule: PlacementSchedule | None
     """The schedule, if latency is the objective."""
     busy: tuple[int, ...]
-    """Tasks of which at least one has to move for a better value, roughly."""
+    """Tasks of which, roughly, at least one has to move for a better value."""
 
 
 Judge = Callable[[Workload, Placement, Judged | None], Judged]
-"""A function that judges a placement, given perhaps the judgement of a similar one."""
+"""Judges a placement. The third argument may be the judgement of a similar placement."""
 
 
 def judge_by_latency(workload: Workload, placement: Placement, like: Judged | None = None) -> Judged:
-    """By the makespan that dispatch gives it, with its own ranks or in the order of the schedule before."""
+    """Judge a placement by its makespan when dispatched by its own ranks, or in the order of the schedule of `like`."""
     schedule = dispatch(workload, placement)
     if like is not None and like.schedule is not None:
         again = dispatch(workload, placement, [-start for start in like.schedule.start_s])
@@ -49,7 +50,7 @@ def judge_by_latency(workload: Workload, placement: Placement, like: Judged | No
 
 
 def judge_by_load(workload: Workload, placement: Placement, like: Judged | None = None) -> Judged:
-    """By the largest load."""
+    """Judge a placement by its largest load."""
     found = loads(workload, placement)
     most = max(range(len(found)), key=found.__getitem__)
     busy = tuple(task for task, machine in enumerate(placement) if machine == most)
@@ -57,7 +58,8 @@ def judge_by_load(workload: Workload, placement: Placement, like: Judged | None 
 
 
 def find_critical_chain(workload: Workload, schedule: PlacementSchedule) -> tuple[int, ...]:
-    """A chain of tasks from the end to the start: before each what it waited for, be it data or its machine."""
+    """Return a chain of tasks from the end of the schedule to its start: each task waited for the next one in
+    the chain, for its data or for its machine."""
     ends = [
         start + task.compute_s[m]
         for start, task, m in zip(schedule.start_s, workload.tasks, schedule.placement, strict=True)
@@ -97,7 +99,7 @@ def climb(
     schedule: PlacementSchedule | None = None,
     seed: int = 0,
 ) -> Judged:
-    """The best that was met until then, no worse than `placement` or the `schedule` known of it."""
+    """Return the best placement found by the time `until`, no worse than `placement` or its known `schedule`."""
     like = Judged(tuple(placement), schedule.makespan_s, schedule, ()) if schedule else None
     now = judge(workload, placement, like)
     if like is not None and schedule is not None and like.value_s < now.value_s:
@@ -136,7 +138,8 @@ class _Climb:
         return best
 
     def _move(self, now: Judged) -> list[int] | None:
-        """A placement with a task and some of its neighbours on another machine; None if there is none."""
+        """Return a placement with a random task and some of its neighbours on another machine; None if the
+        task can be on no other machine, or they do not fit."""
         random, placement = self._random, now.placement
         critical = bool(now.busy) and random.random() < 0.7
         seed = random.choice(now.busy) if critical else random.randrange(len(placement))
@@ -157,7 +160,7 @@ class _Climb:
         return moved if self._holds(moved) else None
 
     def _around(self, seed: int, placement: Sequence[int], there: int) -> set[int]:
-        """Its group and connected ones on the same machine, as many as chance has it."""
+        """Return the group of `seed` and a random number of connected groups on the same machine."""
         size = 1
         while self._random.random() < 0.6 and size < 64:
             size *= 2

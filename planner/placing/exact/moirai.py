@@ -1,9 +1,11 @@
-"""Moirai (Zhang et al.): the exact placement, as far as the budget goes; never worse than the list schedulers. Rules only.
+"""Moirai (Zhang et al.): the exact placement, as far as the budget goes; never worse than the list
+schedulers. Rules only.
 
-It starts from the best of the other placers. What is small enough is searched task by task (latency_model.py), piece by
-piece where something dominates the graph (pieces.py), by all that has a proof; what is bigger is contracted to where
-it can be searched, with the tasks of the best placement's machines kept apart, and expanded again, over and over, until
-the budget is spent. Every answer is judged on the graph that was asked about.
+The search starts from the best answer of the other placers. A small workload is searched task by task
+(latency_model.py), and piece by piece if tasks dominate the graph (pieces.py), both with proofs. A bigger
+workload is contracted until it can be searched, without joining tasks that are on different machines in the
+best placement, and expanded again, over and over, until the budget is spent. Every answer is judged on the
+original graph.
 """
 
 from __future__ import annotations
@@ -34,37 +36,39 @@ from edgepart.planner.placing.problem.workload import Placement, Workload
 from edgepart.planner.placing.registry import placer, register
 
 STARTS = ("m-etf", "heft", "expert", "m-sct", "metis", "pipeline", "getf")
-"""What it is never worse than. The first three always begin, the others while less than half of the budget is spent."""
+"""The placers that moirai is never worse than. The first three are always asked, the others while less than
+half of the budget is spent."""
 
 ALWAYS = 3
 
 MODEL = 15_000
-"""Transfers and tasks, times machines, that CP-SAT is given at most."""
+"""The largest workload that CP-SAT is given, by `model_size`."""
 
 CLIMB_S = 2.0
-"""The most seconds of local search before anything is proved: with a better start less is left to be searched."""
+"""The most seconds of local search before the exact search: with a better start less is left to be searched."""
 
 GROUPS = (400, 150, 1500, 60)
-"""The numbers of groups to which a big graph is contracted, by turns."""
+"""The numbers of groups to which a big graph is contracted, in turn."""
 
 WINDOW = 40
-"""So many tasks are placed anew at once where there are many."""
+"""The number of tasks of a big graph that are placed anew together."""
 
 PINNED = 500
-"""The number of groups to which all tasks are contracted that are not free."""
+"""The number of groups to which the tasks outside a window are contracted."""
 
 WINDOW_S = 5.0
+"""The most seconds for one window."""
 
 LAYERS = 0.8
-"""The part of the time for pieces that repeat, if there are any."""
+"""The part of the remaining time for pieces that repeat, if there are any."""
 
 SAME = 1e-9
-"""A bound this close to the value, relative to it, is the value: the rest is the rounding of floats."""
+"""The relative difference up to which a bound counts as equal to the value: the rest is the rounding of floats."""
 
 
 @register("moirai")
 def moirai(workload: Workload, asked: Asked) -> PlacementFound:
-    """UsageError without OR-tools; Infeasible where nothing fits."""
+    """Search for the best placement within the budget. Raises NotInstalled without OR-tools; Infeasible if nothing fits."""
     cp_model()
     search = _MoiraiSearch(workload, asked)
     search.begin()
@@ -78,7 +82,7 @@ def moirai(workload: Workload, asked: Asked) -> PlacementFound:
 
 
 def model_size(workload: Workload) -> int:
-    """About how many intervals CP-SAT would have to place."""
+    """The approximate number of intervals that CP-SAT would have to place."""
     machines = len(workload.machines)
     return len(workload.tasks) * machines + len(workload.tensors) * machines * (machines - 1)
 
@@ -100,7 +104,7 @@ class _MoiraiSearch:
         self._bound_s = 0.0
         self._random = Random(0)
         self._ended = False
-        """Whether all was searched, so that the value is the best but for what times were rounded by."""
+        """Whether everything was searched, so that the value is the best to within the rounding of times."""
         self._why: list[str] = []
 
     @property
@@ -142,7 +146,7 @@ class _MoiraiSearch:
         self._bound_s = (latency_bound if latency else load_bound)(self._workload)
 
     def _offer(self, placement: Sequence[int], schedule: PlacementSchedule | None) -> bool:
-        """Whether it is better than what is known; what does not fit never is."""
+        """Keep the placement if it fits and is better than the best so far; return whether it was kept."""
         if not fits(self._workload, placement):
             return False
         if self._asked.objective == "throughput":
@@ -164,7 +168,8 @@ class _MoiraiSearch:
         self._bound_s = max(self._bound_s, min(bound_s, self._start.value_s))
 
     def search_exactly(self) -> None:
-        """Piece by piece, then the whole where memory couples the pieces or time is left."""
+        """Search piece by piece, then the whole if nothing is proved yet; of many tasks, windows as long as
+        time is left."""
         if self._proved:
             return
         self._climb(self._workload, judge_by_latency, min(self._left_s / 10, CLIMB_S))
@@ -182,7 +187,7 @@ class _MoiraiSearch:
             self._window(min(WINDOW_S, self._left_s))
 
     def _piecewise(self) -> None:
-        """Exact but for memory, which is counted in each piece only: the bound holds, what is found may not fit."""
+        """Search piece by piece. Memory is counted within each piece only: the bound holds, but the result may not fit."""
         total = sum(task.memory_bytes for task in self._workload.tasks)
         couples = any(total > machine.memory_bytes for machine in self._workload.machines)
         passed = passage(
@@ -200,8 +205,8 @@ class _MoiraiSearch:
             self._why.append("memory couples the pieces, so that the whole was searched as well")
 
     def _window(self, budget_s: float) -> None:
-        """Tasks that run at about the same time are placed anew, with all others where they are; these in groups where
-        there are many."""
+        """Place tasks that run at about the same time anew, with all others where they are; if these are
+        many, they are contracted to groups."""
         start = self._start
         if start.schedule is None or budget_s <= 0:
             return
@@ -250,7 +255,7 @@ class _MoiraiSearch:
         self._offer(better.placement, better.schedule)
 
     def _layers(self) -> None:
-        """One of each kind of pieces, where they repeat."""
+        """Search one piece of each kind, if pieces repeat."""
         start, parts = self._start.schedule, find_repeats(self._workload)
         if start is None or not parts:
             return
@@ -267,7 +272,7 @@ class _MoiraiSearch:
             self._why.append(f"in {layered.pieces} pieces of {layered.kinds} kinds, one of each searched")
 
     def search_broadly(self) -> None:
-        """By layers, then contracted, searched, expanded; over and over."""
+        """Search pieces that repeat; then contract the graph, search it and expand the result, over and over."""
         self._layers()
         judge = judge_by_latency
         turn = rounds = fewest = 0
@@ -302,7 +307,8 @@ class _MoiraiSearch:
                 self._expand(groups, solved.schedule.placement, solved.schedule)
 
     def _project(self, coarse: Workload, groups: tuple[tuple[int, ...], ...]) -> Placement | None:
-        """The best placement, as one of the groups: where most of each computes; None where that does not fit."""
+        """Return the best placement as one of the groups, each where most of its work is; if that does not
+        fit, HEFT's placement, or None."""
         placement = self._start.placement
         found = tuple(
             max(
@@ -330,7 +336,7 @@ class _MoiraiSearch:
         self._offer(fine, retime(self._workload, expand_schedule(self._workload, groups, schedule)))
 
     def search_throughput(self) -> None:
-        """By the model where it is small enough, else by climbing, on a contracted graph where that is big."""
+        """Search by climbing and then with the model; if the workload is too big for the model, on contracted graphs."""
         if self._proved:
             return
         if model_size(self._workload) <= MODEL:
@@ -363,7 +369,7 @@ class _MoiraiSearch:
         self._why.append(f"contracted {turn} times, and expanded again")
 
     def answer(self) -> PlacementFound:
-        """The best, with what is known about it."""
+        """Return the best placement, with its bound and how it was found."""
         best = self._start
         if best.schedule is not None and len(self._workload.tasks) <= 10_000:
             again = find_shortest(self._workload, best.placement)
@@ -383,7 +389,8 @@ class _MoiraiSearch:
 def _pin(
     workload: Workload, groups: Sequence[Sequence[int]], placement: Placement, free: frozenset[int]
 ) -> Workload:
-    """The workload with all tasks fixed that are not free. A group is free if its first task is."""
+    """Return the workload with all groups fixed to their machines, except free ones. A group is free if its
+    first task is."""
     tasks = []
     for task, group in zip(workload.tasks, groups, strict=True):
         here = placement[group[0]]

@@ -1,8 +1,10 @@
-"""Pieces of a graph, each between the machines of two dominators, and the shortest path through all of them. Pure rules.
+"""Pieces of a graph, each between the machines of two dominators, and the shortest path through all of them.
+Pure rules.
 
-Pieces that differ only in names share their results. A piece is searched between two machines only where the shortest path
-known so far leads, so the bound covers all paths while few of them are searched. Memory is counted piece by piece, not for
-their sum: the bound still holds, and the caller has to check what was found.
+Pieces that differ only in names share their results. A piece is searched between two machines only if the
+shortest path by the lower bounds so far leads through them, so that the bound covers all paths while few of
+them are searched. Memory is counted piece by piece, not for their sum: the bound still holds, but the caller
+has to check the schedule.
 """
 
 from __future__ import annotations
@@ -23,20 +25,20 @@ from edgepart.planner.placing.problem.schedule import PlacementSchedule
 from edgepart.planner.placing.problem.workload import Pair, Workload
 
 FIRST_S = 2.0
-"""The first time limit for a piece between two machines; each return to it gets more."""
+"""The time limit of the first search of a piece between two machines; each further search gets `MORE` times as long."""
 MORE = 4.0
 SAME = 1e-9
-"""What is no further apart counts as equal, relative to it."""
+"""The relative difference up to which two times count as equal."""
 
 
 @dataclass
 class PiecePath:
-    """A piece between two machines."""
+    """A piece whose ends are on two given machines."""
 
     workload: Workload
     lower_s: float
     schedule: PlacementSchedule | None = None
-    """The shortest known; None where none is."""
+    """The shortest known schedule; None if none is known."""
     ended: bool = False
     opened: bool = False
     slice_s: float = FIRST_S
@@ -46,14 +48,14 @@ class PiecePath:
         return self.schedule.makespan_s if self.schedule else inf
 
     def open(self) -> None:
-        """Look at simple schedules, once. Where nothing fits that is easily thought of, there is nothing to begin at."""
+        """Look at simple schedules, once. If none of them fits, there is nothing to begin a search with."""
         if not self.opened:
             self.opened = True
             self.offer(find_opening(self.workload))
             self.ended = self.lower_s >= self.upper_s * (1 - SAME) or not self.schedule
 
     def offer(self, schedule: PlacementSchedule | None) -> bool:
-        """Whether it is shorter than what was known."""
+        """Keep the schedule if it is shorter than the known one; return whether it was kept."""
         if schedule is None or schedule.makespan_s >= self.upper_s:
             return False
         self.schedule = schedule
@@ -71,7 +73,7 @@ class PiecePath:
 
 
 class PiecePaths:
-    """All of them, each looked at when it is asked for."""
+    """The pieces between all pairs of machines, each made when it is asked for."""
 
     def __init__(
         self,
@@ -79,24 +81,24 @@ class PiecePaths:
         bound: Callable[[Workload], float],
         parts: Sequence[GraphPiece] | None = None,
     ) -> None:
-        """`bound`: what a piece cannot take less than. `parts`: the pieces, where they are known."""
+        """`bound` returns a lower bound on the seconds of a piece. `parts` are the pieces, if they are known."""
         self._workload = workload
         self._bound = bound
         self.pieces = pieces(workload) if parts is None else tuple(parts)
         kinds: dict[object, int] = {}
         self.kinds = [kinds.setdefault(piece.likeness, len(kinds)) for piece in self.pieces]
         self.times = Counter(self.kinds)
-        """By kind of piece, how many there are."""
+        """The number of pieces of each kind."""
         self.known: dict[tuple[int, Pair], PiecePath] = {}
         machines = range(len(workload.machines))
         self._stops: list[list[int]] = []
-        """By border behind a piece, the machines that its task could be on."""
+        """The machines that the dominator at the end of each piece could be on; [-1] if there is none."""
         for piece in self.pieces:
             row = () if piece.exit is None else piece.workload.tasks[piece.exit].compute_s
             self._stops.append([m for m in machines if row[m] < inf] if row else [-1])
 
     def way(self, number: int, pair: Pair) -> PiecePath:
-        """The path through that piece between those two machines; -1 stands for an end that it lacks."""
+        """Return piece `number` between the machines of `pair`; -1 stands for an end that it lacks."""
         key = self.kinds[number], pair
         if key not in self.known:
             pinned = self.pieces[number].pin(pair)
@@ -104,7 +106,8 @@ class PiecePaths:
         return self.known[key]
 
     def shortest(self, *, lower: bool) -> tuple[float, list[PiecePath]]:
-        """Through all pieces, by what the ways take at least, or at most; inf and [] where none leads through."""
+        """Return the length of the shortest path through all pieces and its parts, by lower bounds or by
+        known schedules; inf and [] if no path leads through."""
         reached: dict[int, tuple[float, list[PiecePath]]] = {-1: (0.0, [])}
         for number, stops in enumerate(self._stops):
             onwards: dict[int, tuple[float, list[PiecePath]]] = {}
@@ -118,13 +121,13 @@ class PiecePaths:
         return min(reached.values(), key=lambda one: one[0], default=(inf, []))
 
     def schedule(self, path: Sequence[PiecePath]) -> PlacementSchedule | None:
-        """One after the other; None where one of them has none."""
+        """Return the schedules along a path, one after another; None if one of them is missing."""
         parts = [(piece, way.schedule) for piece, way in zip(self.pieces, path, strict=False) if way.schedule]
         return join_schedules(self._workload, parts) if path and len(parts) == len(self.pieces) else None
 
 
 def find_opening(workload: Workload) -> PlacementSchedule | None:
-    """The shortest of a few simple schedules; None where none of them fits."""
+    """The shortest of a few simple schedules; None if none of them fits."""
     try:
         heft = fit(workload, place_by_rank(workload).machine)
     except Infeasible:
@@ -142,7 +145,7 @@ def find_opening(workload: Workload) -> PlacementSchedule | None:
 
 
 def fits(workload: Workload, placement: Sequence[int]) -> bool:
-    """Whether everything can run there, together with what it must be with, and has memory."""
+    """Whether each task can run on its machine, groups are together, and there is memory for everything."""
     if any(task.compute_s[m] == inf for task, m in zip(workload.tasks, placement, strict=True)):
         return False
     if any(placement[task] != placement[group[0]] for group in workload.groups for task in group):
@@ -152,20 +155,21 @@ def fits(workload: Workload, placement: Sequence[int]) -> bool:
 
 @dataclass(frozen=True)
 class Passed:
-    """What came of it."""
+    """The result of a search through the pieces."""
 
     schedule: PlacementSchedule | None
-    """None where no way leads through."""
+    """The shortest schedule that was found; None if no path leads through."""
     bound_s: float
     pieces: int
     searched: int
-    """Ways that were searched."""
+    """The number of searches of a piece between two machines."""
     ended: bool
-    """Whether nothing is left to search: what is found is the best, to within what times were rounded by."""
+    """Whether nothing is left to search: the schedule is the best, to within the rounding of times."""
 
 
 def passage(workload: Workload, *, clock: Callable[[], float], until: float, most_tasks: int) -> Passed:
-    """The shortest known when the clock says `until`. Pieces of more than `most_tasks` tasks are not searched."""
+    """Search for the shortest schedule until the clock says `until`. Pieces of more than `most_tasks` tasks
+    are not searched."""
     ways = PiecePaths(workload, path_bound)
     searched = 0
     while True:

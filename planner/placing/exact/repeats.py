@@ -1,7 +1,9 @@
-"""Layers: where pieces of a graph repeat, what makes one of them shorter makes every one of its kind shorter. Rules only.
+"""Repeats: if pieces of a graph repeat, a shorter schedule of one makes all pieces of its kind shorter. Rules
+only.
 
-A transformer has few kinds of pieces and many of each. So one of each kind is searched, small as it is, between the
-machines where the shortest way through all pieces begins and ends it, and then that way is looked for again.
+A transformer has few kinds of pieces and many of each. One piece of each kind, which is small, is therefore
+searched between the machines where the shortest path through all pieces has its ends; then the shortest path
+is found again.
 """
 
 from __future__ import annotations
@@ -19,27 +21,28 @@ from edgepart.planner.placing.problem.schedule import PlacementSchedule
 from edgepart.planner.placing.problem.workload import Workload
 
 TRIES = 4
-"""So often a way is searched in vain at most."""
+"""The most searches in a row of a piece between two machines that bring no improvement."""
 SLICE_S = 2.0
-"""The time limit of the first try of a path; each later one takes longer."""
+"""The time limit, in seconds, of the first search of a piece between two machines; each search without an
+improvement makes the next one longer."""
 NEAR = 1.2
-"""What takes at most so many times as long as the shortest of its kind is climbed from, too."""
+"""A piece is searched between machines where it takes at most this many times as long as on the shortest path."""
 
 
 @dataclass(frozen=True)
 class Layered:
-    """What came of it."""
+    """The result of a search over pieces that repeat."""
 
     schedule: PlacementSchedule | None
-    """Shorter than what it began with, and fits; None where that was not found."""
+    """A schedule that fits and is shorter than the first one; None if none was found."""
     bound_s: float
-    """No schedule of the whole is shorter; 0 where memory couples the pieces."""
+    """A lower bound: no schedule of the whole is shorter. 0 if memory couples the pieces."""
     kinds: int
     pieces: int
 
 
 def find_repeats(workload: Workload) -> tuple[GraphPiece, ...]:
-    """The pieces, where most are of a kind with others; else none."""
+    """Return the pieces if most of them share their kind with another; () if not."""
     found = pieces(workload)
     times = Counter(piece.likeness for piece in found)
     return found if sum(n for n in times.values() if n > 1) > len(found) / 2 else ()
@@ -55,7 +58,7 @@ def improve_repeats(
     solvable: Callable[[Workload], bool],
     seed: int = 0,
 ) -> Layered:
-    """`parts`: the pieces. `solvable`: whether CP-SAT can be given that."""
+    """Improve the schedule `start`. `parts` are the pieces; `solvable` says whether a piece is small enough for CP-SAT."""
     total = sum(task.memory_bytes for task in workload.tasks)
     scarce = any(total > machine.memory_bytes for machine in workload.machines)
     search = _RepeatSearch(workload, _share_memory(parts) if scarce else tuple(parts), start, solvable, seed)
@@ -66,15 +69,16 @@ def improve_repeats(
 
 
 def _share_memory(parts: Sequence[GraphPiece]) -> tuple[GraphPiece, ...]:
-    """Each with the part of every machine's memory that is its share of all that is kept, so that all fit together; but
-    with room for each of its groups, as some pieces cannot be divided."""
+    """Return the pieces with less memory: each has the share of every machine's memory that it has of all
+    bytes kept, so that all fit together, but room for each of its groups, as some pieces cannot be
+    divided."""
     bare = [_without_entry(part) for part in parts]
     total = sum(part.kept_bytes for part in bare)
     return tuple(_with_memory(part, part.kept_bytes / total) for part in bare)
 
 
 def _without_entry(part: GraphPiece) -> GraphPiece:
-    """What it begins with is kept by the piece before."""
+    """Return the piece without the memory of its first dominator, which the piece before keeps."""
     if part.entry is None:
         return part
     tasks = list(part.workload.tasks)
@@ -112,7 +116,7 @@ class _RepeatSearch:
             self._begin(number, part, start)
 
     def _begin(self, number: int, part: GraphPiece, start: PlacementSchedule) -> None:
-        """Begin with what is known of the piece."""
+        """Offer the piece its part of the schedule `start`."""
         placement = tuple(start.placement[task] for task in part.tasks)
         here = -1 if part.entry is None else placement[part.entry]
         there = -1 if part.exit is None else placement[part.exit]
@@ -123,7 +127,7 @@ class _RepeatSearch:
             way.offer(dispatch(way.workload, placement, order))
 
     def run(self, clock: Callable[[], float], until: float) -> None:
-        self.ways.shortest(lower=False)  # names all ways
+        self.ways.shortest(lower=False)  # Makes the pieces between all pairs of machines.
         for way in list(self.ways.known.values()):
             if clock() < until:
                 way.open()
@@ -141,7 +145,8 @@ class _RepeatSearch:
             self.best = found
 
     def _next(self) -> PiecePath | None:
-        """That with the most to gain, of those that the shortest way has, or could soon have; None where all were tried."""
+        """Return the piece between two machines that has the most to gain, of those on the shortest path and
+        those nearly as short; None if all were tried."""
         _, path = self.ways.shortest(lower=False)
         taken = {kind: way.upper_s for kind, way in zip(self.ways.kinds, path, strict=False) if way.schedule}
         found: PiecePath | None = None

@@ -1,6 +1,8 @@
-"""Moirai's model for throughput, on CP-SAT: who computes what, without times; the busiest machine least busy. Rules only.
+"""Moirai's model for throughput, on CP-SAT: place tasks, without a schedule, so that the busiest machine is
+the least busy. Rules only.
 
-Times are rounded down to ticks; the loads of any placement are no larger in ticks, so a bound there is one here.
+Times are rounded down to ticks. The loads of any placement are no larger in ticks, so a bound in ticks holds
+in seconds.
 """
 
 from __future__ import annotations
@@ -19,18 +21,18 @@ from edgepart.planner.placing.problem.workload import Placement, Workload
 
 @dataclass(frozen=True)
 class Assigned:
-    """What a search came to."""
+    """The result of a search."""
 
     placement: tuple[int, ...] | None
-    """The best found; None where none was."""
+    """The best placement that was found; None if none was."""
     bound_s: float
-    """No placement has a smaller largest load; inf where there is none at all."""
+    """A lower bound: no placement has a smaller largest load. inf if there is no placement at all."""
     ended: bool
-    """Whether all was searched."""
+    """Whether the search is complete."""
 
 
 def assign(workload: Workload, *, budget_s: float, start: Placement, seed: int = 0) -> Assigned:
-    """The smallest largest load, looked for from `start` for about so long."""
+    """Search from `start`, for about `budget_s` seconds, for the placement with the smallest largest load."""
     most_s = max_load(workload, start)
     if not most_s:
         return Assigned(tuple(start), 0.0, True)
@@ -46,7 +48,7 @@ class _ThroughputModel:
         self._most = self._model.new_int_var(0, took.horizon, "most")
         self._at: list[dict[int, Any]] = [{} for _ in workload.tasks]
         self._loads: dict[int, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
-        """By machine and side, what occupies it."""
+        """The terms of the load of each side of each machine."""
         for group in workload.groups:
             able = [m for m in range(len(workload.machines)) if all(m in took.compute[t] for t in group)]
             literals = {m: self._model.new_bool_var(f"at{group[0]},{m}") for m in able}
@@ -69,7 +71,7 @@ class _ThroughputModel:
         self._model.minimize(self._most)
 
     def _move(self, number: int) -> None:
-        """Whether the tensor travels between two machines: if it is made there and read here."""
+        """Make the literals that say whether the tensor travels: from a machine that makes it to another that reads it."""
         tensor = self._workload.tensors[number]
         for here, made in self._at[tensor.source].items():
             for there in sorted({m for reader in tensor.readers for m in self._at[reader]} - {here}):

@@ -1,8 +1,9 @@
-"""Ticks: a workload's seconds as whole numbers, for solvers that know no others. Facts.
+"""Ticks: a workload's seconds as whole numbers, for solvers that know only these. Facts.
 
-Everything is rounded down. Round down the times of any schedule as well, and it is one of the workload in ticks, because
-floor(a) + floor(b) <= floor(a + b): what waited still waits, and nothing overlaps. So a bound in ticks, times the tick, is
-a bound in seconds. Times found in ticks are only about right; compact_schedule.py makes a schedule of them.
+Everything is rounded down. If the times of any schedule are rounded down as well, it is a schedule of the
+workload in ticks, because floor(a) + floor(b) <= floor(a + b): tasks still wait for their inputs, and nothing
+overlaps. A bound in ticks, times the tick, is therefore a bound in seconds. Times found in ticks are only
+about right; compact_schedule.py makes a schedule of them.
 """
 
 from __future__ import annotations
@@ -15,33 +16,33 @@ from math import floor, gcd, inf, lcm
 from edgepart.planner.placing.problem.workload import Pair, Workload
 
 EXACT = 10**9
-"""Up to so many ticks long may a sample be for ticks that everything is a multiple of."""
+"""The most ticks of a sample for which the tick is one that all times are multiples of."""
 ENOUGH = 10**7
-"""So many ticks long it is where there are none."""
+"""The ticks of a sample if there is no such tick."""
 COARSE = 10**5
-"""The number of ticks where no proof is to be hoped for."""
+"""The ticks of a sample if no proof can be expected."""
 ROUNDED = 1e-12
-"""What reading a float as a number of few digits changes at most, relative to it."""
+"""The largest relative change when a float is read as a number of few digits."""
 
 
 @dataclass(frozen=True)
 class Ticks:
-    """What everything takes."""
+    """The times of a workload in ticks."""
 
     tick_s: Fraction
     compute: tuple[Mapping[int, int], ...]
-    """By task and machine that can run it."""
+    """Ticks of each task, by machine that can run it."""
     move: tuple[Mapping[Pair, int], ...]
-    """By tensor and pair of machines, where that can happen."""
+    """Ticks of each tensor, by pair of machines between which it may travel."""
     horizon: int
-    """None of the better schedules is longer."""
+    """An upper bound on the ticks of the schedules that are looked for."""
 
     def round_down(self, seconds: float) -> int:
-        """Rounded down."""
+        """Return `seconds` in ticks, rounded down."""
         return floor(_fraction(seconds) / self.tick_s)
 
     def bound_s(self, ticks: float) -> float:
-        """What a bound in ticks says about seconds."""
+        """Return the bound in seconds that follows from a bound in ticks."""
         return self.seconds(max(0, round(ticks))) * (1 - ROUNDED)
 
     def seconds(self, ticks: float) -> float:
@@ -49,7 +50,8 @@ class Ticks:
 
 
 def ticks(workload: Workload, horizon_s: float, parts: int = ENOUGH) -> Ticks:
-    """Ticks with which to find schedules of at most `horizon_s`, about `parts` ticks long unless fewer are exact."""
+    """Return the workload in ticks, for schedules of at most `horizon_s`. The horizon has about `parts`
+    ticks, unless all times are multiples of a tick of which it has at most `EXACT`."""
     compute_s = tuple(
         {m: _fraction(s) for m, s in enumerate(task.compute_s) if s < inf} for task in workload.tasks
     )
@@ -73,7 +75,7 @@ def ticks(workload: Workload, horizon_s: float, parts: int = ENOUGH) -> Ticks:
 
 
 def _tick(every: Iterable[Fraction], horizon_s: Fraction, parts: int) -> Fraction:
-    """What all are multiples of, if it is not too short."""
+    """Return the tick that all times are multiples of; if it is too short, `horizon_s / parts`."""
     if not horizon_s:
         return Fraction(1)
     counted, of = 0, 1
@@ -88,5 +90,6 @@ def _tick(every: Iterable[Fraction], horizon_s: Fraction, parts: int) -> Fractio
 
 
 def _fraction(seconds: float) -> Fraction:
-    """The number that people read in it: 0.1 is a tenth, and so is 0.1 + 0.2 - 0.2. `ROUNDED` is what this may change."""
+    """Return the decimal number that a float stands for: 0.1 is a tenth, and so is 0.1 + 0.2 - 0.2. The
+    relative change is at most `ROUNDED`."""
     return Fraction(f"{seconds:.13g}")

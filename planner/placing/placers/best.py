@@ -1,4 +1,4 @@
-"""Best: everything on one machine, and the best of what all placers find. Rules only."""
+"""Best: place everything on one machine, or take the best answer of all placers. Rules only."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from edgepart.planner.placing.registry import MODULES, Placer, placer
 OBJECTIVES = ("latency", "throughput")
 
 IN_TURN = ("heft", "m-etf", "expert", "pipeline", "metis", "m-sct", "getf", "moirai")
-"""Placers as `auto` asks them: those that cost least first; the last one gets all the time that is left."""
+"""The placers in the order in which `auto` asks them: the cheapest first; the last one gets all the time that is left."""
 
 SHARE = 0.25
-"""The part of the remaining budget that any other placer may take."""
+"""The part of the remaining budget that each placer but the last may take."""
 
 
 def names() -> tuple[str, ...]:
@@ -28,8 +28,8 @@ def names() -> tuple[str, ...]:
 
 
 def find(workload: Workload, name: str, asked: Asked) -> PlacementFound:
-    """What the placer `name` answers; "single" and "auto" are here. UsageError where there is none of that name, or of
-    that objective; Infeasible."""
+    """Return the answer of the placer `name`; "single" and "auto" are defined here. Raises UsageError if
+    there is no such placer or objective, and Infeasible if no placement is found."""
     if asked.objective not in OBJECTIVES:
         raise UsageError(f"objective {asked.objective!r}: choose {' or '.join(OBJECTIVES)}")
     if name not in names():
@@ -39,7 +39,7 @@ def find(workload: Workload, name: str, asked: Asked) -> PlacementFound:
 
 
 def single(workload: Workload, asked: Asked) -> PlacementFound:
-    """Everything on the machine where that is fastest."""
+    """Place everything on the machine that computes it fastest."""
     kept = sum(task.memory_bytes for task in workload.tasks)
     short: dict[str, int] = {}
     fastest, least_s = -1, inf
@@ -66,9 +66,11 @@ def single(workload: Workload, asked: Asked) -> PlacementFound:
 
 
 def auto(workload: Workload, asked: Asked) -> PlacementFound:
-    """The best answer of all, with the highest bound that any of them proved; who was not asked is said.
+    """Return the best answer of all placers, with the highest bound that any of them proved. Its `why` names
+    the placers that were not asked.
 
-    Infeasible, with the least that anybody lacks, where none of them finds a placement."""
+    Raises Infeasible, with the fewest missing bytes that any placer reports, if none of them finds a
+    placement."""
     found: dict[str, PlacementFound] = {}
     left_out: list[str] = []
     refused: list[Infeasible] = []
@@ -82,7 +84,7 @@ def auto(workload: Workload, asked: Asked) -> PlacementFound:
     if not found:
         raise min(refused, key=lambda error: (not error.short_bytes, sum(error.short_bytes.values())))
     name = min(found, key=lambda name: found[name].value_s)
-    # A bound speaks of tasks that are on one machine each.
+    # A bound holds only for placements without replicas.
     who = [found[name]] if found[name].replicas else found.values()
     bounds = [one.bound_s for one in who if one.bound_s is not None]
     why = f"{name} is the best of {len(found)} strategies: {found[name].why}"
@@ -94,7 +96,8 @@ def auto(workload: Workload, asked: Asked) -> PlacementFound:
 def _turns(
     workload: Workload, asked: Asked, found: Mapping[str, PlacementFound], left_out: list[str]
 ) -> Iterator[tuple[str, Asked]]:
-    """Whom to ask, with what it may take, as long as there is time and nothing is proved to be best."""
+    """Yield the placers to ask, each with its budget, as long as there is time and no answer is proved to be
+    the best. Add the others to `left_out`."""
     start = asked.clock()
     for name in ("single", *IN_TURN):
         left_s = asked.budget_s - (asked.clock() - start)

@@ -1,7 +1,8 @@
 """Pipeline: contiguous stages along the order of the graph, by dynamic programming. Rules only.
 
-For latency the stages, and machines in any order, whose times one after the other are the shortest in sum. For throughput
-those whose busiest machine is the least busy, alone or, better where it is, with machines that take turns at a stage.
+For latency, the stages are those whose times have the smallest sum, with machines in any order. For
+throughput, they are those whose busiest machine is the least busy; several machines take turns at a stage if
+that is better.
 """
 
 from __future__ import annotations
@@ -21,15 +22,16 @@ from edgepart.planner.placing.problem.workload import Workload
 from edgepart.planner.placing.registry import register
 
 MOST_ROUNDS = 3
-"""The rounds over a long order, which is cut coarsely first, and then again near the best cuts."""
+"""The rounds over a long order after the first: each cuts it more finely near the best cuts so far."""
 
 Runs = tuple[tuple[tuple[int, ...], int, int], ...]
-"""Stages: the machines that take turns at it, from block, to block."""
+"""Stages as (places of the machines that take turns, from block, to block)."""
 
 
 @register("pipeline")
 def pipeline(workload: Workload, asked: Asked) -> PlacementFound:
-    """The best of the divisions for one machine, two, three...; not contiguous only where no such division fits."""
+    """Return the best of the divisions for one machine, two, three and so on. If no contiguous division fits,
+    the placement is that of `place_by_hand`, made to fit."""
     order, found = order_by_speed(workload), blocks(workload)
     answers = _answers(workload, asked, found, order)
     for _ in range(MOST_ROUNDS):
@@ -48,7 +50,7 @@ def _best(answers: Sequence[PlacementFound]) -> PlacementFound:
 
 
 def _cuts(found: Blocks, answer: PlacementFound) -> list[int]:
-    """Numbers of blocks before which the answer goes on to other machines."""
+    """Return the numbers of the blocks that are on another machine than the block before."""
     return [
         number
         for number in range(1, len(found.tasks))
@@ -69,7 +71,7 @@ def _answers(workload: Workload, asked: Asked, found: Blocks, order: Sequence[in
 
 
 def _tables(workload: Workload, cost: Costs, order: Sequence[int], asked: Asked) -> list[Loads]:
-    """By place in `order`, what a stage costs there."""
+    """Return the seconds of all stages on each machine of `order`."""
     found = []
     for machine in order:
         parts = cost.compute_s[machine], cost.receive_s[machine], cost.send_s[machine]
@@ -106,8 +108,8 @@ def _why(found: Blocks, what: str) -> str:
 def _divide_in_turns(
     workload: Workload, found: Blocks, tables: Sequence[Loads], order: Sequence[int], direction: Sequence[int]
 ) -> PlacementFound | None:
-    """The best division into stages of machines next to each other in `direction` that take turns; None where none fits
-    or none gains by turns."""
+    """Return the best division into stages at which machines that are neighbours in `direction` take turns.
+    None if no division fits, or the best one has a single machine at each stage."""
     by_machine = dict(zip(order, tables, strict=True))
     runs = _runs([by_machine[machine] for machine in direction])
     if runs is None or all(len(places) == 1 for places, _, _ in runs):
@@ -121,7 +123,7 @@ def _divide_in_turns(
             for machine in machines:
                 kept[machine] += workload.tasks[task].memory_bytes
     if any(nbytes > machine.memory_bytes for nbytes, machine in zip(kept, workload.machines, strict=True)):
-        return None  # By the rounding of sums, at most.
+        return None  # Only the rounding of sums can cause this.
     return PlacementFound(
         tuple(machines[0] for machines in turns),
         max(turn_loads(workload, turns)),
@@ -133,13 +135,14 @@ def _divide_in_turns(
 
 
 def _runs(tables: Sequence[Loads]) -> Runs | None:
-    """Stages on runs of machines, each as busy as its busiest machine over how many they are; the least busy of all such.
-    A machine may be left out."""
+    """Return the stages, each on a run of machines, whose busiest run is the least busy; None if no division
+    fits. A run is as busy as its busiest machine, divided by its number of machines. A machine may be left
+    out."""
     size = tables[0].shape[0]
     forward = np.triu(np.ones((size, size), dtype=bool), 1)
     least = [np.where(np.arange(size) == 0, 0.0, np.inf)]
     came: list[list[tuple[int, int]]] = [[(0, place) for place in range(size)]]
-    """By machines used and place, the machines used and the place before the last stage."""
+    """The number of machines used and the place before the last stage, by the two after it."""
     for upto in range(1, len(tables) + 1):
         best = least[upto - 1].copy()
         back = [(upto - 1, place) for place in range(size)]

@@ -1,4 +1,4 @@
-"""Cuts: an order of tasks, where it may be cut into stages, and what each stage would cost each machine. Rules only."""
+"""Cuts: an order of tasks, the places where it may be cut into stages, and the costs of all stages. Rules only."""
 
 from __future__ import annotations
 
@@ -15,32 +15,33 @@ from edgepart.planner.placing.engine.dispatch import mean_costs
 from edgepart.planner.placing.problem.workload import Workload
 
 MOST_BLOCKS = 200
-"""Between cuts. A longer order is cut only where least crosses, once in each so many equal parts of its work."""
+"""The most blocks between cuts. A longer order is divided into this many equal parts of its work, and cut
+once in each, where transfers across the cut take the least time."""
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """What a stage begins and ends between."""
+    """Blocks of tasks: a stage is a run of them."""
 
     tasks: tuple[tuple[int, ...], ...]
-    """By block, in order: whatever a task reads from is in its block or an earlier one, and no group is in two."""
+    """The tasks of each block, in order. A task reads from its own block and earlier ones; no group is in two blocks."""
     units: tuple[tuple[int, ...], ...]
-    """What no cut may part, in order."""
+    """Sets of tasks that no cut may separate, in order."""
     ends: tuple[int, ...]
-    """By block, the number of units up to its end."""
+    """The number of units up to the end of each block."""
 
 
 def blocks(workload: Workload) -> Blocks:
-    """Tasks in the workload's order, as many blocks as may be."""
+    """Divide the tasks, in the workload's order, into as many blocks as possible, but not more than `MOST_BLOCKS`."""
     units = _units(workload)
     return _blocks(units, _ends(workload, units))
 
 
 def cut_nearer(found: Blocks, cuts: Sequence[int]) -> Blocks:
-    """The order cut again near those of its cuts that were good (by numbers of blocks before them): there at as many
-    places as may be, nowhere else. All of the good cuts are kept."""
+    """Cut the order again: at as many places as possible near the good `cuts` (each the number of blocks
+    before it), and nowhere else. All good cuts are kept."""
     ends = {found.ends[cut - 1] for cut in cuts} | {len(found.units)}
     for cut in cuts:
         first = found.ends[cut - 2] if cut > 1 else 0
@@ -61,7 +62,8 @@ def _blocks(units: Sequence[tuple[int, ...]], ends: Sequence[int]) -> Blocks:
 
 
 def _units(workload: Workload) -> list[tuple[int, ...]]:
-    """What must stay together in any contiguous division, in order: groups, and groups that wait for each other."""
+    """Return the sets of tasks that stay together in every contiguous division, in order: groups, and groups
+    that wait for each other."""
     if len(workload.groups) == len(workload.tasks):
         return [(task,) for task in workload.order]
     position = {task: number for number, task in enumerate(workload.order)}
@@ -85,7 +87,7 @@ def _units(workload: Workload) -> list[tuple[int, ...]]:
 
 
 def _ends(workload: Workload, units: Sequence[Sequence[int]]) -> list[int]:
-    """Numbers of units after which there is a cut, the last one among them."""
+    """Return the number of units before each cut. The end counts as a cut."""
     count = len(units)
     if count <= MOST_BLOCKS:
         return list(range(1, count + 1))
@@ -112,7 +114,7 @@ def _ends(workload: Workload, units: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _crossing_s(workload: Workload, units: Sequence[Sequence[int]]) -> list[float]:
-    """By unit, the seconds of what is made up to it and read after it."""
+    """Return, for each unit, the transfer seconds of the tensors that are made up to it and read after it."""
     _, transfer_s = mean_costs(workload)
     where = {task: number for number, unit in enumerate(units) for task in unit}
     change = [0.0] * (len(units) + 1)
@@ -124,16 +126,17 @@ def _crossing_s(workload: Workload, units: Sequence[Sequence[int]]) -> list[floa
 
 @dataclass(frozen=True)
 class Costs:
-    """By machine [from block, to block): seconds of the stage; what it receives and sends on an average link."""
+    """Seconds of stages [from block, to block), one table for each machine; transfers are over an average link."""
 
     compute_s: tuple[Loads, ...]
-    """inf where the machine cannot run it, or has too little memory for it."""
+    """inf where the machine cannot run the stage, or has too little memory for it."""
     receive_s: tuple[Loads, ...]
     send_s: tuple[Loads, ...]
 
 
 def costs(workload: Workload, found: Blocks) -> Costs:
-    """A stage receives what it reads once, and sends what is read later once, however many stages read it."""
+    """Return the costs of all stages. A stage receives each tensor that it reads once, and sends each tensor
+    that is read later once, however many stages read it."""
     where = np.zeros(len(workload.tasks), dtype=int)
     for number, tasks in enumerate(found.tasks):
         where[list(tasks)] = number
@@ -164,7 +167,7 @@ def _compute(workload: Workload, where: Numbers, count: int, machine: int) -> Lo
 
 
 def _lengths(workload: Workload, machine: int) -> tuple[Numbers, Numbers]:
-    """By tensor, how long sending it from the machine takes, and receiving it there; on average over the others."""
+    """Return the seconds to send each tensor from the machine, and to receive it there, on average over other machines."""
     others = [other for other in range(len(workload.machines)) if other != machine]
     if not others:
         nothing = np.zeros(len(workload.tensors))
@@ -184,7 +187,7 @@ def _lengths(workload: Workload, machine: int) -> tuple[Numbers, Numbers]:
 
 @dataclass(frozen=True)
 class _Corners:
-    """Rectangles of stages in which tensors count, as signed corners of a sum over two directions."""
+    """Rectangles of stages for which tensors count, as the signed corners of a sum over both axes."""
 
     tensor: list[int]
     row: list[int]
@@ -201,14 +204,14 @@ class _Corners:
 
 
 def _corners(workload: Workload, where: Numbers) -> tuple[_Corners, _Corners]:
-    """The corners at which a stage, from row to column, receives a tensor, and those at which it sends it."""
+    """Return the corners of the stages [row, column) that receive each tensor, and of those that send it."""
     received, sent = _Corners([], [], [], []), _Corners([], [], [], [])
     last = int(where.max(initial=0)) + 2
     for number, tensor in enumerate(workload.tensors):
         source = before = int(where[tensor.source])
         readers = sorted({int(where[reader]) for reader in tensor.readers} - {source})
         for reader in readers:
-            # A stage that begins after the last reader before it and ends after this one.
+            # The stages that begin after the previous reader, and end after this one.
             received.add(number, range(before + 1, reader + 1), range(reader + 1, last))
             before = reader
         if readers:

@@ -1,4 +1,4 @@
-"""Expert: as people do by hand. The tasks in order, so many of them on one machine, the next on the next. Rules only."""
+"""Expert: place tasks as people do by hand: in order, the first ones on one machine, the next on another. Rules only."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from edgepart.planner.placing.registry import register
 
 @register("expert")
 def expert(workload: Workload, asked: Asked) -> PlacementFound:
-    """For latency, fill one machine after the other, the fastest first, as far as its memory allows. For throughput,
-    give each machine as much of the work as it has of the total speed, or memory."""
+    """For latency, fill one machine after the other, the fastest first, as far as its memory allows. For
+    throughput, give each machine a share of the work in proportion to its speed, as far as its memory
+    allows."""
     if asked.objective == "throughput":
         why = "tasks in order, dealt to the machines by their speed, as memory allows"
     else:
@@ -26,13 +27,13 @@ def expert(workload: Workload, asked: Asked) -> PlacementFound:
 
 
 def place_by_hand(workload: Workload, asked: Asked) -> list[int]:
-    """A placement, with too much on some machine where filling them in order gets stuck."""
+    """Return a placement. If filling the machines in order gets stuck, some machine has more than it can hold."""
     room, order, shares = Room(workload), order_by_speed(workload), _Shares(workload)
     evenly = asked.objective == "throughput"
     placement, done_s, at = [-1] * len(workload.tasks), 0.0, 0
     share_s = shares.next_s(order) if evenly else inf
     for task in workload.order:
-        # On to the next machine when this one is full, or has its share; never back.
+        # Go on to the next machine when this one is full or has its share, and never back.
         while at < len(order) - 1 and (done_s >= share_s or room.full(task, order[at])):
             at, done_s = at + 1, 0.0
             share_s = shares.next_s(order[at:]) if evenly else inf
@@ -48,13 +49,13 @@ def place_by_hand(workload: Workload, asked: Asked) -> list[int]:
 
 
 def _elsewhere(workload: Workload, room: Room, task: int) -> int:
-    """The fastest machine that has room for a task that this machine cannot run, or if all are full."""
+    """The fastest machine that has room for the task; if all are full, the one that `Room.force` takes."""
     machines = room.machines(task) or [room.force(task)]
     return min(machines, key=lambda machine: workload.tasks[task].compute_s[machine])
 
 
 class _Shares:
-    """How much each machine has if all that are left have the same seconds of what is left."""
+    """Divides the remaining work so that all remaining machines get the same seconds of it."""
 
     def __init__(self, workload: Workload) -> None:
         self._mean_s, _ = mean_costs(workload)
@@ -68,7 +69,7 @@ class _Shares:
         self._left_s -= self._mean_s[task]
 
     def next_s(self, machines: Sequence[int]) -> float:
-        """Seconds for the first of those that are left; 0 where some needs no time for anything."""
+        """Seconds of work for the first of the remaining `machines`; 0 if one of them needs no time for anything."""
         took_s = [self._took_s[machine] for machine in machines]
         if not all(took_s) or not self._whole_s:
             return 0.0

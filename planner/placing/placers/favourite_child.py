@@ -1,9 +1,10 @@
-"""Favourites: of each task at most one child, and of each at most one parent, that shall be spared their transfer
-(Hanen and Munier, 1995; Baechi, SoCC 2020). From the linear relaxation, or from paths where there is no time for it.
-Rules only.
+"""Favourites: pairs of a task and a child that should be on one machine, to save the transfer between them. A
+task has at most one favourite child, and is the favourite child of at most one parent (Hanen and Munier,
+1995; Baechi, SoCC 2020). A linear relaxation chooses them, or the longest paths where there is no time for
+it. Rules only.
 
-The papers know one kind of machine: here every cost is its average over machines, or pairs of them. A big graph is relaxed
-piece by piece along its order, each piece with the longest paths before and behind it.
+The papers assume equal machines: here every cost is its average over machines, or pairs of machines. A big
+graph is relaxed piece by piece along its order, each piece with the longest paths before and behind it.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from edgepart.planner.placing.problem.schedule import Asked
 from edgepart.planner.placing.problem.workload import Workload
 
 PIECE = 3000
-"""Tasks of one linear programme: a third of a second. Of three times as many it takes ten times as long."""
+"""The tasks of one linear program, which takes a third of a second. Three times as many take ten times as long."""
 
 THRESHOLD = 0.5
-"""Below it a relaxed variable says that the child is the favourite: the papers' rounding."""
+"""The value of a relaxed variable below which the child is the favourite: the papers' rounding."""
 
 TIE_BREAK = 0.01
-"""The part of the makespan that all favourites together count for. It is ours, not the papers'."""
+"""The part of the makespan that all favourites together count for. This term is our addition, not in the papers."""
 
 Edge = tuple[int, int]
-"""A task, and one that reads from it."""
+"""A task, and a task that reads from it."""
 
 
 @dataclass(frozen=True)
@@ -35,21 +36,21 @@ class Favourites:
     """The pairs of tasks that are spared a transfer."""
 
     child: tuple[int, ...]
-    """By task; -1 for none. No task is the child of two."""
+    """The favourite child of each task; -1 for none. No task is the child of two."""
     relaxed: int
-    """Tasks whose edges out the linear relaxation decided on; the rest was left to the paths."""
+    """The number of tasks whose outgoing edges the linear relaxation decided on; the paths decided on the others."""
 
 
 @dataclass(frozen=True)
 class _Costs:
-    """On average over machines and pairs of them, seconds."""
+    """Seconds, on average over machines and pairs of machines."""
 
     compute_s: Sequence[float]
     way_s: dict[Edge, float]
     head_s: Sequence[float]
-    """By task, the longest path up to its start."""
+    """The longest path up to the start of each task."""
     tail_s: Sequence[float]
-    """By task, the longest path from its start to the end."""
+    """The longest path from the start of each task to the end."""
 
 
 def favourites(workload: Workload, asked: Asked) -> Favourites:
@@ -76,7 +77,8 @@ def favourites(workload: Workload, asked: Asked) -> Favourites:
 
 
 def _match(count: int, scores: list[tuple[float, float, Edge]]) -> tuple[int, ...]:
-    """The best first, each task once as a parent and once as a child: rounding alone may leave it more."""
+    """Return each task's favourite child. The best edges are taken first, and each task at most once as a
+    parent and once as a child, which rounding alone does not ensure."""
     child, taken = [-1] * count, [False] * count
     for _, _, (source, reader) in sorted(scores):
         if child[source] < 0 and not taken[reader]:
@@ -101,8 +103,9 @@ def _costs(workload: Workload) -> _Costs:
 def solve_relaxation(
     workload: Workload, costs: _Costs, piece: Sequence[int], limit_s: float
 ) -> dict[Edge, float] | None:
-    """By edge within the piece, from 0 for a favourite to 1 for none: of the linear programme that ends the sample
-    first on equal machines without number. None where it was not solved in about `limit_s` seconds."""
+    """Return the relaxed variable of each edge within the piece, from 0 for a favourite to 1 for none, in the
+    linear program that minimises the makespan on infinitely many equal machines. None if it was not solved in
+    about `limit_s` seconds."""
     builder = model_builder()
     model = builder.Model()
     scale = max(costs.tail_s[task] + costs.head_s[task] for task in piece) or 1.0
@@ -128,7 +131,7 @@ def solve_relaxation(
             if len(several) > 1:
                 whole = builder.LinearExpr.sum([apart[edge] for edge in several])
                 model.add_linear_constraint(whole, len(several) - 1, float("inf"))
-    # Where it makes no difference to the end, still as many as may be.
+    # Where favourites do not change the end, there should still be as many as possible.
     model.minimize(end + (TIE_BREAK / max(len(apart), 1)) * builder.LinearExpr.sum(list(apart.values())))
     solver = builder.Solver("GLOP")
     solver.set_time_limit_in_seconds(limit_s)

@@ -1,9 +1,10 @@
-"""GETF (Su, Ren, Vardi and Wierman, 2020): earliest first, each task within a group of machines of like speed that a linear
-relaxation found for it. Rules only.
+"""GETF (Su, Ren, Vardi and Wierman, 2020): earliest start first, each task within the group of machines of
+similar speed that a linear relaxation found for it. Rules only.
 
-The paper's machines are related: one speed each. Here a machine's speed is how fast it does the tasks that it can run,
-against the best for each of them. The relaxation knows no transfers, as in the paper; times, memory and what cannot run
-somewhere are the tasks' own. Groups without the memory for a task pass it on to the others, the fastest first.
+The paper's machines are related: each has one speed. Here a machine's speed is how fast it runs the tasks
+that it can run, compared with the best machine for each of them. The relaxation ignores transfers, as in the
+paper; times, memory and the machines that cannot run a task are the task's own. A group without the memory
+for a task passes it on to the other groups, the fastest first.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ from edgepart.planner.placing.problem.workload import Workload
 from edgepart.planner.placing.registry import register
 
 PIECE = 1500
-"""Tasks of one linear programme. Bigger graphs are relaxed piece by piece along their order."""
+"""The tasks of one linear program. Bigger graphs are relaxed piece by piece along their order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """Machines of like speed."""
+    """A group of machines of similar speed."""
 
     machines: tuple[int, ...]
     capacity: float
-    """The sum of their speeds; the fastest machine of all has at most 1."""
+    """The sum of the machines' speeds; the speed of the fastest machine of all is at most 1."""
 
 
 @register("getf")
 def getf(workload: Workload, asked: Asked) -> PlacementFound:
-    """By the earliest start of each task in its group, whatever was asked for. UsageError without OR-tools, where there
-    are groups of several speeds."""
+    """Place each task where it starts first in its group, whatever the objective. Raises NotInstalled without
+    OR-tools if there are several groups."""
     groups = speed_groups(workload)
     count = len(workload.tasks)
     assigned = [0] * count
@@ -75,8 +76,9 @@ def _why(groups: Sequence[Speeds], solved: int, count: int, asked: Asked) -> str
 
 
 def speed_groups(workload: Workload) -> list[Speeds]:
-    """Slowest first: machines within a factor of ln m / ln ln m (at least 2) of each other; those slower than an m-th of
-    the fastest of m machines are in none. All in one where none is faster than 0."""
+    """Return groups of the m machines, the slowest first. Machines of a group are within a factor of ln m /
+    ln ln m (at least 2) of each other; machines slower than 1/m of the fastest are in no group. If all speeds
+    are 0, all machines are in one group."""
     fast = speeds(workload)
     count, fastest = len(fast), max(fast)
     if not fastest:
@@ -93,7 +95,8 @@ def speed_groups(workload: Workload) -> list[Speeds]:
 
 
 def _assign(workload: Workload, groups: Sequence[Speeds], asked: Asked) -> tuple[list[int], int]:
-    """By task the index of its group, and for how many tasks the relaxation was solved, in half of the budget."""
+    """Return the index of each task's group, and the number of tasks for which the relaxation was solved in
+    half of the budget."""
     until_s = asked.clock() + asked.budget_s / 2
     largest = max(range(len(groups)), key=lambda number: groups[number].capacity)
     found = [largest] * len(workload.tasks)
@@ -111,8 +114,7 @@ def _assign(workload: Workload, groups: Sequence[Speeds], asked: Asked) -> tuple
 
 
 def _round_to_group(share: Sequence[float], groups: Sequence[Speeds]) -> int:
-    """The group of the largest capacity among the fastest groups that together have half of the task, and those
-    between."""
+    """The group of the largest capacity among the fewest of the fastest groups that together have half of the task."""
     slowest = max((number for number in range(len(groups)) if sum(share[number:]) >= 0.5 - 1e-9), default=0)
     return max(range(slowest, len(groups)), key=lambda number: (groups[number].capacity, number))
 
@@ -120,9 +122,9 @@ def _round_to_group(share: Sequence[float], groups: Sequence[Speeds]) -> int:
 def solve_relaxation(
     workload: Workload, groups: Sequence[Speeds], piece: Sequence[int], limit_s: float
 ) -> dict[int, list[float]] | None:
-    """By task of the piece, which share of it each group has, in the linear programme that ends the piece first with
-    tasks in parts and transfers for nothing. None where it was not solved in about `limit_s` seconds. A task that no
-    group can run is left out."""
+    """Return each group's share of each task of the piece, in the linear program that minimises the end of
+    the piece with divisible tasks and free transfers. None if it was not solved in about `limit_s` seconds. A
+    task that no group can run is left out."""
     builder = model_builder()
     model = builder.Model()
     took_s = {

@@ -1,7 +1,8 @@
-"""HEFT (Topcuoglu, Hariri and Wu, 2002): tasks by upward rank, each where it is done first. Rules only.
+"""HEFT (Topcuoglu, Hariri and Wu, 2002): tasks by upward rank, each on the machine where it finishes first.
+Rules only.
 
-Ours, not the paper's: transfers wait for their machines' sides; a machine without the memory for a task (and those that
-must be with it) is passed over.
+Our additions, not in the paper: transfers wait for their machines' sides; a machine without the memory for a
+task (and those that must be with it) is skipped.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from edgepart.planner.placing.registry import register
 
 @register("heft")
 def heft(workload: Workload, asked: Asked) -> PlacementFound:
-    """By the earliest finish of each task, whatever was asked for."""
+    """Place each task where it finishes first, whatever the objective."""
     sides = place_by_rank(workload)
     why = "tasks by upward rank, each on the machine that is done with it first"
     if asked.objective == "throughput":
@@ -32,11 +33,11 @@ def heft(workload: Workload, asked: Asked) -> PlacementFound:
 
 
 def place_by_rank(workload: Workload, *, contention: bool = True) -> Sides:
-    """All tasks placed; without `contention` as in the paper, where transfers do not wait for each other."""
+    """Place all tasks. Without `contention`, transfers do not wait for each other, as in the paper."""
     ranks = upward_ranks(workload)
     position = {task: number for number, task in enumerate(workload.order)}
     sides, room = Sides(workload, contention=contention), Room(workload)
-    # What costs nothing has the rank of what reads it: the order of the graph decides.
+    # A task that costs nothing may have the same rank as its reader: the order of the graph then decides.
     for task in sorted(workload.order, key=lambda task: (-ranks[task], position[task])):
         machines = room.machines(task) or [room.force(task)]
         machine = min(machines, key=lambda one: sides.finish_s(task, one))

@@ -22,18 +22,19 @@ from edgepart.planner.placing.problem.workload import Workload
 from edgepart.planner.placing.registry import register
 
 MOST_LOOKS = 24
-"""Pairs of one machine that are priced anew in a step, because transfers booked since made them later. Where more wait,
-the choice is among these and what was known of the others."""
+"""The most tasks of one machine whose start is worked out again in a step, because transfers that were booked
+since made it later. If more tasks wait, the choice is among these and what was known of the others."""
 
 Tiers = Callable[[int], Sequence[Sequence[int]]]
-"""By task, the machines that may have it: those of a later tier only where no earlier one has the memory."""
+"""Returns the machines that may have a task, in tiers: a later tier is used only if no earlier one has the memory."""
 
 
 def place_earliest_first(
     workload: Workload, tiers: Tiers | None = None, favourites: Sequence[int] | None = None
 ) -> Sides:
-    """All tasks placed. `favourites`, by task, a child (-1: none) for which its machine is kept free: where that child
-    could start earlier than anywhere else, others start there only once their inputs could be anywhere (m-SCT)."""
+    """Place all tasks. `favourites` has for each task a child (-1 for none) for which the task's machine is
+    kept free: if that child could start nowhere earlier, other tasks start there only once their inputs could
+    be anywhere (m-SCT)."""
     everywhere = [range(len(workload.machines))]
     return _Earliest(workload, tiers or (lambda _: everywhere), favourites).run()
 
@@ -45,17 +46,17 @@ class _Earliest:
         self.ranks = upward_ranks(workload)
         machines = range(len(workload.machines))
         self.waiting: list[list[tuple[float, float, int]]] = [[] for _ in machines]
-        """By machine, (at least when it would start, and its lateness; -rank, task) whose inputs are still to come."""
+        """The tasks whose inputs are not at each machine yet, as (lower bound on start plus lateness, -rank, task)."""
         self.startable: list[list[tuple[float, float, int]]] = [[] for _ in machines]
-        """By machine, (lateness, -rank, task) whose inputs are there when the machine is free."""
+        """The tasks whose inputs are there when each machine is free, as (lateness, -rank, task)."""
         self.missing = [len(before) for before in workload.before]
         self.open: dict[int, int] = {}
-        """By task that could be placed next, the number of machines it still waits at."""
+        """The number of machines at which each task that could be placed next still waits."""
         self.tier: dict[int, int] = {}
         self.urgent_s: dict[int, float] = {}
-        """By such a task, when its inputs could be anywhere. Only with favourites."""
+        """The time at which the inputs of each task in `open` could be anywhere. Only with favourites."""
         self.kept_for = [-1] * len(machines)
-        """By machine, the favourite child of what it did last."""
+        """The favourite child of the last task of each machine."""
 
     def run(self) -> Sides:
         for task, missing in enumerate(self.missing):
@@ -71,7 +72,8 @@ class _Earliest:
         return max(0.0, compute_s[machine] - min((compute_s[one] for one in tier), default=0.0))
 
     def _offer(self, task: int, tier: int) -> None:
-        """To the machines of the first tier from `tier` on that have room; to one without where none has."""
+        """Offer the task to the machines with room of the first tier, from `tier` on, that has any; if there
+        is none, to a machine without room."""
         tiers = self.tiers(task)
         while tier < len(tiers):
             machines = [machine for machine in self.room.machines(task) if machine in tiers[tier]]
@@ -79,7 +81,7 @@ class _Earliest:
                 break
             tier += 1
         else:
-            # A group that is on a machine that no tier of this task has stays there.
+            # A group stays on its machine even if no tier of this task has that machine.
             machines = self.room.machines(task) or [self.room.force(task)]
         self.tier[task], self.open[task] = tier, len(machines)
         if self.favourites is not None and task not in self.urgent_s:
@@ -110,7 +112,7 @@ class _Earliest:
                 return task, machine
 
     def _best(self, machine: int) -> tuple[float, float, int] | None:
-        """(When it starts and its lateness, -rank, task) of what the machine would have next."""
+        """Return the task that the machine would run next, as (start plus lateness, -rank, task)."""
         free_s = self.sides.computing[machine].end
         waiting, startable = self.waiting[machine], self.startable[machine]
         looks = 0
@@ -142,7 +144,7 @@ class _Earliest:
         return min(filter(None, (self._first(waiting, machine), known)), default=None)
 
     def _first(self, heap: list[tuple[float, float, int]], machine: int) -> tuple[float, float, int] | None:
-        """The heap's first that can still be placed here; others leave it."""
+        """Return the first entry of the heap whose task can still be placed here; remove the entries before it."""
         while heap:
             task = heap[0][2]
             if task in self.open:
@@ -159,7 +161,9 @@ class _Earliest:
     def _or_favourite(
         self, best: tuple[float, float, int], start_s: float, machine: int
     ) -> tuple[float, float, int]:
-        """The favourite child that the machine is kept for, instead of what is not urgent before it."""
+        """Return what the machine runs next: `best`, unless the machine is kept for a favourite child that
+        could start nowhere earlier. Then it is that child if it can start before `best` is urgent, or else
+        `best` once it is urgent."""
         child = self.kept_for[machine]
         if child not in self.open or child == best[2] or not self.room.may(child, machine):
             return best
@@ -191,8 +195,8 @@ class _Earliest:
 
 @register("m-sct")
 def msct(workload: Workload, asked: Asked) -> PlacementFound:
-    """By the earliest start of each task, favourite children first where they were; whatever was asked for. UsageError
-    without OR-tools."""
+    """Place the task that can start first, again and again, and keep machines free for favourite children,
+    whatever the objective. Raises NotInstalled without OR-tools."""
     spared = favourites(workload, asked)
     sides = place_earliest_first(workload, favourites=spared.child)
     count = len(workload.tasks)
@@ -213,7 +217,7 @@ def msct(workload: Workload, asked: Asked) -> PlacementFound:
 
 @register("m-etf")
 def metf(workload: Workload, asked: Asked) -> PlacementFound:
-    """By the earliest start of each task, whatever was asked for."""
+    """Place the task that can start first, again and again, whatever the objective."""
     sides = place_earliest_first(workload)
     why = "again and again the task that can start first on the machine where it can, among those with memory for it"
     if asked.objective == "throughput":

@@ -1,8 +1,9 @@
-"""Metis: groups of tasks on machines with a small cut and balanced load, which ignore the order of tasks. Pure rules.
+"""Metis: place groups of tasks with a small cut and a balanced load; the order of tasks is ignored. Pure rules.
 
-The multilevel scheme is that of METIS (Karypis and Kumar, 1998): heavy edges are contracted until few vertices are left;
-these are bisected repeatedly by Kernighan and Lin's exchange (networkx), in proportion to the machines' speeds; then each
-contraction is undone, and vertices at a border move where that makes the cut smaller.
+The multilevel scheme is that of METIS (Karypis and Kumar, 1998): heavy edges are contracted until few
+vertices are left; these are bisected repeatedly by Kernighan and Lin's exchange (networkx), in proportion to
+the machines' speeds; then each contraction is undone, and vertices at a border move where that makes the cut
+smaller.
 """
 
 from __future__ import annotations
@@ -21,39 +22,40 @@ from edgepart.planner.placing.problem.workload import Workload
 from edgepart.planner.placing.registry import register
 
 COARSE = 160
-"""Vertices that are bisected; each has at most a few times its share of all work."""
+"""The vertices at which contraction stops. A merged vertex has at most three times its share of all work."""
 
 IMBALANCE = 1.05
-"""By how much the busiest machine may be busier than all would be on average."""
+"""The most load that a machine may get, over the average load."""
 
 PASSES = 4
-"""Over all vertices, at each level, at most."""
+"""The most passes over all vertices at each level."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """A graph, and what its vertices weigh."""
+    """A graph with weights on its edges and vertices."""
 
     ways_s: list[dict[int, float]]
-    """By vertex, its neighbours and what goes between, in seconds on an average link."""
+    """The neighbours of each vertex, with the seconds of what moves between them over an average link."""
     took_s: list[list[float]]
-    """By vertex and machine; inf where it cannot run."""
+    """Seconds of each vertex on each machine; inf where it cannot run."""
     work_s: list[float]
-    """By vertex, on an average machine."""
+    """Seconds of each vertex on an average machine."""
     nbytes: list[float]
     choices: list[frozenset[int]]
-    """By vertex, the machines that could have it."""
+    """The machines that could have each vertex."""
     finer: list[list[int]]
-    """By vertex, what it was made of in the level below; [] at the bottom."""
+    """The vertices of the level below that each vertex was merged from; [] at the bottom."""
 
 
 def partition(workload: Workload) -> list[int]:
-    """By task, its machine. The memory of machines is kept wherever vertices move, yet not everywhere at first."""
+    """Return the machine of each task. Vertices only move where there is memory for them, but the bisection ignores it."""
     room = Room(workload)
     levels = [_bottom(workload, room)]
     random = Random(0)
     while len(levels[-1].work_s) > COARSE:
         coarser = _coarser(levels[-1], random)
+        # Contraction has got stuck: hardly any two vertices can still be merged.
         if len(coarser.work_s) > 0.95 * len(levels[-1].work_s):
             break
         levels.append(coarser)
@@ -90,7 +92,7 @@ def _bottom(workload: Workload, room: Room) -> Level:
 
 
 def _coarser(level: Level, random: Random) -> Level:
-    """Each vertex with the neighbour that it has most to do with, if that is still free and both are not too heavy."""
+    """Merge each vertex with the free neighbour over its heaviest edge, unless the two are too heavy together."""
     most_s = 3 * sum(level.work_s) / COARSE
     most_bytes = 3 * sum(level.nbytes) / COARSE
     partner = [-1] * len(level.work_s)
@@ -135,7 +137,7 @@ def _merge(level: Level, finer: list[list[int]]) -> Level:
 
 
 def _bisect(workload: Workload, level: Level) -> list[int]:
-    """By vertex, its machine: halves of the machines have halves of the graph, and so on."""
+    """Return the machine of each vertex: each half of the machines gets a half of the graph, recursively."""
     fast = speeds(workload)
     where = [0] * len(level.work_s)
     pending = [(list(range(len(where))), _neighbours(workload))]
@@ -156,7 +158,7 @@ def _bisect(workload: Workload, level: Level) -> list[int]:
 
 
 def _neighbours(workload: Workload) -> list[int]:
-    """Machines, each followed by the one of the others that it has the best links with."""
+    """Return the machines, each followed by the one of the remaining machines that it has the fastest link to."""
     left = set(range(1, len(workload.machines)))
     order = [0]
     while left:
@@ -167,7 +169,8 @@ def _neighbours(workload: Workload) -> list[int]:
 
 
 def _halve(level: Level, vertices: list[int], share: float) -> tuple[list[int], list[int]]:
-    """The first so large share of the work in the order given, then pairs exchanged while the cut becomes less."""
+    """Divide the vertices in two: those with the first `share` of the work, in the given order, and the
+    others. Pairs are then exchanged while that makes the cut smaller."""
     whole_s, done_s, first = sum(level.work_s[vertex] for vertex in vertices), 0.0, 0
     while first < len(vertices) and done_s + level.work_s[vertices[first]] / 2 <= share * whole_s:
         done_s += level.work_s[vertices[first]]
@@ -189,7 +192,7 @@ def _halve(level: Level, vertices: list[int], share: float) -> tuple[list[int], 
 
 
 def _refine(workload: Workload, level: Level, where: list[int]) -> None:
-    """Vertices move to a machine of a neighbour, or from one that is too busy or too full to any, in place."""
+    """Move vertices, in place, to a machine of a neighbour, or from a machine that is too busy or too full to any other."""
     state = _Loads(workload, level, where)
     for _ in range(PASSES):
         if not sum(state.improve(vertex) for vertex in range(len(where))):
@@ -209,7 +212,7 @@ class _Loads:
         self.most_s = IMBALANCE * least_s / sum(fast) if sum(fast) else 0.0
 
     def improve(self, vertex: int) -> bool:
-        """Whether the vertex moved."""
+        """Move the vertex if that is better; return whether it moved."""
         level, here = self.level, self.where[vertex]
         near: dict[int, float] = {}
         for other, way_s in level.ways_s[vertex].items():
@@ -226,6 +229,7 @@ class _Loads:
             if then_s > self.most_s and not relief_s and self.left_bytes[here] >= 0:
                 continue
             gain = (relief_s if urgent else 0.0, near.get(there, 0.0) - near.get(here, 0.0))
+            # Any move off an overfull machine is a gain.
             if self.left_bytes[here] < 0:
                 gain = (gain[0] + 1e-30, gain[1])
             if gain > best_gain:
@@ -241,7 +245,7 @@ class _Loads:
 
 @register("metis")
 def metis(workload: Workload, asked: Asked) -> PlacementFound:
-    """By the cut and the balance, whatever was asked for."""
+    """Place tasks by cut and balance, whatever the objective."""
     why = "little between machines that are about as busy as each other, by Kernighan and Lin's bisection over and over"
     if asked.objective == "latency":
         why += "; it does not see what waits for what"

@@ -1,7 +1,7 @@
-"""Checking: whether what a placer found keeps every rule, from the numbers alone. Rules only.
+"""Checking: whether a placer's answer keeps every rule, judged from the numbers alone. Rules only.
 
-It shares nothing with what makes schedules (dispatch.py, load.py and the placers): lengths, loads and groups are worked
-out here once more, from what workload.py says that they mean.
+The checker shares no code with the modules that make schedules (dispatch.py, load.py and the placers): it
+works out lengths, loads and groups again, from their definitions in workload.py.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ TOLERANCE = 1e-9
 """The relative error that times may have: they are sums of floats."""
 
 Span = tuple[float, float, str]
-"""From, to, and what keeps a side of a machine busy then."""
+"""(start, end, the task or transfer that occupies a side of a machine)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A rule that was broken."""
+    """One violation of a rule."""
 
     rule: str
     """"shape", "runs", "memory", "colocation", "length", "precedence", "transfer", "once", "computing", "sending",
     "receiving", "value" or "bound"."""
     what: str
-    """By what, and by how much."""
+    """The cause of the violation, and its size."""
 
 
 def check(
     workload: Workload, found: PlacementFound, objective: str = "latency", tolerance: float = TOLERANCE
 ) -> PlacementFound:
-    """`found`, unless it breaks a rule: then an InternalError that names the first few."""
+    """Return `found`. Raises InternalError, which names the first few violations, if it breaks a rule."""
     broken = violations(workload, found, objective, tolerance)
     if broken:
         said = "; ".join(f"{violation.rule}: {violation.what}" for violation in broken[:5])
@@ -47,11 +47,11 @@ def check(
 def violations(
     workload: Workload, found: PlacementFound, objective: str = "latency", tolerance: float = TOLERANCE
 ) -> tuple[Violation, ...]:
-    """All rules that are broken; () for a sound answer. Tasks that take no time have their place in the order, too: none
-    of them is in the middle of another."""
+    """Return all violations; () for a sound answer. Tasks that take no time also have a place in the order:
+    none of them may run in the middle of another task."""
     shape = tuple(_shape(workload, found))
     if shape:
-        return shape  # Nothing else can be asked of it.
+        return shape  # The other rules can only be checked on an answer of the right shape.
     rules: list[Iterable[Violation]] = [_places(workload, found)]
     slack_s = tolerance * abs(found.value_s)
     if objective == "throughput":
@@ -67,7 +67,7 @@ def violations(
 
 
 def _shape(workload: Workload, found: PlacementFound) -> Iterator[Violation]:
-    """Whether there is one machine for each task."""
+    """Yield violations in the form of the answer: lengths, indices and values that are impossible."""
     tasks, machines = len(workload.tasks), range(len(workload.machines))
     if len(found.placement) != tasks:
         yield Violation("shape", f"{len(found.placement)} machines for {tasks} tasks")
@@ -95,12 +95,13 @@ def _shape(workload: Workload, found: PlacementFound) -> Iterator[Violation]:
 
 
 def _turns(found: PlacementFound) -> tuple[tuple[int, ...], ...]:
-    """By task, the machines that take turns at it."""
+    """Return the machines that take turns at each task."""
     return found.replicas or tuple((machine,) for machine in found.placement)
 
 
 def _places(workload: Workload, found: PlacementFound) -> Iterator[Violation]:
-    """Whether every machine can run what it has, has the memory for it, and keeps together what belongs together."""
+    """Yield a violation for each task that its machine cannot run, each machine that lacks memory for its
+    tasks, and each group that is not on the same machines."""
     kept = [0.0] * len(workload.machines)
     together: dict[str, set[tuple[int, ...]]] = defaultdict(set)
     for task, turns in zip(workload.tasks, _turns(found), strict=True):
@@ -130,8 +131,8 @@ def _worth(rule: str, said: float, is_so: float, slack_s: float) -> Iterator[Vio
 
 
 def _throughput(workload: Workload, found: PlacementFound, slack_s: float) -> Iterator[Violation]:
-    """Sample by sample, until all machines have taken their turns: sample number k is computed by each task's machine
-    number k modulo how many it has."""
+    """Yield a violation if the value is not the largest load, averaged over the samples after which all turns
+    repeat. Sample k is computed by machine number k modulo n of a task that has n machines."""
     turns = _turns(found)
     count = len(workload.machines)
     busy = [[0.0] * count for _ in ("computing", "sending", "receiving")]
@@ -153,7 +154,7 @@ def _throughput(workload: Workload, found: PlacementFound, slack_s: float) -> It
 
 
 class _Replay:
-    """A schedule as it would happen."""
+    """Replays a schedule to find the rules that it breaks."""
 
     def __init__(self, workload: Workload, schedule: PlacementSchedule, slack_s: float) -> None:
         self.workload, self.schedule, self.slack_s = workload, schedule, slack_s
@@ -176,7 +177,8 @@ class _Replay:
             yield from self._alone(*rule, spans)
 
     def _transfer(self, transfer: PlacedTransfer) -> Iterator[Violation]:
-        """It leaves what made it once that is done, for one that reads it, and takes its time."""
+        """Yield a violation if the transfer is between wrong machines, leaves before its tensor is made, or
+        takes a time other than that of its link."""
         tensor, placement = self.workload.tensors[transfer.tensor], self.schedule.placement
         if placement[tensor.source] != transfer.source:
             yield Violation("transfer", f"{transfer} leaves from where its tensor is not made")
@@ -190,7 +192,7 @@ class _Replay:
         yield from _worth("length", transfer.end_s - transfer.start_s, length_s, self.slack_s)
 
     def _arrivals(self) -> Iterator[Violation]:
-        """What is read is there, and came once."""
+        """Yield a violation for each tensor that is not there when a task reads it, or that a machine gets twice."""
         arrived: dict[tuple[int, int], list[float]] = defaultdict(list)
         for transfer in self.schedule.transfers:
             arrived[transfer.tensor, transfer.target].append(transfer.end_s)
@@ -226,10 +228,10 @@ class _Replay:
         return found
 
     def _alone(self, rule: str, machine: int, spans: list[Span]) -> Iterator[Violation]:
-        """One at a time."""
+        """Yield a violation for each two spans that overlap."""
         last: Span = (-inf, -inf, "")
         for span in sorted(spans):
-            # What takes no time may begin together with what takes some, and then was before it.
+            # A span without length may begin together with a longer one: it then comes first.
             if span[0] < last[1] - self.slack_s and span[1] > last[0] + self.slack_s:
                 yield Violation(
                     rule, f"{self.workload.machines[machine].name}: {span} while {last} is not done"

@@ -1,6 +1,7 @@
-"""Reading: a workload file's text to a Workload. Rules only: no file is opened here.
+"""Reading: parse the text of a workload file into a Workload. Rules only: no file is opened here.
 
-What cannot be meant is refused with a ModelError that says where it is: nothing is guessed, dropped or mended.
+Input that makes no sense is refused with a ModelError that says where it is: nothing is guessed, dropped or
+repaired.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ MOST_BYTES = 256 << 20
 """The size limit of a file."""
 MOST_NODES, MOST_EDGES, MOST_DEVICES = 200_000, 2_000_000, 256
 MOST_COSTS = 8_000_000
-"""Nodes times devices: what is kept for each pair of them."""
+"""The most nodes times devices, as a cost is kept for each pair."""
 LEAST, MOST = 1e-30, 1e30
-"""The smallest and largest number other than 0: with others, sums become infinite."""
+"""The smallest and the largest number other than 0: with others, sums become infinite."""
 
 Table = tuple[tuple[float, ...], ...]
 
 
 def looks_like_workload(head: bytes, name: str = "") -> bool:
-    """Whether a file that begins like that is to be read as one: it is JSON, or is called so. No ONNX file begins with
-    a brace."""
+    """Whether a file that begins with `head` is to be read as a workload: it begins like JSON, or its name
+    ends in .json. No ONNX file begins with a brace."""
     return head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{") or name.lower().endswith(".json")
 
 
 def read_workload(text: str | bytes) -> Workload:
-    """ModelError, which names the place, for whatever is wrong with it."""
+    """Return the workload of a file's text. Raises ModelError, which names the place, for anything that is wrong."""
     if len(text) > MOST_BYTES:
         raise ModelError(f"workload: {len(text):,} bytes; {MOST_BYTES:,} are the most that is read")
     try:
@@ -45,7 +46,7 @@ def read_workload(text: str | bytes) -> Workload:
 
 
 def workload_of(document: Any) -> Workload:
-    """The same from what JSON says."""
+    """Return the workload of a parsed JSON document. Raises ModelError as `read_workload` does."""
     root = _mapping(document, "workload")
     if root.get("schema") != SCHEMA:
         raise ModelError(
@@ -75,7 +76,7 @@ def workload_of(document: Any) -> Workload:
 
 
 def _connected(workload: Workload) -> None:
-    """Part of a graph is easily lost where files are converted."""
+    """Raise ModelError for a graph in several parts, as edges are easily lost when files are converted."""
     apart = list(range(len(workload.tasks)))
 
     def root_of(task: int) -> int:
@@ -122,7 +123,7 @@ def _machines(root: Mapping[str, Any]) -> tuple[Machine, ...]:
 
 
 def _links(root: Mapping[str, Any], numbers: Mapping[str, int]) -> tuple[Table, Table]:
-    """[from][to] seconds of latency, and bytes a second."""
+    """Return the seconds of latency and the bytes a second of each link, both [from][to]."""
     given = dict(_given_links(root, numbers))
     default = None
     if "default_link" in root:
@@ -199,7 +200,7 @@ def _tasks(root: Mapping[str, Any], machines: tuple[Machine, ...]) -> Iterator[T
 def _compute_s(
     entry: Mapping[str, Any], where: str, machines: tuple[Machine, ...], known: set[str]
 ) -> tuple[float, ...]:
-    """By machine; none at all stands for no time anywhere."""
+    """Return the seconds on each machine. A node without `compute_s` takes no time on any machine."""
     if "compute_s" not in entry:
         return (0.0,) * len(machines)
     inside = f"{where}.compute_s"
@@ -220,7 +221,7 @@ def _compute_s(
 def _tensors(
     root: Mapping[str, Any], tasks: Mapping[str, int], numbers: Mapping[str, int]
 ) -> tuple[TaskTensor, ...]:
-    """Edges of one source and one tensor are one."""
+    """Return the tensors: edges with the same source and tensor name are merged into one."""
     entries = _list(root, "edges", "workload") if "edges" in root else []
     if len(entries) > MOST_EDGES:
         raise ModelError(f"workload: {len(entries):,} edges; {MOST_EDGES:,} are the most that is read")
@@ -232,7 +233,7 @@ def _tensors(
         source, target = (
             _known_number(_text(entry, end, where), tasks, where, "node") for end in ("source", "target")
         )
-        # What has no name is a tensor of its own.
+        # An edge without a tensor name is a tensor of its own.
         key = source, _text(entry, "tensor", where, default="") or number
         tensor = TaskTensor(source, (), _number(entry, "bytes", where), _transfer_s(entry, where, numbers))
         if found.setdefault(key, tensor) != tensor:
@@ -263,7 +264,7 @@ def _transfer_s(entry: Mapping[str, Any], where: str, numbers: Mapping[str, int]
 
 
 def _pair(key: str, numbers: Mapping[str, int], where: str) -> Pair:
-    """The pair of "a->b"; a name may have an arrow in it."""
+    """Return the two machines that "a->b" names. A name may itself contain an arrow."""
     parts = key.split("->")
     for at in range(1, len(parts)):
         a, b = "->".join(parts[:at]), "->".join(parts[at:])
@@ -305,12 +306,13 @@ def _truth(entry: Mapping[str, Any], key: str, where: str, *, default: bool) -> 
 
 
 def _number(entry: Mapping[str, Any], key: str, where: str, default: float | None = None) -> float:
-    """0 or more. ModelError for what is missing without a default, negative, not finite, or no number."""
+    """Return the number under `key`: 0, or from LEAST to MOST. Raises ModelError if it is missing without a
+    default, negative, not finite, or not a number."""
     value = entry.get(key, default)
     if key not in entry and default is not None:
         return default
     good = isinstance(value, int | float) and not isinstance(value, bool)
-    # Written so that it is false for what is no number.
+    # Written so that the comparison is false for NaN.
     if not good or value is None or not (value == 0 or LEAST <= value <= MOST):
         said = "nothing" if key not in entry else f"{value!r:.40}"
         raise ModelError(f"{where}: expected a number of 0 or more under {key!r:.80}, found {said}")

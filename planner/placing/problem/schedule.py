@@ -1,4 +1,4 @@
-"""Schedule: when what runs where, and what a placer found. Facts."""
+"""Schedule: when and where each task runs, and the answer of a placer. Facts."""
 
 from __future__ import annotations
 
@@ -8,50 +8,49 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PlacedTransfer:
-    """A tensor on its way."""
+    """The transfer of a tensor from one machine to another."""
 
     tensor: int
-    """Index in the workload."""
+    """Index of the tensor in the workload."""
     source: int
     target: int
-    """Indices of machines."""
+    """Indices of the two machines."""
     start_s: float
     end_s: float
 
 
 @dataclass(frozen=True)
 class PlacementSchedule:
-    """One sample through the machines."""
+    """The schedule of one sample: when each task starts, and all transfers."""
 
     placement: tuple[int, ...]
-    """By task, the index of its machine."""
+    """The index of each task's machine."""
     start_s: tuple[float, ...]
-    """The start of each task."""
     transfers: tuple[PlacedTransfer, ...]
     makespan_s: float
-    """When the last task ends."""
+    """The time at which the last task ends."""
 
 
 @dataclass(frozen=True)
 class PlacementFound:
-    """What a placer answers."""
+    """The answer of a placer."""
 
     placement: tuple[int, ...]
     value_s: float
     """The makespan for latency, and the largest load for throughput."""
     schedule: PlacementSchedule | None = None
-    """None for throughput."""
+    """The schedule for latency; None for throughput."""
     bound_s: float | None = None
-    """No placement has a smaller value; None where nothing was proved."""
+    """A lower bound: no placement has a smaller value. None if nothing was proved."""
     replicas: tuple[tuple[int, ...], ...] = ()
-    """By task, the machines that take turns at it, the one of `placement` first; () where each task is on one machine.
-    Only for throughput."""
+    """The machines that take turns at each task, the one of `placement` first; () if each task is on one
+    machine. Only for throughput."""
     why: str = ""
-    """A sentence that says what decided it, and what was left out of the search."""
+    """A sentence that says what decided the placement, and what was left out of the search."""
 
     @property
     def gap(self) -> float | None:
-        """By how much of it the value may be too large; 0 for what is proved to be best."""
+        """The part of the value by which it may be too large; 0 if it is proved to be the best, None without a bound."""
         if self.bound_s is None:
             return None
         return max(0.0, 1 - self.bound_s / self.value_s) if self.value_s else 0.0
@@ -59,11 +58,11 @@ class PlacementFound:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a placement is to be good for, and what finding it may cost."""
+    """The objective of a placement, and the time that the search for it may take."""
 
     clock: Callable[[], float]
-    """Seconds that pass, as whoever asks counts them."""
+    """Returns the seconds that have passed, as the caller counts them."""
     objective: str = "latency"
     """The objective: "latency" or "throughput"."""
     budget_s: float = 10.0
-    """The time for the search, about."""
+    """The approximate time for the search."""

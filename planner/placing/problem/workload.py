@@ -1,8 +1,9 @@
 """Workload: a graph of tasks with costs, and the machines that it can be placed on. Facts.
 
-What is placed, is judged by two numbers. **Latency** is the makespan of one sample: a machine runs one task at a time;
-a transfer occupies the sender's sending side and the receiver's receiving side from its start to its end; the two sides of
-a machine are independent of each other and of computing. **Throughput** is one over the largest load (load.py).
+Two numbers judge a placement. **Latency** is the makespan of one sample: a machine runs one task at a time; a
+transfer occupies the sender's sending side and the receiver's receiving side from its start to its end; the
+two sides of a machine are independent of each other and of computing. **Throughput** is one over the largest
+load (load.py).
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ Pair = tuple[int, int]
 """Indices of two machines: from, to."""
 
 Placement = Sequence[int]
-"""By index of a task, the index of its machine."""
+"""The index of each task's machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What tasks are placed on."""
+    """A machine that tasks are placed on."""
 
     name: str
     kind: str
@@ -34,34 +35,34 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is placed whole: an operator, or several that stay together."""
+    """A unit that is placed whole: an operator, or several that stay together."""
 
     name: str
     op: str
     compute_s: tuple[float, ...]
-    """By index of a machine; inf where it cannot run."""
+    """Seconds on each machine; inf where the task cannot run."""
     memory_bytes: float = 0.0
-    """What its machine keeps for it while the plan is loaded."""
+    """Bytes that its machine keeps for it while the plan is loaded."""
     colocate: str = ""
-    """Tasks of one group share a machine; "" for none."""
+    """The name of the group of tasks that share a machine; "" for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskTensor:
-    """What one task makes and others read. It travels once to each machine that reads it and does not make it."""
+    """A tensor that one task makes and others read. It travels once to each machine that reads it and does not make it."""
 
     source: int
-    """Index of a task."""
+    """Index of the task that makes it."""
     readers: tuple[int, ...]
-    """Indices of tasks, each once, ascending."""
+    """Indices of the tasks that read it, each once, ascending."""
     nbytes: float
     transfer_s: Mapping[Pair, float] = field(default_factory=dict)
-    """What it takes between two machines, where that is not what their link says."""
+    """Seconds of a transfer between two machines, where these differ from what their link says."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A costed graph and its machines. ModelError, UsageError: see integrity.py."""
+    """A costed graph and its machines. read.py raises ModelError for an unsound one, and `order` UsageError for circles."""
 
     name: str
     machines: tuple[Machine, ...]
@@ -72,10 +73,10 @@ class Workload:
     latency_s: tuple[tuple[float, ...], ...]
     """[from][to]; 0 on the diagonal."""
     overlap: bool = True
-    """Whether a machine computes, sends and receives at once; else its load is their sum."""
+    """Whether a machine computes, sends and receives at the same time; if not, its load is the sum of the three."""
 
     def transfer_s(self, tensor: TaskTensor, source: int, target: int) -> float:
-        """How long the tensor occupies both ends; 0 from a machine to itself."""
+        """Seconds for which a transfer of the tensor occupies both ends; 0 from a machine to itself."""
         if source == target:
             return 0.0
         given = tensor.transfer_s.get((source, target))
@@ -85,7 +86,7 @@ class Workload:
 
     @cached_property
     def written(self) -> tuple[tuple[int, ...], ...]:
-        """By task, indices of the tensors that it makes."""
+        """Indices of the tensors that each task makes."""
         found: list[list[int]] = [[] for _ in self.tasks]
         for number, tensor in enumerate(self.tensors):
             found[tensor.source].append(number)
@@ -93,7 +94,7 @@ class Workload:
 
     @cached_property
     def read(self) -> tuple[tuple[int, ...], ...]:
-        """By task, indices of the tensors that it reads."""
+        """Indices of the tensors that each task reads."""
         found: list[list[int]] = [[] for _ in self.tasks]
         for number, tensor in enumerate(self.tensors):
             for reader in tensor.readers:
@@ -102,12 +103,12 @@ class Workload:
 
     @cached_property
     def before(self) -> tuple[tuple[int, ...], ...]:
-        """By task, the tasks whose tensors it reads, each once, ascending."""
+        """The tasks whose tensors each task reads, each once, ascending."""
         return tuple(tuple(sorted({self.tensors[t].source for t in read})) for read in self.read)
 
     @cached_property
     def after(self) -> tuple[tuple[int, ...], ...]:
-        """By task, the tasks that read what it makes, each once, ascending."""
+        """The tasks that read each task's tensors, each once, ascending."""
         return tuple(
             tuple(sorted({reader for t in written for reader in self.tensors[t].readers}))
             for written in self.written
@@ -115,9 +116,10 @@ class Workload:
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """Tasks, each after those it reads from; among those that could be next the first of the file.
+        """The tasks, each after those that it reads from. Of tasks that could be next, the first in the file
+        comes next.
 
-        UsageError where tasks wait for each other."""
+        UsageError if tasks wait for each other."""
         waits = [len(before) for before in self.before]
         ready = [task for task, count in enumerate(waits) if not count]
         heapify(ready)
@@ -139,7 +141,7 @@ class Workload:
 
     @cached_property
     def groups(self) -> tuple[tuple[int, ...], ...]:
-        """Tasks that must share a machine, every task in one group, in the order of their first tasks."""
+        """Groups of tasks that must share a machine, ordered by their first tasks. Every task is in one group."""
         named: dict[str, list[int]] = defaultdict(list)
         alone: list[list[int]] = []
         for number, task in enumerate(self.tasks):
@@ -150,14 +152,14 @@ class Workload:
         return tuple(sorted(map(tuple, [*named.values(), *alone])))
 
     def memory_bytes(self, placement: Placement) -> list[float]:
-        """By machine, what is kept there."""
+        """Return the bytes that each machine keeps."""
         kept = [0.0] * len(self.machines)
         for task, machine in zip(self.tasks, placement, strict=True):
             kept[machine] += task.memory_bytes
         return kept
 
     def short_bytes(self, placement: Placement) -> dict[str, int]:
-        """By name of a machine, by how much it has too little memory; {} where all of it fits."""
+        """Return the bytes of memory that machines lack, by name; {} if everything fits."""
         return {
             machine.name: int(-(-(kept - machine.memory_bytes) // 1))
             for machine, kept in zip(self.machines, self.memory_bytes(placement), strict=True)

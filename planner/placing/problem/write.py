@@ -1,4 +1,4 @@
-"""Placements as JSON: what was found for a workload. Pure rules."""
+"""Placements as JSON documents. Pure rules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edgepart.planner.placing.problem.workload import Workload
 def answer_document(
     workload: Workload, found: PlacementFound, strategy: str, objective: str, search_s: float
 ) -> dict[str, Any]:
-    """The document of an answer: the device of each node and, for latency, when it starts and what is sent when."""
+    """The document of an answer: the device of each node and, for latency, the start of each node and all transfers."""
     names = [machine.name for machine in workload.machines]
     document: dict[str, Any] = {
         **summary(found, search_s),
@@ -35,7 +35,7 @@ def answer_document(
 
 
 def summary(found: PlacementFound, search_s: float) -> dict[str, Any]:
-    """How good it is."""
+    """The value of the placement, its bound and gap, the search time and the reason."""
     return {
         "value_s": found.value_s,
         "bound_s": found.bound_s,
@@ -46,7 +46,7 @@ def summary(found: PlacementFound, search_s: float) -> dict[str, Any]:
 
 
 def _transfers(workload: Workload, schedule: PlacementSchedule) -> list[dict[str, Any]]:
-    """The transfers in the order in which they begin. A tensor is named by its writer and its reader there."""
+    """The transfers in the order in which they begin. A tensor is named by its writer and by its readers at the target."""
     names = [machine.name for machine in workload.machines]
     return [
         {
