@@ -23,7 +23,6 @@ from edgepart.agent.http.buffers import Buffer, Buffers
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli.liveness import ProbeTiming, while_alive
 from edgepart.cli.options import AgentTarget
-from edgepart.cli.tensors import encode_request, read_answer
 from edgepart.planner import errors
 from edgepart.planner.errors import EdgepartError, Unavailable
 
@@ -110,6 +109,9 @@ class Client:
         outputs: Sequence[str] | None = None,
         deadline_s: float = 60.0,
     ) -> Reply:
+        # Imported here, as numpy takes a quarter of the start of the many commands that send no tensors.
+        from edgepart.cli.tensors import encode_request, read_answer
+
         body = encode_request(inputs, outputs, deadline_s)
         headers = {"Inference-Header-Content-Length": str(len(body[0]))}
         path = f"/v2/models/{model}/infer"
@@ -242,7 +244,8 @@ class Client:
         binary: bool = False,
     ) -> tuple[Any, int]:
         """The answer, and the number of tries that failed before it. Raises the last failure when the time is up, or when
-        no known member could be reached three times in a row."""
+        no known member could be reached three times in a row. Only inference (`binary`) is tried again when an agent
+        answers Unavailable; a read then raises at once, because its answer is what the user wants to see."""
         until = time.monotonic() + deadline_s
         tries = 0
         unreachable = 0
@@ -259,7 +262,7 @@ class Client:
             except Unavailable as error:
                 failure, pause_s = error, min(error.retry_after_s, 1.0)
                 unreachable = 0
-                if binary is False:
+                if not binary:
                     raise
             except LOST as error:
                 failure, pause_s = Unavailable(_gone(url, error)), 0.0

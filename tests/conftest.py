@@ -8,6 +8,7 @@ from typing import Any
 
 import coverage
 import pytest
+from _pytest.unittest import TestCaseFunction
 from hypothesis import Phase, settings
 from xdist.scheduler import LoadFileScheduling
 
@@ -73,6 +74,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             kept = getattr(test, _SETTINGS)
             chosen = settings(kept, max_examples=min(most, kept.max_examples), phases=phases)
             setattr(test, _SETTINGS, chosen)
+    for case in {item.cls for item in items if isinstance(item, TestCaseFunction)}:
+        if most is not None and hasattr(case, "settings"):  # a state machine of hypothesis
+            case.settings = settings(case.settings, max_examples=min(most, case.settings.max_examples))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,5 +1,17 @@
 """edgepart: runs any ONNX model over the small boxes a person already has."""
 
-from importlib.metadata import version
+from typing import TYPE_CHECKING
 
-__version__ = version("edgepart")
+if TYPE_CHECKING:
+    __version__: str
+
+
+def __getattr__(name: str) -> str:
+    """`__version__`, which is looked up when it is first used: most commands do not need it, and importing
+    importlib.metadata would take a quarter of their start."""
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib.metadata import version
+
+    globals()[name] = found = version("edgepart")
+    return found

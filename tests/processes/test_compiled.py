@@ -78,6 +78,7 @@ def test_compiled_segments_survive_a_restart_and_damaged_ones_are_made_again(tmp
         assert compiled(agent) != before
 
 
+@pytest.mark.nightly
 def test_none_is_kept_where_there_is_to_be_none(tmp_path: Path) -> None:
     model = in_a_segment(tmp_path)
     inputs = sample_inputs(load_graph(model))

@@ -55,11 +55,17 @@ QUICK = ("heft",)
 def test_placed_models_answer_as_one_session(pair: LocalCluster, tmp_path: Path, strategy: str) -> None:
     if strategy in NEED_SOLVER and find_spec("ortools") is None:
         pytest.skip("the extra 'exact' is not installed")
-    small = tmp_path / "branches.onnx"
-    small.write_bytes(branches(rows=96, channels=32))
-    for path in (light("inception_v1"), small):
-        plan = check(pair, path, f"placed-{path.stem}", "--strategy", strategy)
-        assert plan["strategy"] == strategy
+    path = tmp_path / "branches.onnx"
+    path.write_bytes(branches(rows=96, channels=32))
+    assert check(pair, path, "placed", "--strategy", strategy)["strategy"] == strategy
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("strategy", PLACERS)
+def test_a_network_of_modules_is_placed(pair: LocalCluster, strategy: str) -> None:
+    if strategy in NEED_SOLVER and find_spec("ortools") is None:
+        pytest.skip("the extra 'exact' is not installed")
+    assert check(pair, light("inception_v1"), "placed", "--strategy", strategy)["strategy"] == strategy
 
 
 @pytest.mark.parametrize("make", [looped, *nightly(forked)])

@@ -107,6 +107,7 @@ def test_a_second_agent_on_the_same_state_is_refused(solo: LocalCluster) -> None
     solo.wait(lambda: solo.first.addresses, "the agent to be up again", solo.first)
 
 
+@pytest.mark.nightly
 def test_a_port_in_use_is_said_so(tmp_path: Path) -> None:
     edgepart("init", "--state", str(tmp_path))
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -67,6 +67,7 @@ def _attributes() -> Iterator[tuple[str, onnx.defs.OpSchema.Attribute]]:
                 yield op_type, attribute
 
 
+@pytest.mark.nightly
 def test_attributes_are_drawn_with_several_values(drawn: Drawn) -> None:
     seen = {(op_type, one.name): values(drawn, op_type, one) for op_type, one in _attributes()}
     missed = {key: sorted(map(repr, found)) for key, found in seen.items() if len(found) < 2}
@@ -77,6 +78,7 @@ def test_every_excuse_is_of_an_attribute_that_there_is() -> None:
     assert not set(EXCUSED) - {(op_type, attribute.name) for op_type, attribute in _attributes()}
 
 
+@pytest.mark.nightly
 def test_the_census_sees_what_a_law_draws_at_random(drawn: Drawn) -> None:
     """Groups of convolutions are drawn inside of a test; kernels of pools in a strategy; epsilons are given."""
     schema = onnx.defs.get_schema("Conv").attributes
