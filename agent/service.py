@@ -180,7 +180,7 @@ class Agent:
         """Run a job until the agent stops. If it fails before, that is logged at once and the job is started
         again."""
         task = asyncio.create_task(repeat(what, begin), name=what)
-        self._base.ending.push_async_callback(_ended, task)
+        self._base.ending.push_async_callback(_cancel_and_wait, task)
 
     # What the parts tell (wiring.py's Reactions)
 
@@ -330,7 +330,7 @@ def _removal(identity: Identity, drains: Sequence[Drain]) -> str | None:
     return REVOKED if identity.node_id in identity.revoked_nodes() else None
 
 
-async def _ended(task: asyncio.Task[None]) -> None:
+async def _cancel_and_wait(task: asyncio.Task[None]) -> None:
     """Cancel a task and wait for its end, so that its last messages are sent when this returns."""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

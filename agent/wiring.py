@@ -134,10 +134,6 @@ class LinkParts:
     seals: Seals
     echoes: Echoes
 
-    def forget(self, node: str) -> None:
-        """Tell the parts that the node will answer nothing that it was asked. Any thread may call this."""
-        self.echoes.lost(node)
-
 
 @dataclass(frozen=True)
 class ComputeParts:

@@ -34,7 +34,6 @@ LEADER = "@leader"
 
 FIRST_S = 8.0
 """Seconds of calm in which requests run before the first incident."""
-LEAST_BOXES = 3
 
 
 @dataclass(frozen=True, slots=True)

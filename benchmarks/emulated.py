@@ -30,7 +30,7 @@ from benchmarks.work import pack
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli.client import Client
 from edgepart.cli.local import LocalCluster
-from edgepart.cli.verification import measured_report
+from edgepart.cli.verification import await_report
 from edgepart.planner.errors import EdgepartError, InternalError
 
 WARM_UP, REQUESTS = 3, 7
@@ -202,7 +202,7 @@ class Hosts:
                 card = await settle(client, name)
                 self._set_rates(self.rate)
                 card, asked = await self._asked(client, case, name, card)
-                return card, asked, await measured_report(client, name)
+                return card, asked, await await_report(client, name)
             finally:
                 await client.undeploy(name)
 

@@ -28,7 +28,7 @@ from benchmarks.slowed import slow_environment
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli.client import Client
 from edgepart.cli.local import LocalCluster
-from edgepart.cli.verification import measured_report, off, percent
+from edgepart.cli.verification import await_report, off, percent
 from edgepart.planner.errors import EdgepartError, InternalError
 
 CLUSTERS: Mapping[str, tuple[float, ...]] = {"equal": (8, 8, 8, 8), "unequal": (8, 4, 16, 8)}
@@ -157,7 +157,7 @@ async def _one(running: LocalCluster, cluster: str, case: Case, names: tuple[str
 async def _measured(client: Client, name: str, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
     await settle(client, name)
     answers = await ask(client, name, inputs, warm_up=WARM_UP, count=REQUESTS)
-    return await measured_report(client, name), median(answers.seconds)
+    return await await_report(client, name), median(answers.seconds)
 
 
 def tables(rows: Sequence[Truth]) -> Iterator[Table]:

@@ -23,7 +23,7 @@ from edgepart.cli.options import (
     target_of,
 )
 from edgepart.cli.output import console, print_json, progress, table
-from edgepart.cli.verification import measured_report, of_plan, show
+from edgepart.cli.verification import await_report, of_plan, show
 from edgepart.planner.errors import ClusterError, EdgepartError
 from edgepart.planner.figures import format_figure, format_seconds
 
@@ -151,7 +151,7 @@ async def _bench(
         workers = [_work(client, run, todo, inputs, first, timeout_s, report) for _ in range(concurrency)]
         await asyncio.gather(*workers)
         run.ended = time.perf_counter()
-        run.report = await measured_report(client, name) if len(run.latencies_s) else None
+        run.report = await await_report(client, name) if len(run.latencies_s) else None
     return run
 
 

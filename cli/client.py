@@ -139,7 +139,7 @@ class Client:
                 await asyncio.wait([reading], timeout=0.1)
             response = await reading
         except LOST as error:
-            raise Unavailable(_gone(self._urls[0], error) + "; nothing was deployed") from error
+            raise Unavailable(_describe_loss(self._urls[0], error) + "; nothing was deployed") from error
         finally:
             reading.cancel()
         try:
@@ -150,7 +150,10 @@ class Client:
                         raise error_from(document, response.status)
                     yield document
         except LOST as error:
-            text = _gone(self._urls[0], error) + "; `edgepart models` shows whether the deployment goes on"
+            text = (
+                _describe_loss(self._urls[0], error)
+                + "; `edgepart models` shows whether the deployment goes on"
+            )
             raise Unavailable(text) from error
 
     async def undeploy(self, name: str) -> Mapping[str, Any]:
@@ -164,7 +167,7 @@ class Client:
                 document: Mapping[str, Any] = await response.json()
                 return document
         except LOST as error:
-            raise Unavailable(_gone(self._urls[0], error)) from error
+            raise Unavailable(_describe_loss(self._urls[0], error)) from error
 
     async def drain(self, name: str, *, remove: bool, wait: bool) -> AsyncIterator[dict[str, Any]]:
         """Yields progress documents and, with `wait`, {"result": ...} at the end. Raises the error that the agent
@@ -184,7 +187,8 @@ class Client:
                     yield document
         except LOST as error:
             text = (
-                _gone(self._urls[0], error) + "; the drain goes on, and `edgepart status` shows its progress"
+                _describe_loss(self._urls[0], error)
+                + "; the drain goes on, and `edgepart status` shows its progress"
             )
             raise Unavailable(text) from error
 
@@ -211,7 +215,7 @@ class Client:
                 await _raise_for(response)
                 return await response.json()
         except LOST as error:
-            raise Unavailable(_gone(url.partition("/api/")[0], error)) from error
+            raise Unavailable(_describe_loss(url.partition("/api/")[0], error)) from error
 
     async def _start_deploy(
         self, name: str, files: Mapping[str, Path], options: DeployOptions, wait: bool, sent: _Sent
@@ -265,7 +269,7 @@ class Client:
                 if not binary:
                     raise
             except LOST as error:
-                failure, pause_s = Unavailable(_gone(url, error)), 0.0
+                failure, pause_s = Unavailable(_describe_loss(url, error)), 0.0
                 unreachable += 1
             tries += 1
             self._next(url)
@@ -353,5 +357,5 @@ async def _raise_for(response: aiohttp.ClientResponse) -> None:
     raise error_from(document if isinstance(document, dict) else {}, response.status)
 
 
-def _gone(url: str, error: BaseException) -> str:
+def _describe_loss(url: str, error: BaseException) -> str:
     return f"the agent at {url} cannot be reached ({error or type(error).__name__}); is it running?"

@@ -100,7 +100,7 @@ def _wait_for(name: str, target: AgentTarget, timeout: str, wait: bool, *, remov
                     if "stage" in document:
                         bar(document["stage"], 0, 0)
 
-    async def bounded() -> None:
+    async def with_timeout() -> None:
         try:
             async with asyncio.timeout(timeout_s):
                 await waiting()
@@ -109,7 +109,7 @@ def _wait_for(name: str, target: AgentTarget, timeout: str, wait: bool, *, remov
             text = f"{name} is not {'removed' if remove else 'drained'} after {timeout}{stage}; it goes on"
             raise StillGoing(f"{text}. `edgepart undrain {name}` stops it") from error
 
-    asyncio.run(bounded())
+    asyncio.run(with_timeout())
     if "result" in last:
         found: dict[str, Any] = last["result"]
         return found

@@ -144,11 +144,11 @@ async def _verify_live(target: AgentTarget, name: str) -> dict[str, Any]:
             await client.infer(name, inputs, None, 60.0)
             if run >= WARM_UP:
                 took.append(time.perf_counter() - began)
-        report = await measured_report(client, name)
+        report = await await_report(client, name)
     return of_plan(report, median(took), REQUESTS) | {"model": name, "strategy": report["strategy"]}
 
 
-async def measured_report(client: Any, name: str) -> dict[str, Any]:
+async def await_report(client: Any, name: str) -> dict[str, Any]:
     """The agent's report of the plan. It waits a while for the measurements of all devices."""
     for _ in range(LOOKS):
         report: dict[str, Any] = await client.get(f"/api/models/{name}/plan")

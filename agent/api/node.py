@@ -335,7 +335,7 @@ class NodeApi:
         standing = await self._await_acknowledgement(self._entry(name), before, progress)
         if self._plan(name).rounded_to:
             progress("comparing rounded answers with exact ones", 0, 0)
-            await self._compared(self._entry(name))
+            await self._await_comparison(self._entry(name))
         return self._answer(name, standing, notes)
 
     async def _await_acknowledgement(
@@ -381,7 +381,7 @@ class NodeApi:
     def _deploy_again(self, before: Deployment) -> None:
         self._post(events.DeployRequested(before.name, before.model, before.model_bytes, before.options))
 
-    async def _compared(self, entry: Deployment) -> None:
+    async def _await_comparison(self, entry: Deployment) -> None:
         """Wait until the leader says how far answers are off, but at most COMPARING_S."""
         until = time.monotonic() + COMPARING_S
         while not self._describe_rounding(entry) and time.monotonic() < until:

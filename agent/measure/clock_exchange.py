@@ -43,7 +43,7 @@ class ClockExchange:
     def came(self, node: str, message: WantClock | Clock) -> None:
         """Take a question or an answer from another agent. Called in the reader's thread."""
         if isinstance(message, Clock):
-            self._loop.call_soon_threadsafe(self._told, node, message, time.monotonic())
+            self._loop.call_soon_threadsafe(self._take_answer, node, message, time.monotonic())
             return
         try:
             self._send(node, Clock(message.ticket, time.monotonic()))
@@ -73,7 +73,7 @@ class ClockExchange:
             del self._awaited[ticket]
         return Exchange(sent_s, there_s, back_s)
 
-    def _told(self, node: str, answer: Clock, back_s: float) -> None:
+    def _take_answer(self, node: str, answer: Clock, back_s: float) -> None:
         asked, future = self._awaited.get(answer.ticket, ("", None))
         if future is not None and asked == node and not future.done():
             future.set_result((answer.now_s, back_s))

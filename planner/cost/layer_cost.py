@@ -75,7 +75,7 @@ class LayerCosts:
             }
             builder = _LayerCostBuilder(self._operator_costs)
             builder.walk(self._node.operators, exits, named, without)
-            found = self._costs[key] = builder.done()
+            found = self._costs[key] = builder.build()
         return found
 
 
@@ -134,7 +134,7 @@ class _LayerCostBuilder:
             elif not region.is_empty:
                 unite(self.reads, ((name, region),))
 
-    def done(self) -> LayerCost:
+    def build(self) -> LayerCost:
         """The cost of everything that was added."""
         return LayerCost(tuple(self.works), self.weight_bytes, self.reads)
 
@@ -216,7 +216,7 @@ class PartialSumCosts:
         again.read(zip(inputs, needs[each * len(self.places) :], strict=True))
         again.works.append(self._work(self._combining, self._combines, needs, {0: region}))
         again.walk(self._behind, self._exits, {})
-        return again.done(), wanted
+        return again.build(), wanted
 
     def _make(self, access: Access, wanted: Addends) -> LayerCost:
         found = _LayerCostBuilder(self._operator_costs)
@@ -224,7 +224,7 @@ class PartialSumCosts:
         found.read(zip(self.op.inputs, needs, strict=False))
         found.works.append(self._work(self._making, access, needs, wanted))
         found.walk(self._behind, self._exits, {})
-        return found.done()
+        return found.build()
 
     def _work(self, op: Operator, access: Access, needs: Sequence[Region | None], outputs: Outputs) -> Work:
         """The work of one part, or of combining, as it is lowered (planner/layout/partial_sums.py)."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from edgepart.planner.devices.boards import KINDS
+from edgepart.planner.devices.boards import KINDS, PLAN_MEMORY_SHARE
 from edgepart.planner.devices.cluster import LARGEST_FIGURE, SMALLEST_FIGURE, Cluster, Device, Link
 from edgepart.planner.errors import UsageError
 
@@ -140,7 +140,9 @@ def _make_device(one: Addition, like: Device | None) -> Device:
     if like is None:
         return KINDS[one.kind].device(one.name, one.memory_bytes)
     calibrated = like.with_drift(1.0)
-    return replace(calibrated, name=one.name, memory_bytes=one.memory_bytes or like.memory_bytes)
+    built_in = one.memory_bytes
+    memory_bytes = like.memory_bytes if built_in is None else PLAN_MEMORY_SHARE * built_in
+    return replace(calibrated, name=one.name, memory_bytes=memory_bytes)
 
 
 def remove_device(cluster: Cluster, name: str) -> Cluster:

@@ -89,7 +89,7 @@ def assemble(
     programs: dict[str, Program] = {}
     for device, stages in schedule.stages.items():
         maker = _SegmentMaker(schedule, device, seconds, cost, model_digest, digests, sketches or Sketches())
-        made = list(maker.made())
+        made = list(maker.make_segments())
         steps = tuple(_steps(schedule, device, stages, numbers))
         segments = tuple(one.segment for one in made)
         programs[device] = _program(graph, device, steps, segments, schedule, [one.session for one in made])
@@ -157,7 +157,7 @@ class _SegmentMaker:
     def draft(self) -> Draft:
         return self.schedule.draft
 
-    def made(self) -> Iterator[SegmentWithMemory]:
+    def make_segments(self) -> Iterator[SegmentWithMemory]:
         """The segments of the stages that compute something, in order."""
         stages = self.schedule.stages[self.device]
         for stage, outputs in zip(stages, stage_outputs(self.schedule, self.device), strict=True):
@@ -166,10 +166,10 @@ class _SegmentMaker:
 
     def _make_known(self, stage: Stage, outputs: Sequence[Value]) -> SegmentWithMemory:
         if self.digests is None:
-            return self.sketches.get(stage.shares, outputs, lambda: self._made(stage, outputs))
-        return self._made(stage, outputs)
+            return self.sketches.get(stage.shares, outputs, lambda: self._make_segment(stage, outputs))
+        return self._make_segment(stage, outputs)
 
-    def _made(self, stage: Stage, outputs: Sequence[Value]) -> SegmentWithMemory:
+    def _make_segment(self, stage: Stage, outputs: Sequence[Value]) -> SegmentWithMemory:
         segment = self._segment(stage, outputs)
         threads = self.draft.blueprint.problem.cluster.device(self.device).threads
         return SegmentWithMemory(segment, predict_session_memory(stage.shares, segment.weights, threads))

@@ -97,7 +97,7 @@ def cut_stage(schedule: Schedule, device: str, stage: Stage, wanted: RequestedRe
         if shares is None:
             return None
         made.append((shares, _written_regions(shares)))
-    left = dict(_left(whole, wanted, [computed for _, computed in made]))
+    left = dict(_remaining_regions(whole, wanted, [computed for _, computed in made]))
     rest = _shares_computing(draft, stage, whole, left, [computed for _, computed in made])
     if not rest:
         return None
@@ -155,7 +155,7 @@ def _want(wanted: dict[str, Region], name: str, region: Region) -> None:
     wanted[name] = (wanted[name].union_spans(region) if name in wanted else region).hull()
 
 
-def _left(
+def _remaining_regions(
     whole: ComputedRegions, wanted: RequestedRegions, parts: Sequence[ComputedRegions]
 ) -> Iterator[tuple[str, Region]]:
     """Yields each tensor with one region around everything that the stage computes and the parts do not, if

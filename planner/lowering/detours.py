@@ -197,11 +197,11 @@ class _Rewriting:
             taken = self.taken.get(id(message))
             if taken is None:
                 yield message
-            elif moves := tuple(_left(message.moves, taken)):
+            elif moves := tuple(_remaining_moves(message.moves, taken)):
                 yield replace(message, moves=moves)
 
 
-def _left(moves: Sequence[Move], taken: Sequence[Box]) -> Iterator[Move]:
+def _remaining_moves(moves: Sequence[Move], taken: Sequence[Box]) -> Iterator[Move]:
     for move in moves:
         gone = [region for name, region in taken if name == move.tensor]
         if move.region not in gone:

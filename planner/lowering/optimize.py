@@ -145,7 +145,7 @@ def hoist_sends(schedule: Schedule, seconds: Seconds, cost: CostModel) -> Schedu
     for device, old in schedule.stages.items():
         new: list[Stage] = []
         for stage in old:
-            early = _sent_early(schedule, device, stage)
+            early = _find_early_sends(schedule, device, stage)
             names = {share.operator.name for share in early}
             late = tuple(share for share in stage.shares if share.operator.name not in names)
             put_off = sum(seconds[share.operator.name, device] for share in late)
@@ -160,7 +160,7 @@ def hoist_sends(schedule: Schedule, seconds: Seconds, cost: CostModel) -> Schedu
     return replace(schedule, stages=stages, messages=tuple(messages.values()))
 
 
-def _sent_early(schedule: Schedule, device: str, stage: Stage) -> list[Share]:
+def _find_early_sends(schedule: Schedule, device: str, stage: Stage) -> list[Share]:
     """The shares of a stage that the data it sends depends on."""
     wanted = {move.tensor for message in schedule.sent_messages(device, stage) for move in message.moves}
     early: list[Share] = []

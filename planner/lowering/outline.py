@@ -82,7 +82,7 @@ class Outliner:
             session = SESSION_BYTES + THREAD_BYTES * (cluster.device(device).threads - 1)
             shares = (share.operator for stage in stages for share in stage.shares)
             received = (m for stage in stages for m in planned.received_messages(device, stage))
-            found[device] = len(stages) * session + sum(self._held(draft.graph, op) for op in shares)
+            found[device] = len(stages) * session + sum(self._held_bytes(draft.graph, op) for op in shares)
             found[device] += sum(_nbytes(draft.graph, message) for message in received)
         return found
 
@@ -122,9 +122,9 @@ class Outliner:
         or other devices read."""
         readers = _readers(own, stages)
         for stage in stages:
-            yield tuple(self._given_by(draft, device, stage, readers))
+            yield tuple(self._list_outputs(draft, device, stage, readers))
 
-    def _given_by(
+    def _list_outputs(
         self, draft: Draft, device: str, stage: Stage, readers: Mapping[str, Set[StagePlace]]
     ) -> Iterator[Value]:
         for share in stage.shares:
@@ -158,7 +158,7 @@ class Outliner:
             found = self._runs[key] = Compute(predicted, f"{len(shares)} operators"), shares
         return found[0]
 
-    def _held(self, graph: Graph, op: Operator) -> int:
+    def _held_bytes(self, graph: Graph, op: Operator) -> int:
         """An upper bound, in bytes, on the memory that one share of `op` takes: its weights, packed and while
         they are reordered, everything that it reads, and twice what it writes (the original and the copy that
         is passed on)."""

@@ -106,7 +106,7 @@ class Simulation:
         return timelines(self.schedule, self.departures_s, self.sent_s, self.arrivals_s)
 
 
-def timed_schedule(plan: Plan, cost: Cost | None = None) -> TimedSchedule:
+def time_schedule(plan: Plan, cost: Cost | None = None) -> TimedSchedule:
     """The plan's steps with their seconds: those of `cost`, which knows profiles and the present state of the
     devices, or else those in the plan."""
     steps: dict[str, list[Receive | Compute | Send]] = {}
@@ -135,7 +135,7 @@ def _rounding_step(transfer: Transfer, device: str, cost: Cost | None) -> Iterat
 
 def simulate(plan: Plan, cluster: Cluster, gateway: str, cost: Cost | None = None) -> Simulation:
     """Simulates one request through `plan`, which enters at the device `gateway`."""
-    found = run_schedule(timed_schedule(plan, cost), cluster, gateway)
+    found = run_schedule(time_schedule(plan, cost), cluster, gateway)
     parts = tuple(_with_memory(one, plan) for one in found.replicas)
     return replace(_with_memory(found, plan), replicas=parts)
 

@@ -207,7 +207,7 @@ class _ThroughputState:
             if what < messages:
                 self._arrive(number, what, now)
             else:
-                self._computed(number, what - messages, now)
+                self._finish_compute(number, what - messages, now)
         return self._result(in_flight)
 
     def _enter(self, now: float) -> None:
@@ -226,7 +226,7 @@ class _ThroughputState:
         for device in devices:
             self._go_on(device, now)
         if not request.outputs:
-            self._answered(number, now)
+            self._record_answer(number, now)
 
     def _send(self, number: int, message: int, now: float) -> None:
         way, key = self.ways[message], number * self.span + message
@@ -247,7 +247,7 @@ class _ThroughputState:
         if device < 0:
             request.outputs -= 1
             if not request.outputs:
-                self._answered(number, now)
+                self._record_answer(number, now)
             return
         if not request.started[device]:
             self._start(request, device)
@@ -255,7 +255,7 @@ class _ThroughputState:
             self._get_ready(number, device)
             self._go_on(device, now)
 
-    def _computed(self, number: int, device: int, now: float) -> None:
+    def _finish_compute(self, number: int, device: int, now: float) -> None:
         self.busy[device] = False
         self.requests[number].at[device] += 1
         self._get_ready(number, device)
@@ -297,7 +297,7 @@ class _ThroughputState:
                 request.at[device] += 1
                 self._get_ready(number, device)
 
-    def _answered(self, number: int, now: float) -> None:
+    def _record_answer(self, number: int, now: float) -> None:
         request = self.requests[number]
         self.flying[request.replica] -= 1
         self.answers.append((now, now - request.began_s, request.replica))

@@ -22,13 +22,13 @@ def candidates(study: Study) -> Iterator[Strategy]:
     """Divide dense layers along channels, and all others along the batch."""
     words = {**COLUMNS, "batch": "by the batch"}
 
-    def wanted(layer: Layer) -> str | None:
+    def axis_of(layer: Layer) -> str | None:
         return column(layer) if is_dense(study.memo, layer) else "batch"
 
     none = "no layer has a batch of more than one, or is dense, so one device gets it all; "
     batched = any(layer.splits("batch") for layer in study.memo.layers)
     because = "" if batched else "the batch is 1, so all but the dense layers are not divided; "
-    yield from divide_layers(study, "owt", wanted, words, none, because)
+    yield from divide_layers(study, "owt", axis_of, words, none, because)
 
 
 def is_dense(memo: Memo, layer: Layer) -> bool:

@@ -176,7 +176,7 @@ class Draining:
             if entry.state not in (DRAINED, REMOVING):
                 continue
             gone = entry.node not in {member.node for member in members}
-            left = [] if gone else list(_left(entry.node, world, served))
+            left = [] if gone else list(_remaining_uses(entry.node, world, served))
             if entry.state == REMOVING and not left:
                 effects += self._announce(self.map.merge((replace(entry, state=REMOVED),)), members)
                 continue
@@ -204,7 +204,7 @@ def _to_all(message: Drains | DrainStanding, members: Members, me: str) -> list[
     return [SendMessage(node, message) for node in told]
 
 
-def _left(node: str, world: LeaderView, served: ServedPlans) -> Iterator[str]:
+def _remaining_uses(node: str, world: LeaderView, served: ServedPlans) -> Iterator[str]:
     """Yield a sentence for people about each thing to be done before nothing needs the device."""
     using = sorted({parent_of(order.deployment) for order in served.orders if node in _nodes(order)})
     for name in using:

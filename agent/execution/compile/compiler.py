@@ -128,13 +128,15 @@ class Compiler:
         try:
             entry = self._compiled.get(key, where)
             if entry is None:
-                entry = self._made(segment, ports, weights(segment))
+                entry = self._compile_entry(segment, ports, weights(segment))
                 self._compiled.put(key, entry)
             return entry
         except FAULTS as error:
             raise NotCompiled(f"{describe_segment(segment)} cannot be compiled: {error}") from error
 
-    def _made(self, segment: Segment, ports: frozenset[str], weights: Mapping[str, Weight]) -> CompiledEntry:
+    def _compile_entry(
+        self, segment: Segment, ports: frozenset[str], weights: Mapping[str, Weight]
+    ) -> CompiledEntry:
         self._compiled.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(dir=self._compiled.root, prefix=MAKING) as making:
             model = nchwc.wrap_ports(onnx.load_model_from_string(segment.model), ports)

@@ -59,7 +59,7 @@ def crop_in_blocks(model: ModelProto, block: int, shapes: Mapping[str, Shape]) -
         source = blocked.get(node.input[0]) if node.input else None
         if source is not None and _is(node, "", "Slice") and crops.can(node):
             name = node.output[0]
-            made = crops.made(node, instead.get(source, source))
+            made = crops.crop_operators(node, instead.get(source, source))
             nodes += made
             blocked[name] = made[-1].output[0]
             cropped.add(name)
@@ -105,7 +105,7 @@ class _Crops:
             )
         )
 
-    def made(self, node: NodeProto, source: str) -> list[NodeProto]:
+    def crop_operators(self, node: NodeProto, source: str) -> list[NodeProto]:
         """The operators that crop `source`, the blocked form of the node's input."""
         bounds = _bounds(node, self._constants)
         if bounds is None:

@@ -73,7 +73,7 @@ class Headed(Loops):
             return True
         return self.heads.past == 0 and rows == keys and len(rows) == 1 and rows[0].start == 0
 
-    def written_out(self, job: Job) -> Local:
+    def write_out_mask(self, job: Job) -> Local:
         """Returns nodes that make "added", the value that is added to the scores, from the positions and from
         the operator's own input."""
         allowed = self.frontier.allow(job.space.spans[ROW], job.space.spans[KEY], "allowed")
@@ -170,7 +170,7 @@ class MultiHead(Headed):
             self.bound, job.outputs, [*inputs[: self.added], "added", *inputs[self.added + 1 :]]
         )
         attributes = {**self.attributes(job), "unidirectional": 0}
-        return (*self.written_out(job), replace(node, attributes=attributes))
+        return (*self.write_out_mask(job), replace(node, attributes=attributes))
 
 
 def hidden_outputs(heads: Heads, rows: bool = True) -> dict[int, LoopOutput]:

@@ -131,7 +131,7 @@ class Attended(Loops):
             keys = span_size(job.space.spans[HEAD])
             changed |= {"q_num_heads": keys * self.heads.group, "kv_num_heads": keys}
         if self.frontier.causal and not self._finds_positions(job):
-            nodes = self.written_out(job)
+            nodes = self.write_out_mask(job)
             inputs = [*inputs[:MASK], "mask", *inputs[MASK + 1 :]]
             changed["is_causal"] = None
         attributes = self.bound.with_attributes(**changed)
@@ -146,7 +146,7 @@ class Attended(Loops):
         alone = size == 1 and self.heads.past > 0
         return self.frontier.valid is None and len(rows) == 1 and rows[0].start == 0 and not alone
 
-    def written_out(self, job: Job) -> Local:
+    def write_out_mask(self, job: Job) -> Local:
         """Returns nodes that make "mask" from the positions and from the mask that is given."""
         allowed = self.frontier.allow(job.space.spans[ROW], job.space.spans[KEY], "allowed")
         return (*allowed, make_mask(self.bound, MASK, "allowed", "mask"))
@@ -201,7 +201,7 @@ class AttendedPart(Attended):
         mask = MASK if self.bound.has(MASK) else None
         inputs: tuple[int | str | None, ...] = ("heads_0", "heads_1", "heads_2", mask)
         if self.frontier.causal or self.frontier.valid is not None:
-            nodes += self.written_out(job)
+            nodes += self.write_out_mask(job)
             inputs = (*inputs[:MASK], "mask")
         most, total, output = (n if n in job.outputs else f"unwanted_{n}" for n in (MOST, SUM, OUTPUT))
         unset = dict.fromkeys(("is_causal", "q_num_heads", "kv_num_heads"))

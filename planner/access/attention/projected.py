@@ -110,13 +110,13 @@ class Projected(Headed):
     def job_nodes(self, job: Job) -> Local:
         if span_size(job.space.spans[ROW]) == self.heads.rows:
             return super().job_nodes(job)
-        return tuple(self._written_out(job))
+        return tuple(self._write_out(job))
 
-    def _written_out(self, job: Job) -> Iterator[LocalNode]:
+    def _write_out(self, job: Job) -> Iterator[LocalNode]:
         yield from self._projections(job)
         given = [*self.local_inputs(job), None, None, None, None]
         if written := self.frontier.causal:
-            yield from self.written_out(job)
+            yield from self.write_out_mask(job)
         kept = {name: self.bound.attribute(name) for name in ("scale", "mask_filter_value")}
         yield LocalNode(
             "MultiHeadAttention",

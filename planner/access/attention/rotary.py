@@ -100,7 +100,7 @@ class Rotary(Loops):
         return LocalNode("Add", (self.first_at, placed), ("positions",)), replace(node, inputs=inputs)
 
     def job_work(self, job: Job) -> float:
-        return 3.0 * self.made(job, 0).size
+        return 3.0 * self.written_region(job, 0).size
 
 
 DECLARATIONS = {"RotaryEmbedding": rotary_embedding}

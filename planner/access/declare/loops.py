@@ -158,7 +158,9 @@ class Loops(Derived):
         return self._axes
 
     def widen(self, outputs: Outputs) -> Outputs:
-        made = {index: self.made(job, index) for job in self._jobs(outputs) for index in job.outputs}
+        made = {
+            index: self.written_region(job, index) for job in self._jobs(outputs) for index in job.outputs
+        }
         return {index: made[index] for index in outputs}
 
     def reads(self, computed: Outputs) -> Reads:
@@ -244,7 +246,7 @@ class Loops(Derived):
             found[loop] = span((0, self.loops[loop].extent))
         return found
 
-    def made(self, job: Job, index: int) -> Region:
+    def written_region(self, job: Job, index: int) -> Region:
         """Returns the region of an output that a job makes."""
         shape = self.bound.outputs[index]
         assert shape is not None

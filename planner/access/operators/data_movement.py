@@ -168,9 +168,9 @@ class Pad(DataMovement):
         self.kept = tuple(axis for axis in range(rank) if not self.held[axis])
 
     def widen(self, outputs: Outputs) -> Outputs:
-        return {0: Region(tuple(self._made(axis, one) for axis, one in enumerate(outputs[0].spans)))}
+        return {0: Region(tuple(self._computed_span(axis, one) for axis, one in enumerate(outputs[0].spans)))}
 
-    def _made(self, axis: int, one: Span) -> Span:
+    def _computed_span(self, axis: int, one: Span) -> Span:
         extent, begin = self.bound.shape(0)[axis], self.begins[axis]
         if self.held[axis]:
             return span((0, self.bound.output[axis]))

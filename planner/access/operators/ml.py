@@ -36,12 +36,12 @@ def linear_regressor(bound: BoundOperator) -> Derived:
         return Aligned(bound, [rows(bound)], whole=(1,), family="gemm", work=work, names=ROWS)
     table = coefficients.reshape(targets, -1)
 
-    def chosen(region: Region) -> dict[str, Any]:
+    def choose_attributes(region: Region) -> dict[str, Any]:
         wanted = Region(region.spans[1:])
         kept = {"targets": wanted.size, "coefficients": wanted.crop(table).reshape(-1).tolist()}
         return {**kept, "intercepts": wanted.crop(intercepts).tolist()} if intercepts.size else kept
 
-    return Aligned(bound, [rows(bound)], family="gemm", work=work, names=ROWS, attributes=chosen)
+    return Aligned(bound, [rows(bound)], family="gemm", work=work, names=ROWS, attributes=choose_attributes)
 
 
 def svm_regressor(bound: BoundOperator) -> Derived:

@@ -158,11 +158,11 @@ class CausalConvolution(SharedAxes):
     def widen(self, outputs: Outputs) -> Outputs:
         computed = dict(super().widen(outputs))
         if 0 in computed:
-            made = self._made(outputs)
+            made = self._computed_steps(outputs)
             computed[0] = computed[0].replace(2, (made,))
         return computed
 
-    def _made(self, outputs: Outputs) -> Interval:
+    def _computed_steps(self, outputs: Outputs) -> Interval:
         """Returns the part of the length that is made. The present state belongs to the last position. The first
         positions need the past that the model gives, so a part that needs it starts at position 0."""
         wanted = [*outputs[0].spans[2]] if 0 in outputs else []
@@ -172,7 +172,7 @@ class CausalConvolution(SharedAxes):
         return hull if hull.start >= self.state else Interval(0, hull.stop)
 
     def reads(self, computed: Outputs) -> Reads:
-        made = self._made(computed)
+        made = self._computed_steps(computed)
         values, *rest = super().reads(computed)
         assert values is not None
         if made.start:
@@ -184,7 +184,7 @@ class CausalConvolution(SharedAxes):
 
     def nodes(self, computed: Outputs) -> Local:
         (node,) = super().nodes(computed)
-        made = self._made(computed)
+        made = self._computed_steps(computed)
         if not made.start:
             return (node,)
         opset, stop = self.bound.opset, self.state + made.size
@@ -198,7 +198,7 @@ class CausalConvolution(SharedAxes):
         )
 
     def work(self, computed: Outputs) -> float:
-        return super().work(computed) * self._made(computed).size / self.length
+        return super().work(computed) * self._computed_steps(computed).size / self.length
 
 
 DECLARATIONS: dict[str, Callable[[BoundOperator], Derived]] = {

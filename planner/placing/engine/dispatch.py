@@ -98,14 +98,14 @@ class _Dispatch:
             touched: set[int] = set()
             while self._events and self._events[0][0] == now:
                 _, kind, which, machine = heappop(self._events)
-                touched |= self._arrived(which, machine) if kind == 0 else self._computed(which)
+                touched |= self._note_arrival(which, machine) if kind == 0 else self._note_end(which)
             self._begin(now, touched)
         return PlacementSchedule(self._placement, tuple(self._start_s), tuple(self._transfers), now)
 
     def _offer(self, task: int) -> None:
         heappush(self._ready[self._placement[task]], (-self._ranks[task], task))
 
-    def _computed(self, task: int) -> set[int]:
+    def _note_end(self, task: int) -> set[int]:
         """Queue what a task that has ended makes possible; return the machines that may begin something new."""
         workload, here = self._workload, self._placement[task]
         self._computing[here] = False
@@ -121,7 +121,7 @@ class _Dispatch:
                 heappush(self._waiting[here][there], (-rank, number))
         return {here}
 
-    def _arrived(self, number: int, there: int) -> set[int]:
+    def _note_arrival(self, number: int, there: int) -> set[int]:
         tensor = self._workload.tensors[number]
         here = self._placement[tensor.source]
         self._sending[here] = self._receiving[there] = False

@@ -61,6 +61,9 @@ def test_a_kind_that_is_there_is_as_measured_there() -> None:
     drifted = replace(CLUSTER, devices=(CLUSTER.devices[0].with_drift(2.0), CLUSTER.devices[1]))
     (_, found) = cluster_variants(drifted, [parse_addition("kind=board", drifted)], [], [], "a")
     assert found.cluster.device("board-1") == replace(CLUSTER.devices[0], name="board-1")
+    larger = parse_addition("kind=board,memory=8G", drifted)
+    (_, found) = cluster_variants(drifted, [larger], [], [], "a")
+    assert found.cluster.device("board-1").memory_bytes == PLAN_MEMORY_SHARE * 8e9
 
 
 def test_variants_are_each_change_and_all_of_them() -> None:

@@ -12,7 +12,7 @@ from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.lowering.lower import Lowering
 from edgepart.planner.plans.timeline import Compute
 from edgepart.planner.search.study import Study
-from edgepart.planner.simulation.latency import timed_schedule
+from edgepart.planner.simulation.latency import time_schedule
 from edgepart.planner.strategies.single import run_alone
 from tests.planner.cost.test_chain_cost import drawn, studied
 
@@ -28,7 +28,7 @@ def test_an_outline_is_what_is_simulated_of_the_plan(model: str, data: st.DataOb
     lowering = Lowering(study.memo.problem, study.memo.cost, study.memo.coarse.accesses)
     outline, enough = lowering.outline(strategy)
     plan = lowering.plan(strategy, sketch=True)
-    twin = timed_schedule(plan, study.memo.cost)
+    twin = time_schedule(plan, study.memo.cost)
     assert outline.messages == twin.messages
     assert outline.steps.keys() == twin.steps.keys()
     for device, steps in twin.steps.items():

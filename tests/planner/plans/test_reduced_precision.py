@@ -34,7 +34,7 @@ from edgepart.planner.region import Region
 from edgepart.planner.search.lower_bound import lower_bound_s
 from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.study import Study
-from edgepart.planner.simulation.latency import timed_schedule
+from edgepart.planner.simulation.latency import time_schedule
 from tests.planner.cost.test_chain_cost import drawn, studied
 
 pytestmark = pytest.mark.uncounted
@@ -84,7 +84,7 @@ def test_whoever_predicts_knows_what_travels(kind: str, data: st.DataObject) -> 
     lowering = Lowering(study.memo.problem, study.memo.cost, study.memo.coarse.accesses)
     outline, _ = lowering.outline(strategy)
     plan = lowering.plan(strategy, sketch=True)
-    twin = timed_schedule(plan, study.memo.cost)
+    twin = time_schedule(plan, study.memo.cost)
     assert outline.messages == twin.messages
     for device, steps in twin.steps.items():
         took = [one.seconds for one in outline.steps[device] if isinstance(one, Compute)]

@@ -14,7 +14,7 @@ from edgepart.planner.planner import choose_plan
 from edgepart.planner.plans.plan import GATEWAY, Receive, Send
 from edgepart.planner.plans.timeline import Compute, MessageTimes, TimedSchedule
 from edgepart.planner.search.study import Study
-from edgepart.planner.simulation.latency import run_schedule, simulate, timed_schedule
+from edgepart.planner.simulation.latency import run_schedule, simulate, time_schedule
 from edgepart.planner.simulation.throughput import (
     default_in_flight,
     fitting_in_flight,
@@ -98,7 +98,7 @@ def test_so_many_requests_are_in_flight_as_fit() -> None:
     assert many.peak_memory_bytes[device] <= tight[device]
     most = max(found.peak_memory_bytes[device], found.kept_bytes[device] + 2 * each)
     assert many.peak_memory_bytes[device] == most
-    assert timed_schedule(made).steps.keys() == {device}
+    assert time_schedule(made).steps.keys() == {device}
 
 
 def test_long_plans_are_simulated_with_fewer_requests() -> None:
