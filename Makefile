@@ -48,7 +48,7 @@ TESTS = $(BIN)/pytest --cov --cov-report=term:skip-covered --durations=20 -n 3 -
 
 tests: .venv/.dev
 	$(BIN)/pytest --collect-only --quiet --no-cov > /dev/null  # compiles all tests once, and not in each process
-	$(TESTS) --examples 15
+	$(TESTS) --examples 10
 
 lab: .venv/.dev lab-commands  ## as root: a cluster of emulated hosts to play with, until Ctrl-C (docs/laboratory.md)
 	$(BIN)/python -m tests.lab $(LAB)

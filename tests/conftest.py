@@ -63,6 +63,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("nightly"):
                 item.add_marker(skipped)
+    # Of a test with many cases only the first has its lines counted: the others hardly run further lines.
+    counted = set()
+    for item in items:
+        function = item.nodeid.partition("[")[0]
+        if function in counted:
+            item.add_marker("uncounted")
+        counted.add(function)
     # Slow files first, so that they do not keep one core busy at the end while the others are idle.
     items.sort(key=lambda item: not item.get_closest_marker("processes"))
     most = config.getoption("--examples")

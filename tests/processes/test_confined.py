@@ -50,6 +50,7 @@ def group() -> Iterator[Path | None]:
     folder.rmdir()
 
 
+@pytest.mark.nightly
 def test_an_agent_in_a_container_that_tells_and_gives_little_serves(
     tmp_path: Path, group: Path | None
 ) -> None:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.processes
 
 PATH = light("squeezenet")
 INPUTS = sample_inputs(load_graph(PATH))
-REQUESTS = 80
+REQUESTS = 40
 
 
 def member(cluster: LocalCluster, asked: LocalAgent, name: str) -> dict[str, Any]:

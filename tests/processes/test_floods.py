@@ -87,6 +87,7 @@ def test_brackets_and_bombs_take_neither_memory_nor_answers_nor_links(tmp_path: 
         assert not [line for agent in cluster.living for line in missed(cluster, agent)]
 
 
+@pytest.mark.nightly
 def test_with_64_files_an_agent_answers_beside_hundreds_of_connections(tmp_path: Path) -> None:
     place = Place(prefix=("sh", "-c", 'ulimit -n 64; exec "$@"', "sh"), listen="127.0.0.1:0")
     options = ("--threads", "1", "--no-mdns")

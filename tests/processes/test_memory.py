@@ -75,6 +75,7 @@ def test_it_deploys_answers_the_same_and_keeps_to_the_limit(trio: LocalCluster, 
         assert nbytes <= 1.1 * (said[name] + SERVING_BYTES + WORKER_BYTES), (taken, said)
 
 
+@pytest.mark.nightly
 def test_what_is_said_to_be_enough_is(trio: LocalCluster, large: Path) -> None:
     with pytest.raises(ClusterError, match="does not fit, however it is divided") as caught:
         deploy(trio, large, "large", "--memory-limit", "15000000")

@@ -51,6 +51,7 @@ QUICK = ("heft",)
 """Tried every time; the others find placements in other ways, and what comes after is the same."""
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("strategy", [name if name in QUICK else nightly(name)[0] for name in PLACERS])
 def test_placed_models_answer_as_one_session(pair: LocalCluster, tmp_path: Path, strategy: str) -> None:
     if strategy in NEED_SOLVER and find_spec("ortools") is None:
@@ -68,6 +69,7 @@ def test_a_network_of_modules_is_placed(pair: LocalCluster, strategy: str) -> No
     assert check(pair, light("inception_v1"), "placed", "--strategy", strategy)["strategy"] == strategy
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("make", [looped, *nightly(forked)])
 def test_an_opaque_middle_is_placed_and_the_rest_is_split(
     pair: LocalCluster, tmp_path: Path, make: Any

@@ -29,6 +29,7 @@ def plan_of(cluster: LocalCluster, name: str) -> Any:
         return json.load(answer)
 
 
+@pytest.mark.nightly
 def test_rounded_transfers_are_shorter_and_answers_as_far_off_as_is_said(trio: LocalCluster) -> None:
     expected, sent = run_alone(PATH, INPUTS), {}
     for kind in ("float16", "int8"):

@@ -152,6 +152,7 @@ def test_what_does_not_fit_is_said_at_once_and_disturbs_nobody(trio: LocalCluste
     undeploy(trio, "pairs")
 
 
+@pytest.mark.nightly
 def test_more_shapes_than_there_are_places(trio: LocalCluster, tmp_path: Path) -> None:
     path = blurring(tmp_path / "blur.onnx")
     deploy(trio, path, "many", "--strategy", "single", "--shape", "x=1,3,8,8", "--bindings", "2")

@@ -25,6 +25,7 @@ OTHER_CLOCK = "import time\nreal = time.monotonic\ntime.monotonic = lambda: real
 """As on a machine that was started at another time."""
 
 
+@pytest.mark.nightly
 def test_where_the_time_of_a_divided_model_goes(tmp_path: Path) -> None:
     output = tmp_path / "trace.json"
     (tmp_path / "sitecustomize.py").write_text(OTHER_CLOCK)

@@ -61,6 +61,7 @@ def test_a_plan_that_gives_wrong_answers_is_not_served(spoilt: LocalCluster) -> 
     assert "a plan for net is not served" in leader.log.read_text()
 
 
+@pytest.mark.nightly
 def test_a_plan_is_not_refused_over_a_rounding(trio: LocalCluster) -> None:
     """In noise, a detector of text sees next to nothing, and every rounding shows in that."""
     model = zoo_model("ppocrv4_det")

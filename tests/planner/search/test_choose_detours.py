@@ -92,6 +92,7 @@ def test_one_slow_link_is_gone_around() -> None:
     assert study.scorer.score(found) < 0.85 * study.scorer.score(strategy)
 
 
+@pytest.mark.nightly
 @pytest.mark.uncounted
 def test_auto_goes_around_and_says_so() -> None:
     """With one link a fiftieth of the others, it is about as quick as without."""
@@ -103,6 +104,7 @@ def test_auto_goes_around_and_says_so() -> None:
     assert simulation.latency_s < 1.1 * even.scorer.score(best_strategy(even.memo.problem, "auto", even))
 
 
+@pytest.mark.nightly
 def test_others_do_where_they_are_asked_to() -> None:
     among = linked(4, Link(1.25e8, 2e-4), Link(2.5e6, 2e-4))
     asked, plain = study_of("resnet50", among, relays=True), study_of("resnet50", among)
