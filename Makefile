@@ -8,7 +8,7 @@ HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --fo
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: rooms figures unequal test-all demo test lint types tests lab lab-commands bench latency throughput links truth dominance placing placing-scale placing-proofs search transports ciphers memory replan chaos answers exports models docs cases emulators processors avx2 aarch64 fuzz load simulate third lock clean
+.PHONY: rooms figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency throughput links truth dominance placing placing-scale placing-proofs search transports ciphers memory replan chaos answers exports models docs cases emulators processors avx2 aarch64 fuzz load simulate third lock clean
 .DEFAULT_GOAL := test
 # Tests start hundreds of processes, and each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -35,6 +35,9 @@ test: .venv/.dev  ## everything .ci/run checks; under ten minutes on two cores
 test-all: .venv/.dev lint types  ## the same with the tests that take long; about forty minutes
 	$(TESTS) --nightly
 
+coverage: .venv/.dev  ## all tests, and the lines that none of them runs; counting doubles their time, to more than an hour
+	$(TESTS) --nightly --cov --cov-report=term:skip-covered
+
 lint: .venv/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -44,10 +47,10 @@ types: .venv/.dev
 	$(BIN)/mypy
 
 # Three processes, as tests of processes wait a lot; --dist would do nothing, as tests/conftest.py says who runs what.
-TESTS = $(BIN)/pytest --cov --cov-report=term:skip-covered --durations=20 -n 3 --no-loadscope-reorder
+TESTS = $(BIN)/pytest --durations=20 -n 3 --no-loadscope-reorder
 
 tests: .venv/.dev
-	$(BIN)/pytest --collect-only --quiet --no-cov > /dev/null  # compiles all tests once, and not in each process
+	$(BIN)/pytest --collect-only --quiet > /dev/null  # compiles all tests once, and not in each process
 	$(TESTS) --examples 10
 
 lab: .venv/.dev lab-commands  ## as root: a cluster of emulated hosts to play with, until Ctrl-C (docs/laboratory.md)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-import coverage
 import pytest
 from _pytest.unittest import TestCaseFunction
 from hypothesis import Phase, settings
@@ -63,13 +61,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("nightly"):
                 item.add_marker(skipped)
-    # Of a test with many cases only the first has its lines counted: the others hardly run further lines.
-    counted = set()
-    for item in items:
-        function = item.nodeid.partition("[")[0]
-        if function in counted:
-            item.add_marker("uncounted")
-        counted.add(function)
     # Slow files first, so that they do not keep one core busy at the end while the others are idle.
     items.sort(key=lambda item: not item.get_closest_marker("processes"))
     most = config.getoption("--examples")
@@ -84,21 +75,3 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for case in {item.cls for item in items if isinstance(item, TestCaseFunction)}:
         if most is not None and hasattr(case, "settings"):  # a state machine of hypothesis
             case.settings = settings(case.settings, max_examples=min(most, case.settings.max_examples))
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """Run tests marked `uncounted` without coverage, which makes them twice as fast.
-
-    pytest-cov's own mark has no effect in the processes of pytest-xdist, where two counters run, one inside
-    the other.
-    """
-    stopped = []
-    while item.get_closest_marker("uncounted") and (counter := coverage.Coverage.current()) is not None:
-        counter.stop()
-        stopped.append(counter)
-    try:
-        return (yield)
-    finally:
-        for counter in reversed(stopped):
-            counter.start()

@@ -18,6 +18,7 @@ from edgepart.planner.errors import UsageError
 from edgepart.planner.model.graph import Graph, broken_graph_rules
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.region import Array
+from tests.nightly import nightly
 
 REAL = {model.name: model for model in real_models()}
 
@@ -74,7 +75,7 @@ def assert_equal(found: list[Array], expected: list[Array], tolerance: float) ->
         assert float(np.abs(mine - theirs).max()) <= tolerance * float(np.abs(theirs).max())
 
 
-@pytest.mark.uncounted
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", REAL)
 def test_real_models_load_with_every_shape_right_and_the_same_answer(name: str) -> None:
     model = REAL[name]
@@ -90,6 +91,7 @@ def test_real_models_load_with_every_shape_right_and_the_same_answer(name: str) 
     assert_equal(run(rebuilt(graph).SerializeToString(), model.inputs(1)), expected, tolerance)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", REAL)
 def test_real_models_answer_differently_to_different_inputs(name: str) -> None:
     first, second = (run(REAL[name].path, REAL[name].inputs(seed))[0] for seed in (0, 1))
@@ -132,7 +134,6 @@ OPERATORS = {
 """Operators for whose sake each model is there."""
 
 
-@pytest.mark.uncounted
 @pytest.mark.parametrize("name", SMALL)
 def test_small_models_are_of_their_kind_and_depend_on_their_input(name: str) -> None:
     model = zoo_model(name)
@@ -164,8 +165,7 @@ def test_what_torch_exports_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) 
             zoo_model(name)
 
 
-@pytest.mark.uncounted
-@pytest.mark.parametrize("name", ["squeezenet", "shufflenet", "inception_v2"])
+@pytest.mark.parametrize("name", ["squeezenet", *nightly("shufflenet", "inception_v2")])
 def test_seeded_models_depend_on_their_input_and_only_on_their_seed(name: str, tmp_path: Path) -> None:
     path = light(name)
     graph = load_graph(path)

@@ -15,7 +15,6 @@ from onnx import TensorProto, helper
 from benchmarks import every_axis
 from tests.nightly import nightly
 
-pytestmark = pytest.mark.uncounted
 AXES = {
     "bert_base_small": {"sequence", "feature", "inner", "width"},
     "bert_float16_small": {"sequence", "feature", "inner"},

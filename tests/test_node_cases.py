@@ -15,7 +15,6 @@ from edgepart.planner.layers.coarsen import Layer
 from edgepart.planner.layout.choices import Choice, Whole
 from edgepart.planner.search import force_axis
 
-pytestmark = pytest.mark.uncounted
 SEED = 3
 TRIES = 3
 """Cases of an operator that are tried until one passes in one session: the runtime lacks some types."""

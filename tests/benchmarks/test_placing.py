@@ -14,7 +14,6 @@ from benchmarks.placing_trial import Case, Cell, Limits, Trial
 from benchmarks import placing
 from edgepart.planner.errors import InternalError
 
-pytestmark = pytest.mark.uncounted
 ROOT = Path(__file__).parents[2]
 
 CELL = Cell("gpt-330M", "inter-server", "original", "moirai", 1.0, 10, 2.0, 1.8, 1.0, 3.0, 4.0, 5)

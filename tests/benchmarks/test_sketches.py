@@ -80,7 +80,6 @@ def test_products_cost_what_the_product_says(name: str) -> None:
             assert flops(graph, op) == pytest.approx(known[op.name].flops({0: whole}), rel=0.02), op.name
 
 
-@pytest.mark.uncounted
 @pytest.mark.parametrize("name", TABLE)
 def test_sizes_are_the_table_s(name: str) -> None:
     size, graph = TABLE[name], sketch(name)

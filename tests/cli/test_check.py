@@ -59,7 +59,6 @@ def test_people_see_operators_axes_and_a_conclusion(
     assert "channel, height, inner, width" in shown
 
 
-@pytest.mark.uncounted
 @pytest.mark.parametrize("kind", ["float16", "int8"])
 def test_rounding_is_told_and_is_no_fault(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str

@@ -64,7 +64,6 @@ def test_an_answer_is_right_within_a_part_of_the_largest(answer: list[float], wr
     assert tally_of(np.array(answer), count=3).wrong == wrong
 
 
-@pytest.mark.uncounted
 def test_a_page_is_read_the_same_through_any_session() -> None:
     reader = Reader(PAGE, threads=1)
     found, lines = reader.read()

@@ -13,7 +13,6 @@ from tests.cli.test_plan_command import files, run
 __all__ = ["files"]
 
 
-@pytest.mark.uncounted
 def test_variants_stand_beside_the_cluster_as_it_is(files: tuple[str, str]) -> None:
     options = ("--add", "kind=pi5,link=1Gbit/s,name=new", "--remove", "pi-c", "--sweep", "links=10M,1G")
     result = run(files[0], "--cluster", files[1], *options, "--json", "--budget", "1")

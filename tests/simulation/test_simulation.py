@@ -31,7 +31,6 @@ from tests.simulation.schedule import LARGE
 from tests.simulation.third import lose_a_third
 from tests.simulation.trace import Broken, Trace
 
-pytestmark = pytest.mark.uncounted
 A, B, C = map(node_id, range(1, 4))
 ROOT = Path(__file__).parents[2]
 
@@ -57,9 +56,9 @@ def test_small_clusters_survive_anything(agents: int, part: int, tmp_path: Path)
         "--json",
         str(found),
     ]
-    uncounted = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
     command = [sys.executable, "-m", "tests.simulation", *asked]
-    played = subprocess.run(command, cwd=ROOT, env=uncounted, capture_output=True, text=True)
+    played = subprocess.run(command, cwd=ROOT, env=plain, capture_output=True, text=True)
     assert played.returncode == 0, played.stderr[-10_000:]
     table = json.loads(found.read_text())
     assert (table["agents"], table["seeds"], table["failed_seeds"]) == (agents, seeds, 0)

@@ -8,9 +8,9 @@ import random
 import pytest
 
 from edgepart.agent.cluster.state.events import UndeployRequested
+from tests.nightly import nightly
 from tests.simulation.cluster import SimNet
 
-pytestmark = pytest.mark.uncounted
 SEEDS_EACH = 6
 
 
@@ -77,7 +77,7 @@ def settle_variants(net: SimNet) -> None:
         assert len(plans) == 1 or net.lossy, f"{name} is served with {plans}"
 
 
-@pytest.mark.parametrize("lossy", [0.0, 0.03])
+@pytest.mark.parametrize("lossy", [0.03, *nightly(0.0)])
 @pytest.mark.parametrize("first", range(0, 4 * SEEDS_EACH, SEEDS_EACH))
 def test_after_any_trouble_one_leads_and_everything_serves(first: int, lossy: float) -> None:
     for seed in range(first, first + SEEDS_EACH):

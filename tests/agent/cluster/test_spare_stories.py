@@ -12,8 +12,6 @@ from edgepart.planner.errors import UsageError
 from tests.agent.cluster.simnet import SimNet, node_id
 from tests.agent.cluster.test_cluster_stories import urgent_of, uses
 
-pytestmark = pytest.mark.uncounted
-
 A, B, C, D = map(node_id, range(1, 5))
 
 

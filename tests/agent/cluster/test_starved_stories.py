@@ -22,8 +22,6 @@ from tests.agent.cluster.test_cluster_stories import calm, sees
 from tests.agent.cluster.test_drift_stories import searches
 from tests.simulation.cluster import SimNet, node_id
 
-pytestmark = pytest.mark.uncounted
-
 A, B, C = map(node_id, range(1, 4))
 ALONE_S = 0.1
 """What a segment takes where nothing else runs."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
 from edgepart.agent.cluster.leader.variants import MAX_WISHES
 from edgepart.agent.cluster.state.bindings import Shapes
 from edgepart.agent.cluster.state.events import BindingWanted, ComputePlan, UndeployRequested
@@ -245,7 +243,6 @@ def test_after_a_power_cut_shapes_are_planned_when_they_are_wanted_again() -> No
     net.until(lambda: serve(net, again), 10)
 
 
-@pytest.mark.uncounted
 def test_a_new_shape_in_every_request_is_bounded() -> None:
     net = calm(bindings=3)
     orders = orders_of(net)

@@ -35,7 +35,6 @@ def test_what_is_announced_is_what_is_read() -> None:
     assert theirs is not None and not theirs.ours
 
 
-@pytest.mark.uncounted
 @given(
     st.dictionaries(st.sampled_from([b"id", b"fp", b"name", b"v", b"x"]), st.none() | st.binary(max_size=20)),
     st.lists(st.text(max_size=5), max_size=40),

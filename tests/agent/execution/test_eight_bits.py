@@ -20,8 +20,6 @@ from edgepart.agent.verify.rehearsal import Rehearsal
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.region import Array
 
-pytestmark = pytest.mark.uncounted
-
 MICROSOFT = "com.microsoft"
 A_SCALE, B_SCALE = 0.01, 0.02
 A_ZERO = {np.uint8: 3, np.int8: -3}

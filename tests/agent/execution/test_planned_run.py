@@ -54,7 +54,6 @@ async def answer(graph: Graph, plan: Plan, inputs: dict[str, Value], times: int)
     return [outputs for outputs, _ in answers]
 
 
-@pytest.mark.uncounted
 @pytest.mark.parametrize("strategy", ["single", "modnn", "deepthings", "bbgrap"])
 def test_the_runtime_gives_what_one_session_gives(strategy: str) -> None:
     path = light("squeezenet")

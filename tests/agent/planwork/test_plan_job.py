@@ -37,7 +37,6 @@ def computed(one: ComputePlan) -> PlanComputed:
     return answer
 
 
-@pytest.mark.uncounted
 @pytest.mark.parametrize(("strategy", "weighed"), [("auto", True), ("single", True), ("bbgrap", False)])
 def test_a_division_that_was_asked_for_follows_the_members(strategy: str, weighed: bool) -> None:
     alone = computed(order(1, strategy))
@@ -57,7 +56,6 @@ def thorough(
     return computed(replace(made, quick=False, measured_s=measured_s, profiles=profiles))
 
 
-@pytest.mark.uncounted
 def test_a_plan_on_several_devices_that_was_slower_than_one_gives_way_to_one_and_it_is_said() -> None:
     split = thorough()
     assert len(split.names) == 2
@@ -70,7 +68,6 @@ def test_a_plan_on_several_devices_that_was_slower_than_one_gives_way_to_one_and
     assert as_sentence(found.note) in plan_from_bytes(found.plan).why.splitlines()
 
 
-@pytest.mark.uncounted
 def test_one_device_that_the_search_itself_prefers_is_said_to_be_faster_too() -> None:
     split = thorough()
     (_, slow) = NODES
@@ -81,7 +78,6 @@ def test_one_device_that_the_search_itself_prefers_is_said_to_be_faster_too() ->
     assert f"a plan on d0, d1 took {format_seconds(3 * split.single_s)}, one device alone" in found.note
 
 
-@pytest.mark.uncounted
 def test_a_plan_that_was_slower_than_predicted_and_faster_than_one_stays() -> None:
     split = thorough()
     between_s = (split.latency_s + split.single_s) / 2
@@ -92,7 +88,6 @@ def test_a_plan_that_was_slower_than_predicted_and_faster_than_one_stays() -> No
     assert not found.note
 
 
-@pytest.mark.uncounted
 def test_where_throughput_is_wanted_plans_are_weighed_by_it() -> None:
     first = order(2, "auto")
     options = replace(first.deployment.options, objective="throughput")
@@ -164,7 +159,6 @@ def rows(plan: bytes, device: str) -> float:
     return float(sum(segment.flops for segment in plan_from_bytes(plan).programs[device].segments))
 
 
-@pytest.mark.uncounted
 @pytest.mark.parametrize("strategy", ["bbgrap", "auto"])
 def test_shares_move_from_a_device_that_computes_slower_than_calibrated_and_back(strategy: str) -> None:
     before = computed(order(2, strategy))
@@ -184,7 +178,6 @@ def test_shares_move_from_a_device_that_computes_slower_than_calibrated_and_back
     assert back.note == f"refined: shares moved after measuring, predicted {before_s} -> {after_s}"
 
 
-@pytest.mark.uncounted
 def test_what_a_device_took_while_it_drifted_is_not_stretched_again() -> None:
     before = computed(order(2, "bbgrap"))
     slow = DEVICE.with_drift(4.0)

@@ -32,7 +32,6 @@ CASES = (
 """Of several kinds of value; each stamped with versions that ONNX Runtime takes."""
 
 
-@pytest.mark.uncounted
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")
 def test_the_onnx_packages_own_runner_passes() -> None:
     runner = BackendTest(backend.EdgepartBackend, __name__).include(f"^test_({'|'.join(CASES)})_cpu$")

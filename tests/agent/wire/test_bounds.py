@@ -38,7 +38,6 @@ def told(message: Any) -> Any:
     return frame_to_message(frames[0], KINDS)
 
 
-@pytest.mark.uncounted
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - {CHARTER}))
 @settings(max_examples=40)
 @given(data=st.data())

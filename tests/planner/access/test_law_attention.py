@@ -79,7 +79,6 @@ def test_any_attention(case: Case, data: st.DataObject) -> None:
     check_any_region(declared(case), data, tries=2)
 
 
-@pytest.mark.uncounted
 @settings(max_examples=1)
 @given(data=st.data())
 def test_the_cases_of_onnx_that_the_runtime_can_run(data: st.DataObject) -> None:

@@ -84,7 +84,6 @@ def test_integers_are_summed_exactly(data: st.DataObject) -> None:
     check_any_region(declared(Case("Einsum", [whole(3, 4), whole(4, 5)], {"equation": "ij,jk"})), data)
 
 
-@pytest.mark.uncounted
 @settings(max_examples=2)
 @given(data=st.data())
 def test_cases_of_the_onnx_project(data: st.DataObject) -> None:

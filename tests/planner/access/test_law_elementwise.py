@@ -16,7 +16,6 @@ from edgepart.planner.model.graph import Tensor
 from edgepart.planner.region import Array, Region, span
 from tests.planner.access.law import Case, check_any_region, check_law, check_whole, declared, floats, ints
 
-pytestmark = pytest.mark.uncounted
 FEW = settings(max_examples=3)
 SOME = settings(max_examples=10)
 

@@ -23,8 +23,6 @@ from tests.planner.access.law import (
 )
 from tests.planner.access.node_cases import node_cases
 
-pytestmark = pytest.mark.uncounted
-
 OPERATORS = frozenset(
     {
         "ArrayFeatureExtractor",
@@ -91,7 +89,6 @@ CASES: list[tuple[Case, list[str]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.uncounted
 @pytest.mark.parametrize("number", range(len(CASES)), ids=lambda n: f"{CASES[n][0].op_type}-{n}")
 @settings(max_examples=6)
 @given(data=st.data())

@@ -88,7 +88,6 @@ CASES: list[Case] = [
 ]  # fmt: skip
 
 
-@pytest.mark.uncounted
 @pytest.mark.parametrize("number", range(len(CASES)), ids=lambda n: f"{CASES[n].op_type}-{n}")
 @settings(max_examples=6)
 @given(data=st.data())

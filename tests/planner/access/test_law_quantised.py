@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 from edgepart.planner.region import Array, Region, span
 from tests.planner.access.law import Case, check_any_region, check_whole, declared, floats
 
-pytestmark = pytest.mark.uncounted
-
 MICROSOFT = "com.microsoft"
 EXAMPLES = settings(max_examples=10)
 FEW = settings(max_examples=5)

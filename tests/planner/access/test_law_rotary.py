@@ -13,8 +13,6 @@ from edgepart.planner.region import Array
 from tests.planner.access.law import Case, check_any_region, check_whole, declared, floats
 from tests.planner.access.node_cases import node_cases
 
-pytestmark = pytest.mark.uncounted
-
 OPERATORS = frozenset(
     [
         "EmbedLayerNormalization",

@@ -11,7 +11,6 @@ import pytest
 from edgepart.planner.access.registry import DECLARED
 from tests.planner.access.census import Drawn, census, values
 
-pytestmark = pytest.mark.uncounted
 HANDED_ON = "the local node gets it as it is, whatever is cut"
 TRAINING = "it matters in training only, which is opaque"
 EIGHT_BIT_FLOATS = "it matters to floats of eight bits only, of which numpy and the runtime exchange none"

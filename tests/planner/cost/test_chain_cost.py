@@ -19,7 +19,6 @@ from edgepart.planner.model.load import load_graph
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.single import run_alone
 
-pytestmark = pytest.mark.uncounted
 MODELS = ("squeezenet", "inception_v2", "shufflenet", "resnet50")
 
 

@@ -76,7 +76,6 @@ INCEPTION = [(0, 1), (0, 2), (2, 3), (0, 4), (4, 5), (5, 6), (0, 7), (1, 8), (3,
 LADDER = [(n, n + 1) for n in range(4)] + [(n, n + 1) for n in range(5, 9)] + [(n, n + 5) for n in range(5)]
 
 
-@pytest.mark.uncounted
 @pytest.mark.parametrize(
     ("ends", "kinds"),
     [

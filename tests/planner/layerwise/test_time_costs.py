@@ -262,7 +262,6 @@ def test_choices_are_those_of_layers_only() -> None:
     assert set(taken) == {layer.number for layer in asked.memo.layers}
 
 
-@pytest.mark.uncounted
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(
     "speeds", [(3e6, 2e6, 1e6), (1.2e10, 6e9, 2.4e10, 1.8e10, 1.2e10, 6e9, 2.4e10, 1.8e10)]

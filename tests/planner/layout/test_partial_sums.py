@@ -29,7 +29,6 @@ from tests.planner.random_plans import inputs_of
 from tests.planner.small_models import model, random, residual
 from tests.planner.small_transformers import attention, mlp, shuffled
 
-pytestmark = pytest.mark.uncounted
 SHARES = (("a", 0.5), ("b", 0.3), ("c", 0.2))
 CLUSTER = Cluster(tuple(Device(name, "k", 1e9, 1e11, 1e9) for name, _ in SHARES))
 MODELS = {"mlp": mlp(), "attention": attention(), "shuffled": shuffled(), "residual": residual()}

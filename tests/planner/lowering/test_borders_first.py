@@ -26,7 +26,6 @@ from tests.nightly import nightly
 from tests.planner.cost.test_chain_cost import drawn, studied
 from tests.planner.random_plans import inputs_of, models, problem_of, rows, strategies_for
 
-pytestmark = pytest.mark.uncounted
 QUICK = settings(max_examples=40, suppress_health_check=list(HealthCheck))
 
 NETWORKS = [

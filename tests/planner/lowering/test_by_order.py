@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import onnx
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,8 +23,6 @@ from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import simulate
 from tests.planner.placing.models import branches
 from tests.planner.random_plans import NAMES, inputs_of, models, problem_of, strategies_for
-
-pytestmark = pytest.mark.uncounted
 
 
 @st.composite

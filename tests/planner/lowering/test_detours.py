@@ -62,7 +62,6 @@ def assert_same_answer(plain: Plan, passed: Plan, graph: Graph) -> None:
         np.testing.assert_array_equal(found[name], value)
 
 
-@pytest.mark.uncounted
 @QUICK
 @given(st.data())
 def test_any_plan_answers_the_same_with_detours(data: st.DataObject) -> None:

@@ -15,7 +15,6 @@ from edgepart.planner.plans.check import check_plan
 from tests.planner.random_plans import NAMES, problem_of, rows
 
 
-@pytest.mark.uncounted
 @pytest.mark.parametrize(
     ("name", "axis", "sync"),
     [

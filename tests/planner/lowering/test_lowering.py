@@ -52,7 +52,6 @@ def test_drafts_after_one_another_are_those_of_each_alone(data: st.DataObject) -
         assert_same(lowering.lower(strategy), strategy)
 
 
-@pytest.mark.uncounted
 @QUICK
 @given(st.data())
 def test_sketches_after_one_another_are_those_of_each_alone(data: st.DataObject) -> None:

@@ -16,8 +16,6 @@ from edgepart.planner.simulation.latency import time_schedule
 from edgepart.planner.strategies.single import run_alone
 from tests.planner.cost.test_chain_cost import drawn, studied
 
-pytestmark = pytest.mark.uncounted
-
 
 @pytest.mark.parametrize("model", ["squeezenet", "shufflenet"])
 @settings(max_examples=10, suppress_health_check=list(HealthCheck))

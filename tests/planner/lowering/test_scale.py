@@ -24,7 +24,6 @@ from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.bbgrap import divide_along
 from tests.planner.random_plans import CLUSTER, NAMES
 
-pytestmark = pytest.mark.uncounted
 NODES = 2000
 
 

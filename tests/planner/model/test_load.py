@@ -451,7 +451,6 @@ def test_constants_without_shapes_are_those_with() -> None:
     np.testing.assert_array_equal(bound["wt"].load(), free["wt"].load())
 
 
-@pytest.mark.uncounted
 def test_twenty_thousand_nodes_load_in_one_pass() -> None:
     """No timed assertion: what is quadratic would not end within a test run's patience."""
     nodes = [node("Relu" if i % 2 else "Neg", f"t{i}", f"t{i + 1}") for i in range(20_000)]

@@ -35,7 +35,6 @@ def known(cases: list[Any]) -> Iterator[tuple[str, tuple[int, ...] | None, tuple
                 yield case.name, graph.shape_of(output.name), result.shape
 
 
-@pytest.mark.uncounted
 def test_every_operator_of_onnx_loads_with_the_right_shapes(cases: list[Any]) -> None:
     found = list(known(cases))
     assert len(found) > 1500

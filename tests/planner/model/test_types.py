@@ -24,8 +24,6 @@ from edgepart.planner.search.force_axis import axis_names, force
 from edgepart.planner.search.study import Study
 from tests.planner.random_plans import CLUSTER, NAMES
 
-pytestmark = pytest.mark.uncounted
-
 FLOAT, INT64, STRING, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.STRING, TensorProto.BOOL
 SHAPE = (4, 6)
 
@@ -117,7 +115,6 @@ def test_inputs_outputs_and_weights_of_every_type(name: str) -> None:
     assert_same(data, {"x": array_of(kind, 0, *SHAPE)})
 
 
-@pytest.mark.uncounted
 @pytest.mark.parametrize("name", [*NUMBERS, "STRING"])
 def test_values_between_operators_of_every_type(name: str) -> None:
     """Cut, put together and moved: weights outside of the segment, too. (ONNX Runtime 1.31 gathers only the first string

@@ -48,7 +48,6 @@ def assert_equal_bits(found: dict[str, Any], expected: dict[str, Any]) -> None:
         assert (got.shape, got.dtype, got.tobytes()) == (want.shape, want.dtype, want.tobytes()), name
 
 
-@pytest.mark.uncounted
 @pytest.mark.parametrize("name", SMALL)
 def test_one_device_gives_the_bits_of_one_session(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

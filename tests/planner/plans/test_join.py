@@ -53,7 +53,6 @@ from tests.planner.random_plans import NAMES, inputs_of, models, problem_of, row
 from tests.planner.simulation.plain_simulation import Twin
 from tests.planner.simulation.random_schedules import Steps, a_cluster, a_schedule
 
-pytestmark = pytest.mark.uncounted
 SEEDS = st.integers(0, 2**32)
 GROUPS = [(("ada", "bob"), ("cyd",)), (("cyd", "ada"), ("bob",)), (("ada",), ("bob",), ("cyd",))]
 

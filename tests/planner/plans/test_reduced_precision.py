@@ -37,7 +37,6 @@ from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import time_schedule
 from tests.planner.cost.test_chain_cost import drawn, studied
 
-pytestmark = pytest.mark.uncounted
 FLOATS = Tensor("x", (1, 64, 8, 56), "float", 4)
 ENDS = ("a", "b")
 

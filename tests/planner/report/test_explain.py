@@ -19,7 +19,6 @@ from edgepart.planner.strategies.bbgrap import divide_along
 from edgepart.planner.strategies.registry import strategies
 from tests.planner.small_models import residual
 
-pytestmark = pytest.mark.uncounted
 GRAPH = load_graph(residual(rows=32, channels=16))
 FAST = Link(bytes_per_s=1.17e8, latency_s=1e-4)
 SLOW = Link(bytes_per_s=2e4, latency_s=1e-3)

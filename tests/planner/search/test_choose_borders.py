@@ -21,8 +21,6 @@ from edgepart.planner.search.choose_borders import WHY, send_borders_first
 from edgepart.planner.search.study import Study
 from tests.planner.cost.test_chain_cost import drawn, studied
 
-pytestmark = pytest.mark.uncounted
-
 
 @cache
 def graph(name: str) -> Graph:

@@ -52,7 +52,6 @@ def slowed(model: str) -> Study:
     return Study(replace(problem, cluster=replace(problem.cluster, links=links)))
 
 
-@pytest.mark.uncounted
 @pytest.mark.parametrize("model", ["squeezenet", *nightly("inception_v2")])
 @settings(max_examples=5, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
@@ -93,7 +92,6 @@ def test_one_slow_link_is_gone_around() -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.uncounted
 def test_auto_goes_around_and_says_so() -> None:
     """With one link a fiftieth of the others, it is about as quick as without."""
     link = Link(1.25e7, 2e-4)

@@ -96,7 +96,6 @@ def test_a_crowd_takes_what_each_alone_would(seed: int, count: int, crowd: int) 
     )
 
 
-@pytest.mark.uncounted
 @given(SEEDS, st.integers(8, 24), CROWDS)
 @settings(max_examples=60)
 def test_hubs_with_many_around_them(seed: int, count: int, crowd: int) -> None:

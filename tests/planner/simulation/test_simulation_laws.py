@@ -19,8 +19,6 @@ from edgepart.planner.simulation.throughput import run_requests, simulate_stream
 from tests.planner.simulation.plain_simulation import Twin
 from tests.planner.simulation.random_schedules import a_chain, a_cluster, a_schedule, a_star
 
-pytestmark = pytest.mark.uncounted
-
 SEEDS = st.integers(0, 2**32)
 COUNTS = st.integers(2, 5)
 

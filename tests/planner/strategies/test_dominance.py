@@ -21,7 +21,6 @@ from edgepart.planner.strategies.registry import get, strategies
 from edgepart.planner.strategies.single import holds, run_alone, singles
 from tests.nightly import nightly
 
-pytestmark = pytest.mark.uncounted
 CELLS = [(model, *where) for model in QUICK[0] for where in QUICK[1]]
 
 
@@ -76,7 +75,7 @@ def test_no_plan_takes_less_than_its_floor(bits_per_s: float) -> None:
     assert "single" in tight
 
 
-@pytest.mark.parametrize("model", ["bert_base_small", "film_3d_small", *nightly("yolo_640_small")])
+@pytest.mark.parametrize("model", ["bert_base_small", *nightly("film_3d_small", "yolo_640_small")])
 def test_no_candidate_of_auto_takes_less_than_its_floor(model: str) -> None:
     """Among them are plans with borders first, with detours, and of whole operators; most of the time is messages."""
     study = Study(Problem(graph(model), cluster("1:2:4:8", 1e10), "d0"))
@@ -90,7 +89,7 @@ def test_no_candidate_of_auto_takes_less_than_its_floor(model: str) -> None:
 
 
 @pytest.mark.parametrize("objective", ["latency", "throughput"])
-@pytest.mark.parametrize("kind", ["1:2:4:8", "1 slow link of 4", "8 equal"])
+@pytest.mark.parametrize("kind", ["1:2:4:8", *nightly("1 slow link of 4", "8 equal")])
 def test_no_device_that_is_left_out_is_the_best_one_alone(kind: str, objective: str) -> None:
     study = Study(Problem(graph("squeezenet"), cluster(kind, 1e8), "d0", objective=objective))
     few, every = list(singles(study)), [run_alone(study, device) for device in study.memo.by_speed]

@@ -93,7 +93,6 @@ def test_every_device_alone_is_a_choice_so_the_solution_costs_no_more(make: obje
         assert found.cost <= cost_of(problem.unary, problem.edges, whole) < inf
 
 
-@pytest.mark.uncounted
 def test_vgg_is_divided_as_in_the_paper() -> None:
     """Section 6.3: in space at the beginning; the last convolutions in both directions; dense layers by channels, on
     fewer and fewer devices; Softmax on one."""

@@ -59,7 +59,6 @@ def test_one_at_a_time_is_as_fast_as_one() -> None:
     assert found.most_present == {"d0": 1, "d1": 1}
 
 
-@pytest.mark.uncounted
 def test_squeezenet_in_stages_answers_almost_as_many_as_its_devices_could() -> None:
     graph = load_graph(light("squeezenet"))
     for speeds in ((1e9, 1e9), (2e9, 1e9, 0.5e9)):

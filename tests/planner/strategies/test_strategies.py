@@ -23,7 +23,6 @@ from edgepart.planner.strategies.auto import budget, teams
 from edgepart.planner.strategies.registry import MODULES, strategies
 from tests.planner.small_models import quantised, residual
 
-pytestmark = pytest.mark.uncounted
 FAST_LINK = Link(bytes_per_s=1.17e8, latency_s=1e-4)
 
 

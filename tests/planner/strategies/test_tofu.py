@@ -151,7 +151,6 @@ def only(layer: Layer, name: str) -> Takes:
     return (lambda axis: axis.name == name) if layer.splits(name) else (lambda axis: True)
 
 
-@pytest.mark.uncounted
 @pytest.mark.parametrize("count", [3, 4, 7])
 @pytest.mark.parametrize("name", MODELS)
 def test_answers_are_those_of_one_session(name: str, count: int) -> None:
@@ -195,7 +194,6 @@ def test_beyond_the_paper_parts_follow_speed_and_slow_devices_may_be_left_out() 
     assert used(best) == {"d0", "d1", "d2"} and "3 of 4 devices" in best.why
 
 
-@pytest.mark.uncounted
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("count", [2, 4, 8])
 def test_equal_halves_take_at_least_as_long_as_they_are_said_to(name: str, count: int) -> None:
@@ -216,7 +214,6 @@ def test_equal_halves_of_very_unequal_devices_are_not_searched_for() -> None:
     assert any("as in the paper" in one.why for one in get("tofu")(asked))
 
 
-@pytest.mark.uncounted
 def test_where_memory_is_short_few_copies_of_weights_are_kept() -> None:
     graph = load_graph(light("resnet50"))
     weights = sum(constant.nbytes for constant in graph.constants.values())

@@ -213,7 +213,6 @@ def test_a_leader_that_dies_in_the_middle_of_a_removal_is_followed_by_one_that_g
         assert net.boxes[B].members == {B, C}
 
 
-@pytest.mark.uncounted
 def test_chaos_while_boxes_are_drained_and_taken_back() -> None:
     for seed in range(8):
         chance = random.Random(seed)

@@ -67,7 +67,6 @@ def test_every_layer_gains_what_one_gains(solvable: bool) -> None:
     assert 0 < found.bound_s <= found.schedule.makespan_s
 
 
-@pytest.mark.uncounted
 @settings(max_examples=20)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=2, max_size=3), st.integers(0, 300))
 def test_no_schedule_is_shorter_than_the_bound(rows: list[tuple[int, int]], nbytes: int) -> None:
