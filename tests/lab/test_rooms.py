@@ -30,6 +30,7 @@ def room(possible: None) -> Iterator[Rooms]:
         yield rooms
 
 
+@pytest.mark.nightly
 def test_they_find_each_other_over_ipv6_alone(room: Rooms, tmp_path: Path) -> None:
     """Link-local addresses need the interface of the dialling host."""
     for host in (A, B):

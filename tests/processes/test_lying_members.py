@@ -32,7 +32,8 @@ from tests.processes.asking import deploy, differences, infer, run_alone
 from tests.processes.conftest import OPTIONS
 from tests.processes.liar import Liar, lying
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.nightly]
+"""tests/agent/cluster/test_lying_members.py tells the same of simulated members."""
 
 PATH = light("squeezenet")
 INPUTS = sample_inputs(load_graph(PATH))
@@ -161,7 +162,6 @@ def test_orders_of_a_member_that_does_not_lead_are_not_obeyed(lied_to: tuple[Loc
     assert liar.computed == []
 
 
-@pytest.mark.nightly
 def test_a_term_that_leaps_is_refused_and_all_serve_again_after_a_restart(
     lied_to: tuple[LocalCluster, Liar],
 ) -> None:
@@ -184,7 +184,6 @@ def test_a_term_that_leaps_is_refused_and_all_serve_again_after_a_restart(
         assert {"squeezenet", "limited"} <= {d["name"] for d in cluster.status(agent)["deployments"]}
 
 
-@pytest.mark.nightly
 def test_half_of_the_devices_are_drained_from_any_box_and_the_rest_where_the_ca_s_key_is(
     lied_to: tuple[LocalCluster, Liar],
 ) -> None:

@@ -371,7 +371,13 @@ def big_model(folder: Path, external: bool, calls: bool) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("external", "calls"), [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize(
+    ("external", "calls"),
+    [
+        (False, False),
+        *(pytest.param(*case, marks=pytest.mark.nightly) for case in [(True, False), (False, True)]),
+    ],
+)
 def test_a_big_model_is_planned_in_twice_its_size(tmp_path: Path, external: bool, calls: bool) -> None:
     path = big_model(tmp_path, external, calls)
     found = in_child(path, 2 * WEIGHT_BYTES + 100_000_000, "single", "bbgrap")
