@@ -1,4 +1,4 @@
-"""What HTTP asks of the agent: the Protocol `Node`, and what implements it.
+"""The interface between HTTP and the agent: the Protocol `Node`, and its implementation.
 
 May import: agent/cluster/core, agent/cluster/leader, agent/cluster/membership, agent/cluster/state, agent/doctor,
 agent/measure, agent/serving, agent/storage, agent/wire, planner/devices, planner/errors, planner/plans,

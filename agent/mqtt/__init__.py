@@ -1,4 +1,4 @@
-"""The same links through a broker, and presence there.
+"""Links between agents through an MQTT broker, and presence there.
 
 May import: agent/net, agent/security, agent/wire, planner/errors.
 """

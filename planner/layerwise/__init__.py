@@ -1,4 +1,4 @@
-"""What layers cost under configurations over several devices, the cost tables of OptCNN and Tofu that follow, and the
+"""Costs of layers under configurations over several devices, the cost tables of OptCNN and Tofu that follow, and the
 exact minimum over a whole model.
 
 May import: planner/access/declare, planner/cost, planner/devices, planner/layers, planner/layout, planner/plans,

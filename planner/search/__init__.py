@@ -1,4 +1,4 @@
-"""What strategies share: what is known about a problem, candidates and their scores, moves between them, and bounds.
+"""Parts that strategies share: knowledge about a problem, candidates and their scores, moves between them, and bounds.
 
 May import: planner/cost, planner/devices, planner/errors, planner/layers, planner/layout, planner/lowering,
 planner/model, planner/plans, planner/region, planner/simulation.

@@ -1,4 +1,4 @@
-"""What placers share: dispatching by ranks, ports of machines, memory limits, and what a placement is worth.
+"""Parts that all placers share: dispatching by ranks, ports of machines, memory limits, and the value of a placement.
 
 May import: planner/errors, planner/placing/problem.
 """
