@@ -18,9 +18,9 @@ from typing import Any, Protocol
 from edgepart.agent.cluster.core.core import Core
 from edgepart.agent.cluster.state import events
 from edgepart.agent.cluster.state.bindings import is_variant
-from edgepart.agent.net.dispatch import Post
+from edgepart.agent.net.dispatch import FrameDispatcher
 from edgepart.agent.planwork.plan_process import PlanProcess
-from edgepart.agent.replication.blobs import Fetching
+from edgepart.agent.replication.blobs import BlobFetcher
 from edgepart.agent.serving.loaded_plans import LoadedPlans
 from edgepart.agent.state_files import StateFiles
 from edgepart.agent.storage.store import Store
@@ -59,10 +59,10 @@ class DriverParts:
     """The parts of the agent with which the driver carries out effects."""
 
     links: DriverLinks
-    post: Post
+    post: FrameDispatcher
     plans: LoadedPlans
     planwork: PlanProcess
-    fetching: Fetching
+    fetching: BlobFetcher
     store: Store
     files: StateFiles
     disk: DiskQueue

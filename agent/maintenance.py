@@ -1,4 +1,4 @@
-"""Upkeep: keeps the agent's disk in order while the agent serves. Door: the clock, and the store's files.
+"""Maintenance: keeps the agent's disk in order while the agent serves. Door: the clock, and the store's files.
 
 It deletes blobs that nothing uses, writes files that could not be written while the disk was full, and once
 reads all models that an earlier run left, to check that they are undamaged.
@@ -15,10 +15,10 @@ from typing import Any
 
 from edgepart.agent.cluster.core.core import Core
 from edgepart.agent.cluster.state import events
-from edgepart.agent.replication.blobs import Fetching
+from edgepart.agent.replication.blobs import BlobFetcher
 from edgepart.agent.serving.loaded_plans import LoadedPlans
 from edgepart.agent.state_files import StateFiles
-from edgepart.agent.storage.integrity import Soundness
+from edgepart.agent.storage.integrity import StoreIntegrity
 from edgepart.agent.storage.store import Store
 from edgepart.agent.storage.write_queue import DiskQueue
 from edgepart.planner.errors import EdgepartError
@@ -40,15 +40,15 @@ SCRUB_BYTES_S = 50e6
 
 @dataclass(frozen=True)
 class MaintainedState:
-    """The state that Upkeep keeps in order, and the parts that know what is in use."""
+    """The state that Maintenance keeps in order, and the parts that know what is in use."""
 
     core: Core
     files: StateFiles
     disk: DiskQueue
     store: Store
-    soundness: Soundness
+    integrity: StoreIntegrity
     plans: LoadedPlans
-    fetching: Fetching
+    fetching: BlobFetcher
     uploading: Callable[[], int]
     """Returns the number of deployments under way here. Their models must be kept although no entry names
     them yet."""
@@ -57,7 +57,7 @@ class MaintainedState:
     """Called when all state files are on disk again."""
 
 
-class Upkeep:
+class Maintenance:
     """The upkeep of an agent, in the event loop's thread. `collect_garbage` and `watch_disk` run until
     cancelled."""
 
@@ -107,7 +107,7 @@ class Upkeep:
         await asyncio.sleep(SCRUB_AFTER_S)
         kept, loop = self._kept, asyncio.get_running_loop()
         before = kept.store.models()
-        await asyncio.to_thread(kept.soundness.scrub, lambda nbytes: time.sleep(nbytes / SCRUB_BYTES_S))
+        await asyncio.to_thread(kept.integrity.scrub, lambda nbytes: time.sleep(nbytes / SCRUB_BYTES_S))
         if kept.store.models() != before:
             loop.call_soon(kept.post, events.ModelsStored(kept.store.models()))
 

@@ -31,11 +31,11 @@ from edgepart.agent.measure.probe_process import measure_device
 from edgepart.agent.net.endpoints import bind, parse_addresses, reachable_text
 from edgepart.agent.options import AgentOptions
 from edgepart.agent.replication.throttle import UNKNOWN_BYTES_S
-from edgepart.agent.rpc_server import Answering
+from edgepart.agent.rpc_server import RpcServer
 from edgepart.agent.security.identity import Identity, load
 from edgepart.agent.shutdown import Withdrawal
 from edgepart.agent.state_files import StateFiles
-from edgepart.agent.storage.integrity import Soundness
+from edgepart.agent.storage.integrity import StoreIntegrity
 from edgepart.agent.storage.store import Store
 from edgepart.agent.storage.write_queue import DiskQueue
 from edgepart.agent.trace.recorder import Recorder
@@ -90,13 +90,13 @@ class Agent:
             )
         files.take_ballast()
         store = Store(options.state / "store")
-        soundness = Soundness(store, files.damaged.append)
-        soundness.look()
+        integrity = StoreIntegrity(store, files.damaged.append)
+        integrity.look()
         name = options.name or socket.gethostname().partition(".")[0]
         ending = AsyncExitStack()
         ending.callback(os.close, lock)
         disk = DiskQueue(self._loop)
-        base = AgentBase(options, name, identity, files, drains, store, soundness, disk, Recorder(), ending)
+        base = AgentBase(options, name, identity, files, drains, store, integrity, disk, Recorder(), ending)
         base.undo(disk.stop)
         return base
 
@@ -134,34 +134,39 @@ class Agent:
         self._measuring = CardMeasurement(
             node, device, links.echoes, links.asks, post, self._measurement_of, self._starved_members
         )
-        answering = Answering(
-            links.post, compute.serving, self._measuring, self._logic.tracing, links.warden, links.seals
+        rpc_server = RpcServer(
+            links.post,
+            compute.serving,
+            self._measuring,
+            self._logic.tracing,
+            links.renewal,
+            links.drain_signer,
         )
         links.post.connect(
             compute.plans,
             links.echoes,
             post,
-            answering.asked,
+            rpc_server.asked,
             links.asks.answered,
             links.clocks.came,
-            links.warden.came,
+            links.renewal.came,
         )
         self._wired.set()
 
     def _begin(self, listen: Address) -> None:
         """Begin all jobs that last as long as the agent runs."""
-        base, links, compute, upkeep = self._base, self._links, self._compute, self._logic.upkeep
+        base, links, compute, maintenance = self._base, self._links, self._compute, self._logic.maintenance
         saved, http_address = base.files.members(), self._logic.http_address
-        for what, work in links.lookout.start(base.name, listen, saved, http_address, self.post):
+        for what, work in links.hint_collector.start(base.name, listen, saved, http_address, self.post):
             self._keep_doing(what, work)
-        self._keep_doing("keeping charter and certificate", links.warden.run)
+        self._keep_doing("keeping charter and certificate", links.renewal.run)
         self._keep_doing("measuring", self._measuring.run)
         self._keep_doing("timing", self._time_segments)
         comparison = RoundingComparison(compute.requester.run, self.post)
         self._keep_doing("comparing rounded answers", lambda: comparison.watch(self._led_plans))
-        self._keep_doing("deleting what nothing uses", upkeep.collect_garbage)
-        self._keep_doing("watching the disk", upkeep.watch_disk)
-        self._keep_doing("looking for damage", upkeep.scrub)
+        self._keep_doing("deleting what nothing uses", maintenance.collect_garbage)
+        self._keep_doing("watching the disk", maintenance.watch_disk)
+        self._keep_doing("looking for damage", maintenance.scrub)
         if (limit := self._options.memory_limit_bytes) is not None:
             state, workers = self._options.state, compute.workers
             self._keep_doing("keeping to the memory limit", lambda: keep_within(limit, state, workers))
@@ -192,7 +197,7 @@ class Agent:
     def link(self, node: str, up: bool, text: str) -> None:
         """Take the news that a link came up or was lost; called in the transport's threads."""
         self._wired.wait()
-        self._links.lookout.linked(node, up, text)
+        self._links.hint_collector.linked(node, up, text)
         if up:
             self._compute.requester.found(node)
             event: events.Event = events.LinkUp(node, text)
@@ -229,11 +234,11 @@ class Agent:
             self._forget(node)  # Its link may still be up although it is silent.
         self._members = members
         self._names = self._names | {member.node: member.name for member in members}
-        self._links.lookout.members(members)
+        self._links.hint_collector.members(members)
         self._measuring.members(others)
-        self._links.warden.members(members)
+        self._links.renewal.members(members)
         self._notify.status(f"{len(members)} members: {', '.join(m.name for m in members)}")
-        remembered = self._links.lookout.addresses_to_keep(self._is_gone)
+        remembered = self._links.hint_collector.addresses_to_keep(self._is_gone)
         self._base.disk.put("members", lambda: self._base.files.keep_members(remembered))
 
     def discharge(self, why: str) -> None:

@@ -18,8 +18,8 @@ from typing import Protocol
 
 from edgepart import __version__
 from edgepart.agent.admission.joining import Doorkeeper
-from edgepart.agent.admission.renewal import Warden
-from edgepart.agent.admission.signed_drains import Seals
+from edgepart.agent.admission.renewal import CertificateRenewal
+from edgepart.agent.admission.signed_drains import DrainSigner
 from edgepart.agent.api.node import (
     Diagnostics,
     ManagementActions,
@@ -34,7 +34,7 @@ from edgepart.agent.cluster.state import events
 from edgepart.agent.cluster.state.cards import find_card_fault
 from edgepart.agent.cluster.state.drift import DriftBook
 from edgepart.agent.cluster.state.profiles import ProfileBook
-from edgepart.agent.discovery.hints import Lookout
+from edgepart.agent.discovery.hints import HintCollector
 from edgepart.agent.doctor.report import DoctorReport
 from edgepart.agent.driver import Driver, DriverParts
 from edgepart.agent.execution.compile.cache import Compiled
@@ -42,29 +42,29 @@ from edgepart.agent.execution.executor import Executor
 from edgepart.agent.host.system import memory, resident_bytes
 from edgepart.agent.http.bodies import BodyLimits
 from edgepart.agent.http.server import HttpServer
-from edgepart.agent.maintenance import MaintainedState, Upkeep, disk_document
+from edgepart.agent.maintenance import MaintainedState, Maintenance, disk_document
 from edgepart.agent.measure.clock_exchange import ClockExchange
 from edgepart.agent.measure.cpu_wait import CpuWaitWatch
 from edgepart.agent.measure.echoes import Echoes
 from edgepart.agent.measure.segment_times import SegmentTimer
 from edgepart.agent.measure.trace_collector import TraceCollector, with_trace_support
-from edgepart.agent.net.dispatch import Post
+from edgepart.agent.net.dispatch import FrameDispatcher
 from edgepart.agent.net.endpoints import own_addresses
-from edgepart.agent.net.rpc_client import Asks
+from edgepart.agent.net.rpc_client import RpcClient
 from edgepart.agent.net.transport import Transport
 from edgepart.agent.options import AgentOptions
 from edgepart.agent.planwork import model_process
 from edgepart.agent.planwork.model_process import ModelProcess
 from edgepart.agent.planwork.plan_process import PlanProcess
-from edgepart.agent.replication.blobs import Fetching, Load, Serving
-from edgepart.agent.replication.throttle import Business
+from edgepart.agent.replication.blobs import BlobFetcher, BlobServer, Load
+from edgepart.agent.replication.throttle import ServingWatch
 from edgepart.agent.security.charter import CHARTERS, ISSUER
 from edgepart.agent.security.identity import Identity
 from edgepart.agent.serving.loaded_plans import LoadedPlans
 from edgepart.agent.serving.requester import Requester
 from edgepart.agent.serving.shape_routing import ShapeRouter
 from edgepart.agent.state_files import StateFiles
-from edgepart.agent.storage.integrity import Soundness
+from edgepart.agent.storage.integrity import StoreIntegrity
 from edgepart.agent.storage.store import Source, Store
 from edgepart.agent.storage.write_queue import DiskQueue
 from edgepart.agent.trace.recorder import Recorder
@@ -110,7 +110,7 @@ class AgentBase:
     files: StateFiles
     drains: tuple[Drain, ...]
     store: Store
-    soundness: Soundness
+    integrity: StoreIntegrity
     disk: DiskQueue
     recorder: Recorder
     ending: AsyncExitStack
@@ -125,13 +125,13 @@ class AgentBase:
 class LinkParts:
     """The links to other agents, and the parts that ask and answer over them."""
 
-    lookout: Lookout
+    hint_collector: HintCollector
     transport: Transport
-    post: Post
-    asks: Asks
+    post: FrameDispatcher
+    asks: RpcClient
     clocks: ClockExchange
-    warden: Warden
-    seals: Seals
+    renewal: CertificateRenewal
+    drain_signer: DrainSigner
     echoes: Echoes
 
 
@@ -144,8 +144,8 @@ class ComputeParts:
     workers: Workers
     referee: ReferenceProcess
     plans: LoadedPlans
-    fetching: Fetching
-    serving: Serving
+    fetching: BlobFetcher
+    serving: BlobServer
     aside: ModelProcess
     starving: CpuWaitWatch
     profiles: ProfileBook
@@ -173,33 +173,35 @@ class LogicParts:
     http: HttpServer
     http_address: Callable[[], str]
     tracing: TraceCollector
-    upkeep: Upkeep
+    maintenance: Maintenance
 
 
 def make_links(base: AgentBase, react: Reactions) -> LinkParts:
     """Make the links and the parts that work over them. Nothing listens yet."""
     doorkeeper = Doorkeeper(base.identity, react.addresses, react.addresses)
-    lookout = Lookout(base.options, base.identity)
-    base.undo(lookout.stop)
+    hint_collector = HintCollector(base.options, base.identity)
+    base.undo(hint_collector.stop)
     transport = Transport(
         base.identity,
         react.frame,
         react.link,
         doorkeeper,
         recorder=base.recorder,
-        carrier=lookout.carrier,
-        witness=lookout,
+        carrier=hint_collector.carrier,
+        witness=hint_collector,
     )
     base.undo(transport.stop)
-    post = Post(base.identity.node_id, transport.send)
-    asks = Asks(post.data)
-    warden = Warden(base.identity, transport, post.control, asks.ask)
-    warden.put_out = react.discharge
-    lookout.revoked_nodes = lambda: warden.revoked_nodes
+    post = FrameDispatcher(base.identity.node_id, transport.send)
+    asks = RpcClient(post.data)
+    renewal = CertificateRenewal(base.identity, transport, post.control, asks.ask)
+    renewal.put_out = react.discharge
+    hint_collector.revoked_nodes = lambda: renewal.revoked_nodes
     echoes = Echoes(post.arrays)
     base.undo(echoes.stop)
-    seals = Seals(base.identity, asks.ask, react.core)
-    return LinkParts(lookout, transport, post, asks, ClockExchange(post.control), warden, seals, echoes)
+    drain_signer = DrainSigner(base.identity, asks.ask, react.core)
+    return LinkParts(
+        hint_collector, transport, post, asks, ClockExchange(post.control), renewal, drain_signer, echoes
+    )
 
 
 def make_compute(
@@ -256,27 +258,29 @@ def make_compute(
 
 def _make_replication(
     base: AgentBase, links: LinkParts, react: Reactions, executor: Executor
-) -> tuple[ModelProcess, Serving, Fetching]:
+) -> tuple[ModelProcess, BlobServer, BlobFetcher]:
     """Make the process that reads models, and the parts that send and fetch pieces of them, more slowly while
     requests run."""
-    aside, business = ModelProcess(), Business()
+    aside, serving_watch = ModelProcess(), ServingWatch()
     base.undo(aside.stop)
 
     def cut(wanted: Sequence[tuple[str, Source]]) -> None:
         aside.do(model_process.cut_weights, base.store.root, wanted)
 
     def busy() -> bool:
-        return business.look(executor.counters().requests_done, executor.count_waiting()[0], time.monotonic())
+        return serving_watch.look(
+            executor.counters().requests_done, executor.count_waiting()[0], time.monotonic()
+        )
 
     load = Load(busy, react.link_bytes_s)
-    serving = Serving(base.store, links.post.data, cut, load)
+    serving = BlobServer(base.store, links.post.data, cut, load)
     base.ending.callback(serving.stop)
-    fetching = Fetching(
+    fetching = BlobFetcher(
         base.store,
         links.asks,
         cut,
         load=load,
-        soundness=base.soundness,
+        integrity=base.integrity,
         free_bytes=lambda: base.files.free_bytes,
     )
     return aside, serving, fetching
@@ -328,7 +332,7 @@ def make_logic(
     options = base.options
     http = HttpServer(
         node,
-        lambda: links.warden.credential,
+        lambda: links.renewal.credential,
         listener=listener,
         spool=base.store.root / "partial",
         recorder=base.recorder,
@@ -336,7 +340,9 @@ def make_logic(
         inference=options.inference,
     )
     driver = _make_driver(base, links, compute, react, core, node)
-    return LogicParts(driver, node, http, address, tracing, _make_upkeep(base, compute, core, node, driver))
+    return LogicParts(
+        driver, node, http, address, tracing, _make_maintenance(base, compute, core, node, driver)
+    )
 
 
 def _make_about(
@@ -357,11 +363,11 @@ def _make_about(
         listen,
         core,
         compute.plans,
-        links.lookout,
-        links.warden.warnings,
+        links.hint_collector,
+        links.renewal.warnings,
     )
     disk = lambda: disk_document(base.files, base.disk)  # noqa: E731
-    return About(me, Diagnostics(tracing, doctor, links.warden.document, disk)), tracing
+    return About(me, Diagnostics(tracing, doctor, links.renewal.document, disk)), tracing
 
 
 def _make_core(base: AgentBase, links: LinkParts, compute: ComputeParts, listen: Address, http: str) -> Core:
@@ -388,7 +394,7 @@ def _make_core(base: AgentBase, links: LinkParts, compute: ComputeParts, listen:
         drains=base.drains,
         spares=base.options.spares,
         card_fault=find_card_fault,
-        genuine=links.seals.genuine,
+        genuine=links.drain_signer.genuine,
         tries=True,
     )
 
@@ -414,7 +420,7 @@ def _make_node(
             compute.workers.deaths,
         ),
         ModelFiles(base.store, lambda path, shapes: aside.do(model_process.examine_model, path, shapes)),
-        ManagementActions(react.post, links.seals.seal, base.disk.caught_up),
+        ManagementActions(react.post, links.drain_signer.seal, base.disk.caught_up),
         about.diagnostics,
     )
 
@@ -442,14 +448,16 @@ def _make_driver(
     )
 
 
-def _make_upkeep(base: AgentBase, compute: ComputeParts, core: Core, node: NodeApi, driver: Driver) -> Upkeep:
-    return Upkeep(
+def _make_maintenance(
+    base: AgentBase, compute: ComputeParts, core: Core, node: NodeApi, driver: Driver
+) -> Maintenance:
+    return Maintenance(
         MaintainedState(
             core,
             base.files,
             base.disk,
             base.store,
-            base.soundness,
+            base.integrity,
             compute.plans,
             compute.fetching,
             lambda: node.uploading,

@@ -1,4 +1,4 @@
-"""Asks every agent repeatedly for its members during a run, with one thread for each. Does I/O: HTTP,
+"""RpcClient every agent repeatedly for its members during a run, with one thread for each. Does I/O: HTTP,
 threads, clock."""
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ import numpy as np
 
 from edgepart.agent.mqtt.broker import parse_broker
 from edgepart.agent.mqtt.session import Session
-from edgepart.agent.mqtt.tunnel_sockets import TunnelOptions, Tunnels
+from edgepart.agent.mqtt.tunnel_sockets import TunnelOptions, TunnelSockets
 from edgepart.agent.net.transport import Transport
 from edgepart.agent.security import certificates, identity
 from edgepart.agent.wire.address import parse_address
@@ -137,7 +137,7 @@ def _transport(state: Path, way: str, url: str, on_frame: object) -> Iterator[tu
             number = list(WAYS).index(way)
             session = Session(parse_broker(url), f"wires-{os.getpid()}-{number}", None)
             stack.callback(session.stop)
-            tunnels = Tunnels(session, f"edgepart/wires-{number}", me.node_id, options)
+            tunnels = TunnelSockets(session, f"edgepart/wires-{number}", me.node_id, options)
         transport = Transport(me, on_frame, lambda *_: None, carrier=tunnels)  # type: ignore[arg-type]
         stack.callback(transport.stop, 0.5)
         host, port = transport.listen("127.0.0.1", 0)

@@ -95,9 +95,9 @@ def join(
     if broker is None:
         made = joining.join(secret, folder, peers, called)
     else:
-        from edgepart.agent.mqtt.carrier import Visit
+        from edgepart.agent.mqtt.carrier import JoinerCarrier
 
-        with Visit(broker, tokens.parse(secret).fingerprint) as visit:
+        with JoinerCarrier(broker, tokens.parse(secret).fingerprint) as visit:
             made = joining.join(secret, folder, peers, called, find=visit.find, reach=visit.dial)
     remember_name(folder, name)
     if as_json:

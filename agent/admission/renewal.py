@@ -1,4 +1,4 @@
-"""Warden: keeps this agent's charter and certificate up to date. Door: the event loop, STATE/identity; it
+"""Certificate renewal: keeps this agent's charter and certificate up to date. Door: the event loop, STATE/identity; it
 reaches other members through its arguments.
 
 The whole charter (charter.py) is sent to each member that comes in or comes back, to all members when it has
@@ -28,7 +28,7 @@ from edgepart.planner.errors import EdgepartError, NotAuthorised, Unavailable
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-"""How often the Warden checks whether a command has changed the charter, or the certificate is due for
+"""How often the CertificateRenewal checks whether a command has changed the charter, or the certificate is due for
 renewal."""
 AGAIN_S = 600.0
 """The time until a renewal is tried again. It is tried sooner if a member with the CA's key comes in."""
@@ -46,14 +46,14 @@ REVOKED = "this device was revoked: it is put out of its cluster"
 
 
 class RenewalLinks(Protocol):
-    """The part of Transport (agent/net/transport.py) that the Warden uses."""
+    """The part of Transport (agent/net/transport.py) that the CertificateRenewal uses."""
 
     def close(self, node_id: str, why: str = ...) -> None: ...
     def linked_nodes(self) -> frozenset[str]: ...
     def renew(self) -> None: ...
 
 
-class Warden:
+class CertificateRenewal:
     """Keeps the charter and the certificate of one agent up to date."""
 
     def __init__(

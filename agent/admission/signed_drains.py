@@ -1,4 +1,4 @@
-"""Seals: has users' requests to drain and remove devices signed with the CA's key. Door: the event loop,
+"""Signed drains: has users' requests to drain and remove devices signed with the CA's key. Door: the event loop,
 STATE/identity; it reaches other members through its arguments.
 
 Users ask any agent. An agent without the key has a member sign that holds it. Every member, even a stolen
@@ -71,7 +71,7 @@ def refusal(
     return ""
 
 
-class Seals:
+class DrainSigner:
     """Has one agent's entries signed, and signs entries for other members."""
 
     def __init__(self, identity: Identity, ask: Ask, core: Callable[[], Core]) -> None:

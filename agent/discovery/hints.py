@@ -1,5 +1,5 @@
-"""Lookout: the sources of hints where other agents are (mDNS, a broker, --peer, the saved list), and the record of the
-boxes that this agent has heard of. Door: the event loop; mdns.py and mqtt/ use the network.
+"""Hint collector: the sources of hints where other agents are (mDNS, a broker, --peer, the saved list), and the record of
+the boxes that this agent has heard of. Door: the event loop; mdns.py and mqtt/ use the network.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from edgepart.agent.net import sightings
 from edgepart.agent.net.endpoints import own_addresses, parse_addresses
 from edgepart.agent.net.faults import Fault
 from edgepart.agent.net.interfaces import watch
-from edgepart.agent.net.sightings import AgentHint, Boxes
+from edgepart.agent.net.sightings import AgentHint, Sightings
 from edgepart.agent.net.transport import Carrier
 from edgepart.agent.options import AgentOptions
 from edgepart.agent.security.identity import Identity
@@ -32,21 +32,21 @@ log = logging.getLogger(__name__)
 MOST_REMEMBERED = 64
 """The most members that an agent looks for after a restart."""
 
-Post = Callable[[events.Event], None]
+PostEvent = Callable[[events.Event], None]
 Work = tuple[str, Begin]
 """A job that runs for as long as the agent, with its name."""
 
 
-class Lookout:
+class HintCollector:
     """Gathers hints. It is created in the event loop's thread; any thread may call `tried`, `called` and `knocked`
-    (sightings.Witness)."""
+    (sightings.LinkObserver)."""
 
     def __init__(self, options: AgentOptions, identity: Identity) -> None:
-        self.boxes = Boxes()
+        self.boxes = Sightings()
         self._options = options
         self._identity = identity
         self._loop = asyncio.get_running_loop()
-        self._post: Post | None = None
+        self._post: PostEvent | None = None
         self.revoked_nodes: Callable[[], Container[str]] = identity.revoked_nodes
         """Returns the node ids that are put out of the cluster; this agent does not call them."""
         self._reach = self._meet_at_broker()
@@ -83,7 +83,7 @@ class Lookout:
         listen: Address,
         saved: Mapping[str, tuple[str, ...]],
         http: Callable[[], str],
-        post: Post,
+        post: PostEvent,
     ) -> list[Work]:
         """Start to pass hints to `post`, and return the jobs that the caller has to run. `listen` is the address in use,
         `saved` maps the node ids of members before the restart to their addresses, and `http` returns the current URL of

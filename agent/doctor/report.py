@@ -16,7 +16,7 @@ from edgepart.agent.cluster.leader.status import describe_set_aside
 from edgepart.agent.cluster.membership.membership import Membership
 from edgepart.agent.cluster.membership.roster import make_unique_names
 from edgepart.agent.cluster.state.cards import parse_card
-from edgepart.agent.discovery.hints import Lookout
+from edgepart.agent.discovery.hints import HintCollector
 from edgepart.agent.doctor.checkup import BAD, GOOD, NOTE, Check, check_box
 from edgepart.agent.doctor.diagnosis import (
     LESS_LOAD,
@@ -52,7 +52,7 @@ class DoctorReport:
         listen: Address,
         core: Core,
         plans: LoadedPlans,
-        lookout: Lookout,
+        hint_collector: HintCollector,
         warnings: Callable[[], list[str]],
     ) -> None:
         """Set up the report. `warnings` returns what the user should know about certificates and keys, one sentence
@@ -62,7 +62,7 @@ class DoctorReport:
         self._options = options
         self._core = core
         self._plans = plans
-        self._lookout = lookout
+        self._hint_collector = hint_collector
         self._warnings = warnings
         self._loop = asyncio.get_running_loop()
         self._began = time.time()
@@ -74,7 +74,7 @@ class DoctorReport:
             check_box, options.state, port, options.threads, options.memory_limit_bytes
         )
         now = time.time()
-        boxes = self._lookout.boxes.all()
+        boxes = self._hint_collector.boxes.all()
         names = self._names(boxes)
         shown = make_unique_names(names.items())
         return {
@@ -89,7 +89,7 @@ class DoctorReport:
             "boxes": [self._box(box, shown.get(box.node, ""), now) for box in boxes],
             "knocks": [
                 {"address": one.address, "why": one.why, "seconds_ago": now - one.at, "times": one.times}
-                for one in self._lookout.boxes.knocks()
+                for one in self._hint_collector.boxes.knocks()
             ],
             "checks": [asdict(check) for check in (*self._own_checks(boxes, now), *checks)],
             "notes": name_clash_notes(names.items()),
@@ -144,7 +144,7 @@ class DoctorReport:
         if not self._me.through_broker:
             yield self._check_reached(boxes, now)
             yield self._multicast(now)
-        if (up := self._lookout.at_broker) is not None:
+        if (up := self._hint_collector.at_broker) is not None:
             where = str(self._options.mqtt)
             do = "" if up else "is it running, and are user and password right? The agent's log says more"
             text = f"connected to {where}" if up else f"not connected to {where}"
@@ -173,7 +173,7 @@ class DoctorReport:
             return Check(
                 "multicast", NOTE, "not used (--no-mdns): others find this box by --peer or a broker"
             )
-        heard_at = self._lookout.boxes.heard_self_at
+        heard_at = self._hint_collector.boxes.heard_self_at
         if heard_at is not None and now - heard_at < HEARD_S:
             return Check(
                 "multicast", GOOD, f"this box hears its own announcement, {describe_age(now - heard_at)}"

@@ -21,9 +21,9 @@ from edgepart.agent.doctor.checkup import BAD, GOOD, Check, check_box
 from edgepart.agent.doctor.diagnosis import OwnAgent, diagnose, name_clash_notes
 from edgepart.agent.doctor.report import box_document
 from edgepart.agent.net import sightings
-from edgepart.agent.net.dialer import Reaching, Tries
+from edgepart.agent.net.dialer import DialAttempts, Dialer
 from edgepart.agent.net.interfaces import interfaces
-from edgepart.agent.net.sightings import AgentHint, Box, Boxes
+from edgepart.agent.net.sightings import AgentHint, Box, Sightings
 from edgepart.agent.options import LISTEN_PORT
 from edgepart.agent.security.identity import Identity, load
 from edgepart.agent.state_files import StateFiles
@@ -41,7 +41,7 @@ REACH_S = 3.0
 async def survey(state: Path, listen_s: float = LISTEN_S) -> dict[str, Any]:
     """Return the same document as DoctorReport.document, with "agent": {"running": False}."""
     identity, trouble = _identity(state)
-    book = Boxes()
+    book = Sightings()
     if identity is not None:
         _remember(book, identity, state)
     heard = await _listen(book, identity, listen_s)
@@ -97,7 +97,7 @@ def _own_checks(trouble: str, heard: str | None) -> Iterable[Check]:
         yield Check("multicast", BAD, f"announcements cannot be listened for: {heard}", "is a network up?")
 
 
-def _remember(book: Boxes, identity: Identity, state: Path) -> None:
+def _remember(book: Sightings, identity: Identity, state: Path) -> None:
     now = time.time()
     for address in identity.first_members:
         book.heard(sightings.SAVED, "", (format_address(address),), now)
@@ -105,7 +105,7 @@ def _remember(book: Boxes, identity: Identity, state: Path) -> None:
         book.heard(sightings.SAVED, node, addresses, now)
 
 
-async def _listen(book: Boxes, identity: Identity | None, listen_s: float) -> str | None:
+async def _listen(book: Sightings, identity: Identity | None, listen_s: float) -> str | None:
     """Listen for announcements. Return the reason if that is impossible, else None."""
 
     def on_seen(seen: AgentHint) -> None:
@@ -133,15 +133,15 @@ async def _listen(book: Boxes, identity: Identity | None, listen_s: float) -> st
     return None
 
 
-def _reach(identity: Identity, book: Boxes, box: Box) -> None:
+def _reach(identity: Identity, book: Sightings, box: Box) -> None:
     """Try every address of a box of this cluster; a link that comes up is closed at once."""
     if box.fingerprint and box.fingerprint != identity.fingerprint[:16]:
         return
     addresses = [parse_address(text) for text in box.addresses]
-    tries = Tries(box.node or None, _Notes(book))
-    reaching = Reaching(identity, interfaces, REACH_S, REACH_S)
+    tries = DialAttempts(box.node or None, _Notes(book))
+    dialer = Dialer(identity, interfaces, REACH_S, REACH_S)
     usable = [address for address in addresses if mqtt_node(address) is None]
-    for address, found in reaching.each(box.node or None, usable):
+    for address, found in dialer.each(box.node or None, usable):
         if isinstance(found, EdgepartError):
             tries.refused(address, found)
         else:
@@ -152,7 +152,7 @@ def _reach(identity: Identity, book: Boxes, box: Box) -> None:
 class _Notes:
     """Keeps the results of a survey's tries. Each box belongs to one thread, so no two threads write the same entry."""
 
-    def __init__(self, book: Boxes) -> None:
+    def __init__(self, book: Sightings) -> None:
         self._book = book
 
     def tried(self, node: str, address: str, fault: Any, text: str) -> None:

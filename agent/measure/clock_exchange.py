@@ -32,7 +32,7 @@ SendClock = Callable[[str, WantClock | Clock], None]
 
 
 class ClockExchange:
-    """Asks for the time, and answers. `came` is for any thread, all other methods for the event loop's."""
+    """RpcClient for the time, and answers. `came` is for any thread, all other methods for the event loop's."""
 
     def __init__(self, send: SendClock) -> None:
         self._send = send

@@ -26,7 +26,7 @@ SendValues = Callable[[str, Echo | Echoed, Sequence[Any]], None]
 
 
 class Echoes:
-    """Asks for echoes and answers them. Thread-safe; `stop` must be called at the end."""
+    """RpcClient for echoes and answers them. Thread-safe; `stop` must be called at the end."""
 
     def __init__(self, send: SendValues) -> None:
         self._send = send

@@ -15,7 +15,7 @@ from typing import Any
 from edgepart.agent.cluster.state.events import Member
 from edgepart.agent.measure.clock_exchange import ClockExchange
 from edgepart.agent.measure.clock_offset import OWN_OFFSET, ClockMap, Offset
-from edgepart.agent.net.rpc_client import Asks
+from edgepart.agent.net.rpc_client import RpcClient
 from edgepart.agent.trace.recorder import RecordedSpans, Recorder
 from edgepart.agent.trace.spans import Span, pack, unpack
 from edgepart.agent.wire.control import Prepare
@@ -75,7 +75,7 @@ class TraceCollector:
         self,
         node: str,
         recorder: Recorder,
-        asks: Asks,
+        asks: RpcClient,
         clocks: ClockExchange,
         members: Callable[[], Sequence[Member]],
         orders: Callable[[str], Sequence[Prepare]],

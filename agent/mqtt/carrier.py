@@ -13,7 +13,7 @@ from types import TracebackType
 from edgepart.agent.mqtt.broker import Broker
 from edgepart.agent.mqtt.presence import Presence, Present, will
 from edgepart.agent.mqtt.session import Session
-from edgepart.agent.mqtt.tunnel_sockets import Tunnels
+from edgepart.agent.mqtt.tunnel_sockets import TunnelSockets
 from edgepart.agent.net import stream
 from edgepart.agent.net.addresses import rank
 from edgepart.agent.net.interfaces import interfaces
@@ -41,7 +41,7 @@ class BrokerCarrier:
         # Random, because whoever knew the client id could make the broker end our connection by connecting under it.
         client = f"edgepart-{node}-{secrets.token_hex(8)}"
         self._session = Session(broker, client, will(root, node, self.boot))
-        self.tunnels = Tunnels(self._session, root, node)
+        self.tunnels = TunnelSockets(self._session, root, node)
         self._presence = Presence(self._session, root, fingerprint, on_seen, self.tunnels.doubt)
 
     @property
@@ -58,7 +58,7 @@ class BrokerCarrier:
         self._session.stop(self._presence.goodbye)
 
 
-class Visit:
+class JoinerCarrier:
     """The use of the broker by a device that joins: a context manager in which it finds and reaches members."""
 
     def __init__(self, broker: Broker, fingerprint: str, connect_s: float = 10.0) -> None:
@@ -67,10 +67,10 @@ class Visit:
         self._changed = threading.Condition()
         self._seen: dict[Address, None] = {}
         self._session = Session(broker, f"edgepart-join-{endpoint}", None)
-        self._tunnels = Tunnels(self._session, root, endpoint)
+        self._tunnels = TunnelSockets(self._session, root, endpoint)
         self._presence = Presence(self._session, root, fingerprint, self._heard, self._tunnels.doubt)
 
-    def __enter__(self) -> Visit:
+    def __enter__(self) -> JoinerCarrier:
         """Connect to the broker. Raises Unavailable if the broker cannot be reached."""
         self._session.start([self._presence, self._tunnels])
         try:

@@ -1,4 +1,4 @@
-"""Tunnels: connections to other agents through the broker. A door: sockets; tunnel.py defines the messages.
+"""Tunnel sockets: connections to other agents through the broker. A door: sockets; tunnel.py defines the messages.
 
 Each tunnel ends here in one of a pair of local sockets. The agent has the other socket, and uses it like a TCP connection,
 with the same mutual TLS, streams, limits and threads. The bytes therefore pass the kernel once more (a tenth of the time
@@ -62,7 +62,7 @@ class TunnelOptions:
 
 
 @dataclass(eq=False)
-class End:
+class TunnelEnd:
     """Our end of a tunnel."""
 
     stream_id: str
@@ -95,7 +95,7 @@ class End:
         return (select.POLLIN if readable else 0) | (select.POLLOUT if self.waiting else 0)
 
 
-class Tunnels:
+class TunnelSockets:
     """Dials and accepts tunnels, once a `Session` runs with this as a part."""
 
     def __init__(
@@ -108,10 +108,10 @@ class Tunnels:
         self._root = root
         self._endpoint = endpoint
         self._options = options or TunnelOptions()
-        self._ends: dict[str, End] = {}
-        self._by_descriptor: dict[int, End] = {}
-        self._hellos: dict[int, End] = {}
-        """Tunnels that are being opened, by the id of the message that opens them."""
+        self._ends: dict[str, TunnelEnd] = {}
+        self._by_descriptor: dict[int, TunnelEnd] = {}
+        self._hellos: dict[int, TunnelEnd] = {}
+        """TunnelSockets that are being opened, by the id of the message that opens them."""
         self._welcome: OnConnection | None = None
         self._chunk_bytes = 0
 
@@ -269,15 +269,15 @@ class Tunnels:
             return f"there are {self._options.most} streams already"
         return None
 
-    def _add(self, stream_id: str, remote: str, connection: socket.socket) -> End:
+    def _add(self, stream_id: str, remote: str, connection: socket.socket) -> TunnelEnd:
         topic = f"{self._root}/to/{remote}/{stream_id}"
-        end = End(stream_id, remote, topic, connection, Tunnel(self._options.window))
+        end = TunnelEnd(stream_id, remote, topic, connection, Tunnel(self._options.window))
         self._ends[stream_id] = self._by_descriptor[connection.fileno()] = end
         return end
 
     # Carrying data
 
-    def _take(self, end: End, message: Packet) -> None:
+    def _take(self, end: TunnelEnd, message: Packet) -> None:
         if message.kind is PacketKind.RESET:
             self._ended(end, reason(message))
             return
@@ -294,13 +294,13 @@ class Tunnels:
         if message.kind in (PacketKind.DATA, PacketKind.END) and end.hung_at is None:
             self._pump_in(end)
 
-    def _ended(self, end: End, why: str) -> None:
+    def _ended(self, end: TunnelEnd, why: str) -> None:
         """Note that the other side ended the tunnel. Data that arrived before is still delivered to the reader."""
         end.over = True
         if not end.waiting or end.hung_at is not None:
             self._drop(end, why)
 
-    def _pump_in(self, end: End) -> None:
+    def _pump_in(self, end: TunnelEnd) -> None:
         """Send data that arrived to the stream's reader, as far as the reader accepts it."""
         try:
             while end.waiting:
@@ -321,7 +321,7 @@ class Tunnels:
         except OSError:
             end.waiting.clear()  # The agent closed its side; poll() reports that as well.
 
-    def _pump_out(self, end: End) -> None:
+    def _pump_out(self, end: TunnelEnd) -> None:
         """Send a chunk from the stream's writer to the broker."""
         if not end.tunnel.has_room or end.over:
             if end.hung_at is not None and (end.over or end.tunnel.ended_out):
@@ -343,16 +343,16 @@ class Tunnels:
             self._say(end, end.tunnel.end())
         end.moved = True
 
-    def _say(self, end: End, message: Packet, qos: int = 0) -> int:
+    def _say(self, end: TunnelEnd, message: Packet, qos: int = 0) -> int:
         return self._session.publish(end.topic, message.encode(), qos=qos)
 
     # Ending
 
-    def _close(self, end: End, why: str) -> None:
+    def _close(self, end: TunnelEnd, why: str) -> None:
         self._say(end, reset(why))
         self._drop(end, why)
 
-    def _drop(self, end: End, why: str) -> None:
+    def _drop(self, end: TunnelEnd, why: str) -> None:
         if self._ends.pop(end.stream_id, None) is None:
             return
         del self._by_descriptor[end.connection.fileno()]
@@ -360,11 +360,11 @@ class Tunnels:
         end.connection.close()
         self._settle(end, why)
 
-    def _heard(self, end: End) -> None:
+    def _heard(self, end: TunnelEnd) -> None:
         """Forget the id of the message that opened this tunnel, because message ids are reused after a while."""
         self._hellos = {key: hello for key, hello in self._hellos.items() if hello is not end}
 
-    def _settle(self, end: End, why: str) -> None:
+    def _settle(self, end: TunnelEnd, why: str) -> None:
         if end.settled is not None:
             end.settled(why)
             end.settled = None

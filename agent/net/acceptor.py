@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from edgepart.agent.host.open_files import for_strangers, open_files
 from edgepart.agent.net.faults import knock
-from edgepart.agent.net.sightings import Witness
+from edgepart.agent.net.sightings import LinkObserver
 from edgepart.agent.net.strangers import Stranger, Strangers
 from edgepart.agent.net.stream import Stream, tune
 from edgepart.agent.security.identity import Identity, peer_id
@@ -71,7 +71,7 @@ class Acceptor:
     """Listens from `start` to `stop`. One thread accepts connections, and each connection gets its own thread."""
 
     def __init__(
-        self, identity: Identity, serve: Serve, options: AcceptOptions, witness: Witness | None = None
+        self, identity: Identity, serve: Serve, options: AcceptOptions, witness: LinkObserver | None = None
     ) -> None:
         self._identity = identity
         self._serve = serve

@@ -1,4 +1,4 @@
-"""Reaching: connects to agents at given addresses and checks their certificates. A door: sockets.
+"""Dialer: connects to agents at given addresses and checks their certificates. A door: sockets.
 
 Addresses are tried in parallel, each a moment after the one before it, so that an address where nobody answers (a
 container's bridge, an old lease, the other end of a pulled cable) costs that moment and not its whole time limit.
@@ -19,7 +19,7 @@ from typing import Any
 from edgepart.agent.net import dialer
 from edgepart.agent.net.addresses import Interface, rank
 from edgepart.agent.net.faults import Fault, Mistrusted, Unreached, blame, fault_of
-from edgepart.agent.net.sightings import Witness
+from edgepart.agent.net.sightings import LinkObserver
 from edgepart.agent.net.stream import Stream, shake_hands, tune
 from edgepart.agent.security.identity import Identity, peer_id
 from edgepart.agent.wire.address import Address, format_address, mqtt_node
@@ -153,7 +153,7 @@ def _describe_unreached(address: Address, error: Exception) -> Unreached:
     return Unreached(fault, f"{format_address(address)}: {text}")
 
 
-class Reaching:
+class Dialer:
     """Connects one agent to others."""
 
     def __init__(
@@ -210,10 +210,10 @@ class Reaching:
                 yield address, error
 
 
-class Tries:
+class DialAttempts:
     """The outcomes of trying the addresses of one call."""
 
-    def __init__(self, expected: str | None, witness: Witness | None) -> None:
+    def __init__(self, expected: str | None, witness: LinkObserver | None) -> None:
         self._expected = expected
         self._witness = witness
         self._refusals: list[EdgepartError] = []

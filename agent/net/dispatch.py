@@ -1,4 +1,4 @@
-"""Post: sends messages to other agents and dispatches the frames that arrive. Door: the transport is given.
+"""Dispatch: sends messages to other agents and dispatches the frames that arrive. Door: the transport is given.
 
 Control messages go to the event loop. The frames of a request go straight to their receiver in the thread that read them,
 so that tensors do not pass through the event loop.
@@ -88,7 +88,7 @@ class EchoFrames(Protocol):
     def came(self, node: str, message: queries.Echo | queries.Echoed, values: Sequence[Value]) -> None: ...
 
 
-class Post:
+class FrameDispatcher:
     """Sends this agent's messages, and dispatches the frames that it receives."""
 
     def __init__(self, node: str, send_frame: SendFrame) -> None:

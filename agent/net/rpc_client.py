@@ -1,4 +1,4 @@
-"""Asks: sends a question to a peer and returns the answer, or an error within a time limit. Door: the event loop; the
+"""RPC client: sends a question to a peer and returns the answer, or an error within a time limit. Door: the event loop; the
 wire is given.
 
 All methods belong to the event loop's thread.
@@ -20,7 +20,7 @@ SendQuestion = Callable[[str, Question, Sequence[Buffer]], None]
 """(node, question, payload). Raises Unavailable if there is no link."""
 
 
-class Asks:
+class RpcClient:
     """The questions that wait for an answer, by ticket."""
 
     def __init__(self, send: SendQuestion) -> None:

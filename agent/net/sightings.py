@@ -1,5 +1,5 @@
-"""Boxes: every box that this agent has heard of, and the attempts to reach it. A rule: discovery, transport and membership
-report what happens, and the time is an argument (seconds since 1970); diagnosis.py interprets the record.
+"""Sightings: every box that this agent has heard of, and the attempts to reach it. A rule: discovery, transport and
+membership report what happens, and the time is an argument (seconds since 1970); diagnosis.py interprets the record.
 
 Anybody on the network can cause most of these entries, so their number is bounded and none is trusted.
 """
@@ -65,7 +65,7 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Knock:
+class RefusedConnection:
     """A refused connection: the caller had no certificate and wanted to join, or its certificate was not accepted."""
 
     address: str
@@ -74,7 +74,7 @@ class Knock:
     times: int = 1
 
 
-class Witness(Protocol):
+class LinkObserver(Protocol):
     """An observer of attempts to make links. Any thread may call its methods."""
 
     def tried(self, node: str, address: str, fault: Fault | None, text: str) -> None:
@@ -87,20 +87,20 @@ class Witness(Protocol):
         """The same as Boxes.knocked."""
 
 
-class Boxes:
+class Sightings:
     """The record of all boxes. Only one thread may use it."""
 
     def __init__(self) -> None:
         self._boxes: dict[str, Box] = {}
         """The boxes by node id, or by address if nothing else is known; the box heard of last comes last."""
-        self._knocks: deque[Knock] = deque(maxlen=MOST_KNOCKS)
+        self._knocks: deque[RefusedConnection] = deque(maxlen=MOST_KNOCKS)
         self.heard_self_at: float | None = None
         """The last time at which this agent heard its own announcement."""
 
     def all(self) -> tuple[Box, ...]:
         return tuple(sorted(self._boxes.values(), key=lambda box: (box.name or "~", box.node, box.addresses)))
 
-    def knocks(self) -> tuple[Knock, ...]:
+    def knocks(self) -> tuple[RefusedConnection, ...]:
         """Return the refused connections, newest first."""
         return tuple(reversed(self._knocks))
 
@@ -172,7 +172,7 @@ class Boxes:
                 del self._knocks[place]
                 self._knocks.append(replace(known, at=now, times=known.times + 1))
                 return
-        self._knocks.append(Knock(address, why[:400], now))
+        self._knocks.append(RefusedConnection(address, why[:400], now))
 
     def _at(self, key: str, node: str) -> Box:
         return self._boxes.get(key) or Box(node)

@@ -25,7 +25,7 @@ from functools import partial
 from typing import Protocol
 
 from edgepart.agent.net.acceptor import AcceptOptions, Acceptor
-from edgepart.agent.net.dialer import Reaching, Tries
+from edgepart.agent.net.dialer import DialAttempts, Dialer
 from edgepart.agent.net.faults import Fault, Mistrusted, Unreached
 from edgepart.agent.net.interfaces import interfaces
 from edgepart.agent.net.links import (
@@ -38,7 +38,7 @@ from edgepart.agent.net.links import (
     LinkRefused,
     PeerLink,
 )
-from edgepart.agent.net.sightings import Witness
+from edgepart.agent.net.sightings import LinkObserver
 from edgepart.agent.net.stream import Stream
 from edgepart.agent.net.writer import Writer
 from edgepart.agent.security.charter import Charter
@@ -107,7 +107,7 @@ class Transport:
         options: TransportOptions | None = None,
         recorder: Recorder | None = None,
         carrier: Carrier | None = None,
-        witness: Witness | None = None,
+        witness: LinkObserver | None = None,
     ) -> None:
         """Set up the transport. `recorder` records frames on data channels. `carrier` replaces TCP."""
         self.boot = secrets.token_hex(8)
@@ -124,7 +124,7 @@ class Transport:
         another_way = None
         if carrier is not None:
             another_way = partial(carrier.dial, timeout_s=connect_s, dead_after_s=dead_s)
-        self._reaching = Reaching(identity, interfaces, connect_s, dead_s, another_way)
+        self._dialer = Dialer(identity, interfaces, connect_s, dead_s, another_way)
         self._acceptor = Acceptor(identity, self._serve, self._options.accept, witness)
         self._lock = threading.Condition()
         self._links: dict[str, PeerLink] = {}
@@ -169,8 +169,8 @@ class Transport:
             return node_id
         if node_id in self._identity.revoked_nodes():
             raise Unreached(Fault.REVOKED, f"node {node_id} is revoked")
-        tries = Tries(node_id, self._witness)
-        with closing(self._reaching.each(node_id, addresses)) as reached:
+        tries = DialAttempts(node_id, self._witness)
+        with closing(self._dialer.each(node_id, addresses)) as reached:
             for address, found in reached:
                 if isinstance(found, EdgepartError):
                     tries.refused(address, found)
@@ -213,7 +213,7 @@ class Transport:
 
     def renew(self) -> None:
         """Show this node's current certificate in all new connections. Existing connections stay."""
-        self._reaching.renew()
+        self._dialer.renew()
         self._acceptor.renew()
 
     def stop(self, flush_s: float = 1.0) -> None:
@@ -275,7 +275,7 @@ class Transport:
                 self._attempts += 1
                 attempt = self._attempts
             boot = self._introduce(control, CONTROL, attempt, node_id)
-            streams[DATA] = self._reaching.again(node_id, address)
+            streams[DATA] = self._dialer.again(node_id, address)
             if self._introduce(streams[DATA], DATA, attempt, node_id) != boot:
                 raise Unavailable(f"{format_address(address)} was restarted just now")
             self._attach_out(node_id, boot, streams, "" if dials_back else format_address(address))

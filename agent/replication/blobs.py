@@ -18,10 +18,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakValueDictionary
 
-from edgepart.agent.net.rpc_client import Asks
+from edgepart.agent.net.rpc_client import RpcClient
 from edgepart.agent.replication.multi_source import Gathering
-from edgepart.agent.replication.throttle import UNKNOWN_BYTES_S, Pace, part_bytes
-from edgepart.agent.storage.integrity import Soundness
+from edgepart.agent.replication.throttle import UNKNOWN_BYTES_S, Throttle, part_bytes
+from edgepart.agent.storage.integrity import StoreIntegrity
 from edgepart.agent.storage.store import Partial, Source, Store, manifest_from_text, manifest_to_json
 from edgepart.agent.wire.frames import Buffer
 from edgepart.agent.wire.queries import Files, Part, WantFiles, WantPart
@@ -72,7 +72,7 @@ class Load:
     """The rate of the link to a node, in bytes a second."""
 
 
-class Serving:
+class BlobServer:
     """Answers other agents' questions in a thread of its own, so that the disk and hashing delay no reader thread."""
 
     def __init__(self, store: Store, reply: Reply, cut: Cut | None = None, load: Load | None = None) -> None:
@@ -80,7 +80,7 @@ class Serving:
         self._reply = reply
         self._cut: Cut = cut or store.cut
         self._load = load or Load()
-        self._pace = Pace()
+        self._pace = Throttle()
         self._stopped = threading.Event()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="serve-blobs")
 
@@ -152,17 +152,17 @@ class _Doubts:
         return [node for node in sources if node not in doubted], doubted
 
 
-class Fetching:
+class BlobFetcher:
     """Brings models and weights into the store. Its methods belong to the event loop's thread."""
 
     def __init__(
         self,
         store: Store,
-        asks: Asks,
+        asks: RpcClient,
         cut: Cut | None = None,
         *,
         load: Load | None = None,
-        soundness: Soundness | None = None,
+        integrity: StoreIntegrity | None = None,
         free_bytes: Callable[[], float] = lambda: float("inf"),
     ) -> None:
         """Set up fetching. `free_bytes` returns the free space on the disk."""
@@ -170,8 +170,8 @@ class Fetching:
         self._asks = asks
         self._cut: Cut = cut or store.cut
         self._load = load or Load()
-        self._pace = Pace()
-        self._soundness = soundness or Soundness(store)
+        self._pace = Throttle()
+        self._integrity = integrity or StoreIntegrity(store)
         self._free_bytes = free_bytes
         self._doubts = _Doubts()
         self._models: dict[str, asyncio.Task[None]] = {}
@@ -228,7 +228,7 @@ class Fetching:
                 wanted = [(ref.digest, Source(model, ref.source, ref.region, shapes)) for ref in batch]
                 await asyncio.to_thread(self._cut, wanted)
                 for ref in batch:
-                    self._soundness.trust(ref.digest)
+                    self._integrity.trust(ref.digest)
             return
         for ref in absent:
             region = tuple(tuple(bounds) for bounds in pack_region(ref.region))
@@ -238,7 +238,7 @@ class Fetching:
     def _absent_weights(self, refs: Sequence[WeightRef]) -> list[WeightRef]:
         """Return one reference for each blob that is not stored, or not intact."""
         return [
-            ref for ref in {ref.digest: ref for ref in refs}.values() if not self._soundness.here(ref.digest)
+            ref for ref in {ref.digest: ref for ref in refs}.values() if not self._integrity.here(ref.digest)
         ]
 
     async def constants(self, plan: Plan, sources: Sequence[str]) -> Mapping[str, Array]:
@@ -273,7 +273,7 @@ class Fetching:
                 )
             if not await self._fetch(partial, want, sources, refusals):
                 raise _nobody(what, refusals)
-            self._soundness.trust(want.digest)
+            self._integrity.trust(want.digest)
 
     async def _fetch(
         self, partial: Partial, want: WantPart, sources: Sequence[str], refusals: dict[str, str]

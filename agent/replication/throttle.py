@@ -1,4 +1,4 @@
-"""Pace: limits the rate at which models and weights travel. Rules, without I/O; the clock is an argument.
+"""Throttle: limits the rate at which models and weights travel. Rules, without I/O; the clock is an argument.
 
 While no requests are served, they travel as fast as possible. While requests are served, they travel in parts that occupy a
 link for a few milliseconds, and take only a share of its time: a request then waits for one such part at most.
@@ -21,7 +21,7 @@ BUSY_S = 2.0
 """Seconds after a request in which more requests are expected."""
 
 
-class Business:
+class ServingWatch:
     """Decides whether this device is serving requests."""
 
     def __init__(self) -> None:
@@ -31,8 +31,8 @@ class Business:
         """Whether requests are being served. `done` counts the requests of which this device has done its part so far,
         `waiting` those of which it still has to do it.
 
-        >>> business = Business()
-        >>> business.look(0, 0, 5.0), business.look(1, 0, 6.0), business.look(1, 0, 7.9), business.look(1, 0, 8.1)
+        >>> watch = ServingWatch()
+        >>> watch.look(0, 0, 5.0), watch.look(1, 0, 6.0), watch.look(1, 0, 7.9), watch.look(1, 0, 8.1)
         (False, True, True, False)
         """
         if done != self._done or waiting:
@@ -51,7 +51,7 @@ def part_bytes(wanted: int, bytes_s: float, busy: bool) -> int:
     return min(wanted, max(LEAST_BYTES, min(MOST_BYTES, int(bytes_s * HOLD_S))))
 
 
-class Pace:
+class Throttle:
     """Delays one end's parts so that they take only a share of its links."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 _CHUNK_BYTES = 1 << 20
 
 
-class Soundness:
+class StoreIntegrity:
     """Checks one store. `here` and `scrub` may be called from any thread; they read files."""
 
     def __init__(self, store: Store, damaged: Callable[[str], None] = lambda text: None) -> None:

@@ -32,7 +32,7 @@ IDLE_S = 10.0
 
 
 class ReferenceProcess:
-    """Asks the process one question at a time. Its methods block; call them from threads."""
+    """RpcClient the process one question at a time. Its methods block; call them from threads."""
 
     def __init__(self, store: Path, idle_s: float = IDLE_S) -> None:
         """`store` is the folder of models. The process ends after `idle_s` seconds without a question."""

@@ -156,7 +156,7 @@ def test_what_fails_leaves_what_was_deployed(state: Path, tmp_path: Path) -> Non
             await deploy(agent, model_in(tmp_path / "n", "Abs"), memory_limit_bytes=1)
         assert np.array_equal(await answer(agent), -X)
         assert agent._logic.node.uploading == 0
-        await agent._logic.upkeep.collect()
+        await agent._logic.maintenance.collect()
         while not agent._logic.node.ready("net")[0]:
             await asyncio.sleep(0.02)
         assert np.array_equal(await answer(agent), -X)
@@ -172,17 +172,17 @@ def test_what_nothing_uses_is_deleted_and_nothing_else(state: Path, tmp_path: Pa
         await deploy(agent, model_in(tmp_path / "m", "Neg"))
         junk = store.put_bytes(b"junk")
         agent._logic.node.uploading += 1
-        await agent._logic.upkeep.collect()
+        await agent._logic.maintenance.collect()
         assert store.has(junk)  # somebody uploads: what it needs is not known yet
         agent._logic.node.uploading -= 1
-        await agent._logic.upkeep.collect()
+        await agent._logic.maintenance.collect()
         assert not store.has(junk)
         assert len(store.models()) == 1
         assert np.array_equal(await answer(agent), -X)
         await agent._logic.node.undeploy("net")
         while agent._compute.plans.active("net"):
             await asyncio.sleep(0.02)
-        await agent._logic.upkeep.collect()
+        await agent._logic.maintenance.collect()
         assert store.models() == agent._logic.driver.core.follower.models == ()
         assert store.nbytes() == 0
 
@@ -201,7 +201,7 @@ def test_deleting_that_fails_is_tried_again(
             raise PermissionError("a read-only disk")
 
         monkeypatch.setattr(agent._base.store, "prune", fail)
-        agent._keep_doing("garbage", agent._logic.upkeep.collect_garbage)
+        agent._keep_doing("garbage", agent._logic.maintenance.collect_garbage)
         for _ in range(3):
             await tries.acquire()
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from edgepart.agent.admission.renewal import Warden
+from edgepart.agent.admission.renewal import CertificateRenewal
 from edgepart.agent.cluster.state.events import Member
 from edgepart.agent.security import ca_key_file, certificates, charter, charter_file, identity
 from edgepart.agent.security.charter import Charter
@@ -28,13 +28,13 @@ FAR = 4_102_488_000.0
 class Wire:
     """Agents that hear each other at once."""
 
-    wardens: dict[str, Warden] = field(default_factory=dict)
+    wardens: dict[str, CertificateRenewal] = field(default_factory=dict)
     links: dict[str, set[str]] = field(default_factory=dict)
     told: list[tuple[str, str]] = field(default_factory=list)
     renewals: list[str] = field(default_factory=list)
     """Nodes whose contexts were made anew."""
 
-    def add(self, me: identity.Identity, clock: Callable[[], float] = lambda: NOW) -> Warden:
+    def add(self, me: identity.Identity, clock: Callable[[], float] = lambda: NOW) -> CertificateRenewal:
         wire, node = self, me.node_id
 
         class Links:
@@ -60,7 +60,7 @@ class Wire:
             return await wire.wardens[to].sign(node, question), memoryview(b"")
 
         made: Callable[[str, WantCertificate], Awaitable[tuple[Any, memoryview]]] = ask
-        self.wardens[node] = Warden(me, Links(), tell, made, clock)
+        self.wardens[node] = CertificateRenewal(me, Links(), tell, made, clock)
         self.links[node] = set()
         return self.wardens[node]
 
@@ -160,11 +160,11 @@ def test_a_forged_charter_ends_the_link_and_changes_nothing(
 ) -> None:
     first, second, _ = three
     wire = Wire()
-    warden = wire.add(first)
+    renewal = wire.add(first)
     wire.add(second)
     wire.meet(first, second)
     forged = charter.revoke(Charter(), [GONE], first.ca, certificates.new_key(), NOW)
-    warden.came(second.node_id, forged)
+    renewal.came(second.node_id, forged)
     assert first.revoked_nodes() == frozenset() and wire.links[first.node_id] == set()
     assert "did not sign" in caplog.text
 
@@ -172,12 +172,12 @@ def test_a_forged_charter_ends_the_link_and_changes_nothing(
 def test_last_words_of_a_revoked_node_are_not_heard(three: list[identity.Identity]) -> None:
     first, second, _ = three
     wire = Wire()
-    warden = wire.add(first)
+    renewal = wire.add(first)
     charter_file.revoke(state(first), [second.node_id], NOW)
-    warden._look()
-    said = charter.revoke(warden.charter, [GONE], first.ca, first.ca_key(), NOW)
-    warden.came(second.node_id, said)
-    assert warden.revoked_nodes == {second.node_id}
+    renewal._look()
+    said = charter.revoke(renewal.charter, [GONE], first.ca, first.ca_key(), NOW)
+    renewal.came(second.node_id, said)
+    assert renewal.revoked_nodes == {second.node_id}
 
 
 def test_two_holders_settle_on_a_credential_that_nobody_who_is_out_knows(
@@ -201,18 +201,18 @@ def test_a_member_renews_with_whoever_holds_the_key(three: list[identity.Identit
     wire, now = Wire(), [NOW]
     for me in three:
         wire.add(me, lambda: now[0])
-    warden = wire.wardens[third.node_id]
+    renewal = wire.wardens[third.node_id]
     wire.meet(second, third)
     before = third.certificate
 
     async def story() -> None:
-        await warden._renew_if_due()
+        await renewal._renew_if_due()
         assert third.certificate == before and wire.renewals == []  # it is not due
         now[0] += 130 * DAY
-        await warden._renew_if_due()
+        await renewal._renew_if_due()
         assert third.certificate == before  # nobody is here who could
         wire.meet(first, second, third)
-        await warden._renew_if_due()  # the holder's coming is reason enough to try again at once
+        await renewal._renew_if_due()  # the holder's coming is reason enough to try again at once
 
     asyncio.run(story())
     assert wire.renewals == [third.node_id]
@@ -222,8 +222,8 @@ def test_a_member_renews_with_whoever_holds_the_key(three: list[identity.Identit
 
 def test_the_holder_renews_its_own(three: list[identity.Identity]) -> None:
     wire = Wire()
-    warden = wire.add(three[0], lambda: NOW + 300 * DAY)
-    asyncio.run(warden._renew_if_due())
+    renewal = wire.add(three[0], lambda: NOW + 300 * DAY)
+    asyncio.run(renewal._renew_if_due())
     assert not certificates.due(three[0].certificate, NOW + 300 * DAY) and wire.renewals == [three[0].node_id]
 
 
@@ -232,19 +232,19 @@ def test_a_holder_whose_clock_shows_2100_signs_nothing_says_why_and_goes_on_when
 ) -> None:
     first, second, _ = three
     wire, now = Wire(), [FAR]
-    warden = wire.add(first, lambda: now[0])
+    renewal = wire.add(first, lambda: now[0])
     held = first.certificate
     with caplog.at_level(logging.WARNING):
-        asyncio.run(warden._renew_if_due())
-        asyncio.run(warden._renew_if_due())
+        asyncio.run(renewal._renew_if_due())
+        asyncio.run(renewal._renew_if_due())
     assert first.certificate == held and wire.renewals == []
-    (told,) = warden.document()["warnings"]
+    (told,) = renewal.document()["warnings"]
     assert "shows 2100-" in told and [record.getMessage() for record in caplog.records] == [told]
-    answer = asyncio.run(warden.sign(second.node_id, WantCertificate(7, second.renewal())))
+    answer = asyncio.run(renewal.sign(second.node_id, WantCertificate(7, second.renewal())))
     assert answer.error == told and not answer.certificate
     now[0] = NOW + 125 * DAY
-    asyncio.run(warden._renew_if_due())
-    assert not certificates.due(first.certificate, now[0]) and warden.warnings() == []
+    asyncio.run(renewal._renew_if_due())
+    assert not certificates.due(first.certificate, now[0]) and renewal.warnings() == []
 
 
 def test_a_certificate_that_a_wrong_clock_signed_gives_way_when_the_clock_is_right(
@@ -254,28 +254,28 @@ def test_a_certificate_that_a_wrong_clock_signed_gives_way_when_the_clock_is_rig
     made = certificates.issue(first.renewal(), first.node_id, first.ca, first.ca_key(), FAR)
     first.keep(certificates.der(made), FAR)
     wire = Wire()
-    warden = wire.add(first)
-    assert "not valid yet" in warden.warnings()[0]
-    asyncio.run(warden._take_back_if_early())
-    assert first.certificate == held and wire.renewals == [first.node_id] and warden.warnings() == []
+    renewal = wire.add(first)
+    assert "not valid yet" in renewal.warnings()[0]
+    asyncio.run(renewal._take_back_if_early())
+    assert first.certificate == held and wire.renewals == [first.node_id] and renewal.warnings() == []
     assert "the one before it was taken again" in caplog.text
-    asyncio.run(warden._take_back_if_early())
+    asyncio.run(renewal._take_back_if_early())
     assert wire.renewals == [first.node_id]
 
 
 def test_who_is_revoked_or_asks_nonsense_gets_no_certificate(three: list[identity.Identity]) -> None:
     first, second, third = three
     wire = Wire()
-    warden, other = wire.add(first), wire.add(second)
+    renewal, other = wire.add(first), wire.add(second)
     charter_file.revoke(state(first), [third.node_id], NOW)
-    warden._look()
+    renewal._look()
 
-    async def asked(of: Warden, node: str, request: bytes) -> Renewed:
+    async def asked(of: CertificateRenewal, node: str, request: bytes) -> Renewed:
         return await of.sign(node, WantCertificate(7, request))
 
     for of, node, request in (
-        (warden, third.node_id, third.renewal()),
-        (warden, second.node_id, b"junk"),
+        (renewal, third.node_id, third.renewal()),
+        (renewal, second.node_id, b"junk"),
         (other, third.node_id, third.renewal()),  # holds no key
     ):
         answer = asyncio.run(asked(of, node, request))
@@ -284,18 +284,18 @@ def test_who_is_revoked_or_asks_nonsense_gets_no_certificate(three: list[identit
 
 def test_people_are_warned_in_time(three: list[identity.Identity], caplog: pytest.LogCaptureFixture) -> None:
     wire, now = Wire(), [NOW]
-    warden = wire.add(three[1], lambda: now[0])
-    asyncio.run(warden._renew_if_due())
-    assert warden.document()["warnings"] == [] and not caplog.records
+    renewal = wire.add(three[1], lambda: now[0])
+    asyncio.run(renewal._renew_if_due())
+    assert renewal.document()["warnings"] == [] and not caplog.records
     now[0] += 300 * DAY
     with caplog.at_level(logging.WARNING):
-        asyncio.run(warden._renew_if_due())
-        asyncio.run(warden._renew_if_due())
+        asyncio.run(renewal._renew_if_due())
+        asyncio.run(renewal._renew_if_due())
     assert sum("ends in 65 days" in record.message for record in caplog.records) == 1
-    assert "ends in 65 days" in warden.document()["warnings"][0]
+    assert "ends in 65 days" in renewal.document()["warnings"][0]
     now[0] += 100 * DAY
-    assert "has ended" in warden.warnings()[0]
-    assert three[1].admin not in str(warden.document())
+    assert "has ended" in renewal.warnings()[0]
+    assert three[1].admin not in str(renewal.document())
 
 
 def test_a_damaged_charter_does_not_stop_the_agent(
@@ -303,19 +303,19 @@ def test_a_damaged_charter_does_not_stop_the_agent(
 ) -> None:
     first = three[0]
     charter_file.revoke(state(first), [GONE], NOW)
-    warden = Wire().add(first)
+    renewal = Wire().add(first)
     (first.directory / "charter.json").write_bytes(b"{")
 
     async def looks() -> None:
         async with asyncio.timeout(20):
-            running = asyncio.create_task(warden.run())
+            running = asyncio.create_task(renewal.run())
             while "damaged" not in caplog.text:
                 await asyncio.sleep(0.001)
             assert not running.done()
             running.cancel()
 
     asyncio.run(looks())
-    assert warden.revoked_nodes == {GONE}
+    assert renewal.revoked_nodes == {GONE}
 
 
 def test_whoever_is_revoked_is_told_so_and_nothing_else(three: list[identity.Identity]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgepart.agent.admission.signed_drains import Seals, refusal
+from edgepart.agent.admission.signed_drains import DrainSigner, refusal
 from edgepart.agent.cluster.core.core import Core
 from edgepart.agent.cluster.core.draining import Draining
 from edgepart.agent.cluster.membership.peer import OwnFacts
@@ -168,8 +168,8 @@ class Wire:
         rows = tuple(replace(member(me.node_id, holds=me.is_issuer), name=me.node_id) for me in here)
         self.members: tuple[Member, ...] = rows
         self.map = Draining(self.first.node_id)
-        self.holder = Seals(self.first, self.nobody, lambda: self)  # type: ignore[arg-type, return-value]
-        self.asker = Seals(self.second, self.ask, lambda: self)  # type: ignore[arg-type, return-value]
+        self.holder = DrainSigner(self.first, self.nobody, lambda: self)  # type: ignore[arg-type, return-value]
+        self.asker = DrainSigner(self.second, self.ask, lambda: self)  # type: ignore[arg-type, return-value]
         self.entry = Drain(self.first.node_id, "a", DRAINED, Version(1, self.second.node_id))
 
     @property

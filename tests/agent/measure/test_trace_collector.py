@@ -18,7 +18,7 @@ from edgepart.agent.measure.trace_collector import (
     supports_traces,
     with_trace_support,
 )
-from edgepart.agent.net.rpc_client import Asks
+from edgepart.agent.net.rpc_client import RpcClient
 from edgepart.agent.trace.recorder import Recorder
 from edgepart.agent.trace.spans import COMPUTE, COMPUTING, Span, Subject, pack
 from edgepart.agent.wire.control import ALIVE, Prepare, Version
@@ -76,7 +76,7 @@ class World:
         self.tracing = TraceCollector(
             "a",
             self.recorder,
-            cast(Asks, self.others),
+            cast(RpcClient, self.others),
             cast(ClockExchange, self.others),
             lambda: self.members,
             lambda _: self.orders,

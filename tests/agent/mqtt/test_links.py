@@ -20,7 +20,7 @@ from cryptography.x509.oid import NameOID
 
 from edgepart.agent.admission import joining
 from edgepart.agent.mqtt.broker import Broker, parse_broker
-from edgepart.agent.mqtt.carrier import BrokerCarrier, Visit, root_of
+from edgepart.agent.mqtt.carrier import BrokerCarrier, JoinerCarrier, root_of
 from edgepart.agent.mqtt.presence import Present, read_present
 from edgepart.agent.mqtt.session import Session, SessionOptions
 from edgepart.agent.net.sightings import AgentHint
@@ -193,7 +193,7 @@ def test_a_device_joins_through_the_broker_alone(mosquitto: Mosquitto, tmp_path:
     keeper = joining.Doorkeeper(first, list, clock=lambda: NOW)
     token = tokens.create(tmp_path / "first", ttl_s=60, uses=1, now=NOW)
     broker = parse_broker(mosquitto.url)
-    with present(first, broker, keeper) as (a, _), Visit(broker, first.fingerprint) as visit:
+    with present(first, broker, keeper) as (a, _), JoinerCarrier(broker, first.fingerprint) as visit:
         joined = joining.join(token, tmp_path / "b", (), find=visit.find, reach=visit.dial)
     assert joined.first_members == (a.address,)
     assert joined.fingerprint == first.fingerprint
@@ -204,10 +204,13 @@ def test_visitors_are_told_what_is_wrong_with_the_broker(tmp_path: Path) -> None
         port = deaf.getsockname()[1]
         with (
             pytest.raises(Unavailable, match=f"mqtt://127.0.0.1:{port}"),
-            Visit(Broker("127.0.0.1", port), "0" * 64, 0.3),
+            JoinerCarrier(Broker("127.0.0.1", port), "0" * 64, 0.3),
         ):
             pass
-    with pytest.raises(Unavailable, match="refused"), Visit(Broker("127.0.0.1", port), "0" * 64, SOON_S):
+    with (
+        pytest.raises(Unavailable, match="refused"),
+        JoinerCarrier(Broker("127.0.0.1", port), "0" * 64, SOON_S),
+    ):
         pass
 
 
@@ -216,7 +219,7 @@ def test_a_wrong_password_is_said(tmp_path: Path) -> None:
         pytest.skip("mosquitto is not installed")
     with Mosquitto(tmp_path, ["allow_anonymous false"]) as broker:
         known = parse_broker(broker.url.replace("//", "//pi:wrong@"))
-        with pytest.raises(Unavailable, match="refuses this agent"), Visit(known, "0" * 64, 2.0):
+        with pytest.raises(Unavailable, match="refuses this agent"), JoinerCarrier(known, "0" * 64, 2.0):
             pass
 
 
@@ -227,7 +230,7 @@ def test_where_topics_may_not_be_read_nobody_is_found(tmp_path: Path) -> None:
     (tmp_path / "acl").chmod(0o700)
     with (
         Mosquitto(tmp_path, ["allow_anonymous true", f"acl_file {tmp_path / 'acl'}"]) as broker,
-        Visit(parse_broker(broker.url), "0" * 64, 3.0) as visit,
+        JoinerCarrier(parse_broker(broker.url), "0" * 64, 3.0) as visit,
     ):
         assert visit.find("0" * 64, 0.1) == ()
 
@@ -278,7 +281,7 @@ def test_a_broker_that_the_ca_does_not_know_is_told_nothing(tmp_path: Path) -> N
     settings = ["allow_anonymous true", f"certfile {pem}", f"keyfile {pem.with_suffix('.key')}"]
     with Mosquitto(tmp_path, settings) as mosquitto:
         unknown = parse_broker(mosquitto.url.replace("mqtt:", "mqtts:"))
-        with pytest.raises(Unavailable, match="certificate"), Visit(unknown, "0" * 64, SOON_S):
+        with pytest.raises(Unavailable, match="certificate"), JoinerCarrier(unknown, "0" * 64, SOON_S):
             pass
 
 

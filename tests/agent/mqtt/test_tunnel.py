@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgepart.agent.mqtt.tunnel import HEADER, Packet, PacketKind, Tunnel, decode, reason, reset
-from edgepart.agent.mqtt.tunnel_sockets import OVERHEAD_BYTES, TunnelOptions, Tunnels
+from edgepart.agent.mqtt.tunnel_sockets import OVERHEAD_BYTES, TunnelOptions, TunnelSockets
 from edgepart.agent.wire.address import Address, mqtt_address
 from edgepart.planner.errors import FrameError, Unavailable
 from tests.agent.mqtt.fakes import FakeBroker, FakeSession
@@ -27,11 +27,11 @@ class Pair:
         self.broker = FakeBroker()
         options = TunnelOptions(chunk_bytes=chunk_bytes, window=window)
         self.taken: list[tuple[socket.socket, Address]] = []
-        self.tunnels: list[Tunnels] = []
+        self.tunnels: list[TunnelSockets] = []
         self.sessions: list[FakeSession] = []
         for name in (A, B):
             session = FakeSession(self.broker, largest_bytes)
-            made = Tunnels(session, ROOT, name, options)  # type: ignore[arg-type]
+            made = TunnelSockets(session, ROOT, name, options)  # type: ignore[arg-type]
             made.listen(lambda connection, peer: self.taken.append((connection, peer)))
             session.start(made)
             self.tunnels.append(made)

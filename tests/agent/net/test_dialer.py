@@ -1,4 +1,4 @@
-"""Reaching: addresses side by side, and what kind of thing went wrong at each, with real TLS on loopback."""
+"""Dialer: addresses side by side, and what kind of thing went wrong at each, with real TLS on loopback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from edgepart.agent.net import faults
-from edgepart.agent.net.dialer import Reaching, Tries, race
+from edgepart.agent.net.dialer import DialAttempts, Dialer, race
 from edgepart.agent.net.faults import Fault, Mistrusted, Unreached, blame, fault_of, knock
 from edgepart.agent.net.interfaces import interfaces
 from edgepart.agent.net.stream import Stream
@@ -90,13 +90,13 @@ def nobody() -> Address:
     return address
 
 
-def reaching(who: identity.Identity) -> Reaching:
-    return Reaching(who, interfaces, BOUND_S, BOUND_S)
+def dialer(who: identity.Identity) -> Dialer:
+    return Dialer(who, interfaces, BOUND_S, BOUND_S)
 
 
 def one(who: identity.Identity, address: Address, expected: str | None = None) -> Fault | str:
     """The fault at an address, or who answers there."""
-    ((_, found),) = reaching(who).each(expected, [address])
+    ((_, found),) = dialer(who).each(expected, [address])
     if isinstance(found, EdgepartError):
         return fault_of(found)
     found[1].close()
@@ -133,7 +133,7 @@ def test_clocks_that_are_apart_are_told(members: list[identity.Identity], tmp_pa
         with agent(theirs) as address:
             assert one(me, address) is fault
         with agent(me) as address:
-            ((_, found),) = reaching(theirs).each(None, [address])
+            ((_, found),) = dialer(theirs).each(None, [address])
             assert not isinstance(found, EdgepartError)  # with TLS 1.3 the server's opinion comes later
             with closing(found[1]) as stream, pytest.raises(Unreached) as lost:
                 stream.read(UNAUTHENTICATED, time.monotonic() + BOUND_S)
@@ -178,7 +178,7 @@ def test_every_address_has_one_outcome_and_is_told(members: list[identity.Identi
     me, other = members
     told: list[tuple[str, str, Fault | None]] = []
 
-    class Witness:
+    class LinkObserver:
         def tried(self, node: str, address: str, fault: Fault | None, text: str) -> None:
             told.append((node, address, fault))
 
@@ -190,8 +190,8 @@ def test_every_address_has_one_outcome_and_is_told(members: list[identity.Identi
 
     closed = nobody()
     with agent(other) as there:
-        tries = Tries(other.node_id, Witness())
-        for address, found in reaching(me).each(other.node_id, [closed, there]):
+        tries = DialAttempts(other.node_id, LinkObserver())
+        for address, found in dialer(me).each(other.node_id, [closed, there]):
             if isinstance(found, EdgepartError):
                 tries.refused(address, found)
             else:
@@ -202,7 +202,7 @@ def test_every_address_has_one_outcome_and_is_told(members: list[identity.Identi
         (other.node_id, f"127.0.0.1:{there[1]}", None),
     }
     assert isinstance(tries.failure(), Unavailable)
-    nothing = Tries("x", None)
+    nothing = DialAttempts("x", None)
     assert "no address" in str(nothing.failure())
     nothing.refused(closed, Mistrusted(Fault.ITSELF, "itself"))
     assert isinstance(nothing.failure(), NotAuthorised)
@@ -241,7 +241,7 @@ def test_a_transport_tells_who_called_who_was_tried_and_who_knocked(
     told: list[tuple[str, str]] = []
     changed = threading.Condition()
 
-    class Witness:
+    class LinkObserver:
         def _tell(self, kind: str, what: str) -> None:
             with changed:
                 told.append((kind, what))
@@ -257,7 +257,7 @@ def test_a_transport_tells_who_called_who_was_tried_and_who_knocked(
             self._tell("knocked", why)
 
     with stations(*members, stranger) as (a, b, other):
-        a.transport._witness = a.transport._acceptor._witness = Witness()
+        a.transport._witness = a.transport._acceptor._witness = LinkObserver()
         a.transport.connect(b.node_id, [nobody(), b.address])
         with pytest.raises(Unavailable):
             other.transport.connect(None, [a.address])

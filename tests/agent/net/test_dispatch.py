@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgepart.agent.cluster.state.events import MessageReceived
-from edgepart.agent.net.dispatch import Post
+from edgepart.agent.net.dispatch import FrameDispatcher
 from edgepart.agent.net.links import CONTROL, DATA
 from edgepart.agent.wire.codec import message_to_frame
 from edgepart.agent.wire.control import Goodbye, Heartbeat
@@ -38,7 +38,7 @@ class Box:
     def __init__(self) -> None:
         self.out: list[tuple[str, str, Frame]] = []
         self.came: list[tuple[Any, ...]] = []
-        self.post = Post("me", lambda *frame: self.out.append(frame))
+        self.post = FrameDispatcher("me", lambda *frame: self.out.append(frame))
 
     def connect(self) -> None:
         self.post.connect(self, Echoing(self.came), self.came_to_core, self.question, self.answer)
@@ -189,7 +189,7 @@ def test_a_link_that_is_down_is_said_so() -> None:
         def down(*_: Any) -> None:
             raise Unavailable("no link")
 
-        post = Post("me", down)
+        post = FrameDispatcher("me", down)
         with pytest.raises(Unavailable):
             post.control("you", Goodbye(1))
         with pytest.raises(Unavailable):

@@ -15,19 +15,19 @@ from edgepart.agent.net.sightings import (
     MOST_KNOCKS,
     PEER,
     Box,
-    Boxes,
+    Sightings,
 )
 
 A, B = "a" * 16, "b" * 16
 
 
-def only(book: Boxes) -> Box:
+def only(book: Sightings) -> Box:
     (box,) = book.all()
     return box
 
 
 def test_what_several_ways_say_of_a_box_is_one_record() -> None:
-    book = Boxes()
+    book = Sightings()
     book.heard(MDNS, A, ["10.0.0.1:1"], 1.0, name="pi", fingerprint="f" * 16, version="0.1.0")
     book.heard(BROKER, A, ["10.0.0.2:1"], 2.0)
     book.heard(MDNS, A, ["10.0.0.3:1"], 3.0)
@@ -37,7 +37,7 @@ def test_what_several_ways_say_of_a_box_is_one_record() -> None:
 
 
 def test_the_newest_try_of_each_address_counts() -> None:
-    book = Boxes()
+    book = Sightings()
     book.heard(MDNS, A, ["x:1", "y:1"], 1.0)
     book.tried(A, "x:1", Fault.REFUSED, "no", 2.0)
     book.tried(A, "y:1", Fault.SILENT, "hm", 3.0)
@@ -48,7 +48,7 @@ def test_the_newest_try_of_each_address_counts() -> None:
 
 
 def test_an_address_becomes_the_box_that_answers_there() -> None:
-    book = Boxes()
+    book = Sightings()
     book.heard(PEER, "", ["p:1", "q:1"], 1.0)
     book.tried("", "p:1", Fault.REFUSED, "no", 2.0)
     assert [(box.node, box.addresses, len(box.tries)) for box in book.all()] == [
@@ -63,7 +63,7 @@ def test_an_address_becomes_the_box_that_answers_there() -> None:
 
 
 def test_calls_membership_and_ends_are_kept() -> None:
-    book = Boxes()
+    book = Sightings()
     book.called(A, "10.0.0.1:5", 1.0)
     book.member(A, "pi-aaaa", "0.1.0", ["10.0.0.1:7433"], 2.0)
     book.heard(MDNS, A, ["10.0.0.1:7433"], 2.5, name="pi")
@@ -84,7 +84,7 @@ def test_calls_membership_and_ends_are_kept() -> None:
     )
 )
 def test_a_flood_is_bounded_and_pushes_out_no_member(floods: list[tuple[int, list[str]]]) -> None:
-    book = Boxes()
+    book = Sightings()
     book.member(A, "pi", "0.1.0", ["10.0.0.1:1"], 1.0)
     now = 2.0
     for start, addresses in floods:
@@ -101,7 +101,7 @@ def test_a_flood_is_bounded_and_pushes_out_no_member(floods: list[tuple[int, lis
 
 
 def test_the_same_knock_is_counted_and_the_newest_comes_first() -> None:
-    book = Boxes()
+    book = Sightings()
     for at, (address, why) in enumerate([("h", "bad token"), ("i", "no tls"), ("h", "bad token")]):
         book.knocked(address, why, float(at))
     assert [(one.address, one.times, one.at) for one in book.knocks()] == [("h", 2, 2.0), ("i", 1, 1.0)]
@@ -111,7 +111,7 @@ def test_the_same_knock_is_counted_and_the_newest_comes_first() -> None:
 
 
 def test_a_link_local_peer_is_known_by_what_was_given() -> None:
-    book = Boxes()
+    book = Sightings()
     book.heard(PEER, "", ["[fe80::1]:7433"], 1.0)
     book.tried("", "[fe80::1%eth0]:7433", Fault.REFUSED, "no", 2.0)
     assert [one.address for one in only(book).tries] == ["[fe80::1%eth0]:7433"]

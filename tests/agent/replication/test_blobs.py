@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgepart.agent.net.rpc_client import Asks
+from edgepart.agent.net.rpc_client import RpcClient
 from edgepart.agent.replication import blobs, throttle
-from edgepart.agent.replication.blobs import Fetching, Serving
+from edgepart.agent.replication.blobs import BlobFetcher, BlobServer
 from edgepart.agent.storage.store import Store
 from edgepart.agent.wire.frames import Buffer
 from edgepart.agent.wire.queries import Files, Part, Question, WantFiles, WantPart
@@ -37,21 +37,21 @@ class Wire:
     """Joins one fetching agent with any number of serving ones, all in this process."""
 
     store: Store
-    servings: dict[str, Serving] = field(default_factory=dict)
+    servings: dict[str, BlobServer] = field(default_factory=dict)
     asked: list[tuple[str, Question]] = field(default_factory=list)
     gone: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.asks = Asks(self.send)
-        self.fetching = Fetching(self.store, self.asks)
+        self.asks = RpcClient(self.send)
+        self.fetching = BlobFetcher(self.store, self.asks)
 
     def add(self, node: str, store: Store, change: Change = lambda answer, data: (answer, data)) -> None:
         def reply(_: str, answer: Any, payload: Sequence[Buffer]) -> None:
             changed, data = change(answer, b"".join(payload))
             self.loop.call_soon_threadsafe(self.asks.answered, node, changed, memoryview(data))
 
-        self.servings[node] = Serving(store, reply)
+        self.servings[node] = BlobServer(store, reply)
 
     def send(self, node: str, question: Question, _: Sequence[Buffer]) -> None:
         assert isinstance(question, WantFiles | WantPart)
@@ -249,7 +249,7 @@ def test_half_a_lie_does_not_fall_back_on_who_completes_it(
 def test_a_disk_without_room_fetches_nothing_and_says_so(here: Store, there: Store, model: str) -> None:
     async def work(wire: Wire) -> None:
         wire.add("a", there)
-        wire.fetching = Fetching(here, wire.asks, free_bytes=lambda: blobs.SPARE_BYTES)
+        wire.fetching = BlobFetcher(here, wire.asks, free_bytes=lambda: blobs.SPARE_BYTES)
         with pytest.raises(Unavailable, match="MB are free"):
             await wire.fetching.model(model, ["a"])
 
@@ -433,7 +433,7 @@ def test_every_question_gets_an_answer(there: Store, model: str, question: Any) 
 
 
 def test_what_is_asked_of_an_agent_that_stops_is_refused_at_once(there: Store) -> None:
-    serving = Serving(there, lambda *_: None)
+    serving = BlobServer(there, lambda *_: None)
     serving.stop()
     with pytest.raises(Unavailable, match="stops"):
         serving.asked(ME, WantFiles(1, "0" * 64))
@@ -441,7 +441,7 @@ def test_what_is_asked_of_an_agent_that_stops_is_refused_at_once(there: Store) -
 
 def test_an_answer_counts_only_from_whom_it_was_asked_and_in_time(there: Store) -> None:
     async def work(_: Wire) -> None:
-        asks = Asks(lambda *_: None)
+        asks = RpcClient(lambda *_: None)
         asking = asyncio.create_task(asks.ask("a", WantFiles(0, "0")))
         await asyncio.sleep(0)
         asks.answered("b", Part(1, 0), memoryview(b"wrong"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis.strategies import booleans, floats, integers, lists, tuples
 
-from edgepart.agent.replication.throttle import HOLD_S, LEAST_BYTES, SHARE, Business, Pace, part_bytes
+from edgepart.agent.replication.throttle import HOLD_S, LEAST_BYTES, SHARE, ServingWatch, Throttle, part_bytes
 
 BYTES_S = 1e6
 WANTS = lists(tuples(floats(0.0, 2.0), integers(1, 1 << 20), booleans()), max_size=30)
@@ -14,7 +14,7 @@ WANTS = lists(tuples(floats(0.0, 2.0), integers(1, 1 << 20), booleans()), max_si
 
 @given(WANTS)
 def test_while_requests_are_served_only_a_share_goes(wants: list[tuple[float, int, bool]]) -> None:
-    pace, now = Pace(), 0.0
+    pace, now = Throttle(), 0.0
     went: list[tuple[float, int]] = []
     """When which bytes went, since requests were served without a pause."""
     for seconds, nbytes, busy in wants:
@@ -39,8 +39,8 @@ def test_a_part_holds_up_a_link_for_a_moment_only(wanted: int, bytes_s: float) -
 
 @given(lists(tuples(floats(0.0, 3.0), integers(0, 2), integers(0, 1)), max_size=30))
 def test_requests_are_served_for_a_while_after_the_last_one(looks: list[tuple[float, int, int]]) -> None:
-    business, now, done, last = Business(), 0.0, 0, float("-inf")
+    serving_watch, now, done, last = ServingWatch(), 0.0, 0, float("-inf")
     for seconds, more, waiting in looks:
         now, done = now + seconds, done + more
         last = now if more or waiting else last
-        assert business.look(done, waiting, now) == (now < last + 2.0)
+        assert serving_watch.look(done, waiting, now) == (now < last + 2.0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edgepart.agent.storage.integrity import Soundness
+from edgepart.agent.storage.integrity import StoreIntegrity
 from edgepart.agent.storage.store import Store
 from edgepart.planner.model.load import load_graph, model_files
 from tests.agent.replication.test_blobs import Wire, run
@@ -38,10 +38,10 @@ def model(store: Store, tmp_path: Path) -> str:
 @pytest.mark.parametrize("damage", [flip, cut, lambda path: path.write_bytes(b"")])
 def test_a_damaged_weight_does_not_count_as_here(store: Store, damage: Callable[[Path], None]) -> None:
     store.put_bytes(DATA)
-    assert Soundness(store).here(DIGEST)
+    assert StoreIntegrity(store).here(DIGEST)
     damage(store.path(DIGEST))
     told: list[str] = []
-    again = Soundness(store, told.append)
+    again = StoreIntegrity(store, told.append)
     assert not again.here(DIGEST) and not store.has(DIGEST)
     assert DIGEST[:12] in told[0] and str(store.root / "damaged" / DIGEST) in told[0]
     store.put_bytes(DATA)
@@ -58,7 +58,7 @@ def test_a_damaged_model_is_set_aside_and_fetched_again(
     other.put_model(model_files(model_in(tmp_path / "n")))
     damage(store.root / "models" / model / "files" / "sub" / "w.bin")
     told: list[str] = []
-    again = Soundness(Store(store.root), told.append)
+    again = StoreIntegrity(Store(store.root), told.append)
     again.look()
     again.scrub()
     assert store.models() == () and len(told) == 1
@@ -73,10 +73,10 @@ def test_a_damaged_model_is_set_aside_and_fetched_again(
 
 def test_what_is_sound_stays_and_is_read_slowly_and_once(store: Store, model: str) -> None:
     read: list[int] = []
-    soundness = Soundness(store)
-    soundness.look()
+    integrity = StoreIntegrity(store)
+    integrity.look()
     for _ in range(2):
-        soundness.scrub(read.append)
+        integrity.scrub(read.append)
     assert store.models() == (model,)
     assert sum(read) == sum(file.nbytes for file in store.manifest(model).files)
 
@@ -85,7 +85,7 @@ def test_names_that_a_crash_has_lost_are_there_again(store: Store, model: str) -
     """The folder of a model's files is whole before their other names are."""
     for file in store.manifest(model).files:
         store.path(file.digest).unlink()
-    Soundness(Store(store.root)).look()
+    StoreIntegrity(Store(store.root)).look()
     assert all(store.has(file.digest) for file in store.manifest(model).files)
 
 
@@ -108,4 +108,4 @@ def test_a_weight_that_is_damaged_is_cut_again_where_its_model_is(store: Store, 
         await asyncio.sleep(0)
 
     run(work, store)
-    assert Soundness(store).here(ref.digest)
+    assert StoreIntegrity(store).here(ref.digest)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from edgepart.agent.mqtt.presence import Presence, Present, read_present
 from edgepart.agent.mqtt.tunnel import Packet, PacketKind, Tunnel, decode, reason, reset
-from edgepart.agent.mqtt.tunnel_sockets import TunnelOptions, Tunnels
+from edgepart.agent.mqtt.tunnel_sockets import TunnelOptions, TunnelSockets
 from edgepart.agent.wire.address import Address
 from edgepart.planner.errors import FrameError
 from tests.agent.mqtt.fakes import FakeBroker, FakeSession
@@ -102,7 +102,7 @@ def _tunnels() -> Iterator[Take]:
     def welcome(connection: socket.socket, address: Address) -> None:
         inside.append(connection)
 
-    tunnels = Tunnels(session, ROOT, NODE, TunnelOptions(most=4))  # type: ignore[arg-type]
+    tunnels = TunnelSockets(session, ROOT, NODE, TunnelOptions(most=4))  # type: ignore[arg-type]
     tunnels.listen(welcome)
     session.start(tunnels)
 
@@ -123,7 +123,7 @@ def _tunnels() -> Iterator[Take]:
     yield take
 
 
-def _turn(tunnels: Tunnels) -> None:
+def _turn(tunnels: TunnelSockets) -> None:
     poll = select.poll()
     for descriptor, events in tunnels.poll_events().items():
         poll.register(descriptor, events)

@@ -18,7 +18,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepart.agent.cluster.state import cards
-from edgepart.agent.replication.blobs import Serving
+from edgepart.agent.replication.blobs import BlobServer
 from edgepart.agent.storage.store import Store, manifest_from_text
 from edgepart.agent.wire.codec import frame_to_message, kinds, message_to_frame
 from edgepart.agent.wire.control import Card
@@ -199,7 +199,7 @@ def _serving() -> Iterator[Take]:
         model = store.put_model([path])
         expect(model == _model_digest(), "a model's digest depends on where it is")
         answers: list[Any] = []
-        serving = Serving(store, lambda node, answer, payload: answers.append((answer, payload)))
+        serving = BlobServer(store, lambda node, answer, payload: answers.append((answer, payload)))
         serving.stop()
 
         def take(data: bytes) -> None:
