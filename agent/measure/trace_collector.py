@@ -18,6 +18,7 @@ from edgepart.agent.measure.clock_offset import OWN_OFFSET, ClockMap, Offset
 from edgepart.agent.net.rpc_client import RpcClient
 from edgepart.agent.trace.recorder import RecordedSpans, Recorder
 from edgepart.agent.trace.spans import Span, pack, unpack
+from edgepart.agent.wire import versions
 from edgepart.agent.wire.control import Prepare
 from edgepart.agent.wire.queries import TRACES, Record, Recording, Spans, WantSpans
 from edgepart.planner.errors import FrameError, RequestError, Unavailable
@@ -49,7 +50,7 @@ def supports_traces(version: str) -> bool:
     >>> supports_traces("1.2+local.traces"), supports_traces("1.2")
     (True, False)
     """
-    return TRACES in version.partition("+")[2].split(".")
+    return versions.understands(version, TRACES)
 
 
 @dataclass

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from edgepart.agent.security.certificates import NODE_ID, Key, fingerprint
+from edgepart.agent.wire import versions
 from edgepart.planner.errors import NotAuthorised, UsageError
 
 MOST_REVOKED = 2_000
@@ -100,7 +101,7 @@ def understands(version: str) -> bool:
     >>> understands("1.2+traces.charter"), understands("1.2+traces")
     (True, False)
     """
-    return CHARTERS in version.partition("+")[2].split(".")
+    return versions.understands(version, CHARTERS)
 
 
 def is_issuer(version: str) -> bool:
@@ -109,7 +110,7 @@ def is_issuer(version: str) -> bool:
     >>> is_issuer("1.2+charter.issuer"), is_issuer("1.2+charter")
     (True, False)
     """
-    return ISSUER in version.partition("+")[2].split(".")
+    return versions.understands(version, ISSUER)
 
 
 def revoke(charter: Charter, nodes: Iterable[str], ca: x509.Certificate, key: Key, now: float) -> Charter:

@@ -55,7 +55,7 @@ class Hello:
 
     node: NodeId
     name: Name
-    """The user's name for the device; it need not be unique (membership.unique_names)."""
+    """The user's name for the device; it need not be unique (roster.make_unique_names)."""
     boot: Word
     """A random id of the agent's process: another boot id means another process, which has lost everything that the old
     one had prepared."""
@@ -134,15 +134,6 @@ class Opinion:
 
 LEAVES = "leaves"
 """Stands after the plus in the `Hello.version` of members that understand `Leaving`; other members would end the link."""
-
-
-def understands_leaving(version: str) -> bool:
-    """Whether an agent of this version understands `Leaving`.
-
-    >>> understands_leaving("1.2+traces.leaves"), understands_leaving("1.2+traces")
-    (True, False)
-    """
-    return LEAVES in version.partition("+")[2].split(".")
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,7 @@ from edgepart.agent.wire.bounds import LARGEST
 from edgepart.agent.wire.control import (
     ALIVE,
     FLAPPING,
+    LEAVES,
     LEAVING,
     REFUSED,
     Activate,
@@ -81,9 +82,9 @@ from edgepart.agent.wire.control import (
     Timed,
     View,
     Want,
-    understands_leaving,
 )
 from edgepart.agent.wire.inference import Epoch
+from edgepart.agent.wire.versions import understands
 
 EXPEL_S = 15.0
 """The time that a removed device has to stop by itself before its membership is ended."""
@@ -180,7 +181,7 @@ class Core:
         """Whether plans that serve here need this device, and other members could take over from it."""
         me = self.membership.facts.node
         others = [member for member in self.membership.members() if member.node != me]
-        deaf = any(m.node == self.leader and not understands_leaving(m.version) for m in others)
+        deaf = any(m.node == self.leader and not understands(m.version, LEAVES) for m in others)
         if deaf or all(member.status not in (ALIVE, FLAPPING) for member in others):
             return False
         serving = [o for entry in self.deployments.in_use() for o in self.follower.serving_orders(entry.name)]

@@ -80,7 +80,7 @@ class DeploymentRollout:
         held: Iterable[Prepare] = (),
     ) -> None:
         """`adopted`: the order of the plan that serves already. `awaited`: whether requests wait for the
-        first plan, which is then made in haste. `held`: the orders of plans that this device has ready beside
+        first plan, which is then a quick plan. `held`: the orders of plans that this device has ready beside
         `adopted`."""
         self.deployment = deployment
         self.active = PlanRollout(adopted, verdict=RIGHT) if adopted else None

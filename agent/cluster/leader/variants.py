@@ -50,7 +50,7 @@ class VariantTiming:
     """The longest such rest. A variant that took longer may only have waited for its turn, or for a
     device."""
     hold_s: float = 10.0
-    """A variant's first plan, made in haste, is compared with a thorough one after this time. A longer wait
+    """A variant's first plan, a quick plan, is compared with a thorough one after this time. A longer wait
     spares work for shapes that do not last; with a shorter one, shapes that last are served well sooner."""
     refused_s: float = 30.0
     """A binding that the cluster could not plan is tried again after this time; a binding that the model

@@ -42,6 +42,7 @@ from edgepart.agent.wire.control import (
     ALIVE,
     DEAD,
     FLAPPING,
+    LEAVES,
     LEAVING,
     LEFT,
     STARVES,
@@ -55,7 +56,6 @@ from edgepart.agent.wire.control import (
     Sighting,
     Starved,
     View,
-    understands_leaving,
 )
 from edgepart.agent.wire.versions import understands
 
@@ -435,7 +435,7 @@ class Membership:
         yield SendMessage(node, self._view(now))
         if self._starved.share:
             yield from self._starved_messages([node])
-        if self._leaving and understands_leaving(hello.version):
+        if self._leaving and understands(hello.version, LEAVES):
             yield SendMessage(node, Leaving(self.facts.boot))
 
     def _refuse(self, node: str, peer: Peer | None, hello: Hello, now: float) -> Iterator[Effect]:
@@ -607,7 +607,7 @@ class Membership:
     # Helpers
 
     def _nodes_told_of_leaving(self) -> list[str]:
-        return [node for node in self.alive() if understands_leaving(self.peers[node].hello.version)]
+        return [node for node in self.alive() if understands(self.peers[node].hello.version, LEAVES)]
 
     def _say_goodbye(self) -> list[Effect]:
         self._left = True

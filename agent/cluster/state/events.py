@@ -195,7 +195,7 @@ class PlanComputed:
     """The same figure for `ComputePlan.current`, predicted now on the same cluster; inf if there was none, or
     if it cannot run."""
     quick: bool = False
-    """Whether the plan was made in haste. It is then compared with a thorough one once it serves."""
+    """Whether this is a quick plan. It is then compared with a thorough one once it serves."""
     single_s: float = float("inf")
     """The predicted latency of the best single device; inf if none has the memory, or if throughput is the
     objective."""

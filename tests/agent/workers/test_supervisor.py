@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -202,18 +201,19 @@ def test_a_worker_that_is_killed_while_it_loads_again_is_not_started_at_once(
     """The kernel kills it when memory runs out. Starting it again and again without a pause would end nothing."""
     program, load = bench.prepare(division()), supervisor.Worker._load
     killed: list[int] = []
+    first = threading.Event()
 
     def load_and_be_killed(worker: supervisor.Worker, process: WorkerProcess, *given: Any) -> None:
         if len(killed) < 5:
             killed.append(process._process.pid)
             os.kill(process._process.pid, signal.SIGKILL)
+            first.set()
         load(worker, process, *given)
 
     monkeypatch.setattr(supervisor.Worker, "_load", load_and_be_killed)
     monkeypatch.setattr(supervisor, "RETRY_S", (3600.0, 3600.0))
     kill(program)
-    while not killed:  # by the thread that starts it again, which then pauses
-        time.sleep(0.01)
+    assert first.wait(60)  # The thread that starts it again was there, and pauses now.
     with pytest.raises(Unavailable, match="SIGKILL while it loaded"):
         divide(program, 6, 2)
     assert len(killed) == 2 and not bench.crashed
