@@ -10,6 +10,7 @@ import asyncio
 import ctypes
 import logging
 import re
+import resource
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -54,6 +55,25 @@ def share_heaps(count: int = 2) -> None:
     each keep a little memory. Call this before threads are started."""
     if hasattr(_LIBC, "mallopt"):
         _LIBC.mallopt(_ARENA_MAX, count)
+
+
+def limit_own_memory(
+    limit_bytes: int, mapped_bytes: int = 0, status: Path = Path("/proc/self/status")
+) -> None:
+    """Refuse this process memory of its own beyond `limit_bytes`: Python then raises MemoryError, and C++ std::bad_alloc.
+
+    RLIMIT_DATA counts what is reserved, and a process reserves much that it never uses: 8 MiB for the stack of each
+    thread, and the heaps' growth. What is reserved and unused now is therefore allowed in addition, and so are
+    `mapped_bytes`, the sizes of files that ONNX Runtime maps privately: their pages can be read again, but count as
+    reserved. Call this again when threads were started or other files will be mapped."""
+    kilobytes = {
+        key: int(value) for key, value in re.findall(r"^(\w+):\s*(\d+) kB$", text_of(status), re.MULTILINE)
+    }
+    used = kilobytes.get("RssAnon", 0) + kilobytes.get("VmSwap", 0)
+    unused_bytes = max(kilobytes.get("VmData", 0) - used, 0) << 10
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    soft = limit_bytes + mapped_bytes + unused_bytes
+    resource.setrlimit(resource.RLIMIT_DATA, (soft if hard < 0 else min(soft, hard), hard))
 
 
 def within(device: Device, limit_bytes: int | None, resident: int) -> Device:

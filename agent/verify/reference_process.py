@@ -8,7 +8,6 @@ same model may come, and ends with the agent.
 from __future__ import annotations
 
 import os
-import resource
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -19,6 +18,7 @@ from typing import Any
 import msgpack
 
 from edgepart.agent.host.child_process import start_child
+from edgepart.agent.host.process_memory import limit_own_memory
 from edgepart.agent.storage.store import Store
 from edgepart.agent.wire.tensors import pack_arrays, unpack_arrays
 from edgepart.planner.errors import EdgepartError, FrameError, RequestError, Unavailable
@@ -115,7 +115,7 @@ def run_reference_process(questions: Connection[Any, Any], store: Path, idle_s: 
         while questions.poll(idle_s):
             model, inputs, memory_bytes = questions.recv()
             try:
-                resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, resource.RLIM_INFINITY))
+                limit_own_memory(memory_bytes)
                 if made is None or made[0] != model:
                     made = model, load_model(models.model_path(model))
                 answer = _pack("", steady_outputs(made[1], inputs)[0])

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-import resource
 import socket
 import sys
 from collections.abc import Sequence
@@ -31,7 +30,7 @@ from edgepart.agent.execution.sessions import (
     PreparedProgram,
     Sessions,
 )
-from edgepart.agent.host.process_memory import give_back, share_heaps
+from edgepart.agent.host.process_memory import give_back, limit_own_memory, share_heaps
 from edgepart.agent.storage.store import Store
 from edgepart.agent.wire.dtypes import element_name
 from edgepart.agent.wire.tensors import pack_arrays, unpack_arrays
@@ -61,6 +60,9 @@ class WorkerPrograms:
         self._told = told
         self._runs = runs
         self._memory = memory
+        self._limit_bytes = settings.memory_bytes
+        self._mapped_bytes = 0
+        """Bytes of the weights of the program that is being prepared: files that sessions map while they are made."""
         self._waiting: SimpleQueue[orders.PrepareProgram | orders.TimeSegment | orders.Continue] = (
             SimpleQueue()
         )
@@ -136,7 +138,13 @@ class WorkerPrograms:
             self._told.send_bytes(orders.answer_to_bytes(*answer))
 
     def _prepare(self, order: orders.PrepareProgram) -> tuple[Any, ...]:
-        prepared = self._sessions.prepare(order.program, order.transfers)
+        self._mapped_bytes = sum(ref.nbytes for segment in order.program.segments for ref in segment.weights)
+        self._limit_again()
+        try:
+            prepared = self._sessions.prepare(order.program, order.transfers)
+        finally:
+            self._mapped_bytes = 0
+            self._limit_again()
         self._programs[order.number] = prepared
         dtypes = {tensor: element_name(dtype) for tensor, dtype in prepared.dtypes.items()}
         types = tuple(map(_types, prepared.loaded))
@@ -146,6 +154,12 @@ class WorkerPrograms:
         """Wait after each session until the agent says to go on: it knows whether this device computes for requests."""
         self._told.send_bytes(orders.answer_to_bytes(orders.MADE, took_s))
         self._waiting.get()
+        self._limit_again()
+
+    def _limit_again(self) -> None:
+        """Limit the memory of this process anew: a session that was made has started threads."""
+        if self._limit_bytes is not None:
+            limit_own_memory(self._limit_bytes, self._mapped_bytes)
 
     def _time(self, order: orders.TimeSegment | orders.Continue) -> tuple[Any, ...]:
         if isinstance(order, orders.Continue):
@@ -229,7 +243,7 @@ def _limit(settings: orders.WorkerSettings) -> None:
     fails."""
     share_heaps()
     if settings.memory_bytes is not None:
-        resource.setrlimit(resource.RLIMIT_DATA, (settings.memory_bytes, settings.memory_bytes))
+        limit_own_memory(settings.memory_bytes)
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write(str(OOM_SCORE_ADJ))

@@ -81,6 +81,43 @@ print(before - resident_bytes())
     assert int(done.stdout) > 100_000_000
 
 
+@pytest.mark.parametrize(
+    ("mapped", "asked", "granted"),
+    [(0, 32, True), (0, 160, False), (128, 160, True), (128, 320, False)],
+)
+def test_own_memory_is_limited_and_stacks_of_threads_do_not_count(
+    mapped: int, asked: int, granted: bool
+) -> None:
+    """The 32 threads reserve 256 MiB for their stacks, twice the limit; the interpreter takes about 20 MiB."""
+    code = f"""
+import threading
+from edgepart.agent.host.process_memory import limit_own_memory
+end = threading.Event()
+threads = [threading.Thread(target=end.wait, daemon=True) for _ in range(32)]
+[thread.start() for thread in threads]
+limit_own_memory(128 << 20, {mapped} << 20)
+try:
+    print(len(bytes({asked} << 20)))
+except MemoryError:
+    print("refused")
+end.set()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == (str(asked << 20) if granted else "refused")
+
+
+def test_a_hard_limit_from_outside_is_kept() -> None:
+    code = """
+import resource
+from edgepart.agent.host.process_memory import limit_own_memory
+resource.setrlimit(resource.RLIMIT_DATA, (600 << 20, 600 << 20))
+limit_own_memory(1 << 40)
+print(resource.getrlimit(resource.RLIMIT_DATA))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str((600 << 20, 600 << 20))
+
+
 def test_a_limit_is_on_the_whole_agent() -> None:
     assert process_memory.within(DEVICE, None, 100 * MEGABYTE) == DEVICE
     left = process_memory.within(DEVICE, 300 * MEGABYTE, 100 * MEGABYTE).memory_bytes

@@ -40,7 +40,7 @@ LOWEST = np.iinfo(np.int64).min
 class Bench:
     """Workers over a store of their own, and what they told."""
 
-    def __init__(self, folder: Path, **settings: Any) -> None:
+    def __init__(self, folder: Path, memory_bytes: int | None = None, compiled_bytes: int = 0) -> None:
         self.store = Store(folder / "store")
         self.crashed: list[tuple[str, str, str]] = []
         self.told = threading.Event()
@@ -48,7 +48,7 @@ class Bench:
         for ref in {w for p in plan.programs.values() for s in p.segments for w in s.weights}:
             self.store.put_bytes(handmade.read_weight(ref).tobytes())
         self.workers = Workers(
-            WorkerSettings(self.store.root, folder / "compiled", 0, 1, **settings),
+            WorkerSettings(self.store.root, folder / "compiled", compiled_bytes, 1, memory_bytes),
             1 << 33,
             crashed=self._crashed,
         )
@@ -299,6 +299,26 @@ def test_over_its_memory_a_run_fails_and_the_worker_goes_on(tmp_path: Path) -> N
             program.run(0, [np.ones(1, np.float32)])
         assert program.run(1, [np.ones(1, np.float32)])[0].tolist() == [1.0]
         assert not any(bench.workers.deaths().values())
+    finally:
+        bench.workers.stop()
+
+
+@pytest.mark.parametrize("compiled_bytes", [0, 1 << 30])
+def test_weights_take_of_the_limit_what_they_take_and_no_more(tmp_path: Path, compiled_bytes: int) -> None:
+    """96 MiB of weights, of which ONNX Runtime maps the files while it packs them, and a worker's own 40 MB."""
+    bench = Bench(tmp_path, compiled_bytes=compiled_bytes, memory_bytes=192 << 20)
+    try:
+        array = np.full((2048, 2048), 0.5, np.float32)
+        refs = [handmade.weight_ref(f"w{n}", array + n) for n in range(6)]
+        for n in range(6):
+            bench.store.put_bytes((array + n).tobytes())
+        nodes = [
+            helper.make_node("MatMul", ["x" if n == 0 else f"t{n}", f"w{n}"], [f"t{n + 1}"]) for n in range(6)
+        ]
+        made = handmade.segment(nodes, [port("x", 1, 2048)], [port("t6", 1, 2048)], weights=refs)
+        program = bench.prepare(made)
+        (found,) = program.run(0, [np.zeros((1, 2048), np.float32)])
+        assert found.shape == (1, 2048) and not found.any()
     finally:
         bench.workers.stop()
 
