@@ -9,7 +9,6 @@ from benchmarks.models import light, sample_inputs
 
 from edgepart.cli.local import LocalAgent, LocalCluster
 from edgepart.planner.model.load import load_graph
-from tests.nightly import nightly
 from tests.processes.asking import deploy, differences, infer, requests_during, run_alone
 
 pytestmark = pytest.mark.processes
@@ -23,7 +22,8 @@ def leader(cluster: LocalCluster) -> LocalAgent:
     return cluster.agents[cluster.status()["leader"]]
 
 
-@pytest.mark.parametrize("victim", ["the leader", *nightly("a follower", "the client's own agent")])
+@pytest.mark.nightly
+@pytest.mark.parametrize("victim", ["the leader", "a follower", "the client's own agent"])
 def test_100_requests_while_an_agent_is_killed(victims: LocalCluster, victim: str) -> None:
     expected = run_alone(PATH, INPUTS)
     deploy(victims, PATH, "squeezenet", "--strategy", "bbgrap")
