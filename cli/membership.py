@@ -4,6 +4,7 @@ run."""
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import sys
 import time
@@ -58,7 +59,8 @@ def init(state: State = None, name: Name = None, as_json: Json = False) -> None:
     )
     say(f"  edgepart join {text}")
     say("\nOn a device that others use as well, `edgepart join -` reads the token from standard input.")
-    say("\nThen start the agent on every device:\n\n  edgepart agent")
+    here = f" (here with --state {shlex.quote(str(state))})" if state else ""
+    say(f"\nThen start the agent on every device{here}:\n\n  edgepart agent")
 
 
 def join(
@@ -104,7 +106,8 @@ def join(
         print_json({"cluster": made.fingerprint[:16], "fingerprint": made.fingerprint, "node": made.node_id})
         return
     say(f"This device is now member {made.node_id} of cluster {made.fingerprint[:16]}.")
-    say("Start its agent:\n\n  edgepart agent")
+    option = f" --state {shlex.quote(str(state))}" if state else ""
+    say(f"Start its agent:\n\n  edgepart agent{option}")
 
 
 @token.command()

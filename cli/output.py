@@ -4,6 +4,7 @@ Results go to stdout, everything else to stderr."""
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 FAILED, WRONG_USAGE, GOES_ON = 1, 2, 3
 """Exit statuses; 0 is success. GOES_ON: the time to wait is up, and the work goes on."""
 
+PIPE_COLUMNS = 200
+"""The width of what is no terminal. rich would take 80 columns, and break words of tables that programs and files get."""
+
 
 def print_json(document: Any) -> None:
     """Prints exactly one JSON document to stdout."""
@@ -27,10 +31,14 @@ def print_json(document: Any) -> None:
 
 
 def console(*, stderr: bool = False, soft_wrap: bool = True) -> Console:
-    """The only console of the program. It prints text as it is, even if brackets in it look like markup."""
+    """The only console of the program. It prints text as it is, even if brackets in it look like markup. Tables that go to
+    a file or a pipe are PIPE_COLUMNS wide, unless COLUMNS says otherwise."""
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False, soft_wrap=soft_wrap, markup=False, emoji=False)
+    made = Console(stderr=stderr, highlight=False, soft_wrap=soft_wrap, markup=False, emoji=False)
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = PIPE_COLUMNS
+    return made
 
 
 def say(text: str, *, prose: bool = False) -> None:

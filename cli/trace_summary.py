@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from edgepart.agent.trace.spans import BODY, DECODE, ENCODE, QUEUE
+from edgepart.agent.trace.spans import BODY, COMPUTE, DECODE, ENCODE, QUEUE, WAIT
 from edgepart.cli.attribution import ORDER, OTHERS, AttributionRow, rows, shares, stretches_of
 from edgepart.cli.critical_path import BETWEEN, MESSAGE, critical_path, totals, waits
 from edgepart.cli.output import console, say, table
@@ -22,6 +22,8 @@ SHOWN = 5
 """The most parts of the critical path, and the most waits, that are printed."""
 SEEN = 0.97
 """A critical path counts as complete if it covers this share of its request."""
+PREDICTED = {COMPUTE: "predicted to compute", WAIT: "predicted to wait"}
+"""The rows of what was predicted, each below the activity that it predicts."""
 WIDE = 100
 MARKS = {"compute": "#", "copy": "c", "send": ">", "receive": "<", "others": "o", "wait": ".", "rest": "-"}
 """The characters of the drawing; idle is blank."""
@@ -103,17 +105,19 @@ def _show_request(request: Mapping[str, Any], which: str) -> None:
 
 
 def _table(request: Mapping[str, Any]) -> Table:
-    kinds = [kind for kind in ORDER if kind != OTHERS or any(d["seconds"][kind] for d in request["devices"])]
+    """A row for each activity and a column for each device, since a request has more activities than a cluster of small
+    boxes has devices."""
+    devices = request["devices"]
     total_s = request["seconds"]
-    lines = [
-        (
-            device["device"] or "(gateway)",
-            *(_cell(device["seconds"][kind], total_s) for kind in kinds),
-            *_predicted_cells(device["predicted_s"]),
-        )
-        for device in request["devices"]
-    ]
-    columns = ("device", *kinds, "compute predicted", "waiting predicted")
+    lines = []
+    for kind in ORDER:
+        if kind != OTHERS or any(device["seconds"][kind] for device in devices):
+            lines.append((kind, *(_cell(device["seconds"][kind], total_s) for device in devices)))
+        if kind in PREDICTED:
+            lines.append(
+                (f"  {PREDICTED[kind]}", *(_predicted_cell(d["predicted_s"], kind) for d in devices))
+            )
+    columns = ("", *(device["device"] or "(gateway)" for device in devices))
     return table(columns, lines, right=columns[1:])
 
 
@@ -125,11 +129,8 @@ def _cell(part_s: float, total_s: float) -> str:
     return f"{format_seconds(part_s)} {part_s / total_s:.0%}" if part_s > 0 and total_s > 0 else "-"
 
 
-def _predicted_cells(predicted: Mapping[str, float] | None) -> tuple[str, str]:
-    if predicted is None:
-        return "-", "-"
-    total_s = sum(predicted.values())
-    return _cell(predicted["compute"], total_s), _cell(predicted["wait"], total_s)
+def _predicted_cell(predicted: Mapping[str, float] | None, kind: str) -> str:
+    return "-" if predicted is None else _cell(predicted[kind], sum(predicted.values()))
 
 
 def sentences(request: Mapping[str, Any]) -> list[str]:

@@ -202,9 +202,12 @@ def test_init_and_tokens(edgepart: Edgepart, tmp_path: Path) -> None:
 
 
 def test_init_for_people(edgepart: Edgepart, tmp_path: Path) -> None:
+    """What is printed can be copied: with --state, it names the same folder."""
     status, out, _ = edgepart("init", "--state", str(tmp_path / "s"))
     assert status == 0
-    assert "edgepart join EP1-" in out and "edgepart agent" in out
+    assert "edgepart join EP1-" in out and "edgepart agent" in out and f"--state {tmp_path / 's'}" in out
+    status, out, _ = edgepart("init")
+    assert status == 0 and "--state" not in out
 
 
 def test_a_bad_name_makes_no_cluster(edgepart: Edgepart, tmp_path: Path) -> None:

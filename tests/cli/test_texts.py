@@ -58,6 +58,18 @@ def test_brackets_are_printed_as_they_are(text: str) -> None:
     assert out.file.getvalue().startswith(text + "\n")
 
 
+@pytest.mark.parametrize(("columns", "lines"), [(None, 3), ("40", 8)])
+def test_a_table_in_a_pipe_is_not_folded_unless_it_is_asked_for(
+    columns: str | None, lines: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """rich takes 80 columns for whatever is no terminal, and breaks words of the table."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns:
+        monkeypatch.setenv("COLUMNS", columns)
+    output.console().print(output.table(["member", "note"], [("pi-a", 40 * "0123")]))
+    assert len(capfd.readouterr().out.splitlines()) == lines
+
+
 def test_a_hint_keeps_its_brackets(capfd: pytest.CaptureFixture[str]) -> None:
     output.say("pip install 'edgepart[exact]'")
     output.note("pip install 'edgepart[exact]'")

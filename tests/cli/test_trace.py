@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,11 @@ def test_a_trace_is_written_and_summarised(
     assert status == 0, err
     assert "The median request took" in out and "Critical path" in out and "d1" in out
     assert "clocks agree within" in out and "# compute" in out
+    activities = [
+        line.split("  ")[0] for line in out.splitlines() if re.match(r"(compute|copy|send|wait) ", line)
+    ]
+    assert activities == ["compute", "copy", "send", "wait"]
+    assert {"predicted to compute", "predicted to wait"} <= set(re.findall("predicted to [a-z]+", out))
     events = json.loads(output.read_text())["traceEvents"]
     assert {"compute", "send", "receive", "wait"} <= {event.get("cat") for event in events}
     assert [path.name for path in tmp_path.iterdir() if ".part" in path.name] == []
