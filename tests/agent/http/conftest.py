@@ -7,7 +7,8 @@ import http.client
 import json
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -25,10 +26,9 @@ LIMITS = BodyLimits(
     request_bytes=4 << 20,
     all_requests_bytes=6 << 20,
     upload_bytes=1 << 20,
-    stall_s=0.5,
-    head_s=0.5,
     linger_s=0.1,
 )
+"""They have the product's own seconds: on a busy machine a test, too, pauses between connecting and asking."""
 
 
 @dataclass
@@ -71,22 +71,36 @@ class Served:
             connection.close()
 
 
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
+@contextmanager
+def serving(folder: Path, limits: BodyLimits) -> Iterator[Served]:
+    """A server with these limits."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     node = FakeNode()
 
     async def start() -> tuple[HttpServer, str]:
-        server = HttpServer(node, CREDENTIAL, "127.0.0.1", 0, limits=LIMITS, spool=tmp_path)
+        server = HttpServer(node, CREDENTIAL, "127.0.0.1", 0, limits=limits, spool=folder)
         return server, await server.start()
 
     try:
         server, url = asyncio.run_coroutine_threadsafe(start(), loop).result(20)
-        yield Served(node, server, url, loop, tmp_path)
+        yield Served(node, server, url, loop, folder)
         asyncio.run_coroutine_threadsafe(server.stop(), loop).result(20)
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    with serving(tmp_path, LIMITS) as found:
+        yield found
+
+
+@pytest.fixture
+def impatient(tmp_path: Path) -> Iterator[Served]:
+    """A server whose clients may not pause within a body."""
+    with serving(tmp_path, replace(LIMITS, stall_s=0.5)) as found:
+        yield found

@@ -110,10 +110,10 @@ def test_a_large_body_in_pieces_is_echoed(served: Served, coding: str) -> None:
     assert served.server._bodies.held_bytes == 0
 
 
-def test_who_announces_much_and_sends_little_takes_little(served: Served) -> None:
+def test_who_announces_much_and_sends_little_takes_little(impatient: Served) -> None:
     head = f"POST /v2/models/add/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {LIMITS.request_bytes}\r\n\r\n"
-    with socket.create_connection(served.address, timeout=20) as connection:
+    with socket.create_connection(impatient.address, timeout=20) as connection:
         connection.sendall(head.encode() + b"{")
         answer = connection.recv(65536)
     assert b"1 bytes came" in answer
-    assert served.server._bodies.held_bytes == 0
+    assert impatient.server._bodies.held_bytes == 0

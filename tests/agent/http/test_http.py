@@ -10,6 +10,7 @@ import gzip
 import json
 import socket
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from edgepart.agent.http.bodies import BodyLimits
 from edgepart.agent.http.server import HttpServer
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.errors import InternalError, NotAuthorised, Unavailable, UsageError
-from tests.agent.http.conftest import ADMIN, CREDENTIAL, LIMITS, Served
+from tests.agent.http.conftest import ADMIN, CREDENTIAL, LIMITS, Served, serving
 from tests.agent.http.fakes import NO_ROOM, A, FakeNode
 
 ADD = {
@@ -196,12 +197,16 @@ def test_what_is_no_http_is_refused(served: Served, data: bytes, caplog: pytest.
     assert served.ask("GET", "/v2/health/live").status == 200
 
 
-def test_silent_and_slow_clients_are_cut_off(served: Served) -> None:
-    assert raw(served, b"") == b""
-    assert raw(served, b"POST /v2/models/add/infer HTTP/1.1\r\nHost: local") == b""
+def test_clients_that_send_no_complete_head_are_cut_off(tmp_path: Path) -> None:
+    with serving(tmp_path, replace(LIMITS, head_s=0.5)) as hasty:
+        assert raw(hasty, b"") == b""
+        assert raw(hasty, b"POST /v2/models/add/infer HTTP/1.1\r\nHost: local") == b""
+
+
+def test_clients_that_stand_still_within_a_body_are_told_so(impatient: Served) -> None:
     slow = b"POST /v2/models/add/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
-    assert b"stood still" in raw(served, slow)
-    assert served.ask("GET", "/v2/health/live").status == 200
+    assert b"stood still" in raw(impatient, slow)
+    assert impatient.ask("GET", "/v2/health/live").status == 200
 
 
 def test_a_client_that_goes_away_frees_its_request(served: Served) -> None:
@@ -437,12 +442,12 @@ def test_what_is_no_form(served: Served, body: bytes, kind: str) -> None:
     assert reply.status == 400
 
 
-def test_an_upload_that_stands_still_is_given_up(served: Served) -> None:
+def test_an_upload_that_stands_still_is_given_up(impatient: Served) -> None:
     body, headers = form(("file", "m.onnx", b"graph"))
     head = "POST /api/deployments/m HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999\r\n"
     head += "".join(f"{key}: {value}\r\n" for key, value in headers.items())
-    assert b"stood still" in raw(served, head.encode() + b"\r\n" + body[:-20])
-    assert not list(served.spool.iterdir())
+    assert b"stood still" in raw(impatient, head.encode() + b"\r\n" + body[:-20])
+    assert not list(impatient.spool.iterdir())
 
 
 def test_asking_first_with_expect(served: Served) -> None:
