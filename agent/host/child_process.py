@@ -13,6 +13,11 @@ from multiprocessing.process import BaseProcess
 from threading import Thread
 from typing import Any
 
+BESIDE_NICENESS = 5
+"""How much lower the priority of processes is that work for a deployment before it serves (reading the model, cutting its
+weights, its answer for comparison). They slow requests down little, and still finish beside programs that compute all the
+time: beside one of these they get a quarter of a processor, and with 10 they got a tenth."""
+
 
 def start_child(
     work: Callable[..., None], *args: object, name: str

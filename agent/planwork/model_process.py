@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, ParamSpec, TypeVar
 
-from edgepart.agent.host.child_process import start_child
+from edgepart.agent.host.child_process import BESIDE_NICENESS, start_child
 from edgepart.agent.storage.store import Source, Store
 from edgepart.planner.errors import EdgepartError, InternalError, Unavailable
 
@@ -81,7 +81,7 @@ class ModelProcess:
 
 def _work(orders: Connection[Any, Any]) -> None:
     """Run the process: do work until none comes for IDLE_S, or the agent is gone."""
-    os.nice(5)
+    os.nice(BESIDE_NICENESS)
     try:
         while orders.poll(IDLE_S):
             work, args, named = orders.recv()

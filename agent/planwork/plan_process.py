@@ -1,18 +1,21 @@
 """Plan process: computes plans in a process beside the agent. Door: a process and a pipe.
 
 Planning takes seconds of pure Python. In the agent's own process it would slow down every heartbeat and every request, and
-could not be stopped for something more urgent. The process is started when it is first needed, runs at a lower priority
-than the agent, and ends with the agent, which closes the pipe.
+could not be stopped for something more urgent. The process is started when it is first needed, and ends with the agent,
+which closes the pipe. Contingency plans and comparisons are computed at a lower priority. Plans that a deployment waits for
+are not: beside other programs that compute all the time, a process of low priority gets next to nothing.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Lock
+from typing import TYPE_CHECKING
 
 from edgepart.agent.cluster.state.events import ComputePlan, PlanComputed, PlanFailed
 from edgepart.agent.host.child_process import start_child
@@ -20,8 +23,12 @@ from edgepart.agent.planwork.garbage_collection import collect_rarely
 from edgepart.agent.storage.store import Store
 from edgepart.planner.errors import Unavailable
 
+if TYPE_CHECKING:
+    from edgepart.agent.planwork.plan_job import PlanComputer
+
 NICENESS = 10
-"""The process runs at a lower priority than the agent, which answers heartbeats and requests meanwhile."""
+"""How much lower the priority of contingency plans and comparisons is than the agent's, which answers heartbeats and
+requests meanwhile."""
 IDLE_S = 30.0
 """Seconds without an order after which the process ends, so that models can use its memory. A longer time more often saves
 starting it again."""
@@ -92,12 +99,20 @@ def run_plan_process(orders: Connection[Answer, ComputePlan], store: Path, here:
     # Imported here because it imports the whole planner, which does not belong in the agent's own process.
     from edgepart.agent.planwork.plan_job import PlanComputer
 
-    os.nice(NICENESS)
     collect_rarely()
     computing = PlanComputer(Store(store, alone=False).model_path, here)
     try:
         while orders.poll(IDLE_S):
-            orders.send(computing.compute(orders.recv()))
+            orders.send(_compute(computing, orders.recv()))
             gc.collect()  # Nothing waits for this process now; the search's garbage is freed.
     except (EOFError, OSError):
         return
+
+
+def _compute(computing: PlanComputer, order: ComputePlan) -> Answer:
+    """Compute a plan, in a thread of lower priority unless the order is urgent. On Linux each thread has its own priority,
+    and only root may raise it again."""
+    if order.urgent:
+        return computing.compute(order)
+    with ThreadPoolExecutor(1, initializer=os.nice, initargs=(NICENESS,)) as thread:
+        return thread.submit(computing.compute, order).result()

@@ -17,14 +17,12 @@ from typing import Any
 
 import msgpack
 
-from edgepart.agent.host.child_process import start_child
+from edgepart.agent.host.child_process import BESIDE_NICENESS, start_child
 from edgepart.agent.host.process_memory import limit_own_memory
 from edgepart.agent.storage.store import Store
 from edgepart.agent.wire.tensors import pack_arrays, unpack_arrays
 from edgepart.planner.errors import EdgepartError, FrameError, RequestError, Unavailable
 
-NICENESS = 10
-"""The process runs at a lower priority than the agent."""
 ENDING_S = 0.2
 """Seconds to wait for a process that ends by itself before it is killed."""
 IDLE_S = 10.0
@@ -108,7 +106,7 @@ def run_reference_process(questions: Connection[Any, Any], store: Path, idle_s: 
     from edgepart.agent.execution.sessions import LoadedModel, load_model
     from edgepart.agent.verify.reference import steady_outputs
 
-    os.nice(NICENESS)
+    os.nice(BESIDE_NICENESS)
     models = Store(store, alone=False)
     made: tuple[str, LoadedModel] | None = None
     try:

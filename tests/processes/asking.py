@@ -18,9 +18,13 @@ from edgepart.cli.traffic import RequestTraffic, Tally
 __all__ = ["deploy", "differences", "infer", "requests_during", "run_alone", "target", "undeploy", "workers"]
 
 
+PATIENCE_S = 500.0
+"""A deployment takes seconds, and minutes beside programs that compute all the time."""
+
+
 def deploy(cluster: LocalCluster, path: Path, name: str, *options: str) -> Any:
     state = str(cluster.living[0].state)
-    return edgepart("deploy", str(path), "--name", name, "--state", state, *options, timeout_s=180)
+    return edgepart("deploy", str(path), "--name", name, "--state", state, *options, timeout_s=PATIENCE_S)
 
 
 def undeploy(cluster: LocalCluster, name: str) -> None:

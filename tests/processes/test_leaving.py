@@ -32,6 +32,15 @@ def ready(agents: Sequence[LocalAgent]) -> bool:
     return all(len(said(agent, LOADED)) >= 3 for agent in agents)
 
 
+def stands_by(alone: LocalAgent, leader: LocalAgent) -> bool:
+    """Whether `alone` has loaded the plan that `leader` made for it alone. Lines of logs begin with their time."""
+    planned = [
+        line for line in leader.log.read_text().splitlines() if f"a plan for net on {alone.name}:" in line
+    ]
+    loaded = [line for line in alone.log.read_text().splitlines() if LOADED in line]
+    return bool(planned) and bool(loaded) and loaded[-1][:23] > planned[-1][:23]
+
+
 def check_stopping(leaver: LocalAgent, asked: LocalAgent, expected: Values) -> None:
     """`leaver` stops while `asked` gets requests: all are answered, and it goes when another plan serves."""
 
@@ -75,4 +84,6 @@ def test_the_loss_of_the_leader_finds_a_plan_ready_and_the_next_one_stops_when_a
         assert after[0] == SERVED, "it had to be loaded first"
     leader = victims.agents[victims.status(left[0])["leader"]]
     (asked,) = (agent for agent in left if agent is not leader)
+    # Without a plan that is ready, an agent that stops may end before the others have one: it waits for 8 s at most.
+    victims.wait(lambda: stands_by(asked, leader), "a plan for the loss of the new leader to be loaded")
     check_stopping(leader, asked, expected)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -17,6 +18,7 @@ from benchmarks.models import light
 
 from edgepart.agent.cluster.state import cards
 from edgepart.agent.cluster.state.events import ComputePlan, PlanComputed, PlanFailed, PlanKey
+from edgepart.agent.planwork import plan_process
 from edgepart.agent.planwork.plan_process import Answer, PlanProcess
 from edgepart.agent.storage.store import Store
 from edgepart.agent.wire.control import Card, Deployment, Version
@@ -104,6 +106,20 @@ def test_plans_are_computed_compared_and_refused(planwork: PlanProcess, store: S
     broken = replace(order(model), cards=(Card("node-0", b"no card"), Card("node-1", b"{}")))
     assert isinstance(planwork.compute(broken), PlanFailed)
     assert len(processes()) == 1
+
+
+@pytest.mark.parametrize(("urgent", "lower"), [(True, 0), (False, plan_process.NICENESS)])
+def test_only_plans_that_nothing_waits_for_have_low_priority(urgent: bool, lower: int) -> None:
+    """Each thread has a niceness of its own, so the next urgent order is not slowed down by the last."""
+
+    class Computing:
+        def compute(self, order: ComputePlan) -> Any:
+            return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    here = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    asked = replace(order("0" * 64), urgent=urgent)
+    for _ in range(2):
+        assert plan_process._compute(Computing(), asked) == min(here + lower, 19)  # type: ignore[arg-type, comparison-overlap]
 
 
 def test_killed_in_the_middle_given_up_and_stopped(
