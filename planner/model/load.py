@@ -31,6 +31,7 @@ from edgepart.planner.errors import EdgepartError, ModelError, UsageError
 from edgepart.planner.model.constant_folding import SHAPED_BY_DATA, fold_node
 from edgepart.planner.model.digests import file_digest, joint_digest
 from edgepart.planner.model.external import skim_weights
+from edgepart.planner.model.flat_scales import give_scales_rows
 from edgepart.planner.model.graph import Constant, Graph, Operator, Tensor, check_graph
 from edgepart.planner.model.precompiled import explain_precompiled
 from edgepart.planner.model.quantised_activations import make_activations_unsigned
@@ -197,7 +198,7 @@ def _parse(path: Path | bytes) -> tuple[ModelProto, Origin]:
         )
     if why := explain_precompiled(model):
         raise ModelError(f"{origin.name}: {why}")
-    return model, origin
+    return give_scales_rows(model), origin
 
 
 def _read(path: Path) -> bytes:
