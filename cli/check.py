@@ -4,7 +4,7 @@ it reads the model, makes sessions, and prints."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,8 +28,23 @@ PICTURES = (0, 2)
 """Seeds of the further inputs that are tried if values are rounded. They are even, for which `sample_value` makes numbers
 from 0 to 1, as in pictures."""
 
+STATES_SHOWN = 3
+"""The most states that are named."""
+
 WHOLE = "whole"
 """The name of the only way for a model that cannot be split."""
+
+StatePairs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--state-pair",
+        metavar="OUTPUT=INPUT",
+        help="An output that is an input of the next step, if its name does not say so. Repeatable.",
+    ),
+]
+Steps = Annotated[
+    int, typer.Option(min=1, max=1000, help="The number of steps that a model with states is tried for.")
+]
 
 
 @dataclass(frozen=True)
@@ -67,6 +82,8 @@ def check(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The seed of the random inputs.")] = 0,
+    state_pair: StatePairs = None,
+    steps: Steps = 3,
     transfer_dtype: TransferDtype = EXACT,
     as_json: Json = False,
 ) -> None:
@@ -76,27 +93,29 @@ def check(
     with 1 if an answer differs."""
     from edgepart.agent.execution.compile.compiler import throwaway
     from edgepart.agent.options import parse_shapes
-    from edgepart.agent.verify.reference import make_reference
+    from edgepart.agent.verify.reference import make_references
     from edgepart.agent.verify.rehearsal import Rehearsal
     from edgepart.agent.verify.sample_inputs import random_inputs
     from edgepart.planner.model.assumed_shapes import load_with_likely_shapes
+    from edgepart.planner.model.states import find_states, keep_states, parse_pair
 
     check_there(model)
     graph, _ = load_with_likely_shapes(model, parse_shapes(given or []))
+    graph = keep_states(graph, map(parse_pair, state_pair)) if state_pair else find_states(graph)
     rounding = check_kind(transfer_dtype, "--transfer-dtype")
     for text in graph.notes:
         note(f"note: {text}")
-    inputs = random_inputs(graph, seed)
+    sequence = [random_inputs(graph, seed + step) for step in range(steps if graph.states else 1)]
     with throwaway() as compiler, progress({}) as bar:
         rehearsal = Rehearsal(graph, shares(devices), transfer_dtype=rounding, compiler=compiler)
         bar("one session", 0, 0)
-        reference = make_reference(model, graph, inputs)
+        references = make_references(model, graph, sequence)
         found: list[AxisSplit] = []
         names = ways_of(rehearsal)
         for done, (name, axis) in enumerate(names.items()):
             bar(f"split: {name}", done, len(names))
-            found.append(try_split(rehearsal, reference, name, axis, inputs))
-    document = document_of(model, rehearsal, reference, found)
+            found.append(try_split(rehearsal, references, name, axis, sequence))
+    document = document_of(model, rehearsal, references, found)
     if as_json:
         print_json(document)
     else:
@@ -122,16 +141,22 @@ def ways_of(rehearsal: Rehearsal) -> dict[str, str | None]:
 
 
 def try_split(
-    rehearsal: Rehearsal, reference: Reference, name: str, axis: str | None, inputs: Values
+    rehearsal: Rehearsal,
+    references: Sequence[Reference],
+    name: str,
+    axis: str | None,
+    sequence: Sequence[Values],
 ) -> AxisSplit:
-    """The outcome of one way. A failure is recorded in its faults and does not stop the other ways."""
+    """The outcome of one way, over the steps of a sequence. A failure is recorded in its faults and does not stop the other
+    ways."""
     try:
         divided = rehearsal.divide(axis)
         divided.devices.exact = True
-        got = divided.run(inputs)
-        off = (
-            _rounding_difference(divided, reference, inputs) if divided.devices.plan.rounded_to else math.nan
-        )
+        states = divided.devices.begin()
+        steps = list(zip(references, sequence, strict=False))  # Steps after a random state have no reference.
+        pairs = [(reference, divided.devices.run(inputs, sequence=states)) for reference, inputs in steps]
+        rounds = bool(divided.devices.plan.rounded_to)
+        off = _rounding_difference(divided, *steps[0]) if rounds else math.nan
     except EdgepartError as error:
         return AxisSplit(name, axis, faults=(str(error),))
     return AxisSplit(
@@ -139,12 +164,25 @@ def try_split(
         axis,
         divided.split,
         divided.devices_used,
-        reference.largest_difference(got),
-        tuple(reference.differences(got)),
+        _largest(reference.largest_difference(got) for reference, got in pairs),
+        tuple(_faults(pairs)),
         off,
         divided.devices.rounding.rounded,
         divided.devices.rounding.as_they_are,
     )
+
+
+def _largest(differences: Iterable[float]) -> float:
+    """The largest difference; nan if there is none."""
+    return max((one for one in differences if not math.isnan(one)), default=math.nan)
+
+
+def _faults(pairs: Sequence[tuple[Reference, Values]]) -> Iterator[str]:
+    """Yields the differences of the first step that has any."""
+    for step, (reference, got) in enumerate(pairs, 1):
+        if faults := reference.differences(got):
+            yield from (f"step {step}: {text}" if len(pairs) > 1 else text for text in faults)
+            return
 
 
 def _rounding_difference(divided: DividedModel, reference: Reference, inputs: Values) -> float:
@@ -168,17 +206,18 @@ def _rounding_difference(divided: DividedModel, reference: Reference, inputs: Va
         }
         expected = {n: v for n, v in run(other, exact=True).items() if n in reference.outputs}
         found.append(largest_difference(run(other, exact=False), expected))
-    return max((one for one in found if not math.isnan(one)), default=math.nan)
+    return _largest(found)
 
 
 def document_of(
-    model: Path, rehearsal: Rehearsal, reference: Reference, ways: list[AxisSplit]
+    model: Path, rehearsal: Rehearsal, references: Sequence[Reference], ways: list[AxisSplit]
 ) -> dict[str, Any]:
     """The document that --json prints."""
+    reference = references[0]
     nodes = dict(_nodes(rehearsal, ways))
     flops = sum(node["flops"] for node in nodes.values())
     opaque_flops = sum(node["flops"] for node in nodes.values() if node["opaque"] is not None)
-    infos = [(name, rehearsal.graph.tensors[name]) for name in rehearsal.graph.inputs]
+    infos = [(name, rehearsal.graph.tensors[name]) for name in rehearsal.graph.request_inputs]
     return {
         "model": model.name,
         "equal": not any(way.faults for way in ways),
@@ -187,6 +226,10 @@ def document_of(
             name: {"dtype": one.dtype, "shape": one.shape, "free": name in rehearsal.graph.free}
             for name, one in infos
         },
+        "states": [
+            {"output": one.output, "input": one.input, "grows": one.grows} for one in rehearsal.graph.states
+        ],
+        "steps": len(references),
         "axes": list(rehearsal.axes),
         "tolerance": reference.tolerance,
         "transfer_dtype": rehearsal.study.memo.problem.transfer_dtype,
@@ -272,6 +315,10 @@ def _show(document: Mapping[str, Any]) -> None:
     say(
         f"{document['model']} on {document['devices']} devices in this process; made-up inputs: {taken or 'none'}"
     )
+    if states := document["states"]:
+        names = ", ".join(f"{one['output']} -> {one['input']}" for one in states[:STATES_SHOWN])
+        more = f" and {len(states) - STATES_SHOWN} more" if len(states) > STATES_SHOWN else ""
+        say(f"{document['steps']} steps of one sequence; devices keep {names}{more}", prose=True)
     say("")
     rounds = document["transfer_dtype"]
     off = [] if rounds == EXACT else [f"as {rounds}"]

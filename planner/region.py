@@ -189,6 +189,14 @@ class Region:
         axis %= self.rank
         return Region((*self.spans[:axis], new, *self.spans[axis + 1 :]))
 
+    def shift(self, axis: int, by: int) -> Region:
+        """The region moved along one axis.
+
+        >>> str(Region.box((0, 2), (1, 3)).shift(1, 4))
+        '0:2x5:7'
+        """
+        return self.replace(axis, tuple(Interval(one.start + by, one.stop + by) for one in self.spans[axis]))
+
     def intersect(self, other: Region) -> Region:
         self._same_rank(other)
         if self is other:

@@ -19,7 +19,7 @@ from edgepart.agent.execution.nchwc_array import PLAIN, KeptBlocked
 from edgepart.agent.wire.reduced_precision import Rounded, restore_array
 from edgepart.agent.wire.tensors import Value, value_bytes
 from edgepart.planner.errors import FrameError, InternalError
-from edgepart.planner.plans.plan import Piece, Program, Receive, Run, Send, Transfer
+from edgepart.planner.plans.plan import Piece, Program, Receive, Run, Send, Step, Transfer
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,8 @@ class DeviceSchedule:
     outgoing: Mapping[int, Transfer]
     """The transfers that this device sends, by number."""
     slots: tuple[Piece, ...]
-    """Every piece that is received or computed here; its index is its slot."""
+    """Every piece that is kept from the last step of the sequence, received or computed here; its index is its slot. Those
+    that are kept come first."""
     received: Mapping[int, tuple[int, ...]]
     """The slots of a transfer's pieces, by the number of the incoming transfer."""
     computed: Mapping[int, tuple[int, ...]]
@@ -43,6 +44,8 @@ class DeviceSchedule:
     """The slots that no later step reads, by step."""
     dtypes: Mapping[str, np.dtype[Any]] = field(default_factory=dict)
     """The dtype that an arriving piece must have, by tensor; tensors that are not named are not checked."""
+    keeping: tuple[CopyPlan, ...] = ()
+    """The recipes for the pieces that the device keeps for the next step of the sequence."""
 
 
 def make_schedule(
@@ -55,25 +58,15 @@ def make_schedule(
     InternalError if a step names a segment or transfer that the program does not have, if a step reads a piece that no
     earlier step gives, or if no step does one of the device's transfers."""
     by_number = {t.number: t for t in transfers if program.device in (t.source, t.target)}
-    slots: list[Piece] = []
+    slots: list[Piece] = [one.read for one in program.kept]
     blocks: dict[int, int] = {}
     received: dict[int, tuple[int, ...]] = {}
     computed: dict[int, tuple[int, ...]] = {}
     recipes: list[tuple[CopyPlan, ...]] = []
-    sent: dict[int, Transfer] = {}
     for index, step in enumerate(program.steps):
-        wanted: tuple[Piece, ...] = ()
         inside = kept if isinstance(step, Run) else PLAIN
         where = f"step {index} of {program.device}'s program"
-        if isinstance(step, Run):
-            if not 0 <= step.segment < len(program.segments):
-                raise InternalError(f"{where} runs segment {step.segment} of {len(program.segments)}")
-            wanted = tuple(port.piece for port in program.segments[step.segment].inputs)
-        elif step.transfer not in by_number:
-            raise InternalError(f"{where} names transfer {step.transfer}, which is none of that device's")
-        elif isinstance(step, Send):
-            sent[step.transfer] = by_number[step.transfer]
-            wanted = by_number[step.transfer].pieces
+        wanted = _read_pieces(program, step, by_number, where)
         held = dict(enumerate(slots))
         recipes.append(
             tuple(_must_have(one, held, blocks, inside.block_of(one.tensor), where) for one in wanted)
@@ -90,12 +83,39 @@ def make_schedule(
             received[step.transfer] = tuple(range(len(slots), len(slots) + len(given)))
         slots += given
     incoming = {number: by_number[number] for number in received}
+    sent = {step.transfer: by_number[step.transfer] for step in program.steps if isinstance(step, Send)}
     if idle := set(by_number) - set(incoming) - set(sent):
         raise InternalError(f"{program.device}'s program never does transfers {sorted(idle)}")
-    frees = _frees(program, recipes, received, computed)
+    where = f"the end of {program.device}'s program"
+    made = dict(enumerate(slots))
+    keeping = tuple(_must_have(one.written, made, blocks, 0, where) for one in program.kept)
+    frees = _frees(program, recipes, received, computed, keeping)
     return DeviceSchedule(
-        program, incoming, sent, tuple(slots), received, computed, tuple(recipes), frees, dict(dtypes or {})
+        program,
+        incoming,
+        sent,
+        tuple(slots),
+        received,
+        computed,
+        tuple(recipes),
+        frees,
+        dict(dtypes or {}),
+        keeping,
     )
+
+
+def _read_pieces(
+    program: Program, step: Step, transfers: Mapping[int, Transfer], where: str
+) -> tuple[Piece, ...]:
+    """The pieces that a step reads; `transfers` are this device's. Raises InternalError if the step names none of its
+    segments or transfers."""
+    if isinstance(step, Run):
+        if not 0 <= step.segment < len(program.segments):
+            raise InternalError(f"{where} runs segment {step.segment} of {len(program.segments)}")
+        return tuple(port.piece for port in program.segments[step.segment].inputs)
+    if step.transfer not in transfers:
+        raise InternalError(f"{where} names transfer {step.transfer}, which is none of that device's")
+    return transfers[step.transfer].pieces if isinstance(step, Send) else ()
 
 
 def _must_have(
@@ -114,16 +134,20 @@ def _frees(
     recipes: Sequence[tuple[CopyPlan, ...]],
     received: Mapping[int, tuple[int, ...]],
     computed: Mapping[int, tuple[int, ...]],
+    keeping: Sequence[CopyPlan],
 ) -> tuple[tuple[int, ...], ...]:
-    """The slots that each step is the last to use; a piece that no step reads is freed by the step that gave it."""
+    """The slots that each step is the last to use; a piece that no step reads is freed by the step that gave it. What is
+    kept for the next step is not freed."""
     last: dict[int, int] = {}
     for index, step in enumerate(program.steps):
         made = received[step.transfer] if isinstance(step, Receive) else computed.get(index, ())
         last.update(dict.fromkeys(made, index))
         last.update((slot, index) for one in recipes[index] for slot in one.slots)
     frees: list[list[int]] = [[] for _ in program.steps]
+    kept = {slot for one in keeping for slot in one.slots}
     for slot, index in last.items():
-        frees[index].append(slot)
+        if slot not in kept:
+            frees[index].append(slot)
     return tuple(map(tuple, frees))
 
 
@@ -150,11 +174,16 @@ class Progress:
     """One request on one device. The caller hands pieces to `keep_pieces`, does the steps that `next_work` returns and
     reports each with `done`, until `finished`."""
 
-    def __init__(self, schedule: DeviceSchedule) -> None:
+    def __init__(self, schedule: DeviceSchedule, kept: Sequence[Value] = ()) -> None:
+        """`kept` are the program's kept pieces, as the last step of the sequence left them, in their order."""
         self.schedule = schedule
         self.held_bytes = 0
         """Bytes of the pieces held now; strings and values that are no tensors count 0."""
         self._held: dict[int, Value] = {}
+        for slot, (piece, value) in enumerate(zip(schedule.program.kept, kept, strict=True)):
+            if fault := _misfit(piece.read, value, {}):
+                raise InternalError(f"a step of a sequence began with {fault}")
+            self._keep(slot, value)
         self._arrived: set[int] = set()
         self._next = 0
         self._working = False
@@ -228,6 +257,10 @@ class Progress:
                 self._keep(slot, value)
         self._working = False
         self._advance()
+
+    def keep_state(self) -> list[Value]:
+        """The pieces for the next step of the sequence, once all steps are done."""
+        return [one.make(self._held) for one in self.schedule.keeping]
 
     def _is_passing(self, step: Run | Send) -> bool:
         """Whether the step's inputs can be overwritten after it. They cannot if an output may be no array: a sequence

@@ -2,7 +2,7 @@
 
 May import: agent/cluster/state, agent/execution, agent/host, agent/serving, agent/storage, agent/wire,
 planner/devices, planner/errors, planner/figures, planner/layout, planner/lowering, planner/model, planner/planner,
-planner/plans, planner/search.
+planner/plans, planner/region, planner/search.
 """
 
 __all__ = [

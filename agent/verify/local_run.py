@@ -11,16 +11,22 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from edgepart.agent.execution.copies import Scratch
 from edgepart.agent.execution.schedule import Progress, make_schedule
 from edgepart.agent.execution.sessions import SegmentCompiler, Sessions
 from edgepart.agent.serving.requester import activate_plan, assemble_output, check_inputs, cut_inputs
+from edgepart.agent.wire.dtypes import element_dtype
 from edgepart.agent.wire.reduced_precision import RoundingTally, round_all
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import InternalError
 from edgepart.planner.model import blobs
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.plans.plan import GATEWAY, Plan, Run
+
+SequenceStates = dict[str, list[Value]]
+"""The pieces that each device keeps of a sequence, in the order of `Program.kept`."""
 
 DEVICE_THREADS = 1
 """Threads of each session: the devices take turns, and small segments gain nothing from more threads."""
@@ -66,12 +72,25 @@ class LocalRun:
         self._scratch = Scratch()
         self._gateway = activate_plan(plan, {name: name for name in plan.programs}, constants)
 
-    def run(self, inputs: Mapping[str, Value], replica: int = 0) -> dict[str, Value]:
-        """Every output of the model by name, computed by one of the plan's replicas. Raises RequestError if the inputs do
-        not fit the model, or ONNX Runtime cannot run on them."""
+    def begin(self) -> SequenceStates:
+        """The states of a sequence before its first step: zeros."""
+        return {
+            name: [np.zeros(kept.read.region.shape, element_dtype(kept.dtype)) for kept in program.kept]
+            for name, program in self.plan.programs.items()
+        }
+
+    def run(
+        self, inputs: Mapping[str, Value], replica: int = 0, sequence: SequenceStates | None = None
+    ) -> dict[str, Value]:
+        """Every output of the model by name, computed by one of the plan's replicas. The states of `sequence` are read and
+        replaced; without it, a step is the first of a sequence. Raises RequestError if the inputs do not fit the model, or
+        ONNX Runtime cannot run on them."""
         checked = check_inputs(self.plan.inputs, inputs)
         self.computed_s = dict.fromkeys(self.plan.programs, 0.0)
-        devices = {name: Progress(self._schedules[name]) for name in self.plan.parts[replica].devices}
+        states = self.begin() if sequence is None else sequence
+        devices = {
+            name: Progress(self._schedules[name], states[name]) for name in self.plan.parts[replica].devices
+        }
         mail = {number: values for _, number, values in cut_inputs(self._gateway, checked, replica)}
         answers: dict[int, Value] = {}
         for transfer in self._gateway.sides[replica].outgoing:
@@ -84,6 +103,7 @@ class LocalRun:
                     moving = True
         if waiting := [name for name, progress in devices.items() if not progress.finished]:
             raise InternalError(f"devices {waiting} wait for each other for ever")
+        states.update((name, progress.keep_state()) for name, progress in devices.items())
         return {
             info.name: assemble_output(self._gateway, info.name, answers, checked, replica)
             for info in self.plan.outputs

@@ -5,10 +5,12 @@ The tolerance follows from the model alone, so that it holds on every processor:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from edgepart.agent.execution.sessions import LoadedModel, load_model
 from edgepart.agent.verify.same_answer import (
@@ -18,7 +20,9 @@ from edgepart.agent.verify.same_answer import (
     random_outputs,
     tolerance_for,
 )
-from edgepart.planner.model.graph import Graph
+from edgepart.agent.wire.dtypes import element_dtype
+from edgepart.planner.model.graph import Graph, State, Tensor
+from edgepart.planner.region import Array
 
 
 def run_alone(model: Path | bytes, inputs: Values) -> dict[str, Any]:
@@ -57,7 +61,33 @@ def make_reference(model: Path | bytes, graph: Graph, inputs: Values) -> Referen
     """The reference of a model, whose graph is `graph`. The session runs twice, to find out which outputs are random.
 
     Raises ModelError and RequestError if ONNX Runtime does not take the model or the inputs."""
-    return Reference(*steady_outputs(load_model(model), inputs), tolerance_for(graph))
+    return make_references(model, graph, [inputs])[0]
+
+
+def make_references(model: Path | bytes, graph: Graph, steps: Sequence[Values]) -> list[Reference]:
+    """The references of the steps of one sequence, whose inputs are `steps`: the session gets the graph's states back as it
+    left them, and zeros at first. Steps after one that leaves a random state have no reference. Raises ModelError and
+    RequestError as `make_reference` does."""
+    session, tolerance = load_model(model), tolerance_for(graph)
+    states = {one.input: _zeros(graph.tensors[one.input]) for one in graph.states}
+    found = []
+    for inputs in steps:
+        outputs, random = steady_outputs(session, {**inputs, **states})
+        left = {one: outputs.pop(one.output) for one in graph.states if one.output in outputs}
+        found.append(Reference(outputs, random, tolerance))
+        if len(left) < len(graph.states):
+            break
+        states = {one.input: _next(graph, one, value) for one, value in left.items()}
+    return found
+
+
+def _zeros(tensor: Tensor) -> Array:
+    return np.zeros(tensor.shape or (), element_dtype(tensor.dtype))
+
+
+def _next(graph: Graph, state: State, written: Array) -> Array:
+    """The state's input in the next step."""
+    return graph.written_region(state, graph.region_of(state.input)).crop(written)
 
 
 def steady_outputs(session: LoadedModel, inputs: Values) -> tuple[dict[str, Any], tuple[str, ...]]:

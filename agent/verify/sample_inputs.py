@@ -20,7 +20,7 @@ SEQUENCE_ITEMS = 2
 
 
 def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Value]:
-    """A value for each input, of its type and shape.
+    """A value for each input that a request brings, of its type and shape.
 
     Floating-point numbers are drawn from the normal distribution. int8 and uint8 are drawn from all values, as pixels and
     quantised numbers are. Wider integers are 0 or 1, because they may be indices; in a model with divisions integers are
@@ -28,7 +28,7 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Value]:
     draw = np.random.default_rng(seed)
     lowest = 1 if any(op.op_type in DIVIDING_OPERATORS for op in graph.operators) else 0
     made: dict[str, Value] = {}
-    for name in graph.inputs:
+    for name in graph.request_inputs:
         tensor = graph.tensors[name]
         if tensor.kind:
             made[name] = _of_type(TypeProto.FromString(tensor.kind), name, draw, lowest)

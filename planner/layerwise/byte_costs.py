@@ -70,7 +70,7 @@ class ByteCosts:
                 if name in homes:
                     m, k = homes[name]
                     edges.append((m, n, self._edge(name, (measured[m], k), (one, s))))
-                elif name not in brought:
+                elif name not in brought and name in self.memo.graph.request_inputs:
                     brought.add(name)
                     unary[n] = unary[n] + self._input_bytes(name, one, s, home)
         return unary, edges
@@ -81,7 +81,7 @@ class ByteCosts:
         if self.weights:
             found = found + one.costs.weight_bytes
         for k, name in enumerate(node.exits):
-            if name in self.memo.graph.outputs:
+            if name in self.memo.graph.answer_outputs:
                 size = self.memo.graph.region_of(name).size
                 lacks = size - one.costs.holds[k].sizes[:, home]
                 found = found + lacks * self.memo.cost.item_bytes(name)

@@ -99,12 +99,12 @@ class TimeCosts:
                 if name in homes:
                     m, k = homes[name]
                     edges.append((m, n, self.edge(nodes[m], k, node, s)))
-                elif name not in brought:
+                elif name not in brought and name in self.memo.graph.request_inputs:
                     # Only the first reader counts: the input is sent when the request comes in, and is there for others.
                     brought.add(name)
                     unary[n] = unary[n] + self._input_s(node, one.reads[s], s, name)
             for k, name in enumerate(node.layer.exits):
-                if name in self.memo.graph.outputs:
+                if name in self.memo.graph.answer_outputs:
                     unary[n] = unary[n] + self._output_s(node, k, name)
         return LayerwiseProblem(nodes, tuple(one.choices for one in costs), tuple(unary), tuple(edges))
 

@@ -26,6 +26,7 @@ from edgepart.planner.lowering.segment import (
 from edgepart.planner.lowering.session_memory import SessionMemory, predict_session_memory
 from edgepart.planner.model.graph import Graph, WholeModel
 from edgepart.planner.plans.plan import (
+    KeptPiece,
     Piece,
     Plan,
     Port,
@@ -99,9 +100,9 @@ def assemble(
         strategy=strategy.name,
         programs=programs,
         transfers=tuple(_transfer(graph, message, n, asked) for n, message in enumerate(schedule.messages)),
-        inputs=tuple(_value_info(graph, name) for name in graph.inputs),
-        outputs=tuple(_value_info(graph, name) for name in graph.outputs),
-        constant_outputs=tuple(name for name in graph.outputs if name not in graph.producers),
+        inputs=tuple(_value_info(graph, name) for name in graph.request_inputs),
+        outputs=tuple(_value_info(graph, name) for name in graph.answer_outputs),
+        constant_outputs=tuple(name for name in graph.answer_outputs if name not in graph.producers),
         why=strategy.why,
     )
 
@@ -219,7 +220,7 @@ def _whole_model(
     whole = graph.whole
     if whole is None or len(shares) < len(graph.operators):
         return None
-    given_out = {name for name in graph.outputs if name in graph.producers}
+    given_out = {name for name in graph.outputs if name in graph.producers}  # With the outputs of states.
     is_all = {name for name, _ in inputs} == set(whole.inputs) and {name for name, _ in outputs} == given_out
     return whole if is_all and all(r == graph.region_of(n) for n, r in (*inputs, *outputs)) else None
 
@@ -255,15 +256,35 @@ def _program(
     weight_bytes = sum(ref.nbytes for ref in once.values())
     making = max((session.making_bytes for session in sessions), default=0)
     kept = sum(session.kept_bytes for session in sessions)
-    request = _peak_bytes(graph, steps, segments, schedule)
+    request = _peak_bytes(graph, device, steps, segments, schedule)
     peak = kept + max(making, request)
     here = schedule.draft.blueprint.problem.cluster.device(device)
-    return Program(device, steps, segments, weight_bytes, peak, kept, request, here.calibrated_flops_per_s)
+    pieces = tuple(kept_pieces(schedule.draft, device))
+    return Program(
+        device, steps, segments, weight_bytes, peak, kept, request, here.calibrated_flops_per_s, pieces
+    )
 
 
-def _peak_bytes(graph: Graph, steps: Sequence[Step], segments: Sequence[Segment], schedule: Schedule) -> int:
+def kept_pieces(draft: Draft, device: str) -> Iterator[KeptPiece]:
+    """Yields the pieces of states that a device keeps between steps."""
+    graph = draft.graph
+    for state in graph.states:
+        for written in draft.kept_regions(state.output, device):
+            read = graph.read_region(state, written)
+            nbytes = _nbytes_of(graph, state.input, read)
+            yield KeptPiece(
+                Piece(state.input, read),
+                Piece(state.output, written),
+                graph.tensors[state.input].dtype,
+                nbytes,
+            )
+
+
+def _peak_bytes(
+    graph: Graph, device: str, steps: Sequence[Step], segments: Sequence[Segment], schedule: Schedule
+) -> int:
     """The most bytes of pieces and workspace at once. A piece is held from its arrival until the last use of its
-    tensor."""
+    tensor; what the device keeps of a sequence is held all the time, and so is what it keeps for the next step."""
 
     def move(number: int) -> list[Value]:
         return [(move.tensor, move.region) for move in schedule.messages[number].moves]
@@ -274,7 +295,9 @@ def _peak_bytes(graph: Graph, steps: Sequence[Step], segments: Sequence[Segment]
     used = [of(segments[s.segment].inputs) if isinstance(s, Run) else move(s.transfer) for s in steps]
     last = {name: n for n, values in enumerate(used) for name, _ in values}
     held: dict[str, dict[Region, int]] = {}
-    most = now = 0
+    kept = list(kept_pieces(schedule.draft, device))
+    last.update((name, len(steps)) for piece in kept for name in (piece.read.tensor, piece.written.tensor))
+    most = now = sum(piece.nbytes for piece in kept)
     for n, step in enumerate(steps):
         new: list[Value] = []
         if isinstance(step, Run):

@@ -39,12 +39,27 @@ def schedule_by_order(draft: Draft, ranks: Ranks, layers: Mapping[str, int]) -> 
                 sent.update((move, stage.last) for move in _moves_out(draft, share))
                 for move in _moves_in(draft, share):
                     received.setdefault(move, stage.first)
+    _add_last_stages(draft, stages, sent, received)
     messages = tuple(
         StageMessage(move.source, move.target, at, received.get(move, StagePlace(at.level + 1)), (move,))
         for move in draft.moves
         for at in (START if move.source == GATEWAY else sent[move],)
     )
     return Schedule(draft, stages, messages)
+
+
+def _add_last_stages(
+    draft: Draft,
+    stages: dict[str, tuple[Stage, ...]],
+    sent: Mapping[Move, StagePlace],
+    received: Mapping[Move, StagePlace],
+) -> None:
+    """Gives devices stages in which they receive what no share reads: parts of states, for the next step."""
+    for move in draft.moves:
+        if move.target != GATEWAY and move.source != GATEWAY and move not in received:
+            at, own = StagePlace(sent[move].level + 1), stages[move.target]
+            if all(stage.first != at for stage in own):
+                stages[move.target] = tuple(sorted((*own, Stage(at, at, ())), key=lambda stage: stage.first))
 
 
 def order_operators(graph: Graph, ranks: Ranks, layers: Mapping[str, int]) -> list[str]:

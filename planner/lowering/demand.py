@@ -23,7 +23,7 @@ from edgepart.planner.lowering.draft import (
     make_share,
     missing_regions,
 )
-from edgepart.planner.model.graph import Graph, Operator
+from edgepart.planner.model.graph import Graph, Operator, State
 from edgepart.planner.plans.plan import GATEWAY
 from edgepart.planner.region import Array, Region
 
@@ -64,16 +64,46 @@ class DemandMemo:
         self._computed: dict[tuple[int, tuple[str, ...]], tuple[OwnedRegions, OwnedRegions]] = {}
         self._groups: dict[tuple[int, tuple[int | None, ...]], tuple[Group, Reads, object]] = {}
         self._sources: dict[tuple[str, TensorDemand], Flow] = {}
+        self._kept: dict[tuple[str, TensorDemand], TensorDemand] = {}
+        """The demand for each state's output, by its name and the demand for its input."""
 
     def follow(self, blueprint: Blueprint, decide: Decide, *, alike: bool = False) -> Draft:
         """Makes the draft of a blueprint, from the outputs back to the inputs, like BBGraP's partitioner
         (section 3.2). `decide` gives the moves of each tensor, and only regions that are read or moved are
         computed. `alike` promises that `decide` is the same function in all such calls and depends only on
         the regions that devices hold and read, not on the tensor's name, so that its results can be
-        remembered."""
+        remembered.
+
+        A device reads the regions of a state that the step before has left there, so at the end of a step it needs the
+        same regions of what the step writes. Demand for that may make devices compute, and read, more. So the model is
+        followed again until devices keep all that they read."""
+        kept: Mapping[str, TensorDemand] = {}
+        while True:
+            draft, wanted = self._follow(blueprint, decide, alike, kept)
+            read = [state for state in blueprint.graph.states if state.input in wanted]
+            found = {one.output: self._keep(blueprint.graph, one, wanted[one.input]) for one in read}
+            if found == kept:
+                return draft
+            kept = found
+
+    def _keep(self, graph: Graph, state: State, read: TensorDemand) -> TensorDemand:
+        """The demand for a state's output, from the demand for its input."""
+        found = self._kept.get((state.output, read))
+        if found is None:
+            needs = {
+                device: tuple(graph.written_region(state, region) for region in regions)
+                for device, regions in read.needs.items()
+            }
+            found = self._kept[state.output, read] = TensorDemand(needs)
+        return found
+
+    def _follow(
+        self, blueprint: Blueprint, decide: Decide, alike: bool, kept: Mapping[str, TensorDemand]
+    ) -> tuple[Draft, Mapping[str, TensorDemand]]:
+        """The draft if devices keep `kept` of the states' outputs, and the demand for each tensor."""
         graph = blueprint.graph
-        wanted: dict[str, TensorDemand] = {}
-        for name in graph.outputs:
+        wanted: dict[str, TensorDemand] = dict(kept)
+        for name in graph.answer_outputs:
             if name in graph.producers:  # The gateway reads all of an output.
                 self._want(wanted, name, self._all(name, GATEWAY, graph.region_of(name)))
         groups: list[tuple[str, Group]] = []
@@ -98,8 +128,13 @@ class DemandMemo:
                 for name in graph.inputs
                 if name in wanted
             }
-        flows += [(name, self._source(name, wanted[name])) for name in graph.inputs if name in wanted]
-        return Draft(blueprint, dict(reversed(groups)), dict(reversed(flows)), device is not None)
+        given = frozenset(graph.request_inputs)
+        flows += [
+            (name, self._source(name, wanted[name], name in given)) for name in graph.inputs if name in wanted
+        ]
+        regions = {name: demand.needs for name, demand in kept.items()}
+        draft = Draft(blueprint, dict(reversed(groups)), dict(reversed(flows)), device is not None, regions)
+        return draft, wanted
 
     def _all(self, name: str, place: str, region: Region) -> TensorDemand:
         """The demand of one place for a whole tensor."""
@@ -162,10 +197,11 @@ class DemandMemo:
             found = self._groups[key] = group, tuple(_reads(group)), (op, tuple(written))
         return found[:2]
 
-    def _source(self, name: str, wanted: TensorDemand) -> Flow:
+    def _source(self, name: str, wanted: TensorDemand, given: bool) -> Flow:
+        """The flow of an input: from the gateway if a request brings it (`given`), else none, as devices have kept it."""
         found = self._sources.get((name, wanted))
         if found is None:
-            moves = tuple(_from_gateway(name, wanted.needs))
+            moves = tuple(_from_gateway(name, wanted.needs)) if given else ()
             found = self._sources[name, wanted] = Flow({}, moves[::-1])
         return found
 

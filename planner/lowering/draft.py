@@ -194,6 +194,8 @@ class Draft:
     are read are included."""
     runs_the_model: bool = False
     """Whether one device runs the model as it stands in its file, and so gets all of every input that is read."""
+    kept: Mapping[str, Mapping[str, tuple[Region, ...]]] = field(default_factory=dict)
+    """For each state, by its output: the regions of the output that each device keeps for the next step."""
 
     @property
     def graph(self) -> Graph:
@@ -222,6 +224,11 @@ class Draft:
         """The moves of one tensor."""
         flow = self.flows.get(name)
         return flow.moves if flow else ()
+
+    def kept_regions(self, name: str, device: str) -> tuple[Region, ...]:
+        """The regions of a state's output that the device keeps for the next step; () for other tensors."""
+        needs = self.kept.get(name)
+        return needs.get(device, ()) if needs else ()
 
     def shares_of(self, name: str) -> tuple[Share, ...]:
         """The shares of one operator, in the cluster's order."""

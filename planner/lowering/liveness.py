@@ -1,5 +1,5 @@
-"""Liveness: finds the values of a stage that are read after it, by later stages of its device or by other
-devices. Pure rules."""
+"""Liveness: finds the values of a stage that are read after it, by later stages of its device, by other devices or by the
+next step. Pure rules."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def is_requested(wanted: Sequence[Region], region: Region) -> bool:
 
 
 def requested_regions(schedule: Schedule, device: str) -> Iterator[RequestedRegions]:
-    """Yields, for each stage of a device, the regions of its tensors that other stages read or that are sent."""
+    """Yields, for each stage of a device, the regions of its tensors that other stages read, that are sent, or that are
+    kept for the next step."""
     stages = schedule.stages[device]
     readers: dict[str, list[tuple[int, Region]]] = {}
     for n, stage in enumerate(stages):
@@ -41,7 +42,8 @@ def requested_regions(schedule: Schedule, device: str) -> Iterator[RequestedRegi
         found: dict[str, Sequence[Region]] = {}
         for name in (name for share in stage.shares for name, _ in share.written):
             sent = [move.region for move in schedule.draft.moves_of(name) if move.source == device]
-            found[name] = [*(need for m, need in readers.get(name, ()) if m != n), *sent]
+            kept = schedule.draft.kept_regions(name, device)
+            found[name] = [*(need for m, need in readers.get(name, ()) if m != n), *sent, *kept]
         yield found
 
 

@@ -84,6 +84,7 @@ class Outliner:
             received = (m for stage in stages for m in planned.received_messages(device, stage))
             found[device] = len(stages) * session + sum(self._held_bytes(draft.graph, op) for op in shares)
             found[device] += sum(_nbytes(draft.graph, message) for message in received)
+            found[device] += _sequence_bytes(draft, device)
         return found
 
     def _steps(
@@ -131,7 +132,9 @@ class Outliner:
             for name, region in share.written:
                 places = readers.get(name, ())
                 read_later = len(places) > 1 or (places and stage.first not in places)
-                if read_later or device in self._sending_devices(draft.flows[name]):
+                sent = device in self._sending_devices(draft.flows[name])
+                kept = (covers(region, one) for one in draft.kept_regions(name, device))
+                if read_later or sent or any(kept):
                     yield name, region
 
     def _sending_devices(self, flow: Flow) -> frozenset[str]:
@@ -184,6 +187,15 @@ def _readers(own: _Own, stages: Sequence[Stage]) -> Mapping[str, Set[StagePlace]
                 if name not in inside:
                     found.setdefault(name, set()).add(stage.first)
     return found
+
+
+def _sequence_bytes(draft: Draft, device: str) -> int:
+    """An upper bound, in bytes, on what a device keeps of states: the last step's and the next one's."""
+    return sum(
+        2 * _size(draft.graph, name, region)
+        for name in draft.kept
+        for region in draft.kept_regions(name, device)
+    )
 
 
 def _nbytes(graph: Graph, message: Sent) -> int:

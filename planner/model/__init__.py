@@ -3,4 +3,4 @@
 May import: planner/errors, planner/region.
 """
 
-__all__ = ["assumed_shapes", "blobs", "digests", "graph", "load", "protos", "subgraphs"]
+__all__ = ["assumed_shapes", "blobs", "digests", "graph", "load", "protos", "states", "subgraphs"]

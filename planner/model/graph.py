@@ -74,6 +74,18 @@ class Operator:
     operator runs."""
 
 
+@dataclass(frozen=True, slots=True)
+class State:
+    """A value that a step leaves for the next step of its sequence: an output of the model that is an input of the next
+    step."""
+
+    output: str
+    input: str
+    grows: int | None = None
+    """The axis along which the output is longer than the input, by the rows that the step adds at the end. The next step's
+    input is the end of the output. None if both have the same shape."""
+
+
 @dataclass(frozen=True)
 class WholeModel:
     """The model as it stands in its file, as one segment (whole.py)."""
@@ -108,6 +120,36 @@ class Graph:
     free ("" if it has no name), or None if the model fixes it. Equal names stand for equal extents."""
     whole: WholeModel | None = field(default=None, repr=False)
     """The model itself as one segment; None if it cannot be one."""
+    states: tuple[State, ...] = ()
+    """The states that devices keep between the steps of a sequence. A request brings none of their inputs, and is answered
+    with none of their outputs."""
+
+    @cached_property
+    def request_inputs(self) -> tuple[str, ...]:
+        """The inputs that a request brings."""
+        kept = {state.input for state in self.states}
+        return tuple(name for name in self.inputs if name not in kept)
+
+    @cached_property
+    def answer_outputs(self) -> tuple[str, ...]:
+        """The outputs with which a request is answered."""
+        kept = {state.output for state in self.states}
+        return tuple(name for name in self.outputs if name not in kept)
+
+    def written_region(self, state: State, read: Region) -> Region:
+        """The region of a state's output that becomes the region `read` of its input."""
+        return read if state.grows is None else read.shift(state.grows, self._rows_added(state, state.grows))
+
+    def read_region(self, state: State, written: Region) -> Region:
+        """The region of a state's input that the region `written` of its output becomes."""
+        return (
+            written
+            if state.grows is None
+            else written.shift(state.grows, -self._rows_added(state, state.grows))
+        )
+
+    def _rows_added(self, state: State, axis: int) -> int:
+        return self.region_of(state.output).shape[axis] - self.region_of(state.input).shape[axis]
 
     @cached_property
     def producers(self) -> Mapping[str, Operator]:

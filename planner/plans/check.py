@@ -102,6 +102,9 @@ def _pair_faults(plan: Plan) -> Iterator[str]:
 
 def _port_faults(plan: Plan) -> Iterator[str]:
     for name, program in plan.programs.items():
+        for kept in program.kept:
+            if kept.read.region.shape != kept.written.region.shape:
+                yield f"{name}: {kept.read} is kept from {kept.written}, which has another shape"
         for n, segment in enumerate(program.segments):
             names = [port.name for port in (*segment.inputs, *segment.outputs)]
             names += [ref.name for ref in segment.weights]
@@ -126,7 +129,7 @@ class _ProgramPlace:
 
     def lacks(self, pieces: Sequence[Piece]) -> Iterator[str]:
         for piece in pieces:
-            have = self.held.get(piece.tensor, [])
+            have = [region for region in self.held.get(piece.tensor, []) if region.rank == piece.region.rank]
             if piece.region not in have and (not have or piece.region.subtract_all(have)):
                 yield f"{piece.region} of {piece.tensor!r} (it has {[*map(str, have)]})"
 
@@ -135,6 +138,8 @@ def _run_faults(plan: Plan) -> Iterator[str]:
     """Yields the faults of a run: every program has to reach its end (no deadlock), and every step has to
     have the pieces that it needs."""
     places = {name: _ProgramPlace(program) for name, program in plan.programs.items()}
+    for place in places.values():
+        place.take([kept.read for kept in place.program.kept])
     sent = {transfer.number for transfer in plan.transfers if transfer.source == GATEWAY}
     moving = True
     while moving:
@@ -152,6 +157,9 @@ def _run_faults(plan: Plan) -> Iterator[str]:
     for name, place in places.items():
         if place.at < len(place.program.steps):
             yield f"{name} waits at {place.program.steps[place.at]} for ever"
+        elif not _is_light(place.program):
+            lacking = place.lacks([kept.written for kept in place.program.kept])
+            yield from (f"{name}: the next step lacks {what}" for what in lacking)
 
 
 def _take_step(plan: Plan, place: _ProgramPlace, step: Step) -> list[str]:
@@ -200,7 +208,7 @@ def _answer_faults(plan: Plan, graph: Graph) -> Iterator[str]:
 
 
 def _answer_faults_of(coming: Sequence[Transfer], plan: Plan, graph: Graph) -> Iterator[str]:
-    for name in dict.fromkeys(graph.outputs):
+    for name in dict.fromkeys(graph.answer_outputs):
         arriving = [piece.region for transfer in coming for piece in transfer.pieces if piece.tensor == name]
         full = graph.region_of(name)
         if name not in graph.producers:

@@ -125,6 +125,20 @@ class Send:
 Step = Receive | Run | Send
 
 
+@dataclass(frozen=True, slots=True)
+class KeptPiece:
+    """A piece of a state that a device keeps between the steps of a sequence: at the end of a step `written` becomes what
+    the next step reads as `read`. Before the first step of a sequence it is zeros."""
+
+    read: Piece
+    """A region of an input of the model."""
+    written: Piece
+    """The region of an output of the model, of the same shape."""
+    dtype: str
+    """The ONNX element type in lower case."""
+    nbytes: int
+
+
 @dataclass(frozen=True)
 class Program:
     """The steps of one device for one request, in order. A Run takes its inputs from the pieces that the
@@ -146,6 +160,13 @@ class Program:
     flops_per_s: float = 0.0
     """The calibrated FLOP/s of its device when the plan was made, on which the segments' `calibrated_s` are based; 0 if
     not known."""
+    kept: tuple[KeptPiece, ...] = ()
+    """The pieces of states that the device keeps for each sequence."""
+
+    @property
+    def sequence_bytes(self) -> int:
+        """Bytes that the device keeps for each sequence."""
+        return sum(piece.nbytes for piece in self.kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +269,9 @@ def plan_to_bytes(plan: Plan) -> bytes:
     """The canonical serialisation: equal plans give equal bytes."""
     document = _pack(plan)
     document["programs"] = [_pack(plan.programs[name]) for name in sorted(plan.programs)]
+    for program in document["programs"]:
+        if not program["kept"]:  # Agents that know no states can read plans without states.
+            del program["kept"]
     return bytes(msgpack.packb(document, use_bin_type=True))
 
 
@@ -386,4 +410,9 @@ def _segment(packed: Any) -> Segment:
 def _program(packed: Any) -> Program:
     steps = tuple(_STEPS[kind](number) for kind, number in packed["steps"])
     segments = tuple(map(_segment, packed["segments"]))
-    return Program(**packed | {"steps": steps, "segments": segments})
+    kept = tuple(map(_kept_piece, packed.get("kept", ())))
+    return Program(**packed | {"steps": steps, "segments": segments, "kept": kept})
+
+
+def _kept_piece(packed: Any) -> KeptPiece:
+    return KeptPiece(_piece(packed["read"]), _piece(packed["written"]), packed["dtype"], packed["nbytes"])

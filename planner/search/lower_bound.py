@@ -149,7 +149,7 @@ class _CertainWork:
             else:
                 end = min((done.get(name, 0.0) for name in self.graph.reads(op)), default=0.0)
             done.update((name, end) for name in op.outputs)
-        return max((done.get(name, 0.0) for name in self.graph.outputs), default=0.0)
+        return max((done.get(name, 0.0) for name in self.graph.answer_outputs), default=0.0)
 
     def _ready_s(self, op: Operator, device: str, done: Mapping[str, float]) -> float:
         """The seconds until a device has everything that it reads for its part of `op`, which no other device
@@ -176,10 +176,10 @@ class _CertainWork:
         """The bytes that each device's card receives, and the bytes that it sends."""
         received: dict[str, float] = defaultdict(float)
         sent: dict[str, float] = defaultdict(float)
-        for name in (*self.graph.inputs, *self.graph.producers):
+        for name in (*self.graph.request_inputs, *self.graph.producers):
             owned = self._sources(name)
             missing = self._missing_elements(name, owned) if owned else {}
-            is_input = name in self.graph.inputs
+            is_input = name in self.graph.request_inputs
             item_bytes = self.memo.cost.item_bytes(name) if is_input else self.memo.travel_bytes(name)
             for device, size in missing.items():
                 received[device] += size * item_bytes
@@ -192,7 +192,7 @@ class _CertainWork:
         tensor = self.graph.tensors[name]
         if tensor.shape is None or tensor.region.is_empty:
             return {}
-        if name in self.graph.inputs:
+        if name in self.graph.request_inputs:
             return {self.memo.problem.gateway: tensor.region}
         return self._find_owned(name) if name in self.strategy.layouts else {}
 
@@ -200,7 +200,7 @@ class _CertainWork:
         """The number of elements that each device certainly reads and does not hold."""
         unsure = self.unsure.get(name, set())
         needed = {d: region for d, region in self.reads.get(name, {}).items() if d not in unsure}
-        if name in self.graph.outputs:
+        if name in self.graph.answer_outputs:
             needed[self.memo.problem.gateway] = self.graph.tensors[name].region
         return {
             device: region.size - (region.intersect(owned[device]).size if device in owned else 0)

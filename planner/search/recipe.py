@@ -77,7 +77,7 @@ def stretches(memo: Memo, cuts: Sequence[CutPoint]) -> tuple[LayerStretch, ...]:
             at += 1
         inside = tuple(layers[start:at])
         seconds = sum(memo.fastest_s[op.name] for layer in inside for op in layer.operators)
-        crossing = cut.crossing if cut else frozenset(memo.graph.outputs)
+        crossing = cut.crossing if cut else frozenset(memo.graph.answer_outputs)
         if inside:
             found.append(LayerStretch(inside, crossing, seconds))
     return tuple(found)

@@ -198,11 +198,11 @@ class _WorkloadBuilder:
 
     def _tensors(self) -> Iterator[TaskTensor]:
         graph, end = self.memo.graph, len(self.parts) + 1
-        for name in graph.inputs:
+        for name in graph.request_inputs:
             yield from self._tensor(name, 0, graph.tensors[name].nbytes)
         for number, layers in enumerate(self.parts, 1):
             for name in (name for layer in layers for name in layer.exits):
-                is_output = name in graph.outputs
+                is_output = name in graph.answer_outputs
                 item_bytes = graph.tensors[name].item_bytes if is_output else self.memo.travel_bytes(name)
                 nbytes = graph.tensors[name].region.size * item_bytes
                 yield from self._tensor(name, number, nbytes, (end,) if is_output else ())

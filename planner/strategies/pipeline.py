@@ -80,7 +80,7 @@ def _loads(memo: Memo, device: str, parts: Sequence[LayerStretch]) -> Loads:
     seconds = np.cumsum([0.0, *(_seconds(memo, device, part) for part in parts)])
     weights = np.cumsum([0.0, *(_weights(memo, part) for part in parts)])
     busy = seconds[None, :] - seconds[:, None] + memo.cost.segment_s(device)
-    crossing = [memo.graph.inputs, *(sorted(part.crossing) for part in parts)]
+    crossing = [memo.graph.request_inputs, *(sorted(part.crossing) for part in parts)]
     moved = np.array([_nbytes(memo, names) for names in crossing], float)
     if device == memo.problem.gateway:
         moved[0] = moved[-1] = 0.0
@@ -92,7 +92,7 @@ def _loads(memo: Memo, device: str, parts: Sequence[LayerStretch]) -> Loads:
 def _nbytes(memo: Memo, names: Sequence[str]) -> float:
     """The bytes of the tensors; a shape that is known only at run time counts 0."""
     known = [memo.graph.tensors[name] for name in names if name in memo.graph.tensors]
-    ends = {*memo.graph.inputs, *memo.graph.outputs}
+    ends = {*memo.graph.request_inputs, *memo.graph.answer_outputs}
     return sum(
         tensor.region.size * (tensor.item_bytes if tensor.name in ends else memo.travel_bytes(tensor.name))
         for tensor in known

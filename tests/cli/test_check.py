@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from edgepart.agent.execution.schedule import Progress
 from edgepart.agent.verify.sample_inputs import random_inputs
 from edgepart.cli.main import main
 from edgepart.cli.output import FAILED, WRONG_USAGE
@@ -180,3 +181,52 @@ def test_an_input_without_a_shape_asks_for_one() -> None:
     source = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     with pytest.raises(UsageError, match="--shape x="):
         random_inputs(load_graph(source.SerializeToString()))
+
+
+def test_a_model_with_states_is_tried_step_after_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A sum over all steps, which names nothing that tells which output becomes which input."""
+    path = tmp_path / "sum.onnx"
+    nodes = [helper.make_node("Add", ["x", "before"], ["after"]), helper.make_node("Neg", ["after"], ["y"])]
+    path.write_bytes(model(nodes, {"x": (4, 6), "before": (4, 6)}, ["y", "after"], {}))
+    assert check(path, "--json") == 0
+    document: Any = json.loads(capsys.readouterr().out)
+    assert document["states"] == [] and document["steps"] == 1 and set(document["inputs"]) == {"x", "before"}
+    assert check(path, "--state-pair", "after=before", "--steps", 4, "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["states"] == [{"output": "after", "input": "before", "grows": None}]
+    assert document["steps"] == 4 and set(document["inputs"]) == {"x"} and document["equal"]
+    assert check(path, "--state-pair", "after=before") == 0
+    assert "3 steps of one sequence; devices keep after -> before" in capsys.readouterr().out
+
+
+def test_a_step_that_differs_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A running mean, in which the devices keep twice of what they should: the first step has nothing to double."""
+    path = tmp_path / "mean.onnx"
+    nodes = [helper.make_node("Mean", ["x", "h"], ["y"]), helper.make_node("Identity", ["y"], ["hn"])]
+    path.write_bytes(model(nodes, {"x": (4, 6), "h": (4, 6)}, ["y", "hn"], {}))
+    keep = Progress.keep_state
+    monkeypatch.setattr(Progress, "keep_state", lambda self: [2 * value for value in keep(self)])
+    assert check(path) == FAILED
+    assert "split along channel: step 2: y differs by" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("pair", "status", "said"),
+    [
+        ("after", WRONG_USAGE, "write it as OUTPUT=INPUT"),
+        ("z=before", FAILED, "the model has no output 'z'"),
+        ("after=x", FAILED, "only one axis may differ"),
+    ],
+)
+def test_states_that_cannot_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], pair: str, status: int, said: str
+) -> None:
+    path = tmp_path / "sum.onnx"
+    nodes = [helper.make_node("Add", ["x", "before"], ["after"])]
+    path.write_bytes(model(nodes, {"x": (1, 1), "before": (4, 6)}, ["after"], {}))
+    assert check(path, "--state-pair", pair) == status
+    assert said in capsys.readouterr().err

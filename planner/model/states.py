@@ -1,0 +1,124 @@
+"""States: finds the outputs of a model that are inputs of its next step (caches of keys and values, states of recurrent
+layers and of convolutions), and checks them. Pure rules.
+
+Which output belongs to which input is said by the user (`--state-pair`), by `genai_config.json` beside the model, or by
+names that exporters use. What the user or the file says has to be right. Names are only a guess, so pairs that do not fit
+are left alone, and the graph's notes say why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from edgepart.planner.errors import ModelError, UsageError
+from edgepart.planner.model.graph import Graph, State
+
+Pair = tuple[str, str]
+"""The names of an output, and of the input that it becomes."""
+
+_FORMS: tuple[tuple[str, str], ...] = (
+    (r"present\.(\d+)\.(.+)", r"past_key_values.\1.\2"),
+    (r"present_key_values\.(\d+)\.(.+)", r"past_key_values.\1.\2"),
+    (r"present_(\d+)", r"past_\1"),
+    (r"present_(key|value)_(\d+)", r"past_\1_\2"),
+    (r"present_(conv|recurrent)\.(\d+)", r"past_\1.\2"),
+    (r"present(?:_state)?", "past"),
+    (r"stateN", "state"),
+    (r"hn", "h"),
+    (r"cn", "c"),
+    (r"(.+)_out", r"\1_in"),
+)
+"""Names of outputs, and the names of their inputs: optimum and onnx-community, ONNX Runtime's builder of generative models,
+its transformer tools, and Silero."""
+
+
+def parse_pair(text: str) -> Pair:
+    """The pair in a text such as "stateN=state". Raises UsageError if it has another form.
+
+    >>> parse_pair("stateN = state")
+    ('stateN', 'state')
+    """
+    output, _, read = (one.strip() for one in text.partition("="))
+    if not (output and read):
+        raise UsageError(f"--state-pair {text!r}: write it as OUTPUT=INPUT, for example stateN=state")
+    return output, read
+
+
+def configured_pairs(graph: Graph, config: Mapping[str, Any]) -> tuple[Pair, ...]:
+    """The pairs that a `genai_config.json` names, whose "%d" stands for the number of a layer. Names that the model does
+    not have are left out, as layers without a cache have none. Raises ModelError if the document has another form."""
+    try:
+        decoder = config["model"]["decoder"]
+        layers = int(decoder["num_hidden_layers"])
+        inputs, outputs = dict(decoder["inputs"]), dict(decoder["outputs"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(
+            f"genai_config.json: no model.decoder with num_hidden_layers, inputs and outputs ({error!r})"
+        ) from error
+    found = []
+    for key, read in inputs.items():
+        written = outputs.get(str(key).replace("past_", "present_"))
+        if str(key).startswith("past_") and isinstance(read, str) and isinstance(written, str):
+            numbers = range(layers) if "%d" in read else (0,)
+            names = ((written.replace("%d", str(n)), read.replace("%d", str(n))) for n in numbers)
+            found += [pair for pair in names if pair[0] in graph.outputs and pair[1] in graph.inputs]
+    return tuple(found)
+
+
+def named_pairs(graph: Graph) -> tuple[Pair, ...]:
+    """The pairs that the names of outputs and inputs suggest."""
+    return tuple(
+        (output, read)
+        for output in graph.outputs
+        for read in _candidates(output)
+        if read in graph.inputs and output in graph.producers
+    )
+
+
+def _candidates(output: str) -> Iterator[str]:
+    for form, read in _FORMS:
+        if match := re.fullmatch(form, output):
+            yield match.expand(read)
+
+
+def keep_states(graph: Graph, pairs: Iterable[Pair]) -> Graph:
+    """The graph with these states. Raises ModelError, which names the pair, if an output cannot become the input."""
+    states = tuple(_state(graph, *pair) for pair in pairs)
+    for names in ([one.output for one in states], [one.input for one in states]):
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ModelError(f"{graph.name}: {twice[0]!r} is in two states; each output becomes one input")
+    return replace(graph, states=states)
+
+
+def find_states(graph: Graph) -> Graph:
+    """The graph with the states that its names suggest, and a note on each pair that does not fit."""
+    states, notes = [], []
+    for pair in named_pairs(graph):
+        try:
+            states.append(_state(graph, *pair))
+        except ModelError as error:
+            notes.append(f"{error}; it is an ordinary input")
+    return replace(graph, states=tuple(states), notes=(*graph.notes, *notes))
+
+
+def _state(graph: Graph, output: str, read: str) -> State:
+    where = f"{graph.name}: state {output!r} -> {read!r}"
+    for name, names, kind in ((output, graph.outputs, "output"), (read, graph.inputs, "input")):
+        if name not in names:
+            raise ModelError(f"{where}: the model has no {kind} {name!r}")
+    if output not in graph.producers:
+        raise ModelError(f"{where}: no operator writes the output")
+    after, before = graph.tensors[output], graph.tensors[read]
+    if after.dtype != before.dtype:
+        raise ModelError(f"{where}: the output is of {after.dtype}, and the input of {before.dtype}")
+    if after.shape is None or before.shape is None or len(after.shape) != len(before.shape):
+        raise ModelError(f"{where}: the output has shape {after.shape}, and the input {before.shape}")
+    longer = [n for n, (a, b) in enumerate(zip(after.shape, before.shape, strict=True)) if a != b]
+    if len(longer) > 1 or any(after.shape[n] < before.shape[n] for n in longer):
+        raise ModelError(
+            f"{where}: the output has shape {after.shape}, and the input {before.shape}; only one axis may differ, and "
+            "along that the output has to be longer"
+        )
+    return State(output, read, longer[0] if longer else None)
