@@ -46,6 +46,14 @@ Steps = Annotated[
     int, typer.Option(min=1, max=1000, help="The number of steps that a model with states is tried for.")
 ]
 
+Context = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Try a decoder with steps of one token, whose caches of keys and values have room for this many tokens.",
+    ),
+]
+
 
 @dataclass(frozen=True)
 class AxisSplit:
@@ -84,6 +92,7 @@ def check(
     seed: Annotated[int, typer.Option(min=0, help="The seed of the random inputs.")] = 0,
     state_pair: StatePairs = None,
     steps: Steps = 3,
+    context: Context = None,
     transfer_dtype: TransferDtype = EXACT,
     as_json: Json = False,
 ) -> None:
@@ -97,11 +106,15 @@ def check(
     from edgepart.agent.verify.rehearsal import Rehearsal
     from edgepart.agent.verify.sample_inputs import random_inputs
     from edgepart.planner.model.assumed_shapes import load_with_likely_shapes
+    from edgepart.planner.model.context_shapes import load_with_context
     from edgepart.planner.model.states import find_states, keep_states, parse_pair
 
     check_there(model)
-    graph, _ = load_with_likely_shapes(model, parse_shapes(given or []))
-    graph = keep_states(graph, map(parse_pair, state_pair)) if state_pair else find_states(graph)
+    if context is not None:
+        graph = load_with_context(model, parse_shapes(given or []), context)
+    else:
+        graph = find_states(load_with_likely_shapes(model, parse_shapes(given or []))[0])
+    graph = keep_states(graph, map(parse_pair, state_pair)) if state_pair else graph
     rounding = check_kind(transfer_dtype, "--transfer-dtype")
     for text in graph.notes:
         note(f"note: {text}")

@@ -3,4 +3,14 @@
 May import: planner/errors, planner/region.
 """
 
-__all__ = ["assumed_shapes", "blobs", "digests", "graph", "load", "protos", "states", "subgraphs"]
+__all__ = [
+    "assumed_shapes",
+    "blobs",
+    "context_shapes",
+    "digests",
+    "graph",
+    "load",
+    "protos",
+    "states",
+    "subgraphs",
+]

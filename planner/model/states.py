@@ -8,7 +8,7 @@ are left alone, and the graph's notes say why."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -68,13 +68,14 @@ def configured_pairs(graph: Graph, config: Mapping[str, Any]) -> tuple[Pair, ...
 
 
 def named_pairs(graph: Graph) -> tuple[Pair, ...]:
-    """The pairs that the names of outputs and inputs suggest."""
-    return tuple(
-        (output, read)
-        for output in graph.outputs
-        for read in _candidates(output)
-        if read in graph.inputs and output in graph.producers
-    )
+    """The pairs that the names of outputs and inputs suggest, without outputs that no operator writes."""
+    found = suggested_pairs(graph.outputs, graph.inputs)
+    return tuple(pair for pair in found if pair[0] in graph.producers)
+
+
+def suggested_pairs(outputs: Iterable[str], inputs: Collection[str]) -> tuple[Pair, ...]:
+    """The pairs that these names suggest."""
+    return tuple((output, read) for output in outputs for read in _candidates(output) if read in inputs)
 
 
 def _candidates(output: str) -> Iterator[str]:

@@ -18,6 +18,7 @@ from edgepart.cli.output import FAILED, WRONG_USAGE
 from edgepart.planner.access import registry
 from edgepart.planner.errors import UsageError
 from edgepart.planner.model.load import load_graph
+from tests.planner.model.test_context_shapes import concatenating
 from tests.planner.small_models import model, residual
 
 
@@ -212,6 +213,22 @@ def test_a_step_that_differs_is_named(
     monkeypatch.setattr(Progress, "keep_state", lambda self: [2 * value for value in keep(self)])
     assert check(path) == FAILED
     assert "split along channel: step 2: y differs by" in capsys.readouterr().out
+
+
+def test_a_decoder_is_tried_with_room_for_a_context(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "decoder.onnx"
+    path.write_bytes(concatenating())
+    assert check(path, "--context", 12, "--json") == 0
+    document: Any = json.loads(capsys.readouterr().out)
+    assert {name: one["shape"] for name, one in document["inputs"].items()} == {
+        "x": [1, 1, 8],
+        "attention_mask": [1, 12],
+    }
+    assert document["states"] == [{"output": "present.0.key", "input": "past_key_values.0.key", "grows": 2}]
+    assert document["steps"] == 3 and document["equal"] and len(document["ways"]) > 2
+    assert check(path, "--context", 0) == WRONG_USAGE
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,90 @@
+"""Binds the free dimensions of a model whose states grow with the steps of a sequence, such as a decoder with caches of
+keys and values: to a number of rows in a step, and to the most rows that a sequence may have.
+
+A state is either a buffer, into which an operator writes new rows (GroupQueryAttention), or what an operator puts before
+the new rows (Concat). A buffer has as many rows as the sequence may have. Of the other kind a step reads as many rows less
+as it adds, so that all steps have the same shapes. A rule, but for the model's file, which is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from onnx import ValueInfoProto
+
+from edgepart.planner.errors import ModelError, UsageError
+from edgepart.planner.model.graph import Graph
+from edgepart.planner.model.load import free_of, inputs_of, load_graph, read_model
+from edgepart.planner.model.states import find_states, suggested_pairs
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+MASK = "attention_mask"
+"""The input that has an entry for each row of the context, whatever its dimension is called."""
+
+
+def load_with_context(path: Path | bytes, shapes: Shapes, context: int, rows: int = 1) -> Graph:
+    """The graph of steps of `rows` rows in sequences of at most `context` rows, with its states. `shapes` binds further
+    inputs. Raises UsageError if no state of the model grows, or if `rows` are more than `context`; ModelError if the model
+    cannot have these shapes."""
+    if not 0 < rows <= context:
+        raise UsageError(f"--context {context}: has to be at least {rows}, the rows of a step")
+    model = read_model(path)
+    inputs = inputs_of(model)
+    pairs = suggested_pairs([one.name for one in model.graph.output], [one.name for one in inputs])
+    kept = {read for _, read in pairs}
+    growing = {value.name: axis for value in inputs if value.name in kept for axis in _growing(value)}
+    if not growing:
+        raise UsageError("--context: no state of this model grows from step to step; leave the option out")
+    written = {output: growing[read] for output, read in pairs if read in growing}
+    totals = {
+        name
+        for value in model.graph.output
+        if value.name in written
+        for name in (free_of(value.type) or ())[written[value.name] : written[value.name] + 1]
+        if name
+    }
+    fault: ModelError | None = None
+    for past in (context, context - rows):
+        bound = {one.name: _shape(one, growing, totals, past, context, rows) for one in inputs}
+        try:
+            graph = find_states(load_graph(path, shapes={**{k: v for k, v in bound.items() if v}, **shapes}))
+        except ModelError as error:
+            fault = error  # A buffer that is none: the rows do not fit the mask.
+            continue
+        ends = [graph.shape_of(one.output) for one in graph.states if one.input in growing]
+        if len(ends) == len(growing) and all(
+            end is not None and end[axis] == context for end, axis in zip(ends, growing.values(), strict=True)
+        ):
+            return graph
+    raise fault or ModelError(
+        f"its states do not have {context} rows after a step; give --shape for each input"
+    )
+
+
+def _growing(value: ValueInfoProto) -> Iterator[int]:
+    """Yields the axis along which a state grows: its free axis besides the batch, if there is only one."""
+    free = [axis for axis, name in enumerate(free_of(value.type) or ()) if name is not None and axis > 0]
+    if len(free) == 1:
+        yield free[0]
+
+
+def _shape(
+    value: ValueInfoProto, growing: Mapping[str, int], totals: set[str], past: int, context: int, rows: int
+) -> tuple[int, ...] | None:
+    """The shape of an input; None if it has no free dimensions."""
+    free: Sequence[str | None] = free_of(value.type) or ()
+    if not any(name is not None for name in free):
+        return None
+    fixed = [int(dim.dim_value) for dim in value.type.tensor_type.shape.dim]
+
+    def extent(axis: int, name: str | None) -> int:
+        if name is None:
+            return fixed[axis]
+        if axis == 0:
+            return 1
+        if value.name in growing:
+            return past if axis == growing[value.name] else 1
+        return context if name in totals or value.name == MASK else rows
+
+    return tuple(extent(axis, name) for axis, name in enumerate(free))

@@ -1,0 +1,134 @@
+"""Decoders whose caches grow: what --context and the rows of a step make of their free dimensions, in both styles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from edgepart.planner.errors import ModelError, UsageError
+from edgepart.planner.model.context_shapes import load_with_context
+from edgepart.planner.region import Array
+from tests.planner.small_models import residual
+
+FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64
+Declared = Mapping[str, tuple[int, Sequence[int | str]]]
+HEADS, SIZE = 2, 4
+
+
+def decoder(
+    nodes: Sequence[NodeProto], takes: Declared, gives: Declared, constants: Mapping[str, Array]
+) -> bytes:
+    def infos(values: Declared) -> list[Any]:
+        return [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in values.items()]
+
+    held = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    graph = helper.make_graph(list(nodes), "decoder", infos(takes), infos(gives), held)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
+
+
+def concatenating(total: str = "past_sequence_length + sequence_length") -> bytes:
+    """As optimum writes it: the past is put before the new rows, and the mask says which rows count."""
+    past: list[int | str] = ["batch_size", HEADS, "past_sequence_length", SIZE]
+    nodes = [
+        helper.make_node("Reshape", ["x", "heads"], ["split"]),
+        helper.make_node("Transpose", ["split"], ["new"], perm=[0, 2, 1, 3]),
+        helper.make_node("Concat", ["past_key_values.0.key", "new"], ["present.0.key"], axis=2),
+        helper.make_node("ReduceSum", ["present.0.key", "axes"], ["rows"], keepdims=0),
+        helper.make_node("Cast", ["attention_mask"], ["counts"], to=FLOAT),
+        helper.make_node("Mul", ["rows", "counts"], ["y"]),
+    ]
+    return decoder(
+        nodes,
+        {
+            "x": (FLOAT, ["batch_size", "sequence_length", HEADS * SIZE]),
+            "attention_mask": (INT, ["batch_size", total]),
+            "past_key_values.0.key": (FLOAT, past),
+        },
+        {"y": (FLOAT, ["batch_size", total]), "present.0.key": (FLOAT, [*past[:2], total, SIZE])},
+        {"heads": np.array([0, 0, HEADS, SIZE]), "axes": np.array([1, 3])},
+    )
+
+
+def buffered() -> bytes:
+    """As ONNX Runtime's builder writes it: the operator writes into the past."""
+    past: list[int | str] = ["batch_size", HEADS, "past_sequence_length", SIZE]
+    present = [*past[:2], "total_sequence_length", SIZE]
+    nodes = [
+        helper.make_node("ReduceSum", ["attention_mask", "one"], ["counted"], keepdims=0),
+        helper.make_node("Sub", ["counted", "one"], ["last"]),
+        helper.make_node("Cast", ["last"], ["seqlens_k"], to=TensorProto.INT32),
+        helper.make_node("Shape", ["attention_mask"], ["shape"]),
+        helper.make_node("Gather", ["shape", "one"], ["total"], axis=0),
+        helper.make_node("Squeeze", ["total"], ["total_scalar"]),
+        helper.make_node("Cast", ["total_scalar"], ["total_32"], to=TensorProto.INT32),
+        helper.make_node(
+            "GroupQueryAttention",
+            ["x", "x", "x", "past_key_values.0.key", "past_key_values.0.value", "seqlens_k", "total_32"],
+            ["y", "present.0.key", "present.0.value"],
+            domain="com.microsoft",
+            num_heads=HEADS,
+            kv_num_heads=HEADS,
+        ),
+    ]
+    return decoder(
+        nodes,
+        {
+            "x": (FLOAT, ["batch_size", "sequence_length", HEADS * SIZE]),
+            "attention_mask": (INT, ["batch_size", "total_sequence_length"]),
+            "past_key_values.0.key": (FLOAT, past),
+            "past_key_values.0.value": (FLOAT, past),
+        },
+        {
+            "y": (FLOAT, ["batch_size", "sequence_length", HEADS * SIZE]),
+            "present.0.key": (FLOAT, present),
+            "present.0.value": (FLOAT, present),
+        },
+        {"one": np.array([1])},
+    )
+
+
+@pytest.mark.parametrize(
+    "total", ["past_sequence_length + sequence_length", "total_sequence_length", "past_sequence_length + 1"]
+)
+@pytest.mark.parametrize("rows", [1, 3])
+def test_what_is_put_before_new_rows_is_shorter_by_them(total: str, rows: int) -> None:
+    graph = load_with_context(concatenating(total), {}, 16, rows)
+    shapes = {name: graph.tensors[name].shape for name in graph.inputs}
+    assert shapes == {
+        "x": (1, rows, HEADS * SIZE),
+        "attention_mask": (1, 16),
+        "past_key_values.0.key": (1, HEADS, 16 - rows, SIZE),
+    }
+    assert graph.tensors["present.0.key"].shape == (1, HEADS, 16, SIZE)
+    assert [(one.output, one.grows) for one in graph.states] == [("present.0.key", 2)]
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_buffer_is_as_long_as_the_context(rows: int) -> None:
+    graph = load_with_context(buffered(), {}, 16, rows)
+    assert (
+        graph.tensors["past_key_values.0.key"].shape
+        == graph.tensors["present.0.key"].shape
+        == (1, HEADS, 16, SIZE)
+    )
+    assert graph.tensors["x"].shape == (1, rows, HEADS * SIZE)
+    assert [one.grows for one in graph.states] == [None, None]
+
+
+def test_what_is_given_besides_is_kept() -> None:
+    graph = load_with_context(concatenating(), {"x": (1, 2, HEADS * SIZE)}, 16, 2)
+    assert graph.tensors["x"].shape == (1, 2, HEADS * SIZE)
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(UsageError, match="no state of this model grows"):
+        load_with_context(residual(rows=12, channels=4), {}, 16)
+    with pytest.raises(UsageError, match="has to be at least 3"):
+        load_with_context(concatenating(), {}, 2, 3)
+    with pytest.raises(ModelError):
+        load_with_context(concatenating(), {"attention_mask": (1, 5)}, 16)
