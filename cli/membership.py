@@ -39,6 +39,11 @@ token = typer.Typer(
 )
 
 
+def _state_option(state: Path | None) -> str:
+    """The option that names the state directory in a command for people; "" if they named none."""
+    return f" --state {shlex.quote(str(state))}" if state else ""
+
+
 def init(state: State = None, name: Name = None, as_json: Json = False) -> None:
     """Make a cluster whose first member is this device."""
     from edgepart.agent.security import identity, tokens
@@ -59,7 +64,7 @@ def init(state: State = None, name: Name = None, as_json: Json = False) -> None:
     )
     say(f"  edgepart join {text}")
     say("\nOn a device that others use as well, `edgepart join -` reads the token from standard input.")
-    here = f" (here with --state {shlex.quote(str(state))})" if state else ""
+    here = f" (here with{_state_option(state)})" if state else ""
     say(f"\nThen start the agent on every device{here}:\n\n  edgepart agent")
 
 
@@ -106,8 +111,7 @@ def join(
         print_json({"cluster": made.fingerprint[:16], "fingerprint": made.fingerprint, "node": made.node_id})
         return
     say(f"This device is now member {made.node_id} of cluster {made.fingerprint[:16]}.")
-    option = f" --state {shlex.quote(str(state))}" if state else ""
-    say(f"Start its agent:\n\n  edgepart agent{option}")
+    say(f"Start its agent:\n\n  edgepart agent{_state_option(state)}")
 
 
 @token.command()

@@ -138,7 +138,8 @@ class WorkerPrograms:
             self._told.send_bytes(orders.answer_to_bytes(*answer))
 
     def _prepare(self, order: orders.PrepareProgram) -> tuple[Any, ...]:
-        self._mapped_bytes = sum(ref.nbytes for segment in order.program.segments for ref in segment.weights)
+        sizes = {ref.digest: ref.nbytes for segment in order.program.segments for ref in segment.weights}
+        self._mapped_bytes = sum(sizes.values())
         self._limit_again()
         try:
             prepared = self._sessions.prepare(order.program, order.transfers)

@@ -50,15 +50,16 @@ def load_with_context(path: Path | bytes, shapes: Shapes, context: int, rows: in
         try:
             graph = find_states(load_graph(path, shapes={**{k: v for k, v in bound.items() if v}, **shapes}))
         except ModelError as error:
-            fault = error  # A buffer that is none: the rows do not fit the mask.
+            fault = error  # The past is no buffer: with as many rows as the mask it is too long.
             continue
-        ends = [graph.shape_of(one.output) for one in graph.states if one.input in growing]
-        if len(ends) == len(growing) and all(
-            end is not None and end[axis] == context for end, axis in zip(ends, growing.values(), strict=True)
-        ):
+        ends = [
+            (graph.shape_of(one.output), growing[one.input]) for one in graph.states if one.input in growing
+        ]
+        if len(ends) == len(growing) and all(end is not None and end[axis] == context for end, axis in ends):
             return graph
+    name = path.name if isinstance(path, Path) else "model"
     raise fault or ModelError(
-        f"its states do not have {context} rows after a step; give --shape for each input"
+        f"{name}: its states do not have {context} rows after a step; give --shape for each input"
     )
 
 

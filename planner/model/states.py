@@ -1,16 +1,14 @@
 """States: finds the outputs of a model that are inputs of its next step (caches of keys and values, states of recurrent
 layers and of convolutions), and checks them. Pure rules.
 
-Which output belongs to which input is said by the user (`--state-pair`), by `genai_config.json` beside the model, or by
-names that exporters use. What the user or the file says has to be right. Names are only a guess, so pairs that do not fit
-are left alone, and the graph's notes say why."""
+Which output belongs to which input is said by the user (`--state-pair`), or by names that exporters use. What the user says
+has to be right. Names are only a guess, so pairs that do not fit are left alone, and the graph's notes say why."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
-from typing import Any
 
 from edgepart.planner.errors import ModelError, UsageError
 from edgepart.planner.model.graph import Graph, State
@@ -44,27 +42,6 @@ def parse_pair(text: str) -> Pair:
     if not (output and read):
         raise UsageError(f"--state-pair {text!r}: write it as OUTPUT=INPUT, for example stateN=state")
     return output, read
-
-
-def configured_pairs(graph: Graph, config: Mapping[str, Any]) -> tuple[Pair, ...]:
-    """The pairs that a `genai_config.json` names, whose "%d" stands for the number of a layer. Names that the model does
-    not have are left out, as layers without a cache have none. Raises ModelError if the document has another form."""
-    try:
-        decoder = config["model"]["decoder"]
-        layers = int(decoder["num_hidden_layers"])
-        inputs, outputs = dict(decoder["inputs"]), dict(decoder["outputs"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ModelError(
-            f"genai_config.json: no model.decoder with num_hidden_layers, inputs and outputs ({error!r})"
-        ) from error
-    found = []
-    for key, read in inputs.items():
-        written = outputs.get(str(key).replace("past_", "present_"))
-        if str(key).startswith("past_") and isinstance(read, str) and isinstance(written, str):
-            numbers = range(layers) if "%d" in read else (0,)
-            names = ((written.replace("%d", str(n)), read.replace("%d", str(n))) for n in numbers)
-            found += [pair for pair in names if pair[0] in graph.outputs and pair[1] in graph.inputs]
-    return tuple(found)
 
 
 def named_pairs(graph: Graph) -> tuple[Pair, ...]:

@@ -120,6 +120,27 @@ def test_a_buffer_is_as_long_as_the_context(rows: int) -> None:
     assert [one.grows for one in graph.states] == [None, None]
 
 
+def test_each_state_grows_along_its_own_axis_in_whatever_order_they_stand() -> None:
+    nodes = [
+        helper.make_node("Concat", ["past_0", "x"], ["present_0"], axis=1),
+        helper.make_node("Transpose", ["x"], ["turned"], perm=[0, 2, 1]),
+        helper.make_node("Concat", ["past_1", "turned"], ["present_1"], axis=2),
+    ]
+    model = decoder(
+        nodes,
+        {
+            "x": (FLOAT, ["batch", "rows", SIZE]),
+            "past_0": (FLOAT, ["batch", "past", SIZE]),
+            "past_1": (FLOAT, ["batch", SIZE, "past"]),
+        },
+        {"present_1": (FLOAT, ["batch", SIZE, "total"]), "present_0": (FLOAT, ["batch", "total", SIZE])},
+        {},
+    )
+    graph = load_with_context(model, {}, 16)
+    assert {one.input: one.grows for one in graph.states} == {"past_0": 1, "past_1": 2}
+    assert graph.tensors["past_1"].shape == (1, SIZE, 15)
+
+
 def test_what_is_given_besides_is_kept() -> None:
     graph = load_with_context(concatenating(), {"x": (1, 2, HEADS * SIZE)}, 16, 2)
     assert graph.tensors["x"].shape == (1, 2, HEADS * SIZE)

@@ -1,9 +1,8 @@
-"""Which outputs become which inputs: by names, by genai_config.json, by what users write; and what does not fit is said."""
+"""Which outputs become which inputs: by names, and by what users write; and what does not fit is said."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pytest
 from onnx import TensorProto, helper
@@ -11,7 +10,7 @@ from onnx import TensorProto, helper
 from edgepart.planner.errors import ModelError, UsageError
 from edgepart.planner.model.graph import Graph, State
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.model.states import configured_pairs, find_states, keep_states, parse_pair
+from edgepart.planner.model.states import find_states, keep_states, parse_pair
 from edgepart.planner.region import Region
 
 FLOAT = TensorProto.FLOAT
@@ -112,38 +111,3 @@ def test_what_users_write() -> None:
     for text in ("", "stateN", "=state", "stateN="):
         with pytest.raises(UsageError, match="write it as OUTPUT=INPUT"):
             parse_pair(text)
-
-
-GENAI: dict[str, Any] = {
-    "model": {
-        "decoder": {
-            "num_hidden_layers": 3,
-            "inputs": {
-                "input_ids": "input_ids",
-                "past_key_names": "past_key_values.%d.key",
-                "past_value_names": "past_key_values.%d.value",
-            },
-            "outputs": {
-                "logits": "logits",
-                "present_key_names": "present.%d.key",
-                "present_value_names": "present.%d.value",
-            },
-        }
-    }
-}
-
-
-def test_a_genai_config_names_them() -> None:
-    names = [
-        (f"present.{n}.{kind}", f"past_key_values.{n}.{kind}") for kind in ("key", "value") for n in (0, 2)
-    ]
-    graph = passing(dict(names))  # a hybrid: its layer 1 has no cache
-    assert configured_pairs(graph, GENAI) == tuple(names)
-    broken: dict[str, Any]
-    for broken in (
-        {},
-        {"model": {}},
-        {"model": {"decoder": {"num_hidden_layers": "x", "inputs": {}, "outputs": {}}}},
-    ):
-        with pytest.raises(ModelError, match=r"genai_config\.json"):
-            configured_pairs(graph, broken)
