@@ -45,24 +45,24 @@ class _Loader(Loader):
         _change(module)
 
 
-def _change(search: Any) -> None:
+def _change(planner: Any) -> None:
     from edgepart.planner.search.choose_detours import WHY
 
-    choose = search.choose
+    choose_plan = planner.choose_plan
 
-    def chosen(problem: Any, name: str = "auto", digest: str = "", **more: Any) -> Any:
-        _, _, strategy = choose(problem, name, digest, **more)
-        graph, study = problem.graph, more.get("study") or search.Study(problem, more.get("profiles"))
+    def with_detours(problem: Any, name: str = "auto", digest: str = "", **more: Any) -> Any:
+        _, _, strategy = choose_plan(problem, name, digest, **more)
+        graph, study = problem.graph, more.get("study") or planner.Study(problem, more.get("profiles"))
         cluster = _with_a_slow_link(problem.cluster, problem.gateway)
-        lowering = study.on(replace(problem, cluster=cluster)).lowering
+        lowering = study.on(replace(problem, cluster=cluster)).memo.lowering
         detours = frozenset([*graph.inputs, *graph.producers])
         strategy = replace(strategy, detours=detours, why=f"{strategy.why}; {WHY}")
         plan = lowering.plan(strategy, model_digest=digest, digests=more.get("digests"))
-        simulation = search.simulate(plan, problem.cluster, problem.gateway, study.cost)
+        simulation = planner.simulate(plan, problem.cluster, problem.gateway, study.memo.cost)
         plan = replace(plan, predicted_latency_s=simulation.latency_s, why=strategy.why)
         return plan, simulation, strategy
 
-    search.choose = chosen
+    planner.choose_plan = with_detours
 
 
 def _with_a_slow_link(cluster: Any, gateway: str) -> Any:
