@@ -76,6 +76,8 @@ ORT_ERRORS: tuple[type[Exception], ...] = (
 """The errors that ONNX Runtime's Python interface raises; they have no common ancestor but Exception."""
 
 _EXACT_PRODUCTS = "session.x64quantprecision"
+_NAMES_TWICE, _NAMED_TWICE = "QDQS8ToU8Transformer", "Attempt to replace the existing tensor"
+"""An optimiser of ONNX Runtime 1.32, and the error where it gives two weights one name."""
 
 
 @dataclass(eq=False)
@@ -527,13 +529,23 @@ def make_session(model: str | bytes, options: Any) -> Any:
 
     With `force_exact_int8_products`, ONNX Runtime also turns weights into uint8 that quantised operators multiply with
     int8, for which it has no kernel. Products of two int8 are exact as they are, so such a model is loaded without the
-    option."""
+    option. It also names a weight twice that an operator reads and that is an output as well; then the optimiser that
+    does so is left out, and a later one (Avx2WeightS8ToU8Transformer) turns those weights into uint8 that matter."""
     try:
-        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        return _session(model, options)
     except ort_types.NotImplemented as error:
         log.info("loading again with int8 weights as they are, as ONNX Runtime says: %s", error)
         options.add_session_config_entry(_EXACT_PRODUCTS, "0")
-        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        return _session(model, options)
+    except ort_types.Fail as error:
+        if _NAMED_TWICE not in str(error):
+            raise
+        log.info("loading again without %s, as ONNX Runtime says: %s", _NAMES_TWICE, error)
+        return _session(model, options, disabled_optimizers=[_NAMES_TWICE])
+
+
+def _session(model: str | bytes, options: Any, **more: Any) -> Any:
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"], **more)
 
 
 def make_up_inputs(loaded: LoadedSegment) -> list[Array] | None:
