@@ -5,7 +5,9 @@
 Every model is divided as `auto` would, over slow and unequal devices with fast links, and then along each of its axes,
 whether that is wise or not. Segments are compiled as agents compile them, and the outputs are compared with those of
 one ONNX Runtime session over the whole model. Exits with 1 if an answer differs, or if something that can be split was
-not. The tolerance is the product's own (agent/verify/same_answer.py, tolerance_for).
+not. The tolerance is the product's own (agent/verify/same_answer.py, tolerance_for), and so is the judgement of larger
+differences: they are explained if one rounding of the inputs moves the session's own answer as much
+(agent/verify/input_rounding.py).
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from benchmarks.comparing import differences, largest_difference, run_alone, tol
 from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import SMALL, ZOO, Model, zoo_model
 from edgepart.agent.execution.compile.compiler import Compiler, throwaway
+from edgepart.agent.verify.input_rounding import find_unexplained, nudge_inputs
 from edgepart.agent.verify.local_run import LocalRun
 from edgepart.agent.verify.rehearsal import Rehearsal
 from edgepart.cli.output import note, say, table
@@ -75,6 +78,8 @@ class Trial:
     """Number of operators of which more than one device computed a part."""
     wrong: tuple[str, ...] = ()
     """One sentence for each difference or failure."""
+    explained: tuple[str, ...] = ()
+    """One sentence for each difference that is beyond the tolerance, and that one rounding of the inputs explains."""
     seconds: float = 0.0
 
     @property
@@ -90,13 +95,16 @@ def trials(model: Model, counts: Sequence[int], search_s: float = SEARCH_S) -> I
     graph = load_graph(model.path, shapes=model.shapes)
     inputs = model.inputs(0)
     expected = run_alone(model.path, inputs)
+    moved = run_alone(model.path, nudge_inputs(inputs))
     allowed = ANYTHING if model.name in SATURATED else tolerance_for(graph)
     with throwaway() as compiler:
         for count in counts:
             rehearsal = Rehearsal(graph, SHARES[count], compiler=compiler)
             for axis in (AUTO, *rehearsal.axes):
                 began = time.monotonic()
-                made = _trial(model.name, rehearsal, axis, search_s, inputs, expected, allowed, compiler)
+                made = _trial(
+                    model.name, rehearsal, axis, search_s, inputs, expected, moved, allowed, compiler
+                )
                 yield replace(made, seconds=time.monotonic() - began)
 
 
@@ -107,9 +115,11 @@ def _trial(
     search_s: float,
     inputs: Mapping[str, Any],
     expected: Mapping[str, Any],
+    moved: Mapping[str, Any],
     allowed: float | None,
     compiler: Compiler,
 ) -> Trial:
+    """The trial of one way. `moved` is the session's answer to inputs that are off by one rounding."""
     count = len(rehearsal.shares)
     try:
         if axis == AUTO:
@@ -118,13 +128,15 @@ def _trial(
             made = rehearsal.divide(axis)
             devices, split, used = made.devices, len(made.split), made.devices_used
         got = devices.run(inputs)
+        beyond = differences(got, expected, allowed)
+        wrong = find_unexplained(got, expected, moved, allowed)
     except EdgepartError as error:
         return Trial(name, count, axis, wrong=(f"{type(error).__name__}: {error}",))
-    wrong = differences(got, expected, allowed)
     if axis != AUTO and not split:
         wrong.append(f"nothing was split along {axis}, an axis that it has")
     difference = largest_difference(got, expected)
-    return Trial(name, count, axis, difference, allowed, used, split, tuple(wrong))
+    explained = () if wrong else tuple(beyond)
+    return Trial(name, count, axis, difference, allowed, used, split, tuple(wrong), explained)
 
 
 def _auto(graph: Graph, count: int, search_s: float, compiler: Compiler) -> tuple[LocalRun, int, int]:
@@ -176,6 +188,11 @@ def show(found: Sequence[Trial], counts: Sequence[int], seconds: float) -> None:
     for one in found:
         for text in one.wrong:
             say(f"{one.model} along {one.axis} on {one.devices}: {text}")
+        for text in one.explained:
+            say(
+                f"{one.model} along {one.axis} on {one.devices}: {text}, and one rounding of the inputs moves "
+                "one session's own answer as much"
+            )
     for name, allowed in {one.model: one.allowed for one in found if one.allowed is not None}.items():
         if name in SATURATED:
             say(f"{name} is not compared: {SATURATED[name]}")
