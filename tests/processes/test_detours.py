@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import os
 import urllib.request
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from benchmarks.models import light, sample_inputs
 
 from edgepart.cli.local import LocalAgent, LocalCluster
+from edgepart.planner import planner
+from edgepart.planner.devices.cluster import Cluster, Device, Link
+from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model.load import load_graph
+from edgepart.planner.plans.plan import GATEWAY
 from edgepart.planner.search.choose_detours import WHY
 from tests.processes.asking import deploy, differences, infer, requests_during, run_alone
 
@@ -32,6 +38,24 @@ def detouring() -> dict[str, str]:
 def plan_of(agent: LocalAgent) -> Any:
     with urllib.request.urlopen(f"{agent.url}/api/models/squeezenet/plan", timeout=10) as answer:
         return json.load(answer)
+
+
+def test_the_changed_planner_sends_everything_around_a_slow_link() -> None:
+    """The story below runs at night only; this shows earlier that the hook still fits the planner."""
+    spec = spec_from_file_location("detouring", Path(__file__).parent / "detouring" / "sitecustomize.py")
+    assert spec is not None and spec.loader is not None
+    hook = module_from_spec(spec)
+    spec.loader.exec_module(hook)
+    changed = SimpleNamespace(**vars(planner))
+    hook._change(changed)
+    cluster = Cluster(
+        tuple(Device(name, "box", 1e9, 1e9, 1e9) for name in NAMES), default_link=Link(1e8, 1e-4)
+    )
+    problem = Problem(load_graph(PATH), cluster, "a", axis="channel")
+    plan, _, strategy = changed.choose_plan(problem, "bbgrap")
+    assert WHY in plan.why and strategy.detours
+    given = {transfer.target for transfer in plan.transfers if transfer.source == GATEWAY}
+    assert len(given) == len(plan.programs) - 1  # One device gets its part of the inputs from another.
 
 
 @pytest.mark.nightly
