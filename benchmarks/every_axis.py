@@ -18,14 +18,21 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from benchmarks.comparing import differences, largest_difference, run_alone, tolerance_for
+from benchmarks.comparing import (
+    Values,
+    differences,
+    find_unexplained,
+    largest_difference,
+    nudge_inputs,
+    run_alone,
+    tolerance_for,
+)
 from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import SMALL, ZOO, Model, zoo_model
 from edgepart.agent.execution.compile.compiler import Compiler, throwaway
-from edgepart.agent.verify.input_rounding import find_unexplained, nudge_inputs
 from edgepart.agent.verify.local_run import LocalRun
 from edgepart.agent.verify.rehearsal import Rehearsal
 from edgepart.cli.output import note, say, table
@@ -89,22 +96,35 @@ class Trial:
         return f"{'WRONG ' if self.wrong else ''}{self.difference:.0e} {self.split} on {self.used}"
 
 
+@dataclass
+class _Expected:
+    """What one session answers, with which every way is compared."""
+
+    model: Path
+    inputs: Values
+    outputs: Values
+    allowed: float | None
+    """The tolerance, as in `Trial.allowed`."""
+
+    @cached_property
+    def moved(self) -> Values:
+        """The session's answer to inputs that are off by one rounding."""
+        return run_alone(self.model, nudge_inputs(self.inputs))
+
+
 def trials(model: Model, counts: Sequence[int], search_s: float = SEARCH_S) -> Iterator[Trial]:
     """Yield the trials of `auto` and every axis on each number of devices; `search_s` is the search budget of
     `auto`."""
     graph = load_graph(model.path, shapes=model.shapes)
     inputs = model.inputs(0)
-    expected = run_alone(model.path, inputs)
-    moved = run_alone(model.path, nudge_inputs(inputs))
     allowed = ANYTHING if model.name in SATURATED else tolerance_for(graph)
+    expected = _Expected(model.path, inputs, run_alone(model.path, inputs), allowed)
     with throwaway() as compiler:
         for count in counts:
             rehearsal = Rehearsal(graph, SHARES[count], compiler=compiler)
             for axis in (AUTO, *rehearsal.axes):
                 began = time.monotonic()
-                made = _trial(
-                    model.name, rehearsal, axis, search_s, inputs, expected, moved, allowed, compiler
-                )
+                made = _trial(model.name, rehearsal, axis, search_s, expected, compiler)
                 yield replace(made, seconds=time.monotonic() - began)
 
 
@@ -113,28 +133,24 @@ def _trial(
     rehearsal: Rehearsal,
     axis: str,
     search_s: float,
-    inputs: Mapping[str, Any],
-    expected: Mapping[str, Any],
-    moved: Mapping[str, Any],
-    allowed: float | None,
+    expected: _Expected,
     compiler: Compiler,
 ) -> Trial:
-    """The trial of one way. `moved` is the session's answer to inputs that are off by one rounding."""
-    count = len(rehearsal.shares)
+    count, allowed = len(rehearsal.shares), expected.allowed
     try:
         if axis == AUTO:
             devices, split, used = _auto(rehearsal.graph, count, search_s, compiler)
         else:
             made = rehearsal.divide(axis)
             devices, split, used = made.devices, len(made.split), made.devices_used
-        got = devices.run(inputs)
-        beyond = differences(got, expected, allowed)
-        wrong = find_unexplained(got, expected, moved, allowed)
+        got = devices.run(expected.inputs)
+        beyond = differences(got, expected.outputs, allowed)
+        wrong = find_unexplained(got, expected.outputs, expected.moved, allowed) if beyond else []
     except EdgepartError as error:
         return Trial(name, count, axis, wrong=(f"{type(error).__name__}: {error}",))
     if axis != AUTO and not split:
         wrong.append(f"nothing was split along {axis}, an axis that it has")
-    difference = largest_difference(got, expected)
+    difference = largest_difference(got, expected.outputs)
     explained = () if wrong else tuple(beyond)
     return Trial(name, count, axis, difference, allowed, used, split, tuple(wrong), explained)
 

@@ -529,8 +529,9 @@ def make_session(model: str | bytes, options: Any) -> Any:
 
     With `force_exact_int8_products`, ONNX Runtime also turns weights into uint8 that quantised operators multiply with
     int8, for which it has no kernel. Products of two int8 are exact as they are, so such a model is loaded without the
-    option. It also names a weight twice that an operator reads and that is an output as well; then the optimiser that
-    does so is left out, and a later one (Avx2WeightS8ToU8Transformer) turns those weights into uint8 that matter."""
+    option. A weight that an operator multiplies with and that is an output as well gets one name twice, which ends the
+    loading. Such a model is loaded without the optimiser that does so; products stay exact, because a later optimiser
+    (Avx2WeightS8ToU8Transformer) turns the weights of fused products into uint8."""
     try:
         return _session(model, options)
     except ort_types.NotImplemented as error:

@@ -275,18 +275,22 @@ def test_weights_that_are_also_outputs_are_as_exact() -> None:
     """ONNX Runtime 1.32 refuses such a model on processors without VNNI if it is told to multiply exactly."""
     weights = extreme(np.int8, 8, 3, 3, 3, seed=5)
     picture = extreme(np.uint8, 1, 3, 8, 8, seed=6)
+    windows = np.lib.stride_tricks.sliding_window_view(picture.astype(np.int64) - 3, (3, 3), axis=(2, 3))
+    sums = np.einsum("bchwij,ocij->bohw", windows, weights.astype(np.int64)) * 0.5 * 0.02
     constants = {
         "weights": weights,
         "scale": np.float32(0.02),
         "zero": np.int8(0),
         "x_scale": np.float32(0.5),
         "x_zero": np.uint8(3),
+        "y_scale": np.float32(np.abs(sums).max() / 100),
+        "y_zero": np.uint8(128),
     }
     nodes = [
         helper.make_node("DequantizeLinear", ["weights", "scale", "zero"], ["real"]),
         helper.make_node("DequantizeLinear", ["x", "x_scale", "x_zero"], ["real_x"]),
         helper.make_node("Conv", ["real_x", "real"], ["sums"]),
-        helper.make_node("QuantizeLinear", ["sums", "x_scale", "x_zero"], ["y"]),
+        helper.make_node("QuantizeLinear", ["sums", "y_scale", "y_zero"], ["y"]),
     ]
     graph = helper.make_graph(
         nodes,
@@ -300,8 +304,6 @@ def test_weights_that_are_also_outputs_are_as_exact() -> None:
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     found = run_alone(model.SerializeToString(), {"x": picture})
-    windows = np.lib.stride_tricks.sliding_window_view(picture.astype(np.int64) - 3, (3, 3), axis=(2, 3))
-    sums = np.einsum("bchwij,ocij->bohw", windows, weights.astype(np.int64)) * 0.5 * 0.02
-    exact = np.clip(np.rint(sums / 0.5) + 3, 0, 255)
+    exact = np.rint(sums / constants["y_scale"]) + 128  # From 28 to 228: nothing is clipped.
     assert np.abs(found["y"].astype(np.float64) - exact).max() <= 1  # A step of its type.
     assert np.array_equal(found["real"], weights.astype(np.float32) * np.float32(0.02))
