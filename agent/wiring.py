@@ -62,6 +62,7 @@ from edgepart.agent.security.charter import CHARTERS, ISSUER
 from edgepart.agent.security.identity import Identity
 from edgepart.agent.serving.loaded_plans import LoadedPlans
 from edgepart.agent.serving.requester import Requester
+from edgepart.agent.serving.sequences import Sequences
 from edgepart.agent.serving.shape_routing import ShapeRouter
 from edgepart.agent.state_files import StateFiles
 from edgepart.agent.storage.integrity import StoreIntegrity
@@ -415,11 +416,12 @@ def _make_node(
         RequestServing(
             compute.plans,
             router,
+            Sequences(router.infer, compute.requester.name_sequence, compute.requester.end_sequence),
             compute.requester.latencies,
             lambda: executor.counters().requests_done,
             compute.workers.deaths,
         ),
-        ModelFiles(base.store, lambda path, shapes: aside.do(model_process.examine_model, path, shapes)),
+        ModelFiles(base.store, lambda path, options: aside.do(model_process.examine_model, path, options)),
         ManagementActions(react.post, links.drain_signer.seal, base.disk.caught_up),
         about.diagnostics,
     )

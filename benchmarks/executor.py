@@ -25,7 +25,7 @@ from edgepart.agent.execution.executor import Executor
 from edgepart.agent.execution.sessions import session_options
 from edgepart.agent.measure.probe import probe_device
 from edgepart.agent.storage.store import Store
-from edgepart.agent.wire.inference import Cancel, Epoch, Failed, Tensors
+from edgepart.agent.wire.inference import Epoch, RequestMessage, Tensors
 from edgepart.agent.wire.tensors import Value
 from edgepart.agent.workers.orders import WorkerSettings
 from edgepart.agent.workers.supervisor import Workers
@@ -110,7 +110,7 @@ class OneDevice:
         self._workers.stop()
         self._folder.cleanup()
 
-    def _take(self, _: str, message: Tensors | Failed | Cancel, values: Sequence[Value]) -> None:
+    def _take(self, _: str, message: RequestMessage, values: Sequence[Value]) -> None:
         if isinstance(message, Tensors):
             pieces = self.plan.transfers[message.transfer].pieces
             self._outputs |= {piece.tensor: value for piece, value in zip(pieces, values, strict=True)}

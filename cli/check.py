@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgepart.cli.options import Json, TransferDtype, check_there
+from edgepart.cli.options import Context, Json, StatePairs, TransferDtype, check_there, read_pairs
 from edgepart.cli.output import note, print_json, progress, say, shape, table
 from edgepart.planner.errors import EdgepartError
 from edgepart.planner.plans.reduced_precision import EXACT, check_kind
@@ -34,24 +34,8 @@ STATES_SHOWN = 3
 WHOLE = "whole"
 """The name of the only way for a model that cannot be split."""
 
-StatePairs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--state-pair",
-        metavar="OUTPUT=INPUT",
-        help="An output that is an input of the next step, if its name does not say so. Repeatable.",
-    ),
-]
 Steps = Annotated[
     int, typer.Option(min=1, max=1000, help="The number of steps that a model with states is tried for.")
-]
-
-Context = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Try a decoder with steps of one token, whose caches of keys and values have room for this many tokens.",
-    ),
 ]
 
 
@@ -105,16 +89,11 @@ def check(
     from edgepart.agent.verify.reference import make_references
     from edgepart.agent.verify.rehearsal import Rehearsal
     from edgepart.agent.verify.sample_inputs import random_inputs
-    from edgepart.planner.model.assumed_shapes import load_with_likely_shapes
-    from edgepart.planner.model.context_shapes import load_with_context
-    from edgepart.planner.model.states import find_states, keep_states, parse_pair
+    from edgepart.planner.model.stateful import load_with_states
 
     check_there(model)
-    if context is not None:
-        graph = load_with_context(model, parse_shapes(given or []), context)
-    else:
-        graph = find_states(load_with_likely_shapes(model, parse_shapes(given or []))[0])
-    graph = keep_states(graph, map(parse_pair, state_pair)) if state_pair else graph
+    pairs = read_pairs(state_pair, no_states=False)
+    graph, _ = load_with_states(model, parse_shapes(given or []), pairs, context)
     rounding = check_kind(transfer_dtype, "--transfer-dtype")
     for text in graph.notes:
         note(f"note: {text}")

@@ -15,16 +15,24 @@ import typer
 
 from edgepart.agent.api.device_choice import check_devices
 from edgepart.agent.options import parse_bytes, parse_shapes
-from edgepart.agent.wire.inference import MOST_BINDINGS, MOST_SEARCH_BUDGET_S, DeployOptions
+from edgepart.agent.wire.inference import (
+    MOST_BINDINGS,
+    MOST_SEARCH_BUDGET_S,
+    MOST_SEQUENCES,
+    DeployOptions,
+)
 from edgepart.cli.options import (
     Agent,
     AgentTarget,
+    Context,
     DeployedName,
     Json,
     State,
+    StatePairs,
     TransferDtype,
     check_there,
     parse_duration,
+    read_pairs,
     target_of,
 )
 from edgepart.cli.output import console, note, print_json, progress, say
@@ -94,6 +102,21 @@ SearchBudget = Annotated[
         show_default="1 while requests wait, else 10",
     ),
 ]
+NoStates = Annotated[
+    bool,
+    typer.Option(
+        "--no-states",
+        help="Keep no states between requests: clients send all inputs and get all outputs.",
+    ),
+]
+Sequences = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        max=MOST_SEQUENCES,
+        help="For how many sequences devices keep the states of a model at the same time.",
+    ),
+]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the model is served.")]
 Timeout = Annotated[
     str,
@@ -116,6 +139,10 @@ def deploy(
     bindings: Bindings = USUAL.bindings,
     search_budget: SearchBudget = None,
     transfer_dtype: TransferDtype = EXACT,
+    state_pair: StatePairs = None,
+    no_states: NoStates = False,
+    context: Context = None,
+    sequences: Sequences = USUAL.sequences,
     wait: Wait = True,
     timeout: Timeout = "10m",
     state: State = None,
@@ -138,6 +165,9 @@ def deploy(
         bindings=bindings,
         search_budget_s=None if search_budget is None else _search_budget_s(search_budget),
         transfer_dtype=check_kind(transfer_dtype, "--transfer-dtype"),
+        states=read_pairs(state_pair, no_states=no_states),
+        context=context,
+        sequences=sequences,
     )
     patience = DeployPatience(parse_duration(timeout, "--timeout"), timeout) if wait else None
     note(f"reading {model}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -65,6 +66,22 @@ Seed = Annotated[int, typer.Option(help="The seed of the random inputs that are 
 DeployedName = Annotated[
     str, typer.Argument(metavar="NAME", help="The deployment's name, as `edgepart models` shows it.")
 ]
+StatePairs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--state-pair",
+        metavar="OUTPUT=INPUT",
+        help="An output that is an input of the next step, if its name does not say so. Repeatable.",
+    ),
+]
+Context = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="TOKENS",
+        help="The most tokens of a sequence, for a decoder with caches of keys and values. Steps have one token.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Peers = Annotated[
     list[str] | None,
@@ -106,6 +123,16 @@ def check_there(model: Path) -> None:
     """Raises UsageError if `model` is no file."""
     if not model.is_file():
         raise UsageError(f"there is no model {str(model)!r}; give the path of an .onnx file")
+
+
+def read_pairs(state_pair: Sequence[str] | None, *, no_states: bool) -> tuple[tuple[str, str], ...] | None:
+    """The pairs of --state-pair, () for --no-states, and None if names are to say which states there are. Raises
+    UsageError."""
+    from edgepart.planner.model.states import parse_pair
+
+    if no_states and state_pair:
+        raise UsageError("--no-states and --state-pair exclude each other")
+    return tuple(map(parse_pair, state_pair)) if state_pair else () if no_states else None
 
 
 def state_of(given: Path | None) -> Path:

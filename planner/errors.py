@@ -13,6 +13,7 @@ to do, and what has (not) changed. Facts that callers need are attributes as wel
         Infeasible         no plan fits
         Unavailable        no device serves the request now; try again later
         StillGoing         the operation was started and continues, but was not done in time
+        StateLost          the states of a sequence are gone; its steps have to be made again from the first
         WorkerDied         the worker that computed the request ended; a retry may end another worker
       RunError           a device could not compute a request, though its inputs fit the model
         CrashError         a model or a request ends the worker that computes it; it is not tried again
@@ -85,6 +86,11 @@ class Unavailable(ClusterError):
 
 class StillGoing(ClusterError):
     """The operation was started and continues; only the caller's waiting time is over."""
+
+
+class StateLost(ClusterError):
+    """A device does not have the states with which a step of a sequence begins. The step was not run; the sequence has to
+    be made again from its first step."""
 
 
 class WorkerDied(ClusterError):

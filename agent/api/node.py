@@ -15,18 +15,19 @@ from typing import Any
 from edgepart import __version__
 from edgepart.agent.api.device_choice import check_devices
 from edgepart.agent.api.drain import DrainService, SignEntry
-from edgepart.agent.api.protocol import BindingStatus, InferResult, ModelCard, Progress
+from edgepart.agent.api.protocol import BindingStatus, InferResult, ModelCard, Progress, SequenceTurn
 from edgepart.agent.cluster.core.core import Core
 from edgepart.agent.cluster.leader.status import describe_set_aside
 from edgepart.agent.cluster.membership.election import term_round
 from edgepart.agent.cluster.membership.roster import replace_node_ids
 from edgepart.agent.cluster.state import cards, events, judging
-from edgepart.agent.cluster.state.bindings import Shapes, is_variant, read_binding
+from edgepart.agent.cluster.state.bindings import is_variant, read_binding
 from edgepart.agent.doctor.diagnosis import name_clash_notes
 from edgepart.agent.doctor.report import DoctorReport, own_names
 from edgepart.agent.measure.starvation import describe_starvation
 from edgepart.agent.measure.trace_collector import TraceCollector
 from edgepart.agent.serving.loaded_plans import HeldPlan, LoadedPlans
+from edgepart.agent.serving.sequences import Sequences
 from edgepart.agent.serving.shape_routing import ShapeRouter
 from edgepart.agent.storage.store import Store
 from edgepart.agent.wire.control import UNLOADABLE, Deployment, Standing, Starved
@@ -71,6 +72,7 @@ class RequestServing:
 
     plans: LoadedPlans
     router: ShapeRouter
+    sequences: Sequences
     latencies: Callable[[], Mapping[tuple[str, Epoch], Sequence[float]]]
     """Returns the seconds that requests took that ran alone on this gateway, by deployment and epoch."""
     computed: Callable[[], int]
@@ -84,9 +86,9 @@ class ModelFiles:
     """The store of models, and the function that examines new ones in a process of its own."""
 
     store: Store
-    examine: Callable[[Path, Shapes], tuple[Sequence[str], Sequence[Path], Shapes]]
-    """Returns notes about a model, its files, and the shapes that are assumed for inputs without given
-    shapes."""
+    examine: Callable[[Path, DeployOptions], tuple[Sequence[str], Sequence[Path], DeployOptions]]
+    """Returns notes about a model, its files, and the options with the shapes that are assumed and the states that were
+    found."""
 
 
 @dataclass(frozen=True)
@@ -216,6 +218,7 @@ class NodeApi:
             rounding=self._describe_rounding(entry),
             model_digest=entry.model,
             bindings=self._bindings(entry.name, active),
+            states=tuple(state.input.name for state in plan.states),
         )
 
     def _bindings(self, name: str, first: tuple[Epoch, HeldPlan]) -> tuple[BindingStatus, ...]:
@@ -278,7 +281,12 @@ class NodeApi:
         return entry
 
     async def infer(
-        self, model: str, inputs: Mapping[str, Any], outputs: Sequence[str] | None, deadline_s: float
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        outputs: Sequence[str] | None,
+        deadline_s: float,
+        sequence: SequenceTurn | None = None,
     ) -> InferResult:
         began = time.perf_counter()
         entry = self._entry(model)
@@ -287,7 +295,18 @@ class NodeApi:
         if why := self._trouble(entry):
             raise Unavailable(f"{model!r} is not served now: {why}")
         try:
-            values, info = await self._router.infer(model, inputs, deadline_s, outputs or ())
+            if sequence is None:
+                values, info = await self._router.infer(model, inputs, deadline_s, outputs or ())
+            else:
+                values, info = await self._inference.sequences.infer(
+                    model,
+                    sequence.id,
+                    inputs,
+                    deadline_s,
+                    outputs or (),
+                    start=sequence.start,
+                    end=sequence.end,
+                )
         except (ClusterError, TimeoutError) as error:
             if why := self._trouble(entry):
                 raise Unavailable(f"{model!r} is not served now: {why}") from error
@@ -322,10 +341,7 @@ class NodeApi:
         self, name: str, folder: Path, options: DeployOptions, progress: Progress
     ) -> dict[str, Any]:
         progress("checking the model", 0, 0)
-        notes, files, assumed = await asyncio.to_thread(
-            self._models.examine, _graph_file(folder), options.shapes
-        )
-        options = replace(options, shapes={**options.shapes, **assumed})
+        notes, files, options = await asyncio.to_thread(self._models.examine, _graph_file(folder), options)
         progress("storing", 0, 0)
         nbytes = sum(file.stat().st_size for file in files)
         model = await asyncio.to_thread(self._models.store.put_model, files)

@@ -71,6 +71,20 @@ class ModelCard:
     bindings: tuple[BindingStatus, ...] = ()
     """The bindings of a model with free dimensions: the first one, which the fields above describe, then
     those that requests brought."""
+    states: tuple[str, ...] = ()
+    """The inputs whose values devices keep between the steps of a sequence, so that clients leave them out."""
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceTurn:
+    """The sequence of which a request is the next step, in Triton's words."""
+
+    id: str
+    """The client's id of the sequence."""
+    start: bool = False
+    """Whether this is the first step."""
+    end: bool = False
+    """Whether this is the last step."""
 
 
 @dataclass(frozen=True)
@@ -120,13 +134,19 @@ class Node(Protocol):
         """The deployment of that name; None if there is none. This is called for each request."""
 
     async def infer(
-        self, model: str, inputs: Mapping[str, Any], outputs: Sequence[str] | None, deadline_s: float
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        outputs: Sequence[str] | None,
+        deadline_s: float,
+        sequence: SequenceTurn | None = None,
     ) -> InferResult:
         """Run one request. `outputs`: the outputs that are wanted; None means all. `deadline_s` counts from
-        now.
+        now. `sequence`: the sequence of which the request is the next step; without it, the states of a model that has
+        some are zeros before the request.
 
-        Raises UnknownDeployment; RequestError if there is no such output, or if inputs do not fit the model;
-        Unavailable if no device can answer in time."""
+        Raises UnknownDeployment; RequestError if there is no such output, if inputs do not fit the model, or if there is
+        no such sequence; Unavailable if no device can answer in time."""
 
     def admit(self, options: DeployOptions) -> None:
         """Check options before the model is sent.

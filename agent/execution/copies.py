@@ -101,6 +101,11 @@ class CopyPlan:
     """The copies into a new array, if there are several slots or an end is blocked."""
 
     @property
+    def is_held_piece(self) -> bool:
+        """Whether the piece is a held array as it is."""
+        return not self.copies and self.crop is None
+
+    @property
     def converted(self) -> int:
         """Number of elements that are copied from blocks into the plain order, or back."""
         return sum(copy.size for copy in self.copies if copy.source_block != copy.target_block)

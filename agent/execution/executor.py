@@ -20,18 +20,25 @@ from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.execution.copies import Scratch
 from edgepart.agent.execution.prepared import RunnableProgram, describe_segment
 from edgepart.agent.execution.schedule import DeviceSchedule, Progress, ReadyStep, make_schedule
+from edgepart.agent.execution.sequences import KeptSequences, SequenceKey, make_first_states
 from edgepart.agent.trace.recorder import Recorder
 from edgepart.agent.trace.spans import COMPUTE, COMPUTING, COPY, SEND, WAIT, Subject
-from edgepart.agent.wire.inference import Cancel, Epoch, Failed, Tensors
+from edgepart.agent.wire.inference import Epoch, Failed, RequestMessage, SequenceStep, Tensors
 from edgepart.agent.wire.reduced_precision import RoundingTally, restore_array, round_all
 from edgepart.agent.wire.tensors import Value, value_bytes
-from edgepart.planner.errors import ClusterError, EdgepartError, FrameError, InternalError, WorkerDied
+from edgepart.planner.errors import (
+    ClusterError,
+    EdgepartError,
+    FrameError,
+    InternalError,
+    StateLost,
+    WorkerDied,
+)
 from edgepart.planner.plans.plan import GATEWAY, Run, Transfer
-from edgepart.planner.plans.plan import Send as Dispatch
 
 log = logging.getLogger(__name__)
 
-Send = Callable[[str, Tensors | Failed | Cancel, Sequence[Value]], None]
+Send = Callable[[str, RequestMessage, Sequence[Value]], None]
 """send(node id, message, values) sends to a member or to this device itself. The `arrays` of a Tensors are left () for
 the sender to fill in while packing `values`. Raises ClusterError if the node cannot be reached."""
 
@@ -117,10 +124,18 @@ class _Task:
     progress: Progress
     exact: bool = False
     """Whether none of the request's pieces may be rounded."""
+    step: SequenceStep | None = None
+    """The step of a sequence that the request is; None if it is none."""
+    began: Sequence[Value] = ()
+    """The kept pieces of states with which it began."""
 
     @property
     def lane(self) -> str:
         return parent_of(self.deployment)
+
+    @property
+    def sequence(self) -> SequenceKey | None:
+        return (self.deployment, self.epoch, self.step.sequence) if self.step is not None else None
 
     @property
     def subject(self) -> Subject:
@@ -167,7 +182,7 @@ def gateway_of(request: str) -> str:
     return request.partition("/")[0]
 
 
-OutgoingMessage = tuple[str, Tensors | Failed | Cancel, Sequence[Value]]
+OutgoingMessage = tuple[str, RequestMessage, Sequence[Value]]
 """The arguments of a `Send`."""
 
 
@@ -184,6 +199,7 @@ class Executor:
         self._expected: dict[ProgramKey, list[tuple[Tensors, Sequence[Value], str]]] = {}
         self._tasks: dict[str, _Task] = {}
         self._ended: OrderedDict[str, _Ended | None] = OrderedDict()
+        self._sequences = KeptSequences()
         self._counters = Counters()
         self._lock = RLock()
         self._lanes: dict[str, _Lane] = {}
@@ -253,6 +269,7 @@ class Executor:
                 out.append(_stale(message, "this device has left that epoch"))
             for task in [t for t in self._tasks.values() if (t.deployment, t.epoch) == (deployment, epoch)]:
                 out.append(self._fail(task, "this device has left that epoch", stale=True))
+            self._sequences.retire(deployment, epoch)
             self._close_idle(parent_of(deployment))
         self._post(out)
         return installed.prepared if installed else None
@@ -272,7 +289,7 @@ class Executor:
             received[source] = received.get(source, 0) + sum(map(value_bytes, values))
             out = self._take(message, values, source)
             task = self._tasks.get(message.request)
-            if task is not None and task.progress.ready:
+            if task is not None and self._is_ready(task):
                 # Only when it is ready: of several transfers that a step needs, the last one wakes the thread.
                 lane = self._lanes[task.lane]
                 lane.unblocked = message.request, message.transfer
@@ -286,12 +303,18 @@ class Executor:
                 self._end(task)
             self._remember(request, None)
 
+    def end_sequence(self, sequence: str) -> None:
+        """Drop what is kept of a sequence."""
+        with self._lock:
+            self._sequences.end(sequence)
+
     def lost(self, node: str) -> None:
-        """Handle a broken connection with `node`, whose frames in either direction may be lost. Requests of that gateway
-        are dropped. Other requests that use that link, or ended lately and used it, go back to their gateways, which
-        know what is answered already."""
+        """Handle a broken connection with `node`, whose frames in either direction may be lost. Requests and sequences of
+        that gateway are dropped. Other requests that use that link, or ended lately and used it, go back to their
+        gateways, which know what is answered already."""
         out: list[OutgoingMessage] = []
         with self._lock:
+            self._sequences.lose(node)
             for task in list(self._tasks.values()):
                 if gateway_of(task.request) == node:
                     self._end(task)
@@ -319,6 +342,12 @@ class Executor:
                 dict(now.received_bytes),
                 {name: replace(tally) for name, tally in now.rounding.items()},
             )
+
+    def count_sequences(self) -> tuple[int, int, int]:
+        """The number of sequences whose states are kept here, the bytes of these states, and the number of sequences that
+        were dropped to make room for others."""
+        with self._lock:
+            return len(self._sequences), self._sequences.nbytes, self._sequences.evictions
 
     def count_waiting(self) -> tuple[int, int]:
         """The number of requests under way, and the bytes of the pieces that they hold."""
@@ -352,11 +381,12 @@ class Executor:
             if self._tasks and self._is_full(nbytes):
                 self._remember(message.request, None)
                 return [_stale(message, "this device has too many requests under way")]
-            task = _Task(*key, message.request, installed, Progress(installed.schedule), message.exact)
+            task = _Task(
+                *key, message.request, installed, Progress(installed.schedule), message.exact, message.step
+            )
             self._tasks[message.request] = task
         try:
-            if (message.deployment, message.epoch) != (task.deployment, task.epoch):
-                raise FrameError(f"request {message.request} is of {task.deployment} {task.epoch}")
+            _check_same_request(task, message)
             if not _may_send(task.installed, message, source):
                 return []
             if message.transfer != START_TRANSFER:
@@ -375,6 +405,30 @@ class Executor:
         early.append((message, values, source))
         return []
 
+    def _is_ready(self, task: _Task) -> bool:
+        """Whether the request can continue now."""
+        return task.progress.ready if task.progress.begun else not self._awaits_step(task)
+
+    def _awaits_step(self, task: _Task) -> bool:
+        """Whether the step of a sequence before this request is still under way here."""
+        return any(
+            other.step is not None and task.step is not None and other.step.after == task.step.position
+            for other in self._tasks.values()
+            if other is not task and other.sequence == task.sequence
+        )
+
+    def _begin_states(self, task: _Task, now: float) -> None:
+        """Give the request the states with which it begins. Raises StateLost and Unavailable."""
+        prepared = task.installed.prepared
+        if task.step is None or task.sequence is None:
+            task.progress.begin(make_first_states(prepared))
+            return
+        busy = {
+            one.sequence for one in self._tasks.values() if one.sequence is not None and one.progress.begun
+        }
+        task.began = self._sequences.begin(task.sequence, task.step, prepared, now, busy)
+        task.progress.begin(task.began)
+
     def _is_full(self, more_bytes: int) -> bool:
         too_many = len(self._tasks) >= self._limits.requests
         return too_many or self._held_bytes() + more_bytes > self._limits.nbytes
@@ -382,10 +436,12 @@ class Executor:
     def _held_bytes(self) -> int:
         return sum(task.progress.held_bytes for task in self._tasks.values())
 
-    def _fail(self, task: _Task, error: str, *, stale: bool, crashed: bool = False) -> OutgoingMessage:
+    def _fail(
+        self, task: _Task, error: str, *, stale: bool, crashed: bool = False, lost_state: bool = False
+    ) -> OutgoingMessage:
         self._end(task)
         self._counters.requests_failed += 1
-        failed = Failed(task.deployment, task.epoch, task.request, stale, error, crashed)
+        failed = Failed(task.deployment, task.epoch, task.request, stale, error, crashed, lost_state)
         return gateway_of(task.request), failed, ()
 
     def _end(self, task: _Task) -> None:
@@ -394,24 +450,33 @@ class Executor:
         lane = self._lanes.get(task.lane)
         if lane is not None and lane.task is task:
             task.installed.prepared.stop()
+        elif lane is not None and task.step is not None:
+            lane.changed.notify()  # The next step of its sequence may wait for this one.
 
     def _remember(self, request: str, ended: _Ended | None) -> None:
         self._ended[request] = ended
         while len(self._ended) > self._limits.remembered:
             self._ended.popitem(last=False)
 
-    def _next(self, lane: _Lane, now: float) -> tuple[_Task, ReadyStep] | None:
-        """The step of the oldest request that can continue, if it belongs to this lane; otherwise the lane that it
-        belongs to is woken."""
+    def _next(self, lane: _Lane, now: float) -> tuple[_Task, ReadyStep | EdgepartError] | None:
+        """The step of the oldest request that can continue, if it belongs to this lane, or the error that keeps it from
+        beginning; otherwise the lane that it belongs to is woken."""
         if any(other.has_turn(now) for other in self._lanes.values() if other is not lane):
             return None
         for task in list(self._tasks.values()):
             if task.lane != lane.name:
                 other = self._lanes.get(task.lane)
-                if other is not None and other.task is None and task.progress.ready:
+                if other is not None and other.task is None and self._is_ready(task):
                     other.changed.notify()
                     return None
                 continue
+            if not task.progress.begun:
+                if self._awaits_step(task):
+                    continue
+                try:
+                    self._begin_states(task, now)
+                except EdgepartError as error:
+                    return task, error
             work = task.progress.next_work()
             if work is not None:
                 return task, work
@@ -420,6 +485,9 @@ class Executor:
         return None
 
     def _finish(self, task: _Task) -> None:
+        if task.step is not None and task.sequence is not None and task.installed.prepared.program.kept:
+            ended, now = task.progress.keep_state(), time.monotonic()
+            self._sequences.finish(task.sequence, task.step, task.installed.prepared, task.began, ended, now)
         self._end(task)
         peers = task.installed.peers
         self._remember(
@@ -497,10 +565,12 @@ class Executor:
         node = task.installed.nodes[source] if source != GATEWAY else ""
         self._recorder.add(COMPUTING, WAIT, began_s, task.subject, "", node, awaited.number)
 
-    def _do(self, lane: _Lane, task: _Task, work: ReadyStep) -> None:
+    def _do(self, lane: _Lane, task: _Task, work: ReadyStep | EdgepartError) -> None:
         """Do one step of one request. An error fails that request only; the thread goes on."""
-        began_s = time.monotonic()
+        began_s, lost_state = time.monotonic(), False
         try:
+            if isinstance(work, EdgepartError):
+                raise work
             outputs = self._step(task, work)
             with self._lock:
                 self._step_ended(lane)
@@ -513,13 +583,18 @@ class Executor:
             return
         except EdgepartError as error:
             fault, stale, crashed = str(error), isinstance(error, ClusterError), isinstance(error, WorkerDied)
+            lost_state = isinstance(error, StateLost)
         except Exception as error:
             log.exception("request %s of %s", task.request, task.deployment)
             fault, stale, crashed = f"{type(error).__name__}: {error}", False, False
         with self._lock:
             self._step_ended(lane)
             current = self._tasks.get(task.request) is task
-            out = [self._fail(task, fault, stale=stale, crashed=crashed)] if current else []
+            out = (
+                [self._fail(task, fault, stale=stale, crashed=crashed, lost_state=lost_state)]
+                if current
+                else []
+            )
         self._post(out)
 
     def _step_ended(self, lane: _Lane) -> None:
@@ -530,7 +605,7 @@ class Executor:
     def _step(self, task: _Task, work: ReadyStep) -> list[Value]:
         if self._recorder.on:
             return self._record_step(task, work)
-        return self._act(task, work.step, self._values(task, work))
+        return self._act(task, work, self._values(task, work))
 
     def _values(self, task: _Task, work: ReadyStep) -> list[Value]:
         """A Run's inputs, or a Send's pieces, which are rounded if the plan says so."""
@@ -553,7 +628,7 @@ class Executor:
         if any(one.copies or one.crop is not None for one in work.recipes):
             nbytes = sum(map(value_bytes, values))
             self._recorder.add(COMPUTING, COPY, began_s, task.subject, nbytes=nbytes, ended_s=made_s)
-        outputs = self._act(task, work.step, values)
+        outputs = self._act(task, work, values)
         if isinstance(work.step, Run):
             segment = task.installed.prepared.program.segments[work.step.segment]
             self._recorder.add(COMPUTING, COMPUTE, made_s, task.subject, describe_segment(segment))
@@ -564,13 +639,17 @@ class Executor:
             self._recorder.add(COMPUTING, SEND, made_s, task.subject, "", node, transfer.number, nbytes)
         return outputs
 
-    def _act(self, task: _Task, step: Run | Dispatch, values: Sequence[Value]) -> list[Value]:
-        installed = task.installed
+    def _act(self, task: _Task, work: ReadyStep, values: Sequence[Value]) -> list[Value]:
+        installed, step = task.installed, work.step
         if isinstance(step, Run):
-            return installed.prepared.run(step.segment, values, lambda: task.request in self._tasks)
+            return installed.prepared.run(
+                step.segment, values, lambda: task.request in self._tasks, work.overwrites
+            )
         transfer = installed.schedule.outgoing[step.transfer]
         node = installed.nodes[transfer.target] if transfer.target != GATEWAY else gateway_of(task.request)
-        message = Tensors(task.deployment, task.epoch, task.request, transfer.number, (), exact=task.exact)
+        message = Tensors(
+            task.deployment, task.epoch, task.request, transfer.number, (), task.exact, task.step
+        )
         self._send(node, message, values)
         with self._lock:
             sent = self._counters.sent_bytes
@@ -594,6 +673,16 @@ class Executor:
                 self._send(node, message, values)
             except ClusterError as error:
                 log.info("cannot tell node %s: %s", node, error)
+
+
+def _check_same_request(task: _Task, message: Tensors) -> None:
+    """Raises FrameError if a frame of a request contradicts what the request is."""
+    if (message.deployment, message.epoch) != (task.deployment, task.epoch):
+        raise FrameError(f"request {message.request} is of {task.deployment} {task.epoch}")
+    if message.step != task.step:
+        raise FrameError(f"request {message.request} is {task.step or 'no step of a sequence'}")
+    if task.step is not None and gateway_of(task.step.sequence) != gateway_of(task.request):
+        raise FrameError(f"request {message.request} is a step of another gateway's sequence")
 
 
 def _may_send(installed: _Installed, message: Tensors, source: str) -> bool:

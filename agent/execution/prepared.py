@@ -12,6 +12,7 @@ from edgepart.agent.execution.copies import Scratch
 from edgepart.agent.execution.nchwc_array import KeptBlocked
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.plans.plan import Program, Segment, Transfer
+from edgepart.planner.region import Array
 
 
 class RunnableProgram(Protocol):
@@ -29,10 +30,22 @@ class RunnableProgram(Protocol):
     def kept(self) -> KeptBlocked:
         """The tensors that its segments read and write blocked."""
 
-    def run(self, segment: int, inputs: Sequence[Value], wanted: Callable[[], bool] = ...) -> list[Value]:
+    def run(
+        self,
+        segment: int,
+        inputs: Sequence[Value],
+        wanted: Callable[[], bool] = ...,
+        overwrites: Sequence[tuple[int, int]] = ...,
+    ) -> list[Value]:
         """Compute segment number `segment` and return its outputs. A run may have to wait, so `wanted` is called, from
-        any thread, right before it begins, and says whether the request still exists. Raises RequestError,
-        InternalError, and WorkerDied if the process that computed the segment ended."""
+        any thread, right before it begins, and says whether the request still exists. `overwrites` has the numbers of
+        inputs over which an output may be written, each with the number of the output, which is then the same array.
+
+        Raises RequestError, InternalError, and WorkerDied if the process that computed the segment ended."""
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """An uninitialised array, which a run can read without copying it first. Raises MemoryError if there is no room
+        for it."""
 
     def stop(self) -> None:
         """End the run that is under way, if any; it then raises RequestError. Never waits."""

@@ -8,8 +8,9 @@ order. Pieces that arrive or are sent are plain; those that stay on the device m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,15 @@ class DeviceSchedule:
     """The dtype that an arriving piece must have, by tensor; tensors that are not named are not checked."""
     keeping: tuple[CopyPlan, ...] = ()
     """The recipes for the pieces that the device keeps for the next step of the sequence."""
+    overwrites: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    """The outputs of a Run that may be written over one of its inputs, a kept piece: the numbers of the input and of the
+    output, by step."""
+
+    @cached_property
+    def of_sequence(self) -> frozenset[int]:
+        """The slots of what is kept from the last step, or for the next one."""
+        kept = (slot for one in self.keeping for slot in one.slots)
+        return frozenset((*range(len(self.program.kept)), *kept))
 
 
 def make_schedule(
@@ -101,7 +111,26 @@ def make_schedule(
         frees,
         dict(dtypes or {}),
         keeping,
+        dict(_overwrites(program, recipes)),
     )
+
+
+def _overwrites(
+    program: Program, recipes: Sequence[Sequence[CopyPlan]]
+) -> Iterator[tuple[int, tuple[tuple[int, int], ...]]]:
+    """Yields the steps with outputs that may be written over a kept piece, which the step reads as it is held."""
+    kept = {slot: one for slot, one in enumerate(program.kept) if one.in_place}
+    for index, step in enumerate(program.steps):
+        if isinstance(step, Run) and kept:
+            outputs = [port.piece for port in program.segments[step.segment].outputs]
+            pairs = tuple(
+                (number, outputs.index(kept[recipe.slots[0]].written))
+                for number, recipe in enumerate(recipes[index])
+                if recipe.is_held_piece and recipe.slots[0] in kept
+                if kept[recipe.slots[0]].written in outputs
+            )
+            if pairs:
+                yield index, pairs
 
 
 def _read_pieces(
@@ -159,6 +188,8 @@ class ReadyStep:
     recipes: tuple[CopyPlan, ...]
     held: Mapping[int, Value]
     """The values that the recipes read, by slot."""
+    overwrites: tuple[tuple[int, int], ...] = ()
+    """The numbers of a Run's inputs over which an output may be written, each with the output's number."""
     passing: bool = False
     """Whether nothing needs the values after the step: true for a Run whose outputs are all arrays of their own."""
 
@@ -172,21 +203,27 @@ class ReadyStep:
 
 class Progress:
     """One request on one device. The caller hands pieces to `keep_pieces`, does the steps that `next_work` returns and
-    reports each with `done`, until `finished`."""
+    reports each with `done`, until `finished`. If the program keeps pieces of states, `begin` has to come first."""
 
-    def __init__(self, schedule: DeviceSchedule, kept: Sequence[Value] = ()) -> None:
-        """`kept` are the program's kept pieces, as the last step of the sequence left them, in their order."""
+    def __init__(self, schedule: DeviceSchedule) -> None:
         self.schedule = schedule
         self.held_bytes = 0
-        """Bytes of the pieces held now; strings and values that are no tensors count 0."""
+        """Bytes of the pieces held now; strings, values that are no tensors, and what is kept of a sequence count 0."""
         self._held: dict[int, Value] = {}
-        for slot, (piece, value) in enumerate(zip(schedule.program.kept, kept, strict=True)):
-            if fault := _misfit(piece.read, value, {}):
-                raise InternalError(f"a step of a sequence began with {fault}")
-            self._keep(slot, value)
         self._arrived: set[int] = set()
         self._next = 0
         self._working = False
+        self.begun = not schedule.program.kept
+        """Whether the steps can begin: the states that they read are here."""
+
+    def begin(self, kept: Sequence[Value]) -> None:
+        """Let the steps begin with these kept pieces, as the last step of the sequence left them, in the program's
+        order. Raises InternalError if they do not fit."""
+        for slot, (piece, value) in enumerate(zip(self.schedule.program.kept, kept, strict=True)):
+            if fault := _misfit(piece.read, value, {}):
+                raise InternalError(f"a step of a sequence began with {fault}")
+            self._keep(slot, value)
+        self.begun = True
 
     @property
     def finished(self) -> bool:
@@ -194,8 +231,8 @@ class Progress:
 
     @property
     def ready(self) -> bool:
-        """Whether `next_work` would return a step, or find that all steps are done, without waiting for a transfer."""
-        if self._working:
+        """Whether `next_work` would return a step, or find that all steps are done, without waiting for anything."""
+        if self._working or not self.begun:
             return False
         steps, at = self.schedule.program.steps, self._next
         while at < len(steps):
@@ -231,13 +268,14 @@ class Progress:
         """The next step, if it can be done now; None while a step is being done or waits for a transfer, and when all
         steps are done."""
         steps = self.schedule.program.steps
-        while not self._working and not self.finished:
+        while self.begun and not self._working and not self.finished:
             step = steps[self._next]
             if not isinstance(step, Receive):
                 self._working = True
                 recipes = self.schedule.recipes[self._next]
                 held = {s: self._held[s] for one in recipes for s in one.slots}
-                return ReadyStep(step, recipes, held, self._is_passing(step))
+                overwrites = self.schedule.overwrites.get(self._next, ())
+                return ReadyStep(step, recipes, held, overwrites, self._is_passing(step))
             if step.transfer not in self._arrived:
                 return None
             self._advance()
@@ -272,11 +310,14 @@ class Progress:
 
     def _keep(self, slot: int, value: Value) -> None:
         self._held[slot] = value
-        self.held_bytes += value_bytes(value)
+        if slot not in self.schedule.of_sequence:
+            self.held_bytes += value_bytes(value)
 
     def _advance(self) -> None:
         for slot in self.schedule.frees[self._next]:
-            self.held_bytes -= value_bytes(self._held.pop(slot))
+            freed = self._held.pop(slot)
+            if slot not in self.schedule.of_sequence:
+                self.held_bytes -= value_bytes(freed)
         self._next += 1
 
 

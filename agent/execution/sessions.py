@@ -201,11 +201,20 @@ class PreparedProgram:
     """The tensors that its segments read and write blocked."""
 
     def run(
-        self, segment: int, inputs: Sequence[Value], wanted: Callable[[], bool] = lambda: True
+        self,
+        segment: int,
+        inputs: Sequence[Value],
+        wanted: Callable[[], bool] = lambda: True,
+        overwrites: Sequence[tuple[int, int]] = (),
     ) -> list[Value]:
         """Run segment number `segment` on a value for each input port, and return one for each output port. Raises
-        RequestError. `wanted` is not called: it is for programs whose runs may have to wait (supervisor.py)."""
+        RequestError. `wanted` is not called: it is for programs whose runs may have to wait (supervisor.py). Nothing is
+        overwritten."""
         return self.loaded[segment].run(inputs)
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """The same as `RunnableProgram.empty`."""
+        return np.empty(shape, dtype)
 
     def stop(self) -> None:
         """Does nothing: a run in this process cannot be ended."""

@@ -18,6 +18,7 @@ from edgepart.planner.errors import (
     Infeasible,
     NotAuthorised,
     PeerError,
+    StateLost,
     Unavailable,
     UnknownDeployment,
     UserError,
@@ -28,7 +29,8 @@ COMPRESS_FROM_BYTES = 1024
 
 
 def status_of(error: Exception) -> int:
-    """Return the HTTP status, which says what helps: 4xx another request, 503 a later try, 507 more devices or memory."""
+    """Return the HTTP status, which says what helps: 4xx another request (409: the sequence from its first step), 503 a
+    later try, 507 more devices or memory."""
     match error:
         case web.HTTPException():
             return error.status
@@ -42,6 +44,8 @@ def status_of(error: Exception) -> int:
             return 507
         case Unavailable():
             return 503
+        case StateLost():
+            return 409
         case PeerError():
             return 502
     return 500

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 import orjson
 
-from edgepart.agent.api.protocol import ModelCard
+from edgepart.agent.api.protocol import ModelCard, SequenceTurn
 from edgepart.agent.http.oip_elements import (
     BINARY_ONLY,
     NUMPY,
@@ -42,8 +42,8 @@ MAX_ID = 1024
 QUICK_BYTES = 4 << 20
 """Binary numbers of at most this size are read or written in the event loop: that takes a millisecond at most, even if they
 have to be copied."""
-STATEFUL = ("sequence_id", "sequence_start", "sequence_end")
-"""Parameters of Triton's sequences, which are not supported."""
+MAX_SEQUENCE_ID = 128
+"""The most characters of a sequence's id."""
 VERSION = "1"
 """The only version: a deployment that changes keeps its name and gets a new epoch."""
 
@@ -63,6 +63,8 @@ class InferRequest:
     """Whether outputs without a `binary_data` of their own are sent in binary."""
     timeout_s: float | None
     """Triton's `timeout` parameter, which is in microseconds, in seconds."""
+    sequence: SequenceTurn | None = None
+    """The sequence of which the request is a step."""
 
     def wants_binary(self, output: str) -> bool:
         own = (self.outputs or {}).get(output)
@@ -103,10 +105,6 @@ def read_envelope(body: bytes | bytearray | memoryview, header_length: int | Non
 def read_tensors(envelope: Envelope) -> InferRequest:
     document, binary = envelope.document, envelope.binary
     parameters = _object(document.get("parameters", {}), "parameters")
-    if kept := [name for name in parameters if name in STATEFUL]:
-        _refuse(
-            f"parameters: `{kept[0]}` asks for state that is kept between requests, which this server does not do"
-        )
     inputs, used = _inputs(_entries(document, "inputs"), binary)
     if used != len(binary):
         _refuse(f"{len(binary) - used} bytes follow the last input's binary data; send what is announced")
@@ -116,6 +114,7 @@ def read_tensors(envelope: Envelope) -> InferRequest:
         outputs=_outputs(_entries(document, "outputs")) if document.get("outputs") else None,
         binary_output=_flag(parameters, "binary_data_output", "parameters"),
         timeout_s=_timeout(parameters.get("timeout")),
+        sequence=_sequence(parameters),
     )
 
 
@@ -196,7 +195,14 @@ def metadata(card: ModelCard) -> dict[str, Any]:
 def check_fit(card: ModelCard, request: InferRequest) -> None:
     """Raises RequestError if names, datatypes or shapes are not the deployment's."""
     known = {value.name: value for value in card.inputs}
+    if request.sequence is not None and not card.states:
+        _refuse(f"{card.name!r} keeps no states between requests; leave `sequence_id` out")
     for name, array in request.inputs.items():
+        if name in card.states:
+            _refuse(
+                f"input {name!r} is a state that the devices keep: leave it out and give `sequence_id`, or deploy with "
+                "--no-states"
+            )
         if name not in known:
             _refuse(f"{card.name!r} has no input {name!r}; it has {sorted(known)}")
         value = known[name]
@@ -323,6 +329,24 @@ def _id(value: Any) -> str | None:
     if value is not None and not (isinstance(value, str) and len(value) <= MAX_ID):
         _refuse(f"`id` must be a text of at most {MAX_ID} characters")
     return value
+
+
+def _sequence(parameters: Mapping[str, Any]) -> SequenceTurn | None:
+    """The sequence that Triton's parameters name; as there, an id of 0 or "" names none."""
+    named = parameters.get("sequence_id", 0)
+    start, end = (_flag(parameters, f"sequence_{key}", "parameters") for key in ("start", "end"))
+    if not (_is_count(named) and named < 1 << 64) and not (
+        isinstance(named, str) and len(named) <= MAX_SEQUENCE_ID
+    ):
+        _refuse(
+            f"parameters: `sequence_id` must be a whole number of at most 64 bits, or a text of at most {MAX_SEQUENCE_ID} "
+            "characters"
+        )
+    if not named:
+        if start or end:
+            _refuse("parameters: `sequence_start` and `sequence_end` need a `sequence_id`, which is not 0")
+        return None
+    return SequenceTurn(str(named), start, end)
 
 
 def _timeout(value: Any) -> float | None:

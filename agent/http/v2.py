@@ -62,7 +62,7 @@ class InferenceRoutes:
 
     async def server(self, request: web.Request) -> web.Response:
         self._allow(request)
-        extensions = ["binary_tensor_data", "model_configuration"]
+        extensions = ["binary_tensor_data", "model_configuration", "sequence"]
         return document_response({"name": "edgepart", "version": self.node.version, "extensions": extensions})
 
     async def live(self, request: web.Request) -> web.Response:
@@ -179,7 +179,8 @@ class InferenceRoutes:
             async with asyncio.timeout_at(until) as timer, self._turns.turn(lane, client_of(request)):
                 timer.reschedule(None)  # From here on the node keeps the deadline.
                 waited_s = now() - until + deadline_s
-                result = await self.node.infer(model, asked.inputs, wanted, deadline_s - waited_s)
+                left_s = deadline_s - waited_s
+                result = await self.node.infer(model, asked.inputs, wanted, left_s, asked.sequence)
         except TimeoutError:
             why = self.node.ready(model)[1]
             text = f"{deadline_s:g} s have passed while it waited for its turn" + (f": {why}" if why else "")
@@ -196,6 +197,8 @@ class InferenceRoutes:
             "seconds": round(result.seconds, 6),
             "replays": result.replays,
         }
+        if asked.sequence is not None:
+            parameters["sequence_id"] = asked.sequence.id
         head, buffers = oip.build_answer(model, asked, result.outputs, parameters)
         return tensor_response(head, buffers, accepted, self._deliveries)
 

@@ -18,7 +18,7 @@ from edgepart.agent.security.charter import Charter
 from edgepart.agent.wire import control, inference, queries
 from edgepart.agent.wire.codec import frame_to_message, kinds, message_to_frame
 from edgepart.agent.wire.frames import Buffer, Frame
-from edgepart.agent.wire.inference import Cancel, Failed, Tensors
+from edgepart.agent.wire.inference import Cancel, EndSequence, Failed, RequestMessage, Tensors
 from edgepart.agent.wire.tensors import Value, pack_arrays, unpack_arrays
 
 log = logging.getLogger(__name__)
@@ -54,6 +54,7 @@ DATA_KINDS = kinds(
     inference.Tensors,
     inference.Failed,
     inference.Cancel,
+    inference.EndSequence,
     queries.WantFiles,
     queries.Files,
     queries.WantPart,
@@ -79,7 +80,7 @@ SendFrame = Callable[[str, str, Frame], None]
 class RequestFrames(Protocol):
     """The receiver of the frames of requests (agent/serving/loaded_plans.py); it is called from any thread."""
 
-    def arrived(self, message: Tensors | Failed | Cancel, values: Sequence[Value], source: str) -> None: ...
+    def arrived(self, message: RequestMessage, values: Sequence[Value], source: str) -> None: ...
 
 
 class EchoFrames(Protocol):
@@ -130,7 +131,7 @@ class FrameDispatcher:
         """Send a message on the data channel. Raises Unavailable if there is no link."""
         self._send_frame(node, DATA, message_to_frame(message, payload))
 
-    def values(self, node: str, message: Tensors | Failed | Cancel, values: Sequence[Value]) -> None:
+    def values(self, node: str, message: RequestMessage, values: Sequence[Value]) -> None:
         """Send a frame of a request to a device. If that is this device, nothing is packed. Any thread may call it.
         Raises Unavailable if there is no link."""
         if node == self._node:
@@ -165,7 +166,7 @@ class FrameDispatcher:
             return
         message = frame_to_message(frame, DATA_KINDS)
         match message:
-            case Tensors() | Failed() | Cancel():
+            case Tensors() | Failed() | Cancel() | EndSequence():
                 arrays = message.arrays if isinstance(message, Tensors) else ()
                 values = unpack_arrays(arrays, frame.body)
                 if self._requests is not None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -19,6 +20,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from edgepart.agent.host.child_process import BESIDE_NICENESS, start_child
 from edgepart.agent.storage.store import Source, Store
+from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.errors import EdgepartError, InternalError, Unavailable
 
 log = logging.getLogger(__name__)
@@ -101,15 +103,17 @@ def _work(orders: Connection[Any, Any]) -> None:
 
 
 def examine_model(
-    path: Path, shapes: Mapping[str, tuple[int, ...]]
-) -> tuple[tuple[str, ...], tuple[Path, ...], dict[str, tuple[int, ...]]]:
-    """Notes about a model, its files, and the shapes that are assumed for inputs that are not in `shapes`. Raises
-    ModelError and UsageError."""
-    from edgepart.planner.model.assumed_shapes import load_with_likely_shapes
+    path: Path, options: DeployOptions
+) -> tuple[tuple[str, ...], tuple[Path, ...], DeployOptions]:
+    """Notes about a model, its files, and the options with all that they leave open: the shapes that are assumed, and the
+    states. Raises ModelError and UsageError."""
     from edgepart.planner.model.load import model_files
+    from edgepart.planner.model.stateful import load_with_states
 
-    graph, assumed = load_with_likely_shapes(path, shapes)
-    return graph.notes, model_files(path), assumed
+    graph, assumed = load_with_states(path, options.shapes, options.states, options.context)
+    states = tuple((state.output, state.input) for state in graph.states)
+    found = replace(options, shapes={**options.shapes, **assumed}, states=states)
+    return graph.notes, model_files(path), found
 
 
 def cut_weights(store: Path, wanted: Sequence[tuple[str, Source]]) -> None:

@@ -23,6 +23,7 @@ from edgepart.planner.figures import format_figure, format_seconds
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
+from edgepart.planner.model.states import keep_states
 from edgepart.planner.planner import Digests, best_single_device, choose_plan
 from edgepart.planner.plans.plan import Plan, plan_from_bytes, plan_to_bytes
 from edgepart.planner.report.sentences import as_sentence
@@ -144,16 +145,18 @@ class PlanComputer:
             options.axis,
             search_budget_s=budget_s,
             transfer_dtype=options.transfer_dtype,
+            sequences=options.sequences,
             clock=time.perf_counter,
         )
 
     def _load(self, deployment: Deployment) -> tuple[Graph, Digests]:
         """The model with the deployment's shapes bound, and the digests of its weights that are known so far. Both depend
         on the shapes, as some constants are folded from them. Raises ModelError and UsageError."""
-        shapes = deployment.options.shapes
-        key = (deployment.model, repr(sorted(shapes.items())))
+        shapes, states = deployment.options.shapes, deployment.options.states or ()
+        key = (deployment.model, repr((sorted(shapes.items()), states)))
         if key not in self._graphs:
-            self._graphs[key] = load_graph(self._model_path(deployment.model), shapes=shapes), {}
+            graph = load_graph(self._model_path(deployment.model), shapes=shapes)
+            self._graphs[key] = keep_states(graph, states), {}
             while len(self._graphs) > GRAPHS_KEPT:
                 self._graphs.popitem(last=False)
         self._graphs.move_to_end(key)

@@ -220,7 +220,7 @@ class BlobFetcher:
         """Make sure that these weights of the plan are in the store. They are cut from the model if it is stored, otherwise
         only the needed slices are fetched. Raises EdgepartError if one cannot be obtained, and OSError if the disk is
         full."""
-        shapes = {info.name: info.shape for info in plan.inputs if info.shape is not None}
+        shapes = plan.bound_shapes
         model = plan.model_digest
         absent = await asyncio.to_thread(self._absent_weights, refs)
         if self._store.has_model(model):
@@ -243,7 +243,7 @@ class BlobFetcher:
 
     async def constants(self, plan: Plan, sources: Sequence[str]) -> Mapping[str, Array]:
         """Return the values of the plan's outputs that are constants of the model, by name."""
-        shapes = {info.name: info.shape for info in plan.inputs if info.shape is not None}
+        shapes = plan.bound_shapes
         names = [name for name in plan.constant_outputs if name not in {info.name for info in plan.inputs}]
         if not names:
             return {}

@@ -25,7 +25,7 @@ from edgepart.agent.cluster.state.events import (
 from edgepart.agent.execution.executor import Executor, gateway_of
 from edgepart.agent.execution.prepared import Loader, RunnableProgram
 from edgepart.agent.serving.requester import Requester
-from edgepart.agent.wire.inference import Cancel, Epoch, Failed, Tensors
+from edgepart.agent.wire.inference import Cancel, EndSequence, Epoch, Failed, RequestMessage, Tensors
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import CrashError, EdgepartError, InternalError
 from edgepart.planner.plans.check import check_plan
@@ -240,12 +240,15 @@ class LoadedPlans:
         ]
         return frozenset(ref.digest for p in programs for segment in p.segments for ref in segment.weights)
 
-    def arrived(self, message: Tensors | Failed | Cancel, values: Sequence[Value], source: str) -> None:
+    def arrived(self, message: RequestMessage, values: Sequence[Value], source: str) -> None:
         """Hand a request's frame to this device's gateway or to its executor. For any thread."""
         match message:
             case Cancel():
                 if source == gateway_of(message.request):
                     self._executor.cancel(message.request)
+            case EndSequence():
+                if source == gateway_of(message.sequence):
+                    self._executor.end_sequence(message.sequence)
             case Failed():
                 self._requester.deliver(message, (), source)
             case Tensors():

@@ -18,7 +18,7 @@ from math import inf
 
 from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.wire.inference import NO_EPOCH, Epoch
-from edgepart.planner.plans.balance_requests import choose_replica
+from edgepart.planner.plans.balance_requests import choose_home, choose_replica
 from edgepart.planner.plans.plan import Replica
 
 CRASHES_FORGIVEN = 1
@@ -70,6 +70,8 @@ class Submitted:
     """Time at which the request is answered with an error at the latest."""
     patient: bool = False
     """Whether the request waits if no plan is known yet; otherwise it is refused then."""
+    sequence: str = ""
+    """The name of the sequence of which the request is a step; "" if it is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,8 @@ class AttemptFailed:
     """Whether the process that computed the request ended: the request is tried once more only."""
     misfit: bool = False
     """Whether the request's inputs do not fit the model, which may be another one by now."""
+    lost_state: bool = False
+    """Whether the states with which a step of a sequence begins are gone: trying the step alone again does not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +211,8 @@ class Fail:
     error: str
     kind: str
     """"request": the request does not fit the model. "failed": a device could not compute it. "crashed": it ended two
-    workers. "deadline": the deadline passed. "unplanned": the deadline passed, and there was no plan. "removed": the
-    deployment does not exist any more."""
+    workers. "state": it is a step of a sequence whose states are gone. "deadline": the deadline passed. "unplanned": the
+    deadline passed, and there was no plan. "removed": the deployment does not exist any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +250,7 @@ class _RequestState:
     not_before_s: float = -inf
     """Time from which the request may be tried on the sides in `tried` again."""
     last_error: str = ""
+    sequence: str = ""
 
 
 @dataclass(slots=True)
@@ -337,7 +342,9 @@ class Requests:
             yield Refuse(event.request, "its deadline has passed before it came in", 0.0)
         else:
             self._deployments.setdefault(event.deployment, _Deployment(NO_EPOCH, {}))
-            self._requests[event.request] = _RequestState(event.request, event.deployment, event.deadline_s)
+            self._requests[event.request] = _RequestState(
+                event.request, event.deployment, event.deadline_s, sequence=event.sequence
+            )
 
     def _activate(self, event: Activated) -> None:
         known = self._deployments.setdefault(event.deployment, _Deployment(event.epoch, {}))
@@ -380,6 +387,9 @@ class Requests:
                 "It is not tried again",
                 "crashed",
             )
+        elif event.lost_state:
+            yield from self._end(request)
+            yield Fail(request.number, event.error, "state")
         elif event.stale:
             request.last_error = event.error
             yield from self._put_off(request, now)
@@ -465,6 +475,8 @@ class Requests:
         ]
         if not able:
             return None
+        if request.sequence:
+            return choose_home(request.sequence, able)
         there = [flying[request.deployment, known.current, n] for n in range(len(sides))]
         return choose_replica([side.pace for side in sides], there, able)
 

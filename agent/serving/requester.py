@@ -36,7 +36,7 @@ from edgepart.agent.trace.spans import (
     Subject,
 )
 from edgepart.agent.wire.dtypes import element_dtype, element_name
-from edgepart.agent.wire.inference import Cancel, Epoch, Failed, Tensors
+from edgepart.agent.wire.inference import Cancel, EndSequence, Epoch, Failed, SequenceStep, Tensors
 from edgepart.agent.wire.tensors import Value, value_bytes
 from edgepart.planner.errors import (
     ClusterError,
@@ -46,6 +46,7 @@ from edgepart.planner.errors import (
     InternalError,
     RequestError,
     RunError,
+    StateLost,
     Unavailable,
 )
 from edgepart.planner.plans.plan import GATEWAY, Piece, Plan, Receive, Transfer, ValueInfo
@@ -61,6 +62,7 @@ FAILURES: Mapping[str, type[EdgepartError]] = {
     "request": RequestError,
     "failed": RunError,
     "crashed": CrashError,
+    "state": StateLost,
     "unplanned": Unavailable,
 }
 """Maps kinds of rules.Fail to errors; other kinds are a ClusterError."""
@@ -130,6 +132,8 @@ class _Held:
     """Time since which no attempt at the request has been under way."""
     exact: bool = False
     """Whether none of the request's pieces may be rounded on their way."""
+    step: SequenceStep | None = None
+    """The step of a sequence that the request is; None if it is none."""
 
 
 @dataclass
@@ -183,18 +187,21 @@ class Requester:
         inputs: Mapping[str, Value],
         deadline_s: float = 60.0,
         outputs: Sequence[str] = (),
+        step: SequenceStep | None = None,
     ) -> tuple[dict[str, Value], AnswerInfo]:
         """Run a request; returns its outputs (all, or those named) and how it was answered. Inputs must not change
-        meanwhile.
+        meanwhile. `step` is the step of a sequence that the request is.
 
         Raises RequestError if the request does not fit the model; RunError if a device could not compute it, and
         CrashError if it ended two workers; Unavailable if it was not accepted and may be tried again later; ClusterError
-        if it was accepted but not answered in `deadline_s` seconds, or the deployment was removed meanwhile."""
+        if it was accepted but not answered in `deadline_s` seconds, or the deployment was removed meanwhile; StateLost if
+        devices do not have the states with which the step begins."""
         plan = self.active(deployment)
         if plan is None:
             raise Unavailable(f"no plan of {deployment!r} is active here; `edgepart status` says why")
         checked = check_inputs(plan.inputs, inputs)
-        return await self.run(deployment, checked, deadline_s, output_names(deployment, plan, outputs))
+        names = output_names(deployment, plan, outputs)
+        return await self.run(deployment, checked, deadline_s, names, step=step)
 
     async def run(
         self,
@@ -204,20 +211,33 @@ class Requester:
         outputs: tuple[str, ...],
         *,
         exact: bool = False,
+        step: SequenceStep | None = None,
     ) -> tuple[dict[str, Value], AnswerInfo]:
         """Run a request as `infer` does, with inputs and names that were checked (`check_inputs`, `output_names`). Waits if
         there is no plan yet. With `exact`, no piece of the request is rounded."""
         self._count += 1
         number = self._count
         now = self._loop.time()
-        held = _Held(deployment, inputs, outputs, self._loop.create_future(), now, now, exact)
+        held = _Held(deployment, inputs, outputs, self._loop.create_future(), now, now, exact, step)
         self._held[number] = held
-        self._handle(rules.Submitted(number, deployment, self._loop.time() + deadline_s, patient=True))
+        sequence = step.sequence if step is not None else ""
+        self._handle(rules.Submitted(number, deployment, now + deadline_s, patient=True, sequence=sequence))
         try:
             return await held.answer
         finally:
             if self._held.pop(number, None) is not None:
                 self._handle(rules.Withdrawn(number))
+
+    def name_sequence(self) -> str:
+        """A name for a new sequence, which no other has."""
+        return f"{self._name}/{secrets.token_hex(8)}"
+
+    def end_sequence(self, deployment: str, sequence: str) -> None:
+        """Tell the devices of the deployment's plans that the sequence has no further steps."""
+        for (name, epoch), active in list(self._plans.items()):
+            if parent_of(name) == deployment:
+                for node in sorted({node for side in active.sides for node in side.nodes}):
+                    self._tell(node, EndSequence(active.program or name, epoch, sequence))
 
     def activate(
         self,
@@ -319,7 +339,8 @@ class Requester:
             )
             return
         if isinstance(message, Failed):
-            self._handle(rules.AttemptFailed(attempt, message.stale, message.error, message.crashed))
+            failed = rules.AttemptFailed(attempt, message.stale, message.error, message.crashed)
+            self._handle(replace(failed, lost_state=message.lost_state))
             return
         try:
             check_pieces(side.incoming.get(message.transfer), message.transfer, values, {})
@@ -406,7 +427,7 @@ class Requester:
             self._record_copy(about, began_s, (value for _, _, values in parcels for value in values))
             for target, transfer, values in parcels:
                 message = Tensors(
-                    about.deployment, effect.epoch, about.request, transfer, (), exact=held.exact
+                    about.deployment, effect.epoch, about.request, transfer, (), held.exact, held.step
                 )
                 self._send_input(target, message, values, about)
         except EdgepartError as error:
@@ -438,10 +459,14 @@ class Requester:
         about = self._subject(effect)
         told = Cancel(about.deployment, effect.epoch, about.request)
         for node in sorted(self._plans[effect.deployment, effect.epoch].sides[effect.side].nodes):
-            try:
-                self._send(node, told, ())
-            except ClusterError as error:
-                log.debug("node %s is not told that attempt %d is abandoned: %s", node, effect.attempt, error)
+            self._tell(node, told)
+
+    def _tell(self, node: str, told: Cancel | EndSequence) -> None:
+        """Tell a device what it does not need to do any more; it finds out by itself later if it cannot be told now."""
+        try:
+            self._send(node, told, ())
+        except ClusterError as error:
+            log.debug("node %s is not told %s: %s", node, told, error)
 
     def _answer(self, effect: rules.Answered) -> None:
         active = self._plans[effect.deployment, effect.epoch]

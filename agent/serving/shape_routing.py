@@ -26,6 +26,7 @@ from edgepart.agent.cluster.state.bindings import (
 )
 from edgepart.agent.serving.requester import AnswerInfo, Requester, check_inputs, output_names
 from edgepart.agent.wire.control import Standing, Version
+from edgepart.agent.wire.inference import SequenceStep
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner import errors
 from edgepart.planner.errors import ClusterError, EdgepartError, Infeasible, RequestError, Unavailable
@@ -73,7 +74,12 @@ class ShapeRouter:
         self._timer: asyncio.TimerHandle | None = None
 
     async def infer(
-        self, deployment: str, inputs: Mapping[str, Value], deadline_s: float, outputs: Sequence[str] = ()
+        self,
+        deployment: str,
+        inputs: Mapping[str, Value],
+        deadline_s: float,
+        outputs: Sequence[str] = (),
+        step: SequenceStep | None = None,
     ) -> tuple[dict[str, Value], AnswerInfo]:
         """Infer as `Requester.infer`, for any shapes that the model takes. It also raises RequestError if the model
         cannot be run with these shapes, and Infeasible if no device has room for them."""
@@ -83,12 +89,12 @@ class ShapeRouter:
             plan, order = self._requester.active(deployment), self._core.follower.active(deployment)
             shapes = find_binding(plan.inputs, inputs) if plan is not None else {}
             if plan is None or not shapes:
-                return await self._requester.infer(deployment, inputs, left_s, outputs)
+                return await self._requester.infer(deployment, inputs, left_s, outputs, step)
             if order is None:
                 raise Unavailable(f"no plan of {deployment!r} is active here; `edgepart status` says why")
             wanted = _Wanted(deployment, order.version, shapes)
             try:
-                return await self._run(wanted, plan, inputs, left_s, outputs)
+                return await self._run(wanted, plan, inputs, left_s, outputs, step)
             except _Moved:
                 continue
             except Unavailable as error:
@@ -96,13 +102,19 @@ class ShapeRouter:
                 raise Unavailable(text, max(error.retry_after_s, REPEAT_S)) from error
 
     async def _run(
-        self, wanted: _Wanted, plan: Plan, inputs: Mapping[str, Value], left_s: float, outputs: Sequence[str]
+        self,
+        wanted: _Wanted,
+        plan: Plan,
+        inputs: Mapping[str, Value],
+        left_s: float,
+        outputs: Sequence[str],
+        step: SequenceStep | None,
     ) -> tuple[dict[str, Value], AnswerInfo]:
         checked = check_inputs(bind_infos(plan.inputs, wanted.shapes), inputs)
         names = output_names(wanted.deployment, plan, outputs)
         name = self._admit(wanted, plan)
         with self._hold_variant(name, wanted):
-            return await self._requester.run(name, checked, left_s, names)
+            return await self._requester.run(name, checked, left_s, names, step=step)
 
     def _admit(self, wanted: _Wanted, plan: Plan) -> str:
         """The variant's name. Raises an EdgepartError if requests for it are refused here."""

@@ -226,7 +226,7 @@ class Store:
     def weight(self, plan: Plan, ref: WeightRef) -> Array:
         """Return a weight of a plan's segment, with its type and shape. Unavailable if neither the weight nor its model is
         stored."""
-        shapes = {value.name: value.shape for value in plan.inputs if value.shape is not None}
+        shapes = plan.bound_shapes
         data = self.blob(ref.digest, Source(plan.model_digest, ref.source, ref.region, shapes))
         dtype = tensor_dtype_to_np_dtype(TensorProto.DataType.Value(ref.dtype.upper()))
         if data.nbytes != prod(ref.shape) * dtype.itemsize:

@@ -88,9 +88,9 @@ class LocalRun:
         checked = check_inputs(self.plan.inputs, inputs)
         self.computed_s = dict.fromkeys(self.plan.programs, 0.0)
         states = self.begin() if sequence is None else sequence
-        devices = {
-            name: Progress(self._schedules[name], states[name]) for name in self.plan.parts[replica].devices
-        }
+        devices = {name: Progress(self._schedules[name]) for name in self.plan.parts[replica].devices}
+        for name, progress in devices.items():
+            progress.begin(states[name])
         mail = {number: values for _, number, values in cut_inputs(self._gateway, checked, replica)}
         answers: dict[int, Value] = {}
         for transfer in self._gateway.sides[replica].outgoing:

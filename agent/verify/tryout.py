@@ -24,6 +24,7 @@ from edgepart.agent.serving.requester import Requester
 from edgepart.agent.verify import input_rounding
 from edgepart.agent.verify.rounding_error import sample_inputs_for
 from edgepart.agent.verify.same_answer import differences, is_float, random_outputs
+from edgepart.agent.wire.dtypes import element_dtype
 from edgepart.agent.wire.inference import NO_EPOCH, Epoch
 from edgepart.planner.errors import (
     ClusterError,
@@ -119,7 +120,11 @@ class Tryout:
         these inputs."""
         if order.trusted != NO_EPOCH:
             trusted = self._held(order.deployment, order.trusted)
-            if trusted is not None and trusted.plan.inputs == plan.inputs:
+            if (
+                trusted is not None
+                and trusted.plan.inputs == plan.inputs
+                and trusted.plan.states == plan.states
+            ):
                 again = partial(self._once, order, trusted, order.trusted)
                 try:
                     first, second = [await again(inputs) for _ in range(2)]
@@ -141,8 +146,11 @@ class Tryout:
             )
             return None
 
-        def ask(inputs: dict[str, Any]) -> Awaitable[Mapping[str, Any]]:
-            return asyncio.to_thread(self._referee.answer, order.model, inputs, room, DEADLINE_S)
+        async def ask(inputs: dict[str, Any]) -> Mapping[str, Any]:
+            given = {**inputs, **zero_states(plan)}
+            found = await asyncio.to_thread(self._referee.answer, order.model, given, room, DEADLINE_S)
+            kept = {state.output for state in plan.states}
+            return {name: value for name, value in found.items() if name not in kept}
 
         return _Expected(await ask(inputs), ask)
 
@@ -166,6 +174,12 @@ class Tryout:
             return [outputs for outputs, _ in await asyncio.gather(*asked)]
         finally:
             self._requester.remove(name)
+
+
+def zero_states(plan: Plan) -> dict[str, Any]:
+    """The states before the first step of a sequence, by the name of the input that reads each."""
+    infos = (state.input for state in plan.states)
+    return {info.name: np.zeros(info.shape or (), element_dtype(info.dtype)) for info in infos}
 
 
 def _steady(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:

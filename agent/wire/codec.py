@@ -6,6 +6,9 @@ annotations exactly: an unknown kind, a missing or additional field, a wrong typ
 which name the field. (An int is accepted as a float, but a bool is not accepted as an int.) Without bounds of its own an
 int has at most 64 bits, and a float is not NaN.
 
+A field that is marked as OPTIONAL may be missing, and then has its default; a field with that value is not written. So a
+record can get a new field, and devices of an earlier release can read it as long as the field is not used.
+
 The same code reads messages, files and the bodies of HTTP requests, so all three accept the same records.
 """
 
@@ -26,6 +29,8 @@ from edgepart.planner.errors import FrameError, InternalError
 
 Kinds = Mapping[str, type[Any]]
 """The dataclasses that may be received, by kind."""
+OPTIONAL = types.MappingProxyType({"optional": True})
+"""The metadata of a dataclass's field that may be missing: `field(default=..., metadata=OPTIONAL)`."""
 _Reader = Callable[[Any], Any]
 T = TypeVar("T")
 
@@ -93,6 +98,12 @@ def _names(cls: type[Any]) -> tuple[str, ...] | None:
     return tuple(f.name for f in fields(cls)) if is_dataclass(cls) else None
 
 
+@cache
+def _defaults(cls: type[Any]) -> Mapping[str, Any]:
+    """The defaults of a dataclass's optional fields, by name."""
+    return {f.name: f.default for f in fields(cls) if f.metadata.get("optional")}
+
+
 _ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
 
 
@@ -103,7 +114,11 @@ def _plain(value: Any) -> Any:
         return value.value
     kind: Any = type(value)
     if (names := _names(kind)) is not None:
-        return {name: _plain(getattr(value, name)) for name in names}
+        found = {name: _plain(getattr(value, name)) for name in names}
+        for name, default in _defaults(kind).items():
+            if getattr(value, name) == default:
+                del found[name]
+        return found
     if isinstance(value, (tuple, list)):
         return tuple(_plain(item) for item in value)
     if isinstance(value, Mapping):
@@ -262,6 +277,8 @@ class _Record:
     def __init__(self, cls: type[Any]) -> None:
         self._cls = cls
         self._readers: dict[str, _Reader] | None = None
+        kind: Any = cls
+        self._optional = frozenset(_defaults(kind))
 
     def prepare(self) -> None:
         if self._readers is None:
@@ -272,7 +289,9 @@ class _Record:
     def __call__(self, value: Any) -> Any:
         readers, name = self._readers or {}, self._cls.__name__
         if type(value) is not dict or value.keys() != readers.keys():
-            raise FrameError(f"{name}: {_difference(value, readers)}")
+            if type(value) is not dict or (value.keys() ^ readers.keys()) - self._optional:
+                raise FrameError(f"{name}: {_difference(value, readers.keys() - self._optional, readers)}")
+            readers = {field: reader for field, reader in readers.items() if field in value}
         read: dict[str, Any] = {}
         for field, reader in readers.items():
             try:
@@ -294,9 +313,8 @@ def _record(cls: type[Any]) -> _Record:
     return record
 
 
-def _difference(value: Any, expected: Iterable[str]) -> str:
+def _difference(value: Any, needed: Iterable[str], known: Iterable[str]) -> str:
     if type(value) is not dict:
         return f"expected fields, got {type(value).__name__}"
-    names = set(expected)
-    missing, extra = sorted(names - value.keys()), sorted(map(str, value.keys() - names))
+    missing, extra = sorted(set(needed) - value.keys()), sorted(map(str, value.keys() - set(known)))
     return f"fields missing: {missing}, unknown: {extra[:5]}"

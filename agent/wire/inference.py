@@ -22,9 +22,15 @@ from edgepart.agent.wire.bounds import (
     WholeNumber,
     Word,
 )
+from edgepart.agent.wire.codec import OPTIONAL
 from edgepart.planner.plans.reduced_precision import EXACT, KINDS
 from edgepart.planner.vocabulary import AXES, OBJECTIVES
 
+ValueName = Annotated[str, Text(1024, 1)]
+"""The name of an input or output of a model."""
+
+MOST_SEQUENCES = 4096
+"""The most sequences of a deployment for which a user can ask devices to keep states."""
 MOST_BINDINGS = 64
 """The most bindings that a user can ask for."""
 MOST_SEARCH_BUDGET_S = 600.0
@@ -53,6 +59,20 @@ NO_EPOCH = Epoch(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
+class SequenceStep:
+    """The step of a sequence that a request is. Devices keep the sequence's states between its steps.
+
+    A step may be repeated, and a step at position 0 begins the sequence anew, so that lost steps can be made again."""
+
+    sequence: Word
+    """`<gateway's node id>/<random boot id>/<count>`: the name of the sequence."""
+    position: Count
+    """What the steps before this one have brought the sequence to, in a unit of the gateway's choice (steps, or tokens)."""
+    after: Count
+    """What this step brings it to."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tensors:
     """One transfer of one request; the payload holds its pieces."""
 
@@ -67,6 +87,9 @@ class Tensors:
     exact: bool = False
     """Whether no piece of this request may be rounded, whatever the plan says: such a request is compared with a rounded
     one."""
+    step: SequenceStep | None = field(default=None, metadata=OPTIONAL)
+    """The step that the request is; None if it belongs to no sequence, so that states are zeros before it and are not kept
+    after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +105,9 @@ class Failed:
     """The reason, for people."""
     crashed: bool = False
     """Whether the request ended the worker that computed it. The request may then be tried once more, but not again."""
+    lost_state: bool = field(default=False, metadata=OPTIONAL)
+    """Whether the device does not have the states that the step of a sequence begins with. The sequence then has to be made
+    again from its first step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +117,19 @@ class Cancel:
     deployment: PlanName
     epoch: Epoch
     request: Word
+
+
+@dataclass(frozen=True, slots=True)
+class EndSequence:
+    """A gateway tells the devices of the plan that the sequence has no further steps."""
+
+    deployment: PlanName
+    epoch: Epoch
+    sequence: Word
+
+
+RequestMessage = Tensors | Failed | Cancel | EndSequence
+"""The messages about requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +153,13 @@ class DeployOptions:
     A longer search finds better plans, but later."""
     transfer_dtype: Annotated[str, OneOf(KINDS)] = EXACT
     """The type that float32 numbers may be rounded to between devices (planner/plans/reduced_precision.py)."""
+    states: Annotated[tuple[tuple[ValueName, ValueName], ...], Many(MOST_NAMES)] | None = field(
+        default=None, metadata=OPTIONAL
+    )
+    """The outputs that are inputs of the next step, each with that input; () for none. With None the names of outputs and
+    inputs say which."""
+    context: Annotated[int, WholeNumber(1, LARGEST)] | None = field(default=None, metadata=OPTIONAL)
+    """The most rows (tokens) of a sequence, for a model whose states grow with each step; None leaves such states to the
+    client, as ordinary inputs and outputs."""
+    sequences: Annotated[int, WholeNumber(1, MOST_SEQUENCES)] = field(default=4, metadata=OPTIONAL)
+    """The most sequences whose states each device keeps at the same time."""

@@ -72,10 +72,18 @@ class RemoteProgram:
     """The reason why the program cannot be run any more; "" if it can."""
 
     def run(
-        self, segment: int, inputs: Sequence[Value], wanted: Callable[[], bool] = lambda: True
+        self,
+        segment: int,
+        inputs: Sequence[Value],
+        wanted: Callable[[], bool] = lambda: True,
+        overwrites: Sequence[tuple[int, int]] = (),
     ) -> list[Value]:
         """The same as `RunnableProgram.run`."""
-        return self.worker.run(self, segment, inputs, wanted)
+        return self.worker.run(self, segment, inputs, wanted, overwrites)
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """The same as `RunnableProgram.empty`."""
+        return self.worker.memory.empty(shape, dtype)
 
     def stop(self) -> None:
         self.worker.stop_run(self)
@@ -356,7 +364,12 @@ class Worker:
     # Runs
 
     def run(
-        self, made: RemoteProgram, segment: int, inputs: Sequence[Value], wanted: Callable[[], bool]
+        self,
+        made: RemoteProgram,
+        segment: int,
+        inputs: Sequence[Value],
+        wanted: Callable[[], bool],
+        overwrites: Sequence[tuple[int, int]] = (),
     ) -> list[Value]:
         """The same as `RunnableProgram.run`."""
         while True:
@@ -371,7 +384,7 @@ class Worker:
                 try:
                     if not wanted():
                         raise Unavailable("the run was stopped before it began")
-                    return self._exchange(process, number, made, segment, inputs)
+                    return self._exchange(process, number, made, segment, inputs, dict(overwrites))
                 except WorkerEnded as end:
                     raise self._run_error(made, segment, end) from end
                 finally:
@@ -411,12 +424,18 @@ class Worker:
             return self._alive()
 
     def _exchange(
-        self, process: WorkerProcess, number: int, made: RemoteProgram, segment: int, inputs: Sequence[Value]
+        self,
+        process: WorkerProcess,
+        number: int,
+        made: RemoteProgram,
+        segment: int,
+        inputs: Sequence[Value],
+        overwrites: Mapping[int, int],
     ) -> list[Value]:
         types = made.types[segment]
         try:
             if types is not None and all(map(orders.is_plain, inputs)):
-                return self._run_on_arrays(process, number, made, segment, inputs, types)
+                return self._run_on_arrays(process, number, made, segment, inputs, types, overwrites)
             body, metas = self._pack_inputs(inputs)
         except MemoryError as error:
             what = describe_segment(made.program.segments[segment])
@@ -435,6 +454,7 @@ class Worker:
         segment: int,
         inputs: Sequence[Array],
         types: Sequence[np.dtype[Any]],
+        overwrites: Mapping[int, int],
     ) -> list[Value]:
         """Run on arrays of known types and shapes. Inputs that are not in shared memory yet are copied there; the worker
         writes the outputs into arrays there, which are returned."""
@@ -452,9 +472,10 @@ class Worker:
                 at = memory.offset(array) or 0
             here.append(array)
             offsets.append(at)
+        written_over = {output: here[number] for number, output in overwrites.items()}
         outputs = [
-            memory.empty(port.piece.region.shape, dtype)
-            for port, dtype in zip(one.outputs, types[len(inputs) :], strict=True)
+            written_over[n] if n in written_over else memory.empty(port.piece.region.shape, dtype)
+            for n, (port, dtype) in enumerate(zip(one.outputs, types[len(inputs) :], strict=True))
         ]
         offsets += [memory.offset(array) or 0 for array in outputs]
         answer = process.exchange(orders.ArrayRun(number, made.number, segment, tuple(offsets)).to_bytes())

@@ -118,6 +118,8 @@ class Problem:
     transfer_dtype: str = "float32"
     """The type to which float32 numbers may be rounded on their way between devices
     (planner/plans/reduced_precision.py)."""
+    sequences: int = 1
+    """The most sequences whose states each device keeps at the same time, if the graph has states."""
     borders_first: bool = False
     """Whether the best plan of any strategy computes and sends borders first if that is faster; `auto` does
     so anyway."""

@@ -27,6 +27,7 @@ from edgepart.planner.lowering.session_memory import SessionMemory, predict_sess
 from edgepart.planner.model.graph import Graph, WholeModel
 from edgepart.planner.plans.plan import (
     KeptPiece,
+    KeptState,
     Piece,
     Plan,
     Port,
@@ -104,6 +105,10 @@ def assemble(
         outputs=tuple(_value_info(graph, name) for name in graph.answer_outputs),
         constant_outputs=tuple(name for name in graph.answer_outputs if name not in graph.producers),
         why=strategy.why,
+        states=tuple(
+            KeptState(_value_info(graph, one.input), one.output, one.grows, one.in_place)
+            for one in graph.states
+        ),
     )
 
 
@@ -261,7 +266,16 @@ def _program(
     here = schedule.draft.blueprint.problem.cluster.device(device)
     pieces = tuple(kept_pieces(schedule.draft, device))
     return Program(
-        device, steps, segments, weight_bytes, peak, kept, request, here.calibrated_flops_per_s, pieces
+        device,
+        steps,
+        segments,
+        weight_bytes,
+        peak,
+        kept,
+        request,
+        here.calibrated_flops_per_s,
+        pieces,
+        schedule.draft.blueprint.problem.sequences,
     )
 
 
@@ -277,6 +291,7 @@ def kept_pieces(draft: Draft, device: str) -> Iterator[KeptPiece]:
                 Piece(state.output, written),
                 graph.tensors[state.input].dtype,
                 nbytes,
+                state.in_place,
             )
 
 
@@ -284,7 +299,7 @@ def _peak_bytes(
     graph: Graph, device: str, steps: Sequence[Step], segments: Sequence[Segment], schedule: Schedule
 ) -> int:
     """The most bytes of pieces and workspace at once. A piece is held from its arrival until the last use of its
-    tensor; what the device keeps of a sequence is held all the time, and so is what it keeps for the next step."""
+    tensor; what the device keeps of sequences is held all the time, and so is what it keeps for the next step."""
 
     def move(number: int) -> list[Value]:
         return [(move.tensor, move.region) for move in schedule.messages[number].moves]
@@ -297,7 +312,8 @@ def _peak_bytes(
     held: dict[str, dict[Region, int]] = {}
     kept = list(kept_pieces(schedule.draft, device))
     last.update((name, len(steps)) for piece in kept for name in (piece.read.tensor, piece.written.tensor))
-    most = now = sum(piece.nbytes for piece in kept)
+    most = now = sum(piece.nbytes for piece in kept) * schedule.draft.blueprint.problem.sequences
+    in_place = {piece.written.tensor for piece in kept if piece.in_place}
     for n, step in enumerate(steps):
         new: list[Value] = []
         if isinstance(step, Run):
@@ -308,7 +324,7 @@ def _peak_bytes(
             new = used[n]
         for name, region in new:
             of_tensor = held.setdefault(name, {})
-            if region not in of_tensor:
+            if region not in of_tensor and name not in in_place:
                 of_tensor[region] = _nbytes_of(graph, name, region)
                 now += of_tensor[region]
         most = max(most, now)

@@ -190,9 +190,10 @@ def _readers(own: _Own, stages: Sequence[Stage]) -> Mapping[str, Set[StagePlace]
 
 
 def _sequence_bytes(draft: Draft, device: str) -> int:
-    """An upper bound, in bytes, on what a device keeps of states: the last step's and the next one's."""
+    """An upper bound, in bytes, on what a device keeps of states: those of all sequences, and those that a step writes."""
+    sequences = draft.blueprint.problem.sequences
     return sum(
-        2 * _size(draft.graph, name, region)
+        (sequences + 1) * _size(draft.graph, name, region)
         for name in draft.kept
         for region in draft.kept_regions(name, device)
     )

@@ -23,10 +23,14 @@ MASK = "attention_mask"
 """The input that has an entry for each row of the context, whatever its dimension is called."""
 
 
-def load_with_context(path: Path | bytes, shapes: Shapes, context: int, rows: int = 1) -> Graph:
-    """The graph of steps of `rows` rows in sequences of at most `context` rows, with its states. `shapes` binds further
-    inputs. Raises UsageError if no state of the model grows, or if `rows` are more than `context`; ModelError if the model
-    cannot have these shapes."""
+def load_with_context(
+    path: Path | bytes, shapes: Shapes, context: int, rows: int = 1
+) -> tuple[Graph, dict[str, tuple[int, ...]]]:
+    """The graph of steps of `rows` rows in sequences of at most `context` rows, with its states, and the shapes that its
+    inputs are bound to. `shapes` binds further inputs.
+
+    Raises UsageError if no state of the model grows, or if `rows` are more than `context`; ModelError if the model cannot
+    have these shapes."""
     if not 0 < rows <= context:
         raise UsageError(f"--context {context}: has to be at least {rows}, the rows of a step")
     model = read_model(path)
@@ -46,9 +50,10 @@ def load_with_context(path: Path | bytes, shapes: Shapes, context: int, rows: in
     }
     fault: ModelError | None = None
     for past in (context, context - rows):
-        bound = {one.name: _shape(one, growing, totals, past, context, rows) for one in inputs}
+        made = {one.name: _shape(one, growing, totals, past, context, rows) for one in inputs}
+        bound = {**{name: shape for name, shape in made.items() if shape}, **shapes}
         try:
-            graph = find_states(load_graph(path, shapes={**{k: v for k, v in bound.items() if v}, **shapes}))
+            graph = find_states(load_graph(path, shapes=bound))
         except ModelError as error:
             fault = error  # The past is no buffer: with as many rows as the mask it is too long.
             continue
@@ -56,7 +61,7 @@ def load_with_context(path: Path | bytes, shapes: Shapes, context: int, rows: in
             (graph.shape_of(one.output), growing[one.input]) for one in graph.states if one.input in growing
         ]
         if len(ends) == len(growing) and all(end is not None and end[axis] == context for end, axis in ends):
-            return graph
+            return graph, bound
     name = path.name if isinstance(path, Path) else "model"
     raise fault or ModelError(
         f"{name}: its states do not have {context} rows after a step; give --shape for each input"

@@ -84,6 +84,9 @@ class State:
     grows: int | None = None
     """The axis along which the output is longer than the input, by the rows that the step adds at the end. The next step's
     input is the end of the output. None if both have the same shape."""
+    in_place: bool = False
+    """Whether the operator that writes the output can write it over the input: it changes only rows that the step adds, and
+    never reads rows after those. So a step can also be made again, or a sequence be continued from an earlier row."""
 
 
 @dataclass(frozen=True)

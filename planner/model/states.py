@@ -7,7 +7,7 @@ has to be right. Names are only a guess, so pairs that do not fit are left alone
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from edgepart.planner.errors import ModelError, UsageError
@@ -30,6 +30,12 @@ _FORMS: tuple[tuple[str, str], ...] = (
 )
 """Names of outputs, and the names of their inputs: optimum and onnx-community, ONNX Runtime's builder of generative models,
 its transformer tools, and Silero."""
+
+
+_WRITTEN_IN_PLACE: Mapping[tuple[str, str], Mapping[int, int]] = {
+    ("com.microsoft", "GroupQueryAttention"): {1: 3, 2: 4},
+}
+"""Operators that can write an output over an input: the number of the input, by the output's."""
 
 
 def parse_pair(text: str) -> Pair:
@@ -93,10 +99,26 @@ def _state(graph: Graph, output: str, read: str) -> State:
         raise ModelError(f"{where}: the output is of {after.dtype}, and the input of {before.dtype}")
     if after.shape is None or before.shape is None or len(after.shape) != len(before.shape):
         raise ModelError(f"{where}: the output has shape {after.shape}, and the input {before.shape}")
+    if not after.item_bytes:
+        raise ModelError(f"{where}: values of {after.dtype} are not kept between steps")
     longer = [n for n, (a, b) in enumerate(zip(after.shape, before.shape, strict=True)) if a != b]
     if len(longer) > 1 or any(after.shape[n] < before.shape[n] for n in longer):
         raise ModelError(
             f"{where}: the output has shape {after.shape}, and the input {before.shape}; only one axis may differ, and "
             "along that the output has to be longer"
         )
-    return State(output, read, longer[0] if longer else None)
+    return State(
+        output, read, longer[0] if longer else None, not longer and _is_in_place(graph, output, read)
+    )
+
+
+def _is_in_place(graph: Graph, output: str, read: str) -> bool:
+    """Whether the operator that writes `output` can write it over `read`, which no other operator reads."""
+    writer = graph.producers[output]
+    number = _WRITTEN_IN_PLACE.get((writer.domain, writer.op_type), {}).get(writer.outputs.index(output))
+    return (
+        number is not None
+        and writer.inputs[number : number + 1] == (read,)
+        and graph.consumers[read] == (writer,)
+        and writer.inputs.count(read) == 1
+    )

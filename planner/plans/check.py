@@ -102,6 +102,8 @@ def _pair_faults(plan: Plan) -> Iterator[str]:
 
 def _port_faults(plan: Plan) -> Iterator[str]:
     for name, program in plan.programs.items():
+        if program.kept and not plan.states:
+            yield f"{name} keeps states, and the plan has none"
         for kept in program.kept:
             if kept.read.region.shape != kept.written.region.shape:
                 yield f"{name}: {kept.read} is kept from {kept.written}, which has another shape"

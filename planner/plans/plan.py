@@ -137,6 +137,9 @@ class KeptPiece:
     dtype: str
     """The ONNX element type in lower case."""
     nbytes: int
+    in_place: bool = False
+    """Whether a segment that reads `read` and writes `written` may write over what it reads: it changes only rows that the
+    step adds."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,8 @@ class Program:
     not known."""
     kept: tuple[KeptPiece, ...] = ()
     """The pieces of states that the device keeps for each sequence."""
+    sequences: int = 1
+    """The most sequences for which the device keeps them at the same time."""
 
     @property
     def sequence_bytes(self) -> int:
@@ -201,6 +206,19 @@ class ValueInfo:
 
 
 @dataclass(frozen=True)
+class KeptState:
+    """A state of the model, which devices keep between the steps of a sequence, as gateways see it."""
+
+    input: ValueInfo
+    output: str
+    grows: int | None = None
+    """The axis along which the output is longer than the input, by the rows that a step adds; None if both have the same
+    shape."""
+    in_place: bool = False
+    """Whether a step changes only the rows that it adds."""
+
+
+@dataclass(frozen=True)
 class Plan:
     """The programs and transfers by which devices answer a request to one model with bound shapes."""
 
@@ -220,6 +238,14 @@ class Plan:
     replicas: tuple[Replica, ...] = ()
     """The groups into which the devices are divided, each of which answers whole requests; () if all devices
     answer together."""
+    states: tuple[KeptState, ...] = ()
+    """The states that devices keep, which are neither among `inputs` nor among `outputs`."""
+
+    @property
+    def bound_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the model's inputs that the plan is bound to, those of states included."""
+        infos = (*self.inputs, *(state.input for state in self.states))
+        return {info.name: info.shape for info in infos if info.shape is not None}
 
     @property
     def parts(self) -> tuple[Replica, ...]:
@@ -269,9 +295,10 @@ def plan_to_bytes(plan: Plan) -> bytes:
     """The canonical serialisation: equal plans give equal bytes."""
     document = _pack(plan)
     document["programs"] = [_pack(plan.programs[name]) for name in sorted(plan.programs)]
-    for program in document["programs"]:
-        if not program["kept"]:  # Agents that know no states can read plans without states.
-            del program["kept"]
+    if not plan.states:  # Agents that know no states can read plans without states.
+        del document["states"]
+        for program in document["programs"]:
+            del program["kept"], program["sequences"]
     return bytes(msgpack.packb(document, use_bin_type=True))
 
 
@@ -291,6 +318,7 @@ def plan_from_bytes(data: bytes) -> Plan:
             predicted_throughput_per_s=float(document["predicted_throughput_per_s"]),
             why=document["why"],
             replicas=tuple(map(_replica, document["replicas"])),
+            states=tuple(map(_kept_state, document.get("states", ()))),
         )
         _check_types(plan)
         return plan
@@ -415,4 +443,8 @@ def _program(packed: Any) -> Program:
 
 
 def _kept_piece(packed: Any) -> KeptPiece:
-    return KeptPiece(_piece(packed["read"]), _piece(packed["written"]), packed["dtype"], packed["nbytes"])
+    return KeptPiece(**packed | {side: _piece(packed[side]) for side in ("read", "written")})
+
+
+def _kept_state(packed: Any) -> KeptState:
+    return KeptState(**packed | {"input": _value(packed["input"])})

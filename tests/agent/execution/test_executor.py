@@ -16,7 +16,7 @@ from edgepart.agent.execution.copies import Scratch
 from edgepart.agent.execution.executor import START_TRANSFER, Executor, QueueLimits
 from edgepart.agent.execution.nchwc_array import PLAIN
 from edgepart.agent.execution.sessions import PreparedProgram, Sessions
-from edgepart.agent.wire.inference import Cancel, Epoch, Failed, Tensors
+from edgepart.agent.wire.inference import Epoch, Failed, RequestMessage, Tensors
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import InternalError, Unavailable, WorkerDied
 from edgepart.planner.plans.plan import GATEWAY, Plan, Program, Run, Send
@@ -44,10 +44,10 @@ class Net:
             executor.start()
 
     def sender(self, source: str):  # type: ignore[no-untyped-def]
-        def send(node: str, message: Tensors | Failed | Cancel, values: Sequence[Value]) -> None:
+        def send(node: str, message: RequestMessage, values: Sequence[Value]) -> None:
             if node in self.cut:
                 raise Unavailable(f"no connection with {node}")
-            if node == GATE and not isinstance(message, Cancel):
+            if node == GATE and isinstance(message, Tensors | Failed):
                 self.mail.put((message, values))
             elif isinstance(message, Tensors) and node in self.at:
                 self.at[node].deliver(message, values, source)
@@ -277,7 +277,9 @@ class Faulty:
     def scratch(self) -> Scratch:
         return Scratch()
 
-    def run(self, segment: int, inputs: Sequence[Value], wanted: Callable[[], bool]) -> list[Array]:
+    def run(
+        self, segment: int, inputs: Sequence[Value], wanted: Callable[[], bool], overwrites: object
+    ) -> list[Array]:
         self.entered.set()
         assert self.go_on.wait(BOUND_S)
         if isinstance(self.result, Exception):

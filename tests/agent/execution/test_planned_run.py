@@ -13,7 +13,7 @@ from benchmarks.models import light, sample_inputs
 from edgepart.agent.execution.executor import Executor
 from edgepart.agent.execution.sessions import Sessions
 from edgepart.agent.serving.requester import Requester
-from edgepart.agent.wire.inference import Cancel, Epoch, Failed, Tensors
+from edgepart.agent.wire.inference import Cancel, EndSequence, Epoch, Failed, RequestMessage
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.devices.cluster import Cluster, Device
 from edgepart.planner.layout.strategy import Problem
@@ -32,9 +32,11 @@ async def answer(graph: Graph, plan: Plan, inputs: dict[str, Value], times: int)
     """The plan's outputs for `times` equal requests at once."""
     executors: dict[str, Executor] = {}
 
-    def send(node: str, message: Tensors | Failed | Cancel, values: Sequence[Value]) -> None:
+    def send(node: str, message: RequestMessage, values: Sequence[Value]) -> None:
         if isinstance(message, Cancel):
             executors[node].cancel(message.request)
+        elif isinstance(message, EndSequence):
+            executors[node].end_sequence(message.sequence)
         elif isinstance(message, Failed) or plan.transfers[message.transfer].target == GATEWAY:
             gateway.deliver(message, values)
         else:

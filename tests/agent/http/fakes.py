@@ -14,7 +14,7 @@ import onnxruntime as ort
 from onnx import TensorProto, helper
 
 from edgepart.agent.api.device_choice import check_devices
-from edgepart.agent.api.protocol import InferResult, ModelCard, Progress
+from edgepart.agent.api.protocol import InferResult, ModelCard, Progress, SequenceTurn
 from edgepart.agent.wire.inference import DeployOptions, Epoch
 from edgepart.planner.errors import Infeasible, RequestError, Unavailable, UsageError
 from edgepart.planner.plans.plan import ValueInfo
@@ -113,7 +113,12 @@ class FakeNode:
         )
 
     async def infer(
-        self, model: str, inputs: Mapping[str, Any], outputs: Sequence[str] | None, deadline_s: float
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        outputs: Sequence[str] | None,
+        deadline_s: float,
+        sequence: SequenceTurn | None = None,
     ) -> InferResult:
         began = time.perf_counter()
         try:

@@ -314,10 +314,9 @@ def test_every_datatype_has_both_names() -> None:
         (b'{"inputs": [' + b"[]," * (1 << 20) + b"[]]}", "lists"),
         (b'{"inputs": [' + b"0," * (5 << 20) + b"0]}", "items"),
         (b'{"inputs": ' + b'{"a":' * 2000, "no JSON"),
-        (b'{"inputs": [], "parameters": {"sequence_id": 7}}', "sequence_id"),
         (b'{"inputs": [{"name": "a", "datatype": "FP32", "shape": [1], "data": [NaN]}]}', "binary"),
     ],
-    ids=["brackets", "lists", "items", "depth", "a sequence", "NaN"],
+    ids=["brackets", "lists", "items", "depth", "NaN"],
 )
 def test_json_that_takes_long_or_asks_for_what_is_not_there_is_refused(body: bytes, why: str) -> None:
     with pytest.raises(RequestError, match=why):

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -15,6 +16,7 @@ import pytest
 from edgepart.agent.planwork import model_process
 from edgepart.agent.planwork.model_process import ModelProcess, cut_weights, examine_model
 from edgepart.agent.storage.store import Source, Store
+from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.errors import InternalError, ModelError, PeerError, Unavailable
 from edgepart.planner.model.blobs import blob_digest
 from edgepart.planner.model.load import load_graph, model_files
@@ -31,7 +33,9 @@ def beside() -> Iterator[ModelProcess]:
 def test_models_are_examined_and_cut_there(beside: ModelProcess, tmp_path: Path) -> None:
     path = model_in(tmp_path / "m")
     graph = load_graph(path, shapes={"x": (1, 300)})
-    assert beside.do(examine_model, path, {"x": (1, 300)}) == (graph.notes, model_files(path), {})
+    options = DeployOptions(shapes={"x": (1, 300)})
+    found = (graph.notes, model_files(path), replace(options, states=()))
+    assert beside.do(examine_model, path, options) == found
     store = Store(tmp_path / "store")
     model = store.put_model(model_files(path))
     name, constant = next(iter(graph.constants.items()))
@@ -45,7 +49,7 @@ def test_models_are_examined_and_cut_there(beside: ModelProcess, tmp_path: Path)
 def test_errors_are_those_of_the_work(beside: ModelProcess, tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"no model")
     with pytest.raises(ModelError, match=r"m\.onnx"):
-        beside.do(examine_model, tmp_path / "m.onnx", {})
+        beside.do(examine_model, tmp_path / "m.onnx", DeployOptions())
     with pytest.raises(InternalError, match="failing failed inside"):
         beside.do(failing)
 

@@ -16,7 +16,7 @@ from edgepart.agent.execution.nchwc_array import PLAIN
 from edgepart.agent.execution.sessions import Sessions
 from edgepart.agent.serving.request_state import RequestWindow
 from edgepart.agent.serving.requester import Requester, activate_plan
-from edgepart.agent.wire.inference import Cancel, Epoch, Failed, Tensors
+from edgepart.agent.wire.inference import Cancel, EndSequence, Epoch, Failed, RequestMessage, Tensors
 from edgepart.agent.wire.tensors import Value, pack_arrays, unpack_arrays
 from edgepart.planner.errors import ClusterError, InternalError, RequestError, RunError, Unavailable
 from edgepart.planner.plans.plan import (
@@ -52,8 +52,8 @@ class Cluster:
         for executor in self.at.values():
             executor.start()
 
-    def sender(self, source: str) -> Callable[[str, Tensors | Failed | Cancel, Sequence[Value]], None]:
-        def send(node: str, message: Tensors | Failed | Cancel, values: Sequence[Value]) -> None:
+    def sender(self, source: str) -> Callable[[str, RequestMessage, Sequence[Value]], None]:
+        def send(node: str, message: RequestMessage, values: Sequence[Value]) -> None:
             if source in self.dead:
                 return
             if node in self.dead:
@@ -64,6 +64,8 @@ class Cluster:
             if isinstance(message, Cancel):
                 self.cancelled.append((node, message.request))
                 self.at[node].cancel(message.request)
+            elif isinstance(message, EndSequence):
+                self.at[node].end_sequence(message.sequence)
             elif isinstance(message, Failed) or self.comes_back(message):
                 self.gateway.deliver(message, values, source)
             else:
@@ -198,7 +200,7 @@ def test_outputs_of_another_replica_are_refused() -> None:
         plan = on_c_as_well()
         cluster.gateway.activate("m", E1, plan, handmade.NODES)
         sent: list[str] = []
-        cluster.gateway._send = lambda node, message, _: sent.append(message.request)
+        cluster.gateway._send = lambda node, message, _: sent.append(getattr(message, "request", ""))
         asked = asyncio.create_task(cluster.gateway.infer("m", {"x": handmade.request_input(1)}))
         await asyncio.sleep(0)
         full = handmade.request_input(1)
@@ -260,7 +262,7 @@ def test_the_model_s_own_complaint_is_the_answer() -> None:
             def scratch(self) -> Scratch:
                 return Scratch()
 
-            def run(self, segment: int, inputs: Sequence[Value], wanted: object) -> list[Value]:
+            def run(self, segment: int, inputs: Sequence[Value], *rest: object) -> list[Value]:
                 raise RequestError("Reshape_7: the input tensor cannot be reshaped")
 
         stand_in: Any = Complains()

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from edgepart.agent.api.device_choice import check_devices
-from edgepart.agent.api.protocol import InferResult, ModelCard, Progress
+from edgepart.agent.api.protocol import InferResult, ModelCard, Progress, SequenceTurn
 from edgepart.agent.http import oip
 from edgepart.agent.http.bodies import BodyLimits
 from edgepart.agent.http.server import HttpServer
@@ -143,7 +143,7 @@ class _Node:
         inputs: Mapping[str, Any],
         outputs: Sequence[str] | None,
         deadline_s: float,
-        client: str = "",
+        sequence: SequenceTurn | None = None,
     ) -> InferResult:
         return InferResult({"y": inputs["x"]}, Epoch(1, 1), 0.001)
 

@@ -97,7 +97,7 @@ def buffered() -> bytes:
 )
 @pytest.mark.parametrize("rows", [1, 3])
 def test_what_is_put_before_new_rows_is_shorter_by_them(total: str, rows: int) -> None:
-    graph = load_with_context(concatenating(total), {}, 16, rows)
+    graph, _ = load_with_context(concatenating(total), {}, 16, rows)
     shapes = {name: graph.tensors[name].shape for name in graph.inputs}
     assert shapes == {
         "x": (1, rows, HEADS * SIZE),
@@ -110,7 +110,7 @@ def test_what_is_put_before_new_rows_is_shorter_by_them(total: str, rows: int) -
 
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_buffer_is_as_long_as_the_context(rows: int) -> None:
-    graph = load_with_context(buffered(), {}, 16, rows)
+    graph, _ = load_with_context(buffered(), {}, 16, rows)
     assert (
         graph.tensors["past_key_values.0.key"].shape
         == graph.tensors["present.0.key"].shape
@@ -136,13 +136,13 @@ def test_each_state_grows_along_its_own_axis_in_whatever_order_they_stand() -> N
         {"present_1": (FLOAT, ["batch", SIZE, "total"]), "present_0": (FLOAT, ["batch", "total", SIZE])},
         {},
     )
-    graph = load_with_context(model, {}, 16)
+    graph, _ = load_with_context(model, {}, 16)
     assert {one.input: one.grows for one in graph.states} == {"past_0": 1, "past_1": 2}
     assert graph.tensors["past_1"].shape == (1, SIZE, 15)
 
 
 def test_what_is_given_besides_is_kept() -> None:
-    graph = load_with_context(concatenating(), {"x": (1, 2, HEADS * SIZE)}, 16, 2)
+    graph, _ = load_with_context(concatenating(), {"x": (1, 2, HEADS * SIZE)}, 16, 2)
     assert graph.tensors["x"].shape == (1, 2, HEADS * SIZE)
 
 

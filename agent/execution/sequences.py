@@ -1,0 +1,149 @@
+"""Sequences: keeps the states of sequences on this device between their steps. Rules: no thread, no clock.
+
+What is kept is a cache: the gateway of a sequence can make every step again. So a sequence may be dropped at any time, and
+the next step is then answered with StateLost.
+
+A step begins with the states that the step before it has left. It may also be a step that was made already, since its
+answer may have been lost: states that are written in place still have the rows before any earlier step, and of others the
+values before the last step are kept too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgepart.agent.execution.prepared import RunnableProgram
+from edgepart.agent.wire.dtypes import element_dtype
+from edgepart.agent.wire.inference import Epoch, SequenceStep
+from edgepart.agent.wire.tensors import Value
+from edgepart.planner.errors import StateLost, Unavailable
+from edgepart.planner.plans.plan import KeptPiece
+
+SequenceKey = tuple[str, Epoch, str]
+"""Deployment, epoch and the sequence's name."""
+
+SPARED_S = 2.0
+"""A sequence that had a step within this time, in seconds, is not dropped for another one. With a shorter time two clients
+could take turns in dropping each other's sequence at every step; with a longer one a new client waits longer."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    position: int
+    """What its steps have brought the sequence to."""
+    values: Sequence[Value]
+    """The kept pieces, in the program's order."""
+    before: tuple[int, Sequence[Value]] | None
+    """The position and the pieces before the last step; None if all pieces are written in place."""
+    used_at_s: float
+
+
+class KeptSequences:
+    """The states of all sequences on this device."""
+
+    def __init__(self) -> None:
+        self._kept: dict[SequenceKey, _Kept] = {}
+        self.evictions = 0
+        """The number of sequences that were dropped to make room for others."""
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all states; those that a step may still need from before the last one included."""
+        every = (value for one in self._kept.values() for value in (*one.values, *(one.before or (0, ()))[1]))
+        return sum(value.nbytes for value in every if isinstance(value, np.ndarray))
+
+    def begin(
+        self,
+        key: SequenceKey,
+        step: SequenceStep,
+        prepared: RunnableProgram,
+        now: float,
+        busy: Collection[SequenceKey] = (),
+    ) -> Sequence[Value]:
+        """The kept pieces with which the step begins. `busy` sequences are not dropped to make room for a new one.
+
+        Raises StateLost if they are not here, and Unavailable if there is no room for another sequence now."""
+        known, in_place = self._kept.get(key), _all_in_place(prepared.program.kept)
+        if known is None and step.position:
+            raise StateLost(f"sequence {step.sequence} is not kept here (any more)")
+        if known is None:
+            self._make_room(key, prepared, now, busy)
+            return make_first_states(prepared)
+        known.used_at_s = now
+        if step.position == known.position or (step.position < known.position and in_place):
+            return known.values
+        if step.position == 0:
+            return make_first_states(prepared)
+        if known.before is not None and step.position == known.before[0]:
+            return known.before[1]
+        raise StateLost(
+            f"sequence {step.sequence} is kept here up to {known.position}, and the step begins at {step.position}"
+        )
+
+    def finish(
+        self,
+        key: SequenceKey,
+        step: SequenceStep,
+        prepared: RunnableProgram,
+        began: Sequence[Value],
+        ended: Sequence[Value],
+        now: float,
+    ) -> None:
+        """Keep what the step left. `began` are the pieces with which it began."""
+        before = None if _all_in_place(prepared.program.kept) else (step.position, began)
+        self._kept[key] = _Kept(step.after, ended, before, now)
+
+    def _make_room(
+        self, key: SequenceKey, prepared: RunnableProgram, now: float, busy: Collection[SequenceKey]
+    ) -> None:
+        """Drop the sequence of this program that was idle longest if there are as many as there may be."""
+        here = [other for other in self._kept if other[:2] == key[:2]]
+        others = {*here, *(other for other in busy if other[:2] == key[:2])} - {key}
+        if len(others) < prepared.program.sequences:
+            return
+        idle = [one for one in here if one not in busy and now >= self._kept[one].used_at_s + SPARED_S]
+        if not idle:
+            raise Unavailable(
+                f"this device keeps states of {prepared.program.sequences} sequences (--sequences), and all are in use"
+            )
+        del self._kept[min(idle, key=lambda one: self._kept[one].used_at_s)]
+        self.evictions += 1
+
+    def end(self, sequence: str) -> None:
+        """Drop the sequence, in whatever epoch."""
+        self._drop([key for key in self._kept if key[2] == sequence])
+
+    def retire(self, deployment: str, epoch: Epoch) -> None:
+        """Drop the sequences of an epoch that this device leaves."""
+        self._drop([key for key in self._kept if key[:2] == (deployment, epoch)])
+
+    def lose(self, gateway: str) -> None:
+        """Drop the sequences of a gateway, whose node id is the first part of their names."""
+        self._drop([key for key in self._kept if key[2].startswith(f"{gateway}/")])
+
+    def _drop(self, keys: Sequence[SequenceKey]) -> None:
+        for key in keys:
+            del self._kept[key]
+
+
+def make_first_states(prepared: RunnableProgram) -> list[Value]:
+    """The kept pieces before the first step of a sequence: zeros. Raises Unavailable if there is no memory for them."""
+    made: list[Value] = []
+    try:
+        for piece in prepared.program.kept:
+            value = prepared.empty(piece.read.region.shape, np.dtype(element_dtype(piece.dtype)))
+            value.fill(0)
+            made.append(value)
+    except MemoryError as error:
+        raise Unavailable(f"this device has no memory for the states of another sequence: {error}") from error
+    return made
+
+
+def _all_in_place(pieces: Sequence[KeptPiece]) -> bool:
+    return all(piece.in_place for piece in pieces)
