@@ -3,9 +3,9 @@
 It needs jinja2, which is an extra (`edgepart[text]`).
 
 Templates come with models, from strangers, and are programs. They run in jinja2's sandbox, in a process of their own that
-limits its processor time, its memory and what it writes to files (agent/text/template_sandbox.py). What the process answers is bytes and is never unpickled,
-as a template that escaped from the sandbox would speak for it. One request is rendered at a time: rendering takes about a
-millisecond.
+limits its processor time, its memory and what it writes to files (agent/text/template_sandbox.py). What the process answers
+is bytes and is never unpickled, as a template that escaped from the sandbox would speak for it. One request is rendered at
+a time: rendering takes about a millisecond.
 """
 
 from __future__ import annotations

@@ -81,7 +81,8 @@ def choose(
     else:
         token = _draw(ways, sampling, uniform(sampling.seed, len(generated_tokens)))
     total = math.log(float(np.exp(own).sum()))
-    ids = _most_likely(own, likely) if likely else ()
+    ids = _greatest(own, likely) if likely else np.empty(0, np.int64)
+    ids = ids[np.lexsort((ids, -own[ids]))]
     return ChosenToken(
         token, float(own[token]) - total, [(int(n), float(own[n]) - total) for n in ids if own[n] > -np.inf]
     )
@@ -114,7 +115,10 @@ def _relative(logits: NDArray[Any]) -> Numbers:
         )
     if greatest == np.inf:  # too large for the model's type: these tokens are equally likely
         return np.where(numbers == np.inf, 0.0, -np.inf)
-    numbers -= greatest
+    with np.errstate(
+        over="ignore"
+    ):  # minus infinity, below the greatest by more than any number, is rightly impossible
+        numbers -= greatest
     return numbers
 
 
@@ -147,7 +151,7 @@ def _draw(relative: Numbers, sampling: Sampling, chance: float) -> int:
         scaled = relative / sampling.temperature
     ids: Ids | None = None
     if 0 < sampling.top_k < scaled.size:
-        ids = np.sort(_most_likely(scaled, sampling.top_k))
+        ids = np.sort(_greatest(scaled, sampling.top_k))
         scaled = scaled[ids]
     weights = np.exp(scaled)
     kept = np.ones(weights.size, bool)
@@ -165,21 +169,18 @@ def _draw(relative: Numbers, sampling: Sampling, chance: float) -> int:
 
 def _nucleus(weights: Numbers, share: float) -> Ids:
     """Return the fewest most likely tokens, at least one, that together have this share of the weight."""
-    wanted = share * float(weights.sum())
-    count = min(FIRST_LIKELY, weights.size)
-    while True:
-        ids = _most_likely(weights, count)
-        sums = np.cumsum(weights[ids])
-        if sums[-1] >= wanted or count == weights.size:
-            return ids[: int(np.searchsorted(sums, wanted, side="left")) + 1]
-        count = min(count * 8, weights.size)
+    wanted, size = share * float(weights.sum()), weights.size
+    for count in (min(FIRST_LIKELY, size), size):
+        greatest = np.sort(np.partition(weights, size - count)[size - count :])[::-1]
+        sums = np.cumsum(greatest)
+        if sums[-1] >= wanted:
+            return _greatest(weights, int(np.searchsorted(sums, wanted, side="left")) + 1)
+    return np.arange(size)  # a share of nearly 1, beyond what the sum, as it is rounded, comes to
 
 
-def _most_likely(numbers: Numbers, count: int) -> Ids:
-    """Return where the `count` greatest numbers are, the greatest first, ties by their places."""
+def _greatest(numbers: Numbers, count: int) -> Ids:
+    """Return where the `count` greatest numbers are, in no order; of equal ones those at the first places."""
     count = min(count, numbers.size)
     least = np.partition(numbers, numbers.size - count)[numbers.size - count]
     above = np.flatnonzero(numbers > least)
-    level = np.flatnonzero(numbers == least)[: count - above.size]
-    found = np.concatenate((above, level))
-    return found[np.argsort(-numbers[found], kind="stable")]
+    return np.concatenate((above, np.flatnonzero(numbers == least)[: count - above.size]))

@@ -1,5 +1,5 @@
-"""Template sandbox: the process that renders chat templates, from its start to its end. Door: a pipe, limits of the process,
-jinja2.
+"""Template sandbox: the process that renders chat templates, from its start to its end. Door: a pipe, limits of the
+process, jinja2.
 
 Nothing here runs in the agent itself. What the process is asked is JSON, and what it answers is bytes.
 """
@@ -126,10 +126,19 @@ def _answer(compiled: Callable[[str], Template], order: Mapping[str, Any]) -> by
             compiled(order["template"]), {**order["values"], "strftime_now": partial(_format_time, now)}
         )
     except Exception as error:  # noqa: BLE001 - a stranger's program may raise anything, and its text is the answer
-        reason = str(error) if isinstance(error, _Refused) else f"{type(error).__name__}: {error}"
-        line = getattr(error, "lineno", None)
-        reason += f" (line {line})" if line is not None else ""
-        return REFUSAL + reason[:MOST_REASON_CHARACTERS].encode(errors="replace")
+        return REFUSAL + _reason(error)[:MOST_REASON_CHARACTERS].encode(errors="replace")
+
+
+def _reason(error: Exception) -> str:
+    match error:
+        case _Refused():
+            return str(error)
+        case MemoryError():
+            return f"it needs more than {MEMORY_BYTES} bytes of memory"
+        case _:
+            line = getattr(error, "lineno", None)
+            where = f" (line {line})" if line is not None else ""
+            return f"{type(error).__name__}: {str(error).removesuffix('.')}{where}"
 
 
 def _format_time(now: datetime, form: str) -> str:
