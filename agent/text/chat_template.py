@@ -31,7 +31,7 @@ from edgepart.agent.text.template_sandbox import (
     TEXT,
     serve,
 )
-from edgepart.planner.errors import InternalError, NotInstalled, RequestError, Unavailable
+from edgepart.planner.errors import NotInstalled, RequestError, Unavailable
 
 IDLE_S = 60.0
 """Seconds without work after which the process ends, which gives back its 25 MB."""
@@ -105,7 +105,7 @@ class TemplateProcess:
         with self._life:
             if self._stopped:
                 raise Unavailable("this agent stops")
-            if self._child is not None:
+            if self._child is not None and self._child.process.is_alive():
                 return self._child
             try:
                 child = _Child(*start_child(serve, self._idle_s, name="edgepart-template"))
@@ -222,14 +222,16 @@ def _explain(code: int, is_late: bool) -> str:
 
 def _read_answer(answer: bytes) -> str:
     try:
-        text = answer[1:].decode()
-    except UnicodeDecodeError as error:
-        raise RequestError("the model's chat template made no text; nothing was generated") from error
-    if answer[:1] == TEXT:
+        kind, text = answer[:1], answer[1:].decode()
+    except UnicodeDecodeError:
+        kind, text = b"", ""
+    if kind == TEXT:
         return text
-    if answer[:1] == REFUSAL:
+    if kind == REFUSAL:
         raise RequestError(
             f"the model's chat template cannot render these messages: {text[:MOST_REASON_CHARACTERS]}. "
             "Nothing was generated"
         )
-    raise InternalError(f"the process that renders chat templates answered {answer[:20]!r}")
+    raise RequestError(
+        "the model's chat template made something that is no text; nothing was generated. Use another template"
+    )

@@ -154,16 +154,17 @@ def _draw(relative: Numbers, sampling: Sampling, chance: float) -> int:
         ids = np.sort(_greatest(scaled, sampling.top_k))
         scaled = scaled[ids]
     weights = np.exp(scaled)
-    kept = np.ones(weights.size, bool)
     if sampling.top_p < 1:
-        kept = np.zeros(weights.size, bool)
-        kept[_nucleus(weights, sampling.top_p)] = True
+        nucleus = _nucleus(weights, sampling.top_p)
+        left = np.zeros_like(weights)
+        left[nucleus] = weights[nucleus]
+        weights = left
     if sampling.min_p > 0:
-        kept &= weights >= sampling.min_p
-    sums = np.cumsum(np.where(kept, weights, 0.0))
+        weights[weights < sampling.min_p] = 0  # The most likely token's weight is 1.
+    sums = np.cumsum(weights)
     place = int(np.searchsorted(sums, chance * sums[-1], side="right"))
     if place == sums.size:  # The product was rounded up to the whole sum.
-        place = int(np.flatnonzero(kept & (weights > 0))[-1])
+        place = int(np.flatnonzero(weights)[-1])
     return place if ids is None else int(ids[place])
 
 

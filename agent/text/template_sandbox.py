@@ -35,19 +35,19 @@ READY, TEXT, REFUSAL = b"r", b"t", b"n"
 
 def serve(orders: Connection[Any, Any], idle_s: float) -> None:
     """Run the process: render until nothing is asked for `idle_s`, or the agent is gone."""
-    compiled = _compiler()
+    compiled = compiler()
     _limit_own_process()
     try:
         orders.send_bytes(READY)
         while orders.poll(idle_s):
             order = json.loads(orders.recv_bytes())
             _allow_processor_time()
-            orders.send_bytes(_answer(compiled, order))
+            orders.send_bytes(answer(compiled, order))
     except (EOFError, OSError):
         return
 
 
-def _compiler() -> Callable[[str], Template]:
+def compiler() -> Callable[[str], Template]:
     """Return a function that compiles a template, each only once."""
     from jinja2.ext import loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -119,7 +119,7 @@ def _allow_processor_time() -> None:
     )
 
 
-def _answer(compiled: Callable[[str], Template], order: Mapping[str, Any]) -> bytes:
+def answer(compiled: Callable[[str], Template], order: Mapping[str, Any]) -> bytes:
     now = datetime.fromisoformat(order["now"])
     try:
         return TEXT + _rendered(

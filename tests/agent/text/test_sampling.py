@@ -225,11 +225,15 @@ def test_the_logits_are_left_as_they_are() -> None:
 def test_options_have_bounds(name: str) -> None:
     low, high = BOUNDS[name]
     for good in (low, high):
-        check_sampling(replace(Sampling(), **{name: good}))
+        check_sampling(_with(name, good))
     beyond = (low - 1, high + 1) if isinstance(low, int) else (low / 2, high * 2)
     for bad in (*beyond, float("nan"), float("inf"), True, "1", None, [1]):
         with pytest.raises(RequestError, match=rf"^{name} must be a .*number from"):
-            check_sampling(replace(Sampling(), **{name: bad}))
+            check_sampling(_with(name, bad))
+
+
+def _with(name: str, value: Any) -> Sampling:
+    return replace(Sampling(), **{name: value})
 
 
 def test_every_option_has_bounds() -> None:
