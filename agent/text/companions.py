@@ -13,6 +13,7 @@ from typing import Any
 
 from edgepart.agent.text.generation import Sampling
 from edgepart.agent.text.sampling import BOUNDS, check_sampling
+from edgepart.agent.text.tokenizer import MOST_TOKEN, read_limited
 from edgepart.planner.errors import ModelError, RequestError
 from edgepart.planner.json_text import parse_json
 
@@ -25,9 +26,7 @@ GENERATION_CONFIG = "generation_config.json"
 GENAI_CONFIG = "genai_config.json"
 NAMES = (TOKENIZER, TOKENIZER_CONFIG, TEMPLATE, TEMPLATE_JSON, CONFIG, GENERATION_CONFIG, GENAI_CONFIG)
 
-MOST_FILE_BYTES = 64 << 20
 MOST_TEMPLATE_CHARACTERS = 1 << 20
-MOST_TOKEN = 2**31 - 1
 USUAL_TOP_K = 50
 """What transformers and GenAI take for top_k if a file asks for sampling and does not name it."""
 OPTIONS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
@@ -67,7 +66,7 @@ def read_companions(folder: Path) -> TextFiles:
             f"{folder}: there is no {TOKENIZER}, which text needs; save it there with `save_pretrained` of transformers, "
             "or copy it from where the model comes from. Nothing was stored"
         )
-    return parse_companions({name: _read(path) for name, path in found.items()})
+    return parse_companions({name: read_limited(path) for name, path in found.items()})
 
 
 def parse_companions(files: Mapping[str, bytes]) -> TextFiles:
@@ -97,19 +96,6 @@ def parse_companions(files: Mapping[str, bytes]) -> TextFiles:
         context=_context(documents, genai),
         sampling=_sampling(documents),
     )
-
-
-def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MOST_FILE_BYTES + 1)
-    except OSError as error:
-        raise ModelError(f"{path}: it cannot be read ({error}). Nothing was stored") from error
-    if len(data) > MOST_FILE_BYTES:
-        raise ModelError(
-            f"{path}: it has more than {MOST_FILE_BYTES} bytes, and no file of this name should; nothing was stored"
-        )
-    return data
 
 
 def _parse(name: str, data: bytes) -> Document:

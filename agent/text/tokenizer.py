@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MOST_TEXT_BYTES = 4 << 20
 """The largest text that is encoded: several times what fits the context of any model, and encoded in seconds."""
+MOST_FILE_BYTES = 64 << 20
+"""The largest file that is read: twice what the largest vocabularies take."""
 MOST_TOKEN = 2**31 - 1
 
 
@@ -77,15 +79,30 @@ def load_tokenizer(path: Path) -> TextTokenizer:
         ) from error
     hint = "save the tokenizer again with `save_pretrained` of transformers. Nothing was stored"
     try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ModelError(f"{path.name}: it cannot be read ({error}); {hint}") from error
+        text = read_limited(path).decode()
+    except UnicodeDecodeError as error:
+        raise ModelError(f"{path.name}: it is not UTF-8 ({error}); {hint}") from error
     with _panics_are(ModelError, f"{path.name}: it is not a tokenizer that can be used", hint):
         tokenizer: Tokenizer = tokenizers.Tokenizer.from_str(text)
         # Some files were saved with the settings of training, which would silently shorten prompts.
         tokenizer.no_truncation()
         tokenizer.no_padding()
         return TextTokenizer(tokenizer)
+
+
+def read_limited(path: Path) -> bytes:
+    """Return what is in a file beside a model. Raises ModelError if it cannot be read, or is too large."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_FILE_BYTES + 1)
+    except OSError as error:
+        raise ModelError(f"{path.name}: it cannot be read ({error}). Nothing was stored") from error
+    if len(data) > MOST_FILE_BYTES:
+        raise ModelError(
+            f"{path.name}: it has more than {MOST_FILE_BYTES} bytes, and no file of this name should; take it out of the "
+            "folder, or download it again. Nothing was stored"
+        )
+    return data
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from edgepart.agent.text import companions
+from edgepart.agent.text import tokenizer
 from edgepart.agent.text.companions import (
     MOST_TEMPLATE_CHARACTERS,
     TextFiles,
@@ -196,7 +196,7 @@ def test_a_folder_without_a_tokenizer(tmp_path: Path) -> None:
 
 
 def test_files_that_are_far_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(companions, "MOST_FILE_BYTES", 100)
+    monkeypatch.setattr(tokenizer, "MOST_FILE_BYTES", 100)
     (tmp_path / "tokenizer.json").write_bytes(b" " * 100)
     assert read_companions(tmp_path).names == ("tokenizer.json",)
     (tmp_path / "tokenizer.json").write_bytes(b" " * 101)
