@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fuzz.doors import http, identity, members, mqtt, plans, state, wire, workloads
+from tests.fuzz.doors import http, identity, members, mqtt, plans, state, text, wire, workloads
 from tests.fuzz.target import Target
 
 TARGETS: tuple[Target, ...] = (
@@ -14,6 +14,7 @@ TARGETS: tuple[Target, ...] = (
     *state.TARGETS,
     *plans.TARGETS,
     *workloads.TARGETS,
+    *text.TARGETS,
 )
 
 
