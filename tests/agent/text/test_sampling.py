@@ -138,7 +138,7 @@ def test_choices_follow_the_probabilities() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"top_k": 3}, {"top_p": 0.7}, {"min_p": 0.6}, {"top_k": 4, "top_p": 0.8, "min_p": 0.5}]
+    "options", [{"top_k": 3}, {"top_p": 0.7}, {"min_p": 0.7}, {"top_k": 4, "top_p": 0.8, "min_p": 0.5}]
 )
 def test_tokens_left_are_in_the_order_of_their_ids(options: dict[str, Any]) -> None:
     row = np.log([0.15, 0.2, 0.25, 0.22, 0.18])
