@@ -36,7 +36,7 @@ READY, TEXT, REFUSAL = b"r", b"t", b"n"
 def serve(orders: Connection[Any, Any], idle_s: float) -> None:
     """Run the process: render until nothing is asked for `idle_s`, or the agent is gone."""
     compiled = compiler()
-    _limit_own_process()
+    limit_own_process()
     try:
         orders.send_bytes(READY)
         while orders.poll(idle_s):
@@ -96,7 +96,7 @@ def _to_json(
     )
 
 
-def _limit_own_process() -> None:
+def limit_own_process() -> None:
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     _lower(resource.RLIMIT_AS, pages * resource.getpagesize() + MEMORY_BYTES)
     _lower(resource.RLIMIT_FSIZE, 0)

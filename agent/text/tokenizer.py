@@ -55,9 +55,12 @@ class TextTokenizer:
 
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
         """Return the text of tokens that stand together; `special` shows special tokens too. Tokens that the tokenizer does
-        not know have no text."""
+        not know have no text. Raises RequestError if the tokenizer fails at these tokens."""
         known = [token for token in tokens if 0 <= token <= MOST_TOKEN]
-        return self._tokenizer.decode(known, skip_special_tokens=not special)
+        with _panics_are(
+            RequestError, "the model's tokenizer cannot decode what it generated", "the text ends here"
+        ):
+            return self._tokenizer.decode(known, skip_special_tokens=not special)
 
     def token_of(self, name: str) -> int | None:
         """Return the token whose name this is, such as "</s>"; None if there is none."""

@@ -3,15 +3,18 @@ processes."""
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import pickle
+import resource
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +22,15 @@ import pytest
 from edgepart.agent.text import chat_template
 from edgepart.agent.text.chat_template import MOST_CHAT_BYTES, TemplateProcess, plain_messages
 from edgepart.agent.text.generation import ChatPrompt, Message
-from edgepart.agent.text.template_sandbox import MOST_PROMPT_BYTES, PROCESSOR_S, READY, compiler
+from edgepart.agent.text.template_sandbox import (
+    MEMORY_BYTES,
+    MOST_PROMPT_BYTES,
+    PROCESSOR_S,
+    READY,
+    TEXT,
+    compiler,
+    limit_own_process,
+)
 from edgepart.planner.errors import NotInstalled, RequestError, Unavailable
 
 NOW = datetime(2026, 3, 4, 5, 6)
@@ -281,6 +292,49 @@ def dies(orders: Connection[Any, Any], idle_s: float) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def test_one_that_ends_when_it_is_asked_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had waited long enough in the moment in which it was asked."""
+    monkeypatch.setattr(chat_template, "serve", EndsOnce(tmp_path / "ended"))
+    ending = TemplateProcess()
+    assert render(ending, "x") == "the second time"
+    ending.stop()
+
+
+class EndsOnce:
+    """Is a process that ends when it is asked, if this file is not there."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __call__(self, orders: Connection[Any, Any], idle_s: float) -> None:
+        orders.send_bytes(READY)
+        orders.recv_bytes()
+        if self._path.exists():
+            orders.send_bytes(TEXT + b"the second time")
+            signal.pause()
+        self._path.touch()
+
+
+def test_the_process_limits_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_template, "serve", tells_limits)
+    limited = TemplateProcess()
+    memory, file, core = json.loads(render(limited, "x"))
+    assert (file, core) == ([0, 0], [0, 0])
+    assert MEMORY_BYTES < memory[0] == memory[1] < 100 * MEMORY_BYTES
+    limited.stop()
+
+
+def tells_limits(orders: Connection[Any, Any], idle_s: float) -> None:
+    limit_own_process()
+    orders.send_bytes(READY)
+    orders.recv_bytes()
+    kinds = (resource.RLIMIT_AS, resource.RLIMIT_FSIZE, resource.RLIMIT_CORE)
+    orders.send_bytes(TEXT + json.dumps([resource.getrlimit(kind) for kind in kinds]).encode())
+    signal.pause()
+
+
 def test_one_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_template, "serve", hangs)
     monkeypatch.setattr(chat_template, "RENDER_S", 0.1)
@@ -362,6 +416,32 @@ def test_whoever_waits_is_told_when_the_agent_stops(monkeypatch: pytest.MonkeyPa
             future.result(60)
     with pytest.raises(Unavailable, match="this agent stops"):
         render(stopping, "x")
+
+
+def test_whoever_waits_for_a_text_is_told_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = tmp_path / "asked"
+    monkeypatch.setattr(chat_template, "serve", HangsAtWork(asked))
+    stopping = TemplateProcess()
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(render, stopping, "x")
+        while not asked.exists():
+            assert not future.done()
+        stopping.stop()
+        with pytest.raises(Unavailable, match="this agent stops"):
+            future.result(60)
+
+
+class HangsAtWork:
+    """Is a process that makes this file when it is asked, and answers nothing."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __call__(self, orders: Connection[Any, Any], idle_s: float) -> None:
+        orders.send_bytes(READY)
+        orders.recv_bytes()
+        self._path.touch()
+        signal.pause()
 
 
 def test_without_the_extra(beside: TemplateProcess, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,6 +137,18 @@ def test_choices_follow_the_probabilities() -> None:
         assert shares == pytest.approx(list(powers / powers.sum()), abs=0.02)
 
 
+@pytest.mark.parametrize(
+    "options", [{"top_k": 3}, {"top_p": 0.7}, {"min_p": 0.7}, {"top_k": 4, "top_p": 0.8, "min_p": 0.5}]
+)
+def test_tokens_left_are_in_the_order_of_their_ids(options: dict[str, Any]) -> None:
+    row = np.log([0.15, 0.2, 0.25, 0.22, 0.18])
+    for seed in range(100):
+        sampling = replace(Sampling(seed=seed), **options)
+        weights = plain_weights(list(row), sampling, (), ())
+        assert 1 < len(weights) < 5
+        assert choose(row, sampling, (), (), None).token == plain_choice(weights, uniform(seed, 0))
+
+
 @pytest.mark.parametrize("share", [0.5, 0.9, 0.999, 1 - 1e-12])
 def test_top_p_of_a_large_vocabulary_is_the_smallest_set(share: float) -> None:
     """Beyond the tokens among which it looks first, too: these logits differ little."""

@@ -81,6 +81,8 @@ def test_whole_characters_are_told_at_once(letters: list[str]) -> None:
         (["\n\n"], ["x\n", "y", "\n\n"], ["x", "\ny", ""], True),
         (["aab"], ["aa", "a", "b"], ["", "a", ""], True),
         (["ab", "b"], ["a", "b"], ["", ""], True),
+        (["xabc", "ab"], ["xabc"], ["x"], True),
+        (["xabc", "ab"], ["xa", "b"], ["", "x"], True),
         ([], ["STOP"], ["STOP"], False),
     ],
 )

@@ -134,9 +134,14 @@ def test_faults_inside_the_package_are_errors_of_the_file(
         def from_str(cls, text: str) -> None:
             raise cls.fault
 
+        def decode(self, tokens: list[int], *, skip_special_tokens: bool) -> str:
+            raise self.fault
+
     monkeypatch.setattr("tokenizers.Tokenizer", Panicking)
     with pytest.raises(ModelError, match="index out of bounds"):
         load_tokenizer(path)
+    with pytest.raises(RequestError, match=r"cannot decode .*index out of bounds"):
+        TextTokenizer(Panicking()).decode([1])  # type: ignore[arg-type]
     Panicking.fault = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         load_tokenizer(path)
