@@ -16,6 +16,9 @@ MAX_JSON_LISTS = 200_000
 collection has to visit it. The parser itself refuses JSON that is nested deeper than 1,024."""
 MAX_JSON_ITEMS = 4 << 20
 """The most numbers and texts in the JSON; each takes some 32 bytes when it is parsed."""
+ASIDE_FROM_BYTES = 64 << 10
+"""JSON or texts of this many bytes or more are read in a thread of the pool, so that the event loop's heartbeats are not
+late. Binary numbers are read and written in the event loop, because that is faster than changing threads."""
 
 
 def read_object(text: memoryview, advice: str) -> Mapping[str, Any]:
@@ -30,7 +33,9 @@ def read_object(text: memoryview, advice: str) -> Mapping[str, Any]:
     try:
         document = orjson.loads(data)
     except ValueError as error:
-        raise RequestError(f"the body is no JSON that can be used (it has no NaN and no infinities): {error}") from None
+        raise RequestError(
+            f"the body is no JSON that can be used (it has no NaN and no infinities): {error}"
+        ) from None
     return expect_object(document, "the body")
 
 

@@ -81,8 +81,8 @@ def _body(body: bytes | bytearray | memoryview) -> Fields:
     for name, harmless in HARMLESS.items():
         value = fields.get(name)
         if value is not None and not any(type(value) is type(one) and value == one for one in harmless):
-            allowed = " or ".join(map(_quoted, harmless))
-            fields.refuse(name, "this server does not support it; leave it out" + (f", or give {allowed}" if allowed else ""))
+            allowed = "".join(f", or give {_quoted(one)}" for one in harmless)
+            fields.refuse(name, f"this server does not support it; leave it out{allowed}")
     return fields
 
 
@@ -127,7 +127,7 @@ def _sampling(fields: Fields) -> GivenSampling:
 
 def _stops(fields: Fields) -> tuple[str, ...]:
     given = fields.get("stop")
-    stops = [given] if isinstance(given, str) else given or []
+    stops = [] if given is None else [given] if isinstance(given, str) else given
     if not isinstance(stops, list) or len(stops) > MOST_STOPS:
         fields.refuse("stop", f"give a text or a list of at most {MOST_STOPS} texts")
     for stop in stops:
@@ -175,7 +175,7 @@ def _content(fields: Fields, *, may_lack: bool) -> str:
         if not isinstance(part, dict):
             raise FieldError(where, f'give {{"type": "text", "text": ...}}, not {shown(part)}')
         if part.get("type") != "text":
-            raise FieldError(f"{where}.type", f"only \"text\" can be read here, not {shown(part.get('type'))}")
+            raise FieldError(f"{where}.type", f'only "text" can be read here, not {shown(part.get("type"))}')
         text = part.get("text")
         if not isinstance(text, str):
             raise FieldError(f"{where}.text", f"give a text, not {shown(text)}")
@@ -201,7 +201,9 @@ def _prompt(given: Any) -> str | tuple[int, ...]:
     if not isinstance(given, list) or not given:
         raise FieldError("prompt", f"give a text or a list of token ids, not {shown(given)}")
     if any(isinstance(one, str | list) for one in given):
-        raise FieldError("prompt", "this server answers one prompt in each request; send the others by themselves")
+        raise FieldError(
+            "prompt", "this server answers one prompt in each request; send the others by themselves"
+        )
     for one in given:
         if not is_count(one, 0, MOST_TOKEN_ID):
             raise FieldError("prompt", f"token ids are whole numbers from 0 on, not {shown(one)}")
