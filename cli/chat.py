@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import aclosing, contextmanager, suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edgepart.cli.conversation import ChatReply, Conversation
 from edgepart.cli.options import Agent, AgentTarget, DeployedName, Json, State, target_of
 from edgepart.cli.output import FAILED, note, print_error, print_json, say_part
 from edgepart.planner.errors import EdgepartError, UsageError
-from edgepart.planner.figures import format_figure, format_seconds
 
 if TYPE_CHECKING:
     from edgepart.cli.client import Client
@@ -94,69 +93,6 @@ def chat(
             _answer_lines(talk)
 
 
-@dataclass
-class ChatReply:
-    """An answer, as far as it has come."""
-
-    text: str = ""
-    reason: str = ""
-    """Why it ended; "" if it was stopped."""
-    usage: Mapping[str, Any] = field(default_factory=dict)
-    figures: Mapping[str, Any] = field(default_factory=dict)
-
-    def take(self, document: Mapping[str, Any]) -> str:
-        """Takes a document of the stream, and returns the text that it brings."""
-        self.usage = document.get("usage") or self.usage
-        self.figures = document.get("edgepart") or self.figures
-        part = ""
-        for choice in document.get("choices", ()):
-            part += choice.get("delta", {}).get("content") or ""
-            self.reason = choice.get("finish_reason") or self.reason
-        self.text += part
-        return part
-
-    def document(self) -> dict[str, Any]:
-        """The document that --json prints."""
-        return {"text": self.text, "reason": self.reason, "usage": self.usage, **self.figures}
-
-    def stats(self) -> str:
-        """The figures, as a sentence for people."""
-        if not self.figures:
-            return "the answer was stopped before its figures came"
-        numbers = {key: float(self.figures.get(key) or 0) for key in ("ttft_s", "tokens_per_s", "paused_s")}
-        cached = (self.usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
-        return (
-            f"{self.usage.get('completion_tokens', 0)} tokens at {format_figure(numbers['tokens_per_s'])} tokens/s; "
-            f"the first after {format_seconds(numbers['ttft_s'])}, the longest pause {format_seconds(numbers['paused_s'])}\n"
-            f"{self.usage.get('prompt_tokens', 0)} tokens of prompt, {cached} of which were known; "
-            f"{self.figures.get('replays', 0)} replays after losses\n"
-            f"computed by {', '.join(map(str, self.figures.get('devices', ())))}"
-        )
-
-
-@dataclass
-class Conversation:
-    """What was said, and how answers are asked for."""
-
-    model: str
-    system: str | None
-    options: Mapping[str, Any]
-    """Fields of each request."""
-    said: list[dict[str, str]] = field(default_factory=list)
-
-    def body(self, message: str) -> dict[str, Any]:
-        """The request that asks for an answer to `message`."""
-        first = [{"role": "system", "content": self.system}] if self.system else []
-        messages = [*first, *self.said, {"role": "user", "content": message}]
-        usage = {"include_usage": True}
-        return {"model": self.model, "messages": messages, "stream_options": usage, **self.options}
-
-    def keep(self, message: str, answer: str) -> None:
-        """Remembers a message and its answer. A message without an answer is forgotten, so that it can be sent again."""
-        if answer:
-            self.said += [{"role": "user", "content": message}, {"role": "assistant", "content": answer}]
-
-
 class _Talk:
     """A conversation with a model through one client."""
 
@@ -188,9 +124,8 @@ class _Talk:
             note("the answer is cut off: --max-tokens, or the end of the context, was reached")
 
     async def _show(self, message: str, reply: ChatReply) -> None:
-        documents: AsyncIterator[dict[str, Any]] = self._client.chat(self.conversation.body(message))
-        async with aclosing(documents) as stream:  # type: ignore[type-var]
-            async for document in stream:
+        async with aclosing(self._client.chat(self.conversation.body(message))) as documents:
+            async for document in documents:
                 part = reply.take(document)
                 if not self.as_json:
                     say_part(part)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -127,7 +127,7 @@ class Client:
             retries=retries,
         )
 
-    async def chat(self, body: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    async def chat(self, body: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         """Yields the documents of a chat's answer as they come. If an agent is gone before it has said anything, the next
         known member is asked. Raises the error that the agent reports."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENT_S)

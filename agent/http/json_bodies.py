@@ -21,8 +21,9 @@ ASIDE_FROM_BYTES = 64 << 10
 late. Binary numbers are read and written in the event loop, because that is faster than changing threads."""
 
 
-def read_object(text: memoryview, advice: str) -> Mapping[str, Any]:
-    """Return the object that the JSON is. Raises RequestError; `advice` says what to do about JSON that is too large."""
+def read_object(text: memoryview, advice: str, not_finite: str = "it has no NaN") -> Mapping[str, Any]:
+    """Return the object that the JSON is. Raises RequestError; `advice` says what to do about JSON that is too large, and
+    `not_finite` about NaN and infinities."""
     if len(text) > MAX_JSON_BYTES:
         raise RequestError(f"the JSON has {len(text)} bytes; the limit is {MAX_JSON_BYTES}: {advice}")
     data = bytes(text)
@@ -33,9 +34,7 @@ def read_object(text: memoryview, advice: str) -> Mapping[str, Any]:
     try:
         document = orjson.loads(data)
     except ValueError as error:
-        raise RequestError(
-            f"the body is no JSON that can be used (it has no NaN and no infinities): {error}"
-        ) from None
+        raise RequestError(f"the body is no JSON that can be used ({not_finite}): {error}") from None
     return expect_object(document, "the body")
 
 

@@ -37,6 +37,8 @@ QUICK_BYTES = 4 << 20
 have to be copied."""
 STATEFUL = ("sequence_id", "sequence_start", "sequence_end")
 """Parameters of Triton's sequences, which are not supported."""
+LARGE = "send `data` flat, or tensors as binary data"
+NOT_FINITE = "NaN and infinities go as binary data"
 VERSION = "1"
 """The only version: a deployment that changes keeps its name and gets a new epoch."""
 
@@ -90,7 +92,7 @@ def read_envelope(body: bytes | bytearray | memoryview, header_length: int | Non
     if header_length is not None and not 0 <= header_length <= len(view):
         _refuse(f"Inference-Header-Content-Length is {header_length}, but the body has {len(view)} bytes")
     split = len(view) if header_length is None else header_length
-    return Envelope(read_object(view[:split], "send `data` flat, or tensors as binary data"), view[split:])
+    return Envelope(read_object(view[:split], LARGE, NOT_FINITE), view[split:])
 
 
 def read_tensors(envelope: Envelope) -> InferRequest:

@@ -140,6 +140,10 @@ class TextRoutes:
         except EdgepartError as error:
             outcome = type(error).__name__
             raise
+        except ConnectionError as error:  # The server's middleware would take it for the client's connection.
+            log.warning("the text of %r broke off", asked.model, exc_info=True)
+            why = f"the text of {asked.model!r} broke off; the agent's log says where"
+            raise InternalError(why) from error
         finally:
             if outcome:
                 self._metrics.broken_off(asked.model, outcome)
