@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ import aiohttp
 
 from edgepart.agent.http.buffers import Buffer, Buffers
 from edgepart.agent.wire.inference import DeployOptions
+from edgepart.cli.event_stream import read_events
 from edgepart.cli.liveness import ProbeTiming, while_alive
 from edgepart.cli.options import AgentTarget
 from edgepart.planner import errors
@@ -125,6 +126,30 @@ class Client:
             replays=int(about.get("replays", 0)),
             retries=retries,
         )
+
+    async def chat(self, body: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+        """Yields the documents of a chat's answer as they come. If an agent is gone before it has said anything, the next
+        known member is asked. Raises the error that the agent reports."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENT_S)
+        begun = False
+        for others in reversed(range(len(self._urls))):
+            url = self._urls[0]
+            try:
+                async with self._open().post(
+                    f"{url}/v1/chat/completions", json={**body, "stream": True}, timeout=timeout
+                ) as response:
+                    await _raise_for(response)
+                    async for document in read_events(response.content):
+                        if "error" in document:
+                            raise error_from(document, response.status)
+                        begun = True
+                        yield document
+                    return
+            except LOST as error:
+                self._next(url)
+                if begun or not others:
+                    text = _describe_loss(url, error) + ("; the answer is not complete" if begun else "")
+                    raise Unavailable(text) from error
 
     async def deploy(
         self, name: str, files: Mapping[str, Path], options: DeployOptions, wait: bool
@@ -334,8 +359,22 @@ async def _chunks(path: Path, sent: _Sent) -> AsyncIterator[bytes]:
             sent.nbytes += len(chunk)
 
 
+OPENAI_CODES: Mapping[str, type[EdgepartError]] = {
+    "context_length_exceeded": errors.ContextExceeded,
+    "invalid_api_key": errors.NotAuthorised,
+    "model_not_found": errors.UnknownDeployment,
+    "rate_limit_exceeded": Unavailable,
+    "unavailable": Unavailable,
+}
+"""The classes of errors by the codes that /v1 gives them."""
+
+
 def error_from(document: Mapping[str, Any], status: int) -> EdgepartError:
-    """The agent's error, as an exception of the same class."""
+    """The agent's error, as an exception of the same class. /v1 has a form of its own, which is that of OpenAI's server."""
+    inner = document.get("error")
+    if isinstance(inner, dict):
+        named = OPENAI_CODES.get(str(inner.get("code")))
+        document = {"error": inner.get("message"), "kind": named and named.__name__}
     text = str(document.get("error") or f"the agent answered with HTTP status {status}")
     if document.get("kind") == "Unavailable" or status == 503:
         wait_s = document.get("retry_after_s")

@@ -15,6 +15,7 @@ import typer
 from edgepart.cli import deployment, membership, security, status
 from edgepart.cli.agent_command import agent
 from edgepart.cli.bench import bench
+from edgepart.cli.chat import chat
 from edgepart.cli.check import check
 from edgepart.cli.demo import demo
 from edgepart.cli.doctor import doctor
@@ -68,6 +69,7 @@ app.add_typer(security.ca, name="ca", rich_help_panel=_KEEP)
 app.command(rich_help_panel=_USE)(deployment.deploy)
 app.command(rich_help_panel=_USE)(deployment.undeploy)
 app.command(rich_help_panel=_USE)(infer)
+app.command(rich_help_panel=_USE)(chat)
 app.command(rich_help_panel=_USE)(bench)
 app.command(rich_help_panel=_SEE)(status.status)
 app.command(rich_help_panel=_SEE)(status.devices)

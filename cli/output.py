@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -46,6 +47,19 @@ def say(text: str, *, prose: bool = False) -> None:
     left whole, so that they can be copied."""
     out = console()
     out.print(text, soft_wrap=not (prose and out.is_terminal))
+
+
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""All control characters but tabs and line ends."""
+
+
+def say_part(text: str) -> None:
+    """Prints a part of a line to stdout at once. On a terminal, control characters are replaced: what a model writes must
+    not move the cursor, or change what was printed before."""
+    if sys.stdout.isatty():
+        text = _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 def note(text: str) -> None:

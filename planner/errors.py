@@ -6,6 +6,7 @@ to do, and what has (not) changed. Facts that callers need are attributes as wel
         ModelError         the model file cannot be used; nothing was stored
         RequestError       an inference request does not fit the model; nothing was run
           UnknownDeployment  no deployment has that name; nothing was run
+          ContextExceeded    a prompt does not fit the model's context; nothing was run
         UsageError         an option or argument is wrong; nothing was changed
           NotInstalled       the command needs an extra of the package that is not installed
           Removed            this device was removed from its cluster; it may join again
@@ -46,6 +47,10 @@ class RequestError(UserError):
 
 class UnknownDeployment(RequestError):
     """No deployment has that name. Nothing was run."""
+
+
+class ContextExceeded(RequestError):
+    """The prompt, with the tokens that were asked for, does not fit the model's context. Nothing was run."""
 
 
 class UsageError(UserError):

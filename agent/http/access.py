@@ -5,6 +5,11 @@ free for this machine and need the credential from anywhere else; inference may 
 this machine's programs. A request counts as from this machine only if it came over loopback, through no proxy, and not from
 a web page of another origin: a page open in the user's browser must not reach the agent (cross-site requests, DNS
 rebinding).
+
+A credential that is not the cluster's is refused even where none is needed, so that whoever sends a stale one learns it.
+/v1 is an exception: clients of OpenAI's server cannot send no key, and where inference is free people give them any word.
+There, any other key counts as none. It gives no right that its absence would not give, and as it changes no answer, it
+tells nothing about the credential.
 """
 
 from __future__ import annotations
@@ -23,22 +28,36 @@ FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
 
 
 def authorise(
-    peer: str | None, headers: Mapping[str, str], credential: str, *, write: bool, openness: str = LOCAL
+    peer: str | None,
+    headers: Mapping[str, str],
+    credential: str,
+    *,
+    write: bool,
+    openness: str = LOCAL,
+    any_key: bool = False,
 ) -> None:
     """Raises NotAuthorised unless the request may be served. `peer` is the client's address; None if it is unknown.
-    `openness` is LOCAL, OPEN or CLOSED."""
-    if headers.get("Authorization"):
-        if shows_credential(headers, credential):
-            return
-        raise NotAuthorised("the credential is not this cluster's; see identity/admin in a member's state")
-    if write:
-        raise NotAuthorised("this changes the cluster: send `Authorization: Bearer <admin credential>`")
-    if openness == OPEN and is_same_origin(headers):
+    `openness` is LOCAL, OPEN or CLOSED. With `any_key`, a wrong credential counts as none."""
+    if shows_credential(headers, credential):
         return
+    refusal = _refusal(peer, headers, write=write, openness=openness)
+    if headers.get("Authorization") and (refusal or not any_key):
+        refusal = "the credential is not this cluster's; see identity/admin in a member's state"
+    if refusal:
+        raise NotAuthorised(refusal)
+
+
+def _refusal(peer: str | None, headers: Mapping[str, str], *, write: bool, openness: str) -> str | None:
+    """Return why a request without a credential may not be served; None if it may."""
+    if write:
+        return "this changes the cluster: send `Authorization: Bearer <admin credential>`"
+    if openness == OPEN and is_same_origin(headers):
+        return None
     if openness == CLOSED:
-        raise NotAuthorised("inference is closed here: send `Authorization: Bearer <admin credential>`")
+        return "inference is closed here: send `Authorization: Bearer <admin credential>`"
     if not is_local(peer, headers):
-        raise NotAuthorised("from another machine or site, send `Authorization: Bearer <admin credential>`")
+        return "from another machine or site, send `Authorization: Bearer <admin credential>`"
+    return None
 
 
 def shows_credential(headers: Mapping[str, str], credential: str) -> bool:

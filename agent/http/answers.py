@@ -6,13 +6,15 @@ import gzip
 import json
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from aiohttp import web
 
+from edgepart.agent.http.bodies import TooLarge
 from edgepart.agent.http.buffers import pad_head
 from edgepart.agent.http.deliveries import Deliveries
+from edgepart.agent.http.rate_limit import Throttled
 from edgepart.planner.errors import (
     EdgepartError,
     Infeasible,
@@ -34,6 +36,10 @@ def status_of(error: Exception) -> int:
     match error:
         case web.HTTPException():
             return error.status
+        case TooLarge():
+            return 413
+        case Throttled():
+            return 429
         case UnknownDeployment():
             return 404
         case UserError():
@@ -66,15 +72,20 @@ def error_document(error: Exception) -> dict[str, Any]:
     return {"error": text, "kind": "InternalError"}
 
 
-def error_response(error: Exception) -> web.Response:
+def error_response(
+    error: Exception, describe: Callable[[Exception], Mapping[str, Any]] = error_document
+) -> web.Response:
+    """Return the answer to a request that failed. `describe` makes its document."""
     headers: dict[str, str] = {}
     if isinstance(error, Unavailable):
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
     if isinstance(error, NotAuthorised):
         headers["WWW-Authenticate"] = 'Bearer realm="edgepart"'
+    if isinstance(error, web.HTTPNotImplemented):
+        headers["X-Should-Retry"] = "false"  # OpenAI's own clients would try again, as they do after any 5xx.
     if isinstance(error, web.HTTPMethodNotAllowed):
         headers["Allow"] = error.headers["Allow"]
-    return web.json_response(error_document(error), status=status_of(error), headers=headers)
+    return web.json_response(describe(error), status=status_of(error), headers=headers)
 
 
 def document_response(document: Any, status: int = 200) -> web.Response:

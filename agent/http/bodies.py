@@ -132,6 +132,8 @@ class Bodies:
             self._unpacking -= 1
 
     async def _fill(self, place: _BodyPlace, request: web.Request, *, packed: bool) -> None:
+        if not request.body_exists:
+            return  # All such requests share one empty stream in aiohttp, which tells its end to the first of them only.
         most_bytes = self.limits.request_bytes
         if packed:
             most_bytes = min(most_bytes, self.limits.unpacked_bytes)

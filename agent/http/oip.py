@@ -13,9 +13,9 @@ from math import prod
 from typing import Any, NoReturn
 
 import numpy as np
-import orjson
 
 from edgepart.agent.api.protocol import ModelCard, SequenceTurn
+from edgepart.agent.http.json_bodies import expect_object, read_object
 from edgepart.agent.http.oip_elements import (
     BINARY_ONLY,
     NUMPY,
@@ -28,13 +28,6 @@ from edgepart.agent.http.oip_elements import (
 )
 from edgepart.planner.errors import RequestError
 
-MAX_JSON_BYTES = 32 << 20
-"""The largest JSON part; more data has to be sent in binary."""
-MAX_JSON_LISTS = 200_000
-"""The most lists and objects in the JSON: each takes some hundred bytes of memory for two bytes of text, and garbage
-collection has to visit it. The parser itself refuses JSON that is nested deeper than 1,024."""
-MAX_JSON_ITEMS = 4 << 20
-"""The most numbers and texts in the JSON; each takes some 32 bytes when it is parsed."""
 MAX_RANK = 32
 MAX_EXTENT = 2**40
 MAX_TENSORS = 1024
@@ -44,6 +37,8 @@ QUICK_BYTES = 4 << 20
 have to be copied."""
 MAX_SEQUENCE_ID = 128
 """The most characters of a sequence's id."""
+LARGE = "send `data` flat, or tensors as binary data"
+NOT_FINITE = "NaN and infinities go as binary data"
 VERSION = "1"
 """The only version: a deployment that changes keeps its name and gets a new epoch."""
 
@@ -99,12 +94,12 @@ def read_envelope(body: bytes | bytearray | memoryview, header_length: int | Non
     if header_length is not None and not 0 <= header_length <= len(view):
         _refuse(f"Inference-Header-Content-Length is {header_length}, but the body has {len(view)} bytes")
     split = len(view) if header_length is None else header_length
-    return Envelope(_json(view[:split]), view[split:])
+    return Envelope(read_object(view[:split], LARGE, NOT_FINITE), view[split:])
 
 
 def read_tensors(envelope: Envelope) -> InferRequest:
     document, binary = envelope.document, envelope.binary
-    parameters = _object(document.get("parameters", {}), "parameters")
+    parameters = expect_object(document.get("parameters", {}), "parameters")
     inputs, used = _inputs(_entries(document, "inputs"), binary)
     if used != len(binary):
         _refuse(f"{len(binary) - used} bytes follow the last input's binary data; send what is announced")
@@ -226,7 +221,7 @@ def _inputs(entries: Sequence[Any], binary: memoryview) -> tuple[dict[str, Array
     arrays: dict[str, Array] = {}
     offset = 0
     for index, raw in enumerate(entries):
-        entry = _object(raw, f"inputs[{index}]")
+        entry = expect_object(raw, f"inputs[{index}]")
         name = _name(entry, f"inputs[{index}]")
         where = f"input {name!r}"
         if name in arrays:
@@ -235,7 +230,7 @@ def _inputs(entries: Sequence[Any], binary: memoryview) -> tuple[dict[str, Array
         if not isinstance(datatype, str) or datatype not in NUMPY:
             _refuse(f"{where}: datatype {datatype!r} is none of {', '.join(NUMPY)}")
         shape = _shape(entry.get("shape"), where)
-        size = _object(entry.get("parameters", {}), f"{where}.parameters").get("binary_data_size")
+        size = expect_object(entry.get("parameters", {}), f"{where}.parameters").get("binary_data_size")
         if (size is None) == ("data" not in entry):
             _refuse(f"{where}: give either `data` or `parameters.binary_data_size`")
         if size is None:
@@ -253,9 +248,9 @@ def _inputs(entries: Sequence[Any], binary: memoryview) -> tuple[dict[str, Array
 def _outputs(entries: Sequence[Any]) -> dict[str, bool | None]:
     wishes: dict[str, bool | None] = {}
     for index, raw in enumerate(entries):
-        entry = _object(raw, f"outputs[{index}]")
+        entry = expect_object(raw, f"outputs[{index}]")
         name = _name(entry, f"outputs[{index}]")
-        parameters = _object(entry.get("parameters", {}), f"output {name!r}: parameters")
+        parameters = expect_object(entry.get("parameters", {}), f"output {name!r}: parameters")
         for unsupported in ("classification", "shared_memory_region"):
             if parameters.get(unsupported):
                 _refuse(f"output {name!r}: this server has no `{unsupported}`; ask for the tensor itself")
@@ -264,29 +259,6 @@ def _outputs(entries: Sequence[Any]) -> dict[str, bool | None]:
         own = "binary_data" in parameters
         wishes[name] = _flag(parameters, "binary_data", f"output {name!r}") if own else None
     return wishes
-
-
-def _json(text: memoryview) -> Mapping[str, Any]:
-    if len(text) > MAX_JSON_BYTES:
-        _refuse(
-            f"the JSON part has {len(text)} bytes; the limit is {MAX_JSON_BYTES}: send tensors as binary data"
-        )
-    data = bytes(text)
-    if data.count(b"[") + data.count(b"{") > MAX_JSON_LISTS:
-        _refuse(f"the JSON part has over {MAX_JSON_LISTS} lists; send `data` flat, or tensors as binary data")
-    if data.count(b",") > MAX_JSON_ITEMS:
-        _refuse(f"the JSON part has over {MAX_JSON_ITEMS} items; send tensors as binary data")
-    try:
-        document = orjson.loads(data)
-    except ValueError as error:
-        _refuse(f"the body is no JSON that can be used (NaN and infinities go as binary data): {error}")
-    return _object(document, "the body")
-
-
-def _object(value: Any, where: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        _refuse(f"{where}: expected a JSON object, found {type(value).__name__}")
-    return value
 
 
 def _entries(document: Mapping[str, Any], key: str) -> list[Any]:

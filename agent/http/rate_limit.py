@@ -42,15 +42,25 @@ class ClientGate:
         self._clock = clock
         self._buckets = Buckets(limits.client_rate, limits.client_burst)
 
-    def allow(self, request: web.Request, *, write: bool = False, infer: bool = False) -> None:
-        """Raises NotAuthorised unless the request may be served, and Throttled if its client sends too many."""
+    def allow(
+        self, request: web.Request, *, write: bool = False, infer: bool = False, any_key: bool = False
+    ) -> None:
+        """Raises NotAuthorised unless the request may be served, and Throttled if its client sends too many. `any_key`
+        is that of access.py."""
         if shows_credential(request.headers, self._credential()):
             return
         free = is_local(request.remote, request.headers)
         if not free:
             self._take(request)
         openness = self._inference if infer else LOCAL
-        authorise(request.remote, request.headers, self._credential(), write=write, openness=openness)
+        authorise(
+            request.remote,
+            request.headers,
+            self._credential(),
+            write=write,
+            openness=openness,
+            any_key=any_key,
+        )
 
     def knock(self, request: web.Request) -> None:
         """Check a request that every client may send. Raises Throttled if its client sends too many."""

@@ -14,14 +14,19 @@ from aiohttp.http import HttpProcessingError
 from aiohttp.typedefs import Handler
 
 from edgepart.agent.api.protocol import Node
-from edgepart.agent.http.answers import error_response
-from edgepart.agent.http.bodies import Bodies, BodyLimits, TooLarge
+from edgepart.agent.http.answers import error_document, error_response
+from edgepart.agent.http.bodies import Bodies, BodyLimits
+from edgepart.agent.http.deliveries import Deliveries
 from edgepart.agent.http.drains import DrainRoutes
 from edgepart.agent.http.idle import IdleConnections
 from edgepart.agent.http.management import ManagementRoutes
 from edgepart.agent.http.metrics import Metrics
-from edgepart.agent.http.rate_limit import ClientGate, Throttled
+from edgepart.agent.http.openai_errors import OPENAI_PREFIX, openai_error_document
+from edgepart.agent.http.rate_limit import ClientGate
+from edgepart.agent.http.text_metrics import TextMetrics
+from edgepart.agent.http.v1 import TextRoutes
 from edgepart.agent.http.v2 import InferenceRoutes
+from edgepart.agent.text.generation import TextService
 from edgepart.agent.trace.recorder import Recorder
 from edgepart.agent.wire.address import format_address
 from edgepart.agent.wire.vocabulary import LOCAL
@@ -43,7 +48,8 @@ SCARCITY_ERRNOS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 class HttpServer:
     """Serves `node` over HTTP. `admin_credential` is the credential, or a function that returns it if it may change.
-    `inference` says for which clients inference is free (access.py). `listener` is a socket that already listens, and
+    `inference` says for which clients inference is free (access.py). `text` generates the texts of /v1; None if what that
+    needs is not installed. `listener` is a socket that already listens, and
     replaces `host` and `port`. `spool` is the folder for uploads; None stands for the system's folder for temporary
     files."""
 
@@ -59,6 +65,7 @@ class HttpServer:
         spool: Path | None = None,
         recorder: Recorder | None = None,
         inference: str = LOCAL,
+        text: TextService | None = None,
     ) -> None:
         if listener is not None:
             host, port = listener.getsockname()[:2]
@@ -70,7 +77,10 @@ class HttpServer:
         metrics = Metrics(node, self._bodies)
         current = admin_credential if callable(admin_credential) else (lambda: admin_credential)
         gate = ClientGate(current, self._limits, inference)
-        self._v2 = InferenceRoutes(node, gate, self._bodies, metrics, recorder)
+        deliveries = Deliveries(self._limits)
+        self._v2 = InferenceRoutes(node, gate, self._bodies, deliveries, metrics, recorder)
+        told = None if text is None else TextMetrics(metrics.registry)
+        self._v1 = TextRoutes(text, gate, self._bodies, deliveries, told, node.version)
         self._management = ManagementRoutes(node, gate, metrics, self._limits, spool)
         self._residency = DrainRoutes(node, gate)
         self._runner: web.AppRunner | None = None
@@ -127,7 +137,7 @@ class HttpServer:
 
     def routes(self) -> list[web.RouteDef]:
         """All routes of the server."""
-        return self._v2.routes() + self._management.routes() + self._residency.routes()
+        return self._v1.routes() + self._v2.routes() + self._management.routes() + self._residency.routes()
 
     @property
     def port(self) -> int:
@@ -203,26 +213,22 @@ async def _answer_expect(request: web.Request) -> web.StreamResponse | None:
 
 @web.middleware
 async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer every error as JSON; an unexpected error is logged, and the server continues."""
+    """Answer every error as JSON, in the form that clients of the path expect; an unexpected error is logged, and the
+    server continues."""
+    describe = openai_error_document if request.path.startswith(OPENAI_PREFIX) else error_document
     try:
         return await handler(request)
-    except TooLarge as error:
-        response = error_response(error)
-        response.set_status(413)
-    except Throttled as error:
-        response = error_response(error)
-        response.set_status(429)
     except web.RequestPayloadError as error:
         text = " ".join(str(error).split())
-        response = error_response(web.HTTPBadRequest(text=f"the body is damaged: {text}"))
+        response = error_response(web.HTTPBadRequest(text=f"the body is damaged: {text}"), describe)
     except (web.HTTPException, EdgepartError) as error:
-        response = error_response(error)
+        response = error_response(error, describe)
     except ConnectionError as error:
         log.info("%s %s: the client went away", request.method, request.path)
-        response = error_response(web.HTTPBadRequest(text=f"the connection was lost: {error}"))
+        response = error_response(web.HTTPBadRequest(text=f"the connection was lost: {error}"), describe)
     except Exception as error:
         log.exception("%s %s failed", request.method, request.path)
-        response = error_response(error)
+        response = error_response(error, describe)
     if request.can_read_body and not request.content.at_eof():
         response.force_close()  # The rest of the body is not worth reading.
     return response

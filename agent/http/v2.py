@@ -14,6 +14,7 @@ from edgepart.agent.http.admission import LaneTurns
 from edgepart.agent.http.answers import choose_coding, document_response, tensor_response
 from edgepart.agent.http.bodies import Bodies, client_of
 from edgepart.agent.http.deliveries import Deliveries
+from edgepart.agent.http.json_bodies import ASIDE_FROM_BYTES
 from edgepart.agent.http.metrics import Metrics
 from edgepart.agent.http.oip_elements import datatype_of_element
 from edgepart.agent.http.rate_limit import ClientGate
@@ -22,16 +23,18 @@ from edgepart.agent.trace.spans import BODY, DECODE, ENCODE, HTTP, Subject
 from edgepart.planner.errors import EdgepartError, RequestError, Unavailable, UnknownDeployment
 from edgepart.planner.plans.plan import ValueInfo
 
-ASIDE_FROM_BYTES = 64 << 10
-"""JSON or texts of this many bytes or more are read in a thread of the pool, so that the event loop's heartbeats are not
-late. Binary numbers are read and written in the event loop, because that is faster than changing threads."""
-
 
 class InferenceRoutes:
     """The protocol's handlers, which serve one node."""
 
     def __init__(
-        self, node: Node, gate: ClientGate, bodies: Bodies, metrics: Metrics, recorder: Recorder | None = None
+        self,
+        node: Node,
+        gate: ClientGate,
+        bodies: Bodies,
+        deliveries: Deliveries,
+        metrics: Metrics,
+        recorder: Recorder | None = None,
     ) -> None:
         self.node = node
         self._gate = gate
@@ -39,7 +42,7 @@ class InferenceRoutes:
         self._metrics = metrics
         self._recorder = recorder or Recorder()
         self._turns = LaneTurns()
-        self._deliveries = Deliveries(bodies.limits)
+        self._deliveries = deliveries
 
     def routes(self) -> list[web.RouteDef]:
         one = "/v2/models/{model}"

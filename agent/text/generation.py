@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 Message = Mapping[str, Any]
@@ -48,11 +48,35 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenSampling:
+    """The fields of Sampling that a client gave. None stands for a field that it left to the model; for the seed, for one
+    that is drawn."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+
+    def over(self, defaults: Sampling) -> Sampling:
+        """Return the defaults, with what was given in their place.
+
+        >>> GivenSampling(top_k=5).over(Sampling(temperature=0.7, top_k=50)).top_k
+        5
+        """
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(defaults, **{name: value for name, value in given.items() if value is not None})
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """What a client asks of a language model."""
 
     prompt: Prompt
-    sampling: Sampling = Sampling()
+    sampling: GivenSampling = GivenSampling()
     max_tokens: int | None = None
     """The most tokens that are generated; None allows as many as the context has room for."""
     stop: tuple[str, ...] = ()
@@ -136,8 +160,8 @@ class TextService(Protocol):
 
     def models(self) -> Sequence[TextModel]: ...
 
-    def generate(self, model: str, request: GenerationRequest) -> AsyncIterator[GenerationEvent]:
-        """The events of one answer. The first one comes once the prompt was accepted. Closing the iterator ends the work.
+    def generate(self, model: str, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
+        """The events of one answer. The first one comes once the prompt was accepted. Closing the generator ends the work.
 
-        Raises UnknownDeployment; RequestError if the prompt cannot be used, as it is too long or as the template refuses
-        it; Unavailable if there is no room for it now."""
+        Raises UnknownDeployment; ContextExceeded if the prompt is too long; RequestError if it cannot be used otherwise, as
+        the template refuses it; Unavailable if there is no room for it now."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fuzz.doors import http, identity, members, mqtt, plans, state, text, wire, workloads
+from tests.fuzz.doors import http, identity, members, mqtt, openai, plans, state, text, wire, workloads
 from tests.fuzz.target import Target
 
 TARGETS: tuple[Target, ...] = (
@@ -11,6 +11,7 @@ TARGETS: tuple[Target, ...] = (
     *identity.TARGETS,
     *mqtt.TARGETS,
     *http.TARGETS,
+    *openai.TARGETS,
     *state.TARGETS,
     *plans.TARGETS,
     *workloads.TARGETS,

@@ -17,6 +17,7 @@ import pytest
 
 from edgepart.agent.http.bodies import BodyLimits
 from edgepart.agent.http.server import HttpServer
+from tests.agent.http.fake_text import FakeText
 from tests.agent.http.fakes import FakeNode
 
 T = TypeVar("T")
@@ -50,6 +51,7 @@ class Served:
     url: str
     loop: asyncio.AbstractEventLoop
     spool: Path
+    text: FakeText | None = None
 
     @property
     def address(self) -> tuple[str, int]:
@@ -72,7 +74,7 @@ class Served:
 
 
 @contextmanager
-def serving(folder: Path, limits: BodyLimits) -> Iterator[Served]:
+def serving(folder: Path, limits: BodyLimits, text: FakeText | None = None) -> Iterator[Served]:
     """A server with these limits."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
@@ -80,12 +82,12 @@ def serving(folder: Path, limits: BodyLimits) -> Iterator[Served]:
     node = FakeNode()
 
     async def start() -> tuple[HttpServer, str]:
-        server = HttpServer(node, CREDENTIAL, "127.0.0.1", 0, limits=limits, spool=folder)
+        server = HttpServer(node, CREDENTIAL, "127.0.0.1", 0, limits=limits, spool=folder, text=text)
         return server, await server.start()
 
     try:
         server, url = asyncio.run_coroutine_threadsafe(start(), loop).result(20)
-        yield Served(node, server, url, loop, folder)
+        yield Served(node, server, url, loop, folder, text)
         asyncio.run_coroutine_threadsafe(server.stop(), loop).result(20)
     finally:
         loop.call_soon_threadsafe(loop.stop)
@@ -103,4 +105,16 @@ def served(tmp_path: Path) -> Iterator[Served]:
 def impatient(tmp_path: Path) -> Iterator[Served]:
     """A server whose clients may not pause within a body."""
     with serving(tmp_path, replace(LIMITS, stall_s=0.5)) as found:
+        yield found
+
+
+@pytest.fixture
+def text() -> FakeText:
+    return FakeText()
+
+
+@pytest.fixture
+def talking(tmp_path: Path, text: FakeText) -> Iterator[Served]:
+    """A server that generates text."""
+    with serving(tmp_path, LIMITS, text) as found:
         yield found

@@ -117,3 +117,16 @@ def test_who_announces_much_and_sends_little_takes_little(impatient: Served) -> 
         answer = connection.recv(65536)
     assert b"1 bytes came" in answer
     assert impatient.server._bodies.held_bytes == 0
+
+
+@pytest.mark.parametrize("path", ["/v2/models/add/infer", "/v1/chat/completions"])
+def test_requests_without_a_body_are_refused_each_time(talking: Served, path: str) -> None:
+    """aiohttp gives all of them the same stream. The second one made the agent wait in vain, and take all memory."""
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    with socket.create_connection(talking.address, timeout=20) as connection:
+        for _ in range(3):
+            connection.sendall(head)
+            said = b""
+            while b"}" not in said:
+                said += connection.recv(4096)
+            assert said.startswith(b"HTTP/1.1 400") and b"JSON" in said

@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from edgepart.agent.api.protocol import ModelCard
 from edgepart.agent.http import oip
+from edgepart.agent.http.json_bodies import MAX_JSON_BYTES
 from edgepart.agent.http.oip_elements import (
     BINARY_ONLY,
     NUMPY,
@@ -229,7 +230,7 @@ def test_a_header_length_beyond_the_body() -> None:
 
 def test_json_has_a_limit() -> None:
     with pytest.raises(RequestError, match="binary data"):
-        oip.read_request(b" " * (oip.MAX_JSON_BYTES + 1), None)
+        oip.read_request(b" " * (MAX_JSON_BYTES + 1), None)
 
 
 def test_unaligned_binary_is_made_aligned() -> None:

@@ -29,6 +29,8 @@ from edgepart.agent.wire.inference import DeployOptions, Epoch
 from edgepart.cli.tensors import encode_request
 from edgepart.planner.errors import RequestError, UnknownDeployment, UsageError
 from edgepart.planner.plans.plan import ValueInfo
+from tests.agent.http.fake_text import FakeText
+from tests.fuzz.doors.openai import CHAT_BODY, COMPLETION_BODY
 from tests.fuzz.forms import Bytes, Headed, Json, headed, parted
 from tests.fuzz.target import Take, Target, expect, plainly
 
@@ -257,7 +259,7 @@ def _connections() -> Iterator[Take]:
     logging.getLogger("edgepart").addHandler(logged)
     logging.getLogger("asyncio").addHandler(logged)
     with tempfile.TemporaryDirectory() as folder:
-        server = HttpServer(_Node(), CREDENTIAL, limits=LIMITS, spool=Path(folder))
+        server = HttpServer(_Node(), CREDENTIAL, limits=LIMITS, spool=Path(folder), text=FakeText())
         loop.run_until_complete(server.start())
         assert server._runner is not None and server._runner.server is not None
         factory = server._runner.server
@@ -335,6 +337,8 @@ def _connection_seeds() -> list[bytes]:
         "/api/devices",
         "/api/models",
         "/api/models/net/plan",
+        "/v1/models",
+        "/v1/models/chat",
         "/v2",
         "/v2/models/net",
         "/v2/models",
@@ -350,6 +354,10 @@ def _connection_seeds() -> list[bytes]:
         _request("POST", "/api/deployments/m?wait=0", form, kind, ADMIN),
         _request("POST", "/api/deployments/m", form, kind, ADMIN, "Expect: 100-continue"),
         _request("DELETE", "/api/deployments/net", b"", ADMIN, "Origin: http://localhost"),
+        _request("POST", "/v1/chat/completions", json.dumps(CHAT_BODY).encode(), ADMIN),
+        _request(
+            "POST", "/v1/completions", json.dumps(COMPLETION_BODY).encode(), "Authorization: Bearer none"
+        ),
         _request("POST", "/api/models/net/trace?seconds=5", b"", ADMIN),
         _request("POST", "/api/members/pi/drain", b"", ADMIN),
         _request("DELETE", "/api/members/pi/drain", b"", ADMIN),
