@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Protocol
 
 from edgepart import __version__
@@ -28,6 +29,7 @@ from edgepart.agent.api.node import (
     NodeIdentity,
     RequestServing,
 )
+from edgepart.agent.api.text_deployments import AgentTextDeployments
 from edgepart.agent.cluster.core.core import Core
 from edgepart.agent.cluster.membership.peer import OwnFacts
 from edgepart.agent.cluster.state import events
@@ -68,6 +70,9 @@ from edgepart.agent.state_files import StateFiles
 from edgepart.agent.storage.integrity import StoreIntegrity
 from edgepart.agent.storage.store import Source, Store
 from edgepart.agent.storage.write_queue import DiskQueue
+from edgepart.agent.text.chat_template import TemplateProcess
+from edgepart.agent.text.text_generator import TextGenerator
+from edgepart.agent.text.token_sequences import TokenSequences
 from edgepart.agent.trace.recorder import Recorder
 from edgepart.agent.verify.reference_process import ReferenceProcess
 from edgepart.agent.verify.tryout import Tryout
@@ -81,6 +86,8 @@ from edgepart.planner.devices.cluster import Device
 REST = 2.0
 """How long a device that computes requests rests after each piece of work on a coming plan, as a multiple of
 the time that the work took. A larger factor slows requests down less, and delays plans more."""
+TEXT_PACKAGES = ("jinja2", "tokenizers")
+"""The packages of the extra `text`."""
 SHARED_BYTES = 64 << 30
 """Address space for the values of one deployment if the machine does not say how much memory it has. Only what is used
 takes memory."""
@@ -339,10 +346,32 @@ def make_logic(
         recorder=base.recorder,
         limits=BodyLimits(client_rate=options.client_rate, client_burst=2 * options.client_rate),
         inference=options.inference,
+        text=_make_text(base, compute, core, router),
     )
     driver = _make_driver(base, links, compute, react, core, node)
     return LogicParts(
         driver, node, http, address, tracing, _make_maintenance(base, compute, core, node, driver)
+    )
+
+
+def _make_text(
+    base: AgentBase, compute: ComputeParts, core: Core, router: ShapeRouter
+) -> TextGenerator | None:
+    """Make the part that generates text; None if the packages for that are not installed."""
+    if any(find_spec(package) is None for package in TEXT_PACKAGES):
+        return None
+    requester = compute.requester
+
+    def room(deployment: str) -> int:
+        entry = core.deployments.get(deployment)
+        return entry.options.sequences if entry is not None else 1
+
+    templates = TemplateProcess()
+    base.undo(templates.stop)
+    return TextGenerator(
+        AgentTextDeployments(core, requester, compute.fetching.files),
+        TokenSequences(router.infer, requester.name_sequence, requester.end_sequence, room),
+        templates,
     )
 
 

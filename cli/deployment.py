@@ -40,6 +40,7 @@ from edgepart.cli.plan_text import device_table
 from edgepart.cli.query import fetch
 from edgepart.planner.errors import ClusterError, EdgepartError, StillGoing, UsageError
 from edgepart.planner.figures import format_seconds
+from edgepart.planner.json_text import parse_json
 from edgepart.planner.plans.reduced_precision import EXACT, check_kind
 from edgepart.planner.report.sentences import headline
 from edgepart.planner.vocabulary import AXES, OBJECTIVES, STRATEGIES, check_word
@@ -54,7 +55,10 @@ UNITS = {SENDING: "bytes", "sending weights": "bytes", "storing": "bytes"}
 
 Model = Annotated[
     Path,
-    typer.Argument(metavar="MODEL", help="An .onnx file. Its external data is found by itself."),
+    typer.Argument(
+        metavar="MODEL",
+        help="An .onnx file, or the folder of a language model. Its external data is found by itself.",
+    ),
 ]
 DeploymentName = Annotated[
     str | None, typer.Option("--name", help="The name that clients use.", show_default="the file's name")
@@ -171,6 +175,7 @@ def deploy(
     )
     patience = DeployPatience(parse_duration(timeout, "--timeout"), timeout) if wait else None
     note(f"reading {model}")
+    model = find_model(model)
     files = files_of(model)
     check_shapes(model, options.shapes)
     result = asyncio.run(_deploy(target, called, files, options, patience))
@@ -228,8 +233,40 @@ def default_name(model: Path) -> str:
     return made
 
 
+def find_model(given: Path) -> Path:
+    """The .onnx file to deploy: the one given, or the one in the folder given, which genai_config.json names, or which is
+    called model.onnx (in the folder onnx/ too), or which is the only one. Raises UsageError if there is no such file."""
+    if not given.is_dir():
+        return given
+    found = [*sorted(given.glob("*.onnx")), *sorted((given / "onnx").glob("*.onnx"))]
+    named = _model_named_by_genai(given)
+    usual = [path for path in found if path.name == "model.onnx"]
+    chosen = named if named is not None else usual[0] if usual else found[0] if len(found) == 1 else None
+    if chosen is None:
+        names = ", ".join(str(path.relative_to(given)) for path in found) or "none"
+        raise UsageError(f"{given}: which of its .onnx files is the model? Give its path. There are: {names}")
+    return chosen
+
+
+def _model_named_by_genai(folder: Path) -> Path | None:
+    """The decoder that the folder's genai_config.json names; None without that file. Raises UsageError if the file cannot
+    be used."""
+    try:
+        name = parse_json((folder / "genai_config.json").read_bytes())["model"]["decoder"]["filename"]
+        return folder / str(name)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"{folder / 'genai_config.json'} names no decoder ({error!r}); give the path of the .onnx file"
+        ) from error
+
+
 def files_of(model: Path) -> dict[str, Path]:
-    """The model and its external data, by their paths relative to the model's folder. Raises UsageError and ModelError."""
+    """The model and its external data, by their paths relative to the model's folder, and the files beside a language model,
+    which may be in the folder above. Raises UsageError and ModelError."""
+    from edgepart.agent.text.companions import NAMES, TOKENIZER
+
     check_there(model)
     from edgepart.planner.model.load import model_files
 
@@ -238,6 +275,9 @@ def files_of(model: Path) -> dict[str, Path]:
     for path in model_files(model):
         if not path.samefile(model):
             found[os.path.relpath(path, model.parent)] = path
+    beside = [folder for folder in (model.parent, model.parent.parent) if (folder / TOKENIZER).is_file()]
+    if beside and (beside[0] == model.parent or model.parent.name == "onnx"):
+        found |= {name: beside[0] / name for name in NAMES if (beside[0] / name).is_file()}
     return found
 
 

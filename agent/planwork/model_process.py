@@ -20,11 +20,15 @@ from typing import Any, ParamSpec, TypeVar
 
 from edgepart.agent.host.child_process import BESIDE_NICENESS, start_child
 from edgepart.agent.storage.store import Source, Store
+from edgepart.agent.text.companions import TOKENIZER, read_companions
 from edgepart.agent.wire.inference import DeployOptions
-from edgepart.planner.errors import EdgepartError, InternalError, Unavailable
+from edgepart.planner.errors import EdgepartError, InternalError, Unavailable, UsageError
 
 log = logging.getLogger(__name__)
 
+USUAL_CONTEXT = 2048
+"""The most tokens of prompt and answer together if the user does not say: enough for a chat. Caches for all tokens that a
+model was made for may take more memory than small devices have."""
 IDLE_S = 20.0
 """Seconds without work after which the process ends. A longer time more often saves starting it again, which takes about
 a second; a shorter one returns its memory sooner."""
@@ -105,15 +109,47 @@ def _work(orders: Connection[Any, Any]) -> None:
 def examine_model(
     path: Path, options: DeployOptions
 ) -> tuple[tuple[str, ...], tuple[Path, ...], DeployOptions]:
-    """Notes about a model, its files, and the options with all that they leave open: the shapes that are assumed, and the
-    states. Raises ModelError and UsageError."""
+    """Notes about a model, its files, and the options with all that they leave open: the shapes that are assumed, the
+    states, and the context of a language model. The files of a language model include those that say how text is made with
+    it, from the model's folder. Raises ModelError and UsageError."""
     from edgepart.planner.model.load import model_files
     from edgepart.planner.model.stateful import load_with_states
 
-    graph, assumed = load_with_states(path, options.shapes, options.states, options.context)
-    states = tuple((state.output, state.input) for state in graph.states)
-    found = replace(options, shapes={**options.shapes, **assumed}, states=states)
-    return graph.notes, model_files(path), found
+    notes, companions, context = _look_for_text(path, options)
+    graph, assumed = load_with_states(path, options.shapes, options.states, context)
+    found = replace(
+        options,
+        shapes={**options.shapes, **assumed},
+        states=tuple((state.output, state.input) for state in graph.states),
+        context=context,
+        text=bool(companions),
+    )
+    return (*notes, *graph.notes), (*model_files(path), *companions), found
+
+
+def _look_for_text(
+    path: Path, options: DeployOptions
+) -> tuple[tuple[str, ...], tuple[Path, ...], int | None]:
+    """Notes, the files beside a language model, and its context, which is USUAL_CONTEXT at most if the user does not say. A
+    model without a tokenizer has no such files, and no context but the user's. Raises ModelError and UsageError."""
+    from edgepart.planner.model.context_shapes import has_growing_states
+
+    folder = path.parent
+    if options.states is not None or not (folder / TOKENIZER).is_file() or not has_growing_states(path):
+        return (), (), options.context
+    files = read_companions(folder)
+    most, context = files.context or USUAL_CONTEXT, options.context
+    if context is not None and files.context is not None and context > files.context:
+        raise UsageError(
+            f"--context {context}: the model was made for {files.context} tokens (prompt and answer together)"
+        )
+    notes = []
+    if context is None:
+        context = min(USUAL_CONTEXT, most)
+        notes.append(
+            f"prompt and answer may have {context} tokens together; --context TOKENS says another number"
+        )
+    return tuple(notes), tuple(folder / name for name in files.names), context
 
 
 def cut_weights(store: Path, wanted: Sequence[tuple[str, Source]]) -> None:

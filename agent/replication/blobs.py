@@ -12,7 +12,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,7 +22,15 @@ from edgepart.agent.net.rpc_client import RpcClient
 from edgepart.agent.replication.multi_source import Gathering
 from edgepart.agent.replication.throttle import UNKNOWN_BYTES_S, Throttle, part_bytes
 from edgepart.agent.storage.integrity import StoreIntegrity
-from edgepart.agent.storage.store import Partial, Source, Store, manifest_from_text, manifest_to_json
+from edgepart.agent.storage.store import (
+    Manifest,
+    ModelFile,
+    Partial,
+    Source,
+    Store,
+    manifest_from_text,
+    manifest_to_json,
+)
 from edgepart.agent.wire.frames import Buffer
 from edgepart.agent.wire.queries import Files, Part, WantFiles, WantPart
 from edgepart.planner.errors import EdgepartError, FrameError, PeerError, Unavailable
@@ -198,6 +206,13 @@ class BlobFetcher:
 
     async def _model(self, digest: str, sources: Sequence[str]) -> None:
         refusals: dict[str, str] = {}
+        manifest = await self._manifest(digest, sources, refusals)
+        for file in manifest.files:
+            await self._file(file, digest, sources, refusals)
+        await asyncio.to_thread(self._store.adopt_model, manifest)
+
+    async def _manifest(self, digest: str, sources: Sequence[str], refusals: dict[str, str]) -> Manifest:
+        """The list of a model's files, from the first source that has it. Raises Unavailable if none has."""
         for node in sources:
             try:
                 answer, _ = await self._asks.ask(node, WantFiles(0, digest))
@@ -206,15 +221,39 @@ class BlobFetcher:
                 manifest = manifest_from_text(answer.manifest)
                 if manifest.digest != digest:
                     raise PeerError(f"lists other files than those of model {digest}")
+                return manifest
             except (Unavailable, PeerError) as error:
                 refusals[node] = str(error)
-                continue
-            for file in manifest.files:
-                want = WantPart(0, file.digest, 0, PART_BYTES)
-                await self._blob(want, file.nbytes, sources, f"model {digest}", refusals)
-            await asyncio.to_thread(self._store.adopt_model, manifest)
-            return
         raise _nobody(f"model {digest}", refusals)
+
+    async def _file(
+        self, file: ModelFile, model: str, sources: Sequence[str], refusals: dict[str, str]
+    ) -> None:
+        want = WantPart(0, file.digest, 0, PART_BYTES)
+        await self._blob(want, file.nbytes, sources, f"model {model}", refusals)
+
+    async def files(
+        self, model: str, names: Collection[str], most_bytes: int, sources: Sequence[str]
+    ) -> dict[str, bytes]:
+        """What is in those of a model's files that have these names, by name. They are fetched alone if the model is not in
+        the store. Raises EdgepartError if a file has more than `most_bytes` or no source has it, and OSError if the disk
+        is full."""
+        refusals: dict[str, str] = {}
+        manifest = (
+            await asyncio.to_thread(self._store.manifest, model)
+            if self._store.has_model(model)
+            else await self._manifest(model, sources, refusals)
+        )
+        found = {}
+        for file in manifest.files:
+            if file.path in names:
+                if file.nbytes > most_bytes:
+                    raise PeerError(
+                        f"{file.path} of model {model} has {file.nbytes} bytes; {most_bytes} are allowed"
+                    )
+                await self._file(file, model, sources, refusals)
+                found[file.path] = bytes(await asyncio.to_thread(self._store.get, file.digest))
+        return found
 
     async def weights(self, plan: Plan, refs: Sequence[WeightRef], sources: Sequence[str]) -> None:
         """Make sure that these weights of the plan are in the store. They are cut from the model if it is stored, otherwise

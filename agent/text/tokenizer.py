@@ -72,8 +72,9 @@ class TextTokenizer:
         return frozenset(ids) | {token for token in named if token is not None}
 
 
-def load_tokenizer(path: Path) -> TextTokenizer:
-    """Raises NotInstalled without the package tokenizers, and ModelError if the file cannot be read as a tokenizer."""
+def parse_tokenizer(data: bytes, name: str) -> TextTokenizer:
+    """The tokenizer in the bytes of the file `name`. Raises NotInstalled without the package tokenizers, and ModelError if
+    the bytes are no tokenizer."""
     try:
         tokenizers = import_module("tokenizers")
     except ImportError as error:
@@ -82,10 +83,10 @@ def load_tokenizer(path: Path) -> TextTokenizer:
         ) from error
     hint = "save the tokenizer again with `save_pretrained` of transformers. Nothing was stored"
     try:
-        text = read_limited(path).decode()
+        text = data.decode()
     except UnicodeDecodeError as error:
-        raise ModelError(f"{path.name}: it is not UTF-8 ({error}); {hint}") from error
-    with _panics_are(ModelError, f"{path.name}: it is not a tokenizer that can be used", hint):
+        raise ModelError(f"{name}: it is not UTF-8 ({error}); {hint}") from error
+    with _panics_are(ModelError, f"{name}: it is not a tokenizer that can be used", hint):
         tokenizer: Tokenizer = tokenizers.Tokenizer.from_str(text)
         # Some files were saved with the settings of training, which would silently shorten prompts.
         tokenizer.no_truncation()

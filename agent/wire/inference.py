@@ -163,3 +163,6 @@ class DeployOptions:
     client, as ordinary inputs and outputs."""
     sequences: Annotated[int, WholeNumber(1, MOST_SEQUENCES)] = field(default=4, metadata=OPTIONAL)
     """The most sequences whose states each device keeps at the same time."""
+    text: bool = field(default=False, metadata=OPTIONAL)
+    """Whether the model is a language model with a tokenizer beside it, which can be asked for text. The agent that takes
+    the model finds this out."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from onnx import ValueInfoProto
+from onnx import ModelProto, ValueInfoProto
 
 from edgepart.planner.errors import ModelError, UsageError
 from edgepart.planner.model.graph import Graph
@@ -21,6 +21,19 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 MASK = "attention_mask"
 """The input that has an entry for each row of the context, whatever its dimension is called."""
+
+
+def has_growing_states(path: Path | bytes) -> bool:
+    """Whether names say that states of the model grow from step to step. Raises ModelError."""
+    model = read_model(path)
+    return bool(_growing_states(model, inputs_of(model)))
+
+
+def _growing_states(model: ModelProto, inputs: Sequence[ValueInfoProto]) -> dict[str, int]:
+    """The inputs of states that grow, each with the axis along which it does."""
+    pairs = suggested_pairs([one.name for one in model.graph.output], [one.name for one in inputs])
+    kept = {read for _, read in pairs}
+    return {value.name: axis for value in inputs if value.name in kept for axis in _growing(value)}
 
 
 def load_with_context(
@@ -36,8 +49,7 @@ def load_with_context(
     model = read_model(path)
     inputs = inputs_of(model)
     pairs = suggested_pairs([one.name for one in model.graph.output], [one.name for one in inputs])
-    kept = {read for _, read in pairs}
-    growing = {value.name: axis for value in inputs if value.name in kept for axis in _growing(value)}
+    growing = _growing_states(model, inputs)
     if not growing:
         raise UsageError("--context: no state of this model grows from step to step; leave the option out")
     written = {output: growing[read] for output, read in pairs if read in growing}

@@ -1,0 +1,109 @@
+"""Decoder: how a model that generates text is fed, found from the plan's inputs, outputs and states. Rules.
+
+Each step reads one token. Models with caches that are written in place (as ONNX Runtime's builder exports them) count rows
+from the left: the mask has ones up to the present row. Models that put their past before the new row (as optimum exports
+them) get a past of fixed length, whose right end counts: the mask has ones at its right end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from edgepart.agent.wire.dtypes import element_dtype
+from edgepart.agent.wire.tensors import Value
+from edgepart.planner.errors import RequestError, RunError
+from edgepart.planner.plans.plan import KeptState, Plan, ValueInfo
+from edgepart.planner.region import Array
+
+TOKENS, MASK, POSITIONS = "input_ids", "attention_mask", "position_ids"
+"""The names that exporters give to a decoder's inputs."""
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A model that reads a token in each step of a sequence, and says how likely each token is to be the next one."""
+
+    inputs: tuple[ValueInfo, ...]
+    logits: str
+    """The output with a number for each token of the vocabulary."""
+    vocabulary: int
+    context: int
+    """The most tokens of a sequence."""
+    in_place: bool
+    """Whether rows count from the left; a sequence can then also be continued from an earlier token."""
+
+    def feed(self, token: int, position: int) -> dict[str, Value]:
+        """The inputs of the step that reads `token` as number `position` of its sequence."""
+        return {info.name: self._value(info, token, position) for info in self.inputs}
+
+    def _value(self, info: ValueInfo, token: int, position: int) -> Array:
+        value: Array = np.zeros(info.shape or (), _dtype(info))
+        if info.name == MASK:
+            value[:, slice(0, position + 1) if self.in_place else slice(-position - 1, None)] = 1
+        else:
+            value[...] = token if info.name == TOKENS else position
+        return value
+
+    def read(self, outputs: dict[str, Value]) -> Array:
+        """The logits in the answer of a step. Raises RunError if they are not what the plan says."""
+        logits = outputs.get(self.logits)
+        if not isinstance(logits, np.ndarray) or logits.shape[-1:] != (self.vocabulary,):
+            raise RunError(f"the model's {self.logits!r} are not {self.vocabulary} numbers")
+        return logits.reshape(-1, self.vocabulary)[-1]
+
+
+def read_decoder(name: str, plan: Plan) -> Decoder:
+    """The decoder that a deployment's plan computes. Raises RequestError, with the reason, if it is none."""
+    infos = {info.name: info for info in plan.inputs}
+    growing = [state for state in plan.states if _axis(state) is not None]
+    if not growing:
+        raise RequestError(
+            f"{name!r} keeps no caches of keys and values, so that it generates no text; deploy it with --context TOKENS"
+        )
+    if TOKENS not in infos or (unknown := sorted(infos.keys() - {TOKENS, MASK, POSITIONS})):
+        raise RequestError(
+            f"{name!r} cannot be asked for text: it takes {sorted(infos)}, and only {TOKENS}, {MASK} and {POSITIONS} are "
+            "known here"
+        )
+    if infos[TOKENS].shape != (1, 1):
+        raise RequestError(f"{name!r} cannot be asked for text: its steps read {infos[TOKENS].shape} tokens")
+    outputs = [one for one in plan.outputs if one.shape is not None and len(one.shape) == 3]
+    if len(outputs) != 1 or outputs[0].shape is None:
+        raise RequestError(
+            f"{name!r} cannot be asked for text: none of its outputs {[one.name for one in plan.outputs]} has one number for "
+            "each token of the vocabulary"
+        )
+    context = min(_rows(state) for state in growing)
+    in_place = all(state.in_place for state in growing)
+    return Decoder(plan.inputs, outputs[0].name, outputs[0].shape[-1], context, in_place)
+
+
+def _axis(state: KeptState) -> int | None:
+    """The axis of a state that has a row for each token: the one along which it grows, or the third one of a cache that is
+    written in place, [batch, heads, rows, size]."""
+    return 2 if state.in_place else state.grows
+
+
+def _rows(state: KeptState) -> int:
+    """The most rows that the state has after a step."""
+    axis, shape = _axis(state), state.input.shape or ()
+    return shape[axis or 0] + (0 if state.in_place else 1)
+
+
+def _dtype(info: ValueInfo) -> np.dtype[Any]:
+    return element_dtype(info.dtype) or np.dtype(np.int64)
+
+
+def common_start(one: Sequence[int], other: Sequence[int]) -> int:
+    """The number of tokens with which both begin.
+
+    >>> common_start([1, 2, 3], [1, 2, 4, 5])
+    2
+    """
+    return next(
+        (n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    )

@@ -1,0 +1,152 @@
+"""Token sequences: reads tokens with a decoder whose states the devices keep, one step after another. Door: the event loop.
+
+The tokens are kept here, and the states on the devices are a cache of them: states that are lost are made again from the
+tokens. A sequence that is not in use any more keeps its states, so that a later prompt that begins with the same tokens (the
+next turn of a chat) reads only what is new.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from edgepart.agent.serving.requester import AnswerInfo
+from edgepart.agent.serving.sequences import REPLAY_PAUSE_S, RunStep
+from edgepart.agent.text.decoder import Decoder, common_start
+from edgepart.agent.wire.inference import SequenceStep
+from edgepart.planner.errors import StateLost, Unavailable
+from edgepart.planner.region import Array
+
+STEP_S = 60.0
+"""The longest time, in seconds, that a step may take; within it the cluster recovers from a loss."""
+MOST_REPLAYS = 8
+"""How often states may be lost while one token is read. A larger number goes on through more trouble; a smaller one tells the
+client sooner that the cluster is in it."""
+
+
+@dataclass(eq=False)
+class TokenSequence:
+    """A sequence of tokens, of which devices keep the states."""
+
+    deployment: str
+    name: str
+    """Its name among agents."""
+    tokens: list[int] = field(default_factory=list)
+    """The tokens that were read."""
+    replays: int = 0
+    """How often all tokens were read again since the sequence was taken into use."""
+
+
+class TokenSequences:
+    """The token sequences of one gateway. For the event loop's thread."""
+
+    def __init__(
+        self,
+        run: RunStep,
+        make_name: Callable[[], str],
+        end: Callable[[str, str], None],
+        room: Callable[[str], int],
+    ) -> None:
+        """`make_name` returns a name that no other sequence has. `end(deployment, name)` tells devices that they need to
+        keep a sequence no longer. `room(deployment)` is the most sequences that a deployment may have."""
+        self._run = run
+        self._make_name = make_name
+        self._end = end
+        self._room = room
+        self._loop = asyncio.get_running_loop()
+        self._idle: dict[str, deque[TokenSequence]] = {}
+        """The sequences that are not in use, the one that was used last at the end."""
+        self._in_use: dict[str, int] = {}
+        self._left = asyncio.Condition()
+        self.replays = 0
+
+    def count(self, deployment: str) -> tuple[int, int]:
+        """The numbers of sequences of a deployment that are in use, and that are kept for later prompts."""
+        return self._in_use.get(deployment, 0), len(self._idle.get(deployment, ()))
+
+    @asynccontextmanager
+    async def take(
+        self, deployment: str, decoder: Decoder, prompt: Sequence[int], wait_s: float
+    ) -> AsyncIterator[TokenSequence]:
+        """Take a sequence into use for as long as the block lasts: of those not in use, the one that begins like `prompt`,
+        cut to what they have in common. Waits for its turn if all are in use. Raises Unavailable if none is free after
+        `wait_s` seconds."""
+        sequence = await self._wait_for(deployment, decoder, prompt, wait_s)
+        sequence.replays = 0
+        try:
+            yield sequence
+        finally:
+            self._in_use[deployment] -= 1
+            self._idle.setdefault(deployment, deque()).append(sequence)
+            async with self._left:
+                self._left.notify()
+
+    async def _wait_for(
+        self, deployment: str, decoder: Decoder, prompt: Sequence[int], wait_s: float
+    ) -> TokenSequence:
+        try:
+            async with asyncio.timeout(wait_s), self._left:
+                await self._left.wait_for(lambda: self._in_use.get(deployment, 0) < self._room(deployment))
+        except TimeoutError:
+            raise Unavailable(
+                f"{deployment!r} generates {self._room(deployment)} texts already, as many as it keeps states for "
+                "(--sequences)"
+            ) from None
+        self._in_use[deployment] = self._in_use.get(deployment, 0) + 1
+        return self._choose(deployment, decoder, prompt)
+
+    def _choose(self, deployment: str, decoder: Decoder, prompt: Sequence[int]) -> TokenSequence:
+        idle = self._idle.setdefault(deployment, deque())
+        # The last token of a prompt has to be read in any case, as its logits are wanted.
+        shared = {id(one): _usable(decoder, one.tokens, prompt[:-1]) for one in idle}
+        best = max(idle, key=lambda one: shared[id(one)], default=None)
+        if best is None or not shared[id(best)]:
+            if len(idle) + self._in_use[deployment] <= self._room(deployment):
+                return TokenSequence(deployment, self._make_name())
+            best = idle[0]
+        idle.remove(best)
+        del best.tokens[shared[id(best)] :]
+        return best
+
+    def forget(self, deployment: str) -> None:
+        """End the sequences of a deployment that are not in use."""
+        for sequence in self._idle.pop(deployment, ()):
+            self._end(deployment, sequence.name)
+
+    async def read(self, sequence: TokenSequence, decoder: Decoder, token: int) -> tuple[Array, AnswerInfo]:
+        """Read one more token; returns the logits of the next one. If devices have lost the sequence's states, all its
+        tokens are read again before. Raises what ShapeRouter.infer raises."""
+        made = len(sequence.tokens)
+        for _ in range(MOST_REPLAYS):
+            try:
+                while made < len(sequence.tokens):
+                    await self._step(sequence, decoder, sequence.tokens[made], made)
+                    made += 1
+                found = await self._step(sequence, decoder, token, made)
+                sequence.tokens.append(token)
+                return found
+            except StateLost:
+                made = 0
+                sequence.replays += 1
+                self.replays += 1
+                await asyncio.sleep(REPLAY_PAUSE_S)
+        raise Unavailable(
+            f"devices lost the states of a text of {sequence.deployment!r} {MOST_REPLAYS} times while one token was read"
+        )
+
+    async def _step(
+        self, sequence: TokenSequence, decoder: Decoder, token: int, position: int
+    ) -> tuple[Array, AnswerInfo]:
+        step = SequenceStep(sequence.name, position, position + 1)
+        inputs = decoder.feed(token, position)
+        outputs, info = await self._run(sequence.deployment, inputs, STEP_S, (decoder.logits,), step)
+        return decoder.read(outputs), info
+
+
+def _usable(decoder: Decoder, tokens: Sequence[int], prompt: Sequence[int]) -> int:
+    """The number of tokens of a sequence that a prompt can continue from."""
+    common = common_start(tokens, prompt)
+    return common if decoder.in_place or common == len(tokens) else 0
