@@ -263,8 +263,8 @@ def _model_named_by_genai(folder: Path) -> Path | None:
 
 
 def files_of(model: Path) -> dict[str, Path]:
-    """The model and its external data, by their paths relative to the model's folder, and the files beside a language model,
-    which may be in the folder above. Raises UsageError and ModelError."""
+    """The model and its external data, by their paths relative to the model's folder, and the files beside a language
+    model, which may be in the folder above. Raises UsageError and ModelError."""
     from edgepart.agent.text.companions import NAMES, TOKENIZER
 
     check_there(model)

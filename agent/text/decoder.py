@@ -53,7 +53,8 @@ class Decoder:
         logits = outputs.get(self.logits)
         if not isinstance(logits, np.ndarray) or logits.shape[-1:] != (self.vocabulary,):
             raise RunError(f"the model's {self.logits!r} are not {self.vocabulary} numbers")
-        return logits.reshape(-1, self.vocabulary)[-1]
+        row: Array = logits.reshape(-1, self.vocabulary)[-1]
+        return row
 
 
 def read_decoder(name: str, plan: Plan) -> Decoder:
@@ -64,7 +65,7 @@ def read_decoder(name: str, plan: Plan) -> Decoder:
         raise RequestError(
             f"{name!r} keeps no caches of keys and values, so that it generates no text; deploy it with --context TOKENS"
         )
-    if TOKENS not in infos or (unknown := sorted(infos.keys() - {TOKENS, MASK, POSITIONS})):
+    if TOKENS not in infos or infos.keys() - {TOKENS, MASK, POSITIONS}:
         raise RequestError(
             f"{name!r} cannot be asked for text: it takes {sorted(infos)}, and only {TOKENS}, {MASK} and {POSITIONS} are "
             "known here"
@@ -74,8 +75,8 @@ def read_decoder(name: str, plan: Plan) -> Decoder:
     outputs = [one for one in plan.outputs if one.shape is not None and len(one.shape) == 3]
     if len(outputs) != 1 or outputs[0].shape is None:
         raise RequestError(
-            f"{name!r} cannot be asked for text: none of its outputs {[one.name for one in plan.outputs]} has one number for "
-            "each token of the vocabulary"
+            f"{name!r} cannot be asked for text: none of its outputs {[one.name for one in plan.outputs]} has one number "
+            "for each token of the vocabulary"
         )
     context = min(_rows(state) for state in growing)
     in_place = all(state.in_place for state in growing)

@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import pairwise
 from typing import Protocol
 
 from edgepart.agent.text.chat_template import TemplateProcess
@@ -170,7 +171,7 @@ class TextGenerator:
 
     def _ended(self, answer: _Answer, reason: str, cached: int, sequence: TokenSequence) -> Ended:
         times = answer.told_s
-        gaps = [later - sooner for sooner, later in zip(times, times[1:], strict=False)]
+        gaps = [later - sooner for sooner, later in pairwise(times)]
         lasted_s = times[-1] - times[0]
         return Ended(
             reason=reason,

@@ -1,8 +1,8 @@
 """Token sequences: reads tokens with a decoder whose states the devices keep, one step after another. Door: the event loop.
 
 The tokens are kept here, and the states on the devices are a cache of them: states that are lost are made again from the
-tokens. A sequence that is not in use any more keeps its states, so that a later prompt that begins with the same tokens (the
-next turn of a chat) reads only what is new.
+tokens. A sequence that is not in use any more keeps its states, so that a later prompt that begins with the same tokens
+(the next turn of a chat) reads only what is new.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from edgepart.planner.region import Array
 STEP_S = 60.0
 """The longest time, in seconds, that a step may take; within it the cluster recovers from a loss."""
 MOST_REPLAYS = 8
-"""How often states may be lost while one token is read. A larger number goes on through more trouble; a smaller one tells the
-client sooner that the cluster is in it."""
+"""How often states may be lost while one token is read. A larger number goes on through more trouble; a smaller one tells
+the client sooner that the cluster is in it."""
 
 
 @dataclass(eq=False)

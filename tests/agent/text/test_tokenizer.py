@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from edgepart.agent.text import tokenizer as module
 from edgepart.agent.text.text_stream import TextStream
-from edgepart.agent.text.tokenizer import TextTokenizer, load_tokenizer
+from edgepart.agent.text.tokenizer import TextTokenizer, parse_tokenizer, read_limited
 from edgepart.planner.errors import ModelError, NotInstalled, RequestError
 from tests.agent.text.small_tokenizer import small_tokenizer_json
 
@@ -27,9 +27,13 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def load(path: Path) -> TextTokenizer:
+    return parse_tokenizer(read_limited(path), path.name)
+
+
 @pytest.fixture(scope="module")
 def tokenizer(path: Path) -> TextTokenizer:
-    return load_tokenizer(path)
+    return load(path)
 
 
 @given(st.text(max_size=60))
@@ -77,8 +81,8 @@ def test_settings_of_training_do_not_shorten_prompts(path: Path, tmp_path: Path)
                            "pad_id": 0, "pad_type_id": 0, "pad_token": "<s>"}  # fmt: skip
     (tmp_path / "tokenizer.json").write_text(json.dumps(document))
     text = "the sea is deep and the sea is wide"
-    other = load_tokenizer(tmp_path / "tokenizer.json")
-    assert other.encode(text, special=True) == load_tokenizer(path).encode(text, special=True)
+    other = load(tmp_path / "tokenizer.json")
+    assert other.encode(text, special=True) == load(path).encode(text, special=True)
 
 
 def test_texts_that_cannot_be_encoded(tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +120,7 @@ def test_files_that_are_no_tokenizers(spoil: Callable[[Path], None], tmp_path: P
     path.write_text("")
     spoil(path)
     with pytest.raises(ModelError, match=r"^tokenizer\.json: it .*\(.+\).*Nothing was stored"):
-        load_tokenizer(path)
+        load(path)
 
 
 def test_faults_inside_the_package_are_errors_of_the_file(
@@ -139,15 +143,15 @@ def test_faults_inside_the_package_are_errors_of_the_file(
 
     monkeypatch.setattr("tokenizers.Tokenizer", Panicking)
     with pytest.raises(ModelError, match="index out of bounds"):
-        load_tokenizer(path)
+        load(path)
     with pytest.raises(RequestError, match=r"cannot decode .*index out of bounds"):
         TextTokenizer(Panicking()).decode([1])  # type: ignore[arg-type]
     Panicking.fault = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
-        load_tokenizer(path)
+        load(path)
 
 
 def test_without_the_extra(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(NotInstalled, match=r"pip install 'edgepart\[text\]'"):
-        load_tokenizer(path)
+        load(path)
