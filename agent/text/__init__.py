@@ -1,7 +1,7 @@
 """What language models need beside tensors: tokens for text, prompts for chats, the choice of the next token, and text for
 tokens.
 
-May import: agent/host, planner/errors, planner/json_text.
+May import: agent/host, agent/serving, agent/wire, planner/errors, planner/json_text, planner/plans, planner/region.
 """
 
-__all__: list[str] = []
+__all__ = ["chat_template", "companions", "generation", "text_generator", "token_sequences", "tokenizer"]

@@ -70,8 +70,8 @@ class LanguageModel:
 
 
 @dataclass
-class _Answer:
-    """An answer that grows."""
+class _GrowingText:
+    """A text that grows."""
 
     request: GenerationRequest
     sampling: Sampling
@@ -130,7 +130,7 @@ class TextGenerator:
             )
         stream = TextStream(language.tokenizer.decode, request.stop)
         most = min(request.max_tokens or room, room)
-        answer = _Answer(request, sampling, prompt, most, stream, began_s, [], [])
+        answer = _GrowingText(request, sampling, prompt, most, stream, began_s, [], [])
         async with self._sequences.take(model, decoder, prompt, WAIT_S) as sequence:
             yield Begun(len(prompt))
             async with aclosing(self._continue(language, decoder, sequence, answer)) as events:
@@ -138,7 +138,7 @@ class TextGenerator:
                     yield event
 
     async def _continue(
-        self, language: LanguageModel, decoder: Decoder, sequence: TokenSequence, answer: _Answer
+        self, language: LanguageModel, decoder: Decoder, sequence: TokenSequence, answer: _GrowingText
     ) -> AsyncGenerator[GenerationEvent, None]:
         """Read the prompt, then choose and read tokens until the answer ends."""
         cached = len(sequence.tokens)
@@ -169,7 +169,7 @@ class TextGenerator:
             yield Grown(rest, tuple(untold))
         yield self._ended(answer, reason, cached, sequence)
 
-    def _ended(self, answer: _Answer, reason: str, cached: int, sequence: TokenSequence) -> Ended:
+    def _ended(self, answer: _GrowingText, reason: str, cached: int, sequence: TokenSequence) -> Ended:
         times = answer.told_s
         gaps = [later - sooner for sooner, later in pairwise(times)]
         lasted_s = times[-1] - times[0]

@@ -6,6 +6,7 @@ May import: planner/errors, planner/region.
 __all__ = [
     "assumed_shapes",
     "blobs",
+    "context_shapes",
     "digests",
     "graph",
     "load",
