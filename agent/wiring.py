@@ -370,7 +370,7 @@ def _make_text(
     base.undo(templates.stop)
     return TextGenerator(
         AgentTextDeployments(core, requester, compute.fetching.files),
-        TokenSequences(router.infer, requester.name_sequence, requester.end_sequence, room),
+        TokenSequences(router.infer, requester.run, requester.name_sequence, requester.end_sequence, room),
         templates,
     )
 

@@ -240,6 +240,9 @@ class Plan:
     answer together."""
     states: tuple[KeptState, ...] = ()
     """The states that devices keep, which are neither among `inputs` nor among `outputs`."""
+    prefill: Plan | None = None
+    """The programs of steps that read many rows of a sequence at once, with the same kept pieces and without outputs; None
+    if there are none."""
 
     @property
     def bound_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -293,7 +296,11 @@ def unpack_region(packed: Any) -> Region:
 
 def plan_to_bytes(plan: Plan) -> bytes:
     """The canonical serialisation: equal plans give equal bytes."""
-    document = _pack(plan)
+    document = _pack(replace(plan, prefill=None))
+    if plan.prefill is not None:
+        document["prefill"] = plan_to_bytes(plan.prefill)
+    else:
+        del document["prefill"]
     document["programs"] = [_pack(plan.programs[name]) for name in sorted(plan.programs)]
     if not plan.states:  # Agents that know no states can read plans without states.
         del document["states"]
@@ -319,6 +326,7 @@ def plan_from_bytes(data: bytes) -> Plan:
             why=document["why"],
             replicas=tuple(map(_replica, document["replicas"])),
             states=tuple(map(_kept_state, document.get("states", ()))),
+            prefill=plan_from_bytes(document["prefill"]) if "prefill" in document else None,
         )
         _check_types(plan)
         return plan
