@@ -156,16 +156,15 @@ class Sequences:
         outputs: Sequence[str],
     ) -> tuple[dict[str, Value], AnswerInfo]:
         """Make the step, and before that all steps again as often as their states are lost."""
-        made = sequence.position
+        made, history = sequence.position, sequence.history  # Another sequence's step may give the history up meanwhile.
         while True:
             try:
-                while made < sequence.position:
-                    before = (sequence.history or ())[made]
+                for before in (history or ())[made:]:
                     await self._make(key[0], sequence, made, before, until_s, ())
                     made += 1
                 return await self._make(key[0], sequence, sequence.position, inputs, until_s, outputs)
             except StateLost as error:
-                if sequence.history is None:
+                if history is None:
                     self.end(*key)
                     raise StateLost(
                         f"the states of sequence {key[1]!r} are lost, and its {sequence.position} steps were too large to "
