@@ -119,13 +119,18 @@ class Sequences:
             sequence.used_at_s = self._loop.time()
             self._remember(sequence, inputs)
         if end:
-            self.end(*key)
+            self._end_same(key, sequence)
         return answer
 
     def end(self, deployment: str, sequence_id: str) -> None:
         """End a sequence, if there is such a one."""
         if (sequence := self._sequences.pop((deployment, sequence_id), None)) is not None:
             self._end(deployment, sequence.name)
+
+    def _end_same(self, key: tuple[str, str], sequence: _Sequence) -> None:
+        """End this sequence, unless the client has ended it or begun it anew meanwhile."""
+        if self._sequences.get(key) is sequence:
+            self.end(*key)
 
     def _find(self, key: tuple[str, str], *, start: bool) -> _Sequence:
         self._end_idle()
@@ -165,7 +170,7 @@ class Sequences:
                 return await self._make(key[0], sequence, sequence.position, inputs, until_s, outputs)
             except StateLost as error:
                 if history is None:
-                    self.end(*key)
+                    self._end_same(key, sequence)
                     raise StateLost(
                         f"the states of sequence {key[1]!r} are lost, and its {sequence.position} steps were too large to "
                         f"be kept here: begin it again ({error})"
