@@ -112,12 +112,15 @@ class Sequences:
             self.end(*key)
         sequence = self._find(key, start=start)
         until_s = self._loop.time() + deadline_s
-        async with sequence.turn:
+        await _take_turn(sequence, until_s)
+        try:
             if self._sequences.get(key) is not sequence:
                 raise RequestError(f"sequence {sequence_id!r} was ended while this step waited for its turn")
             answer = await self._step(key, sequence, inputs, until_s, outputs)
             sequence.used_at_s = self._loop.time()
             self._remember(sequence, inputs)
+        finally:
+            sequence.turn.release()
         if end:
             self._end_same(key, sequence)
         return answer
@@ -202,3 +205,12 @@ class Sequences:
         if sum(one.nbytes for one in self._sequences.values()) > self._limits.history_bytes:
             longest = max(self._sequences.values(), key=lambda one: one.nbytes)
             longest.history, longest.nbytes = None, 0
+
+
+async def _take_turn(sequence: _Sequence, until_s: float) -> None:
+    """Wait for the steps before. Raises Unavailable if they take longer than this one has time."""
+    try:
+        async with asyncio.timeout_at(until_s):
+            await sequence.turn.acquire()
+    except TimeoutError as error:
+        raise Unavailable("the deadline passed while the step waited for the one before it") from error
