@@ -13,6 +13,8 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+
 from edgepart.agent.serving.requester import AnswerInfo
 from edgepart.agent.wire.inference import SequenceStep
 from edgepart.agent.wire.tensors import Value, value_bytes
@@ -59,6 +61,9 @@ class _Sequence:
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by the step under way, of which there is one at a time."""
     position: int = 0
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """The shapes of the first step's inputs. Steps of other shapes run by another plan, whose devices do not have the
+    states."""
     history: list[Mapping[str, Value]] | None = field(default_factory=list)
     """The inputs of all steps; None if it was given up."""
     nbytes: int = 0
@@ -116,6 +121,7 @@ class Sequences:
         try:
             if self._sequences.get(key) is not sequence:
                 raise RequestError(f"sequence {sequence_id!r} was ended while this step waited for its turn")
+            _check_shapes(sequence, inputs)
             answer = await self._step(key, sequence, inputs, until_s, outputs)
             sequence.used_at_s = self._loop.time()
             self._remember(sequence, inputs)
@@ -164,7 +170,10 @@ class Sequences:
         outputs: Sequence[str],
     ) -> tuple[dict[str, Value], AnswerInfo]:
         """Make the step, and before that all steps again as often as their states are lost."""
-        made, history = sequence.position, sequence.history  # Another sequence's step may give the history up meanwhile.
+        made, history = (
+            sequence.position,
+            sequence.history,
+        )  # Another sequence's step may give the history up meanwhile.
         while True:
             try:
                 for before in (history or ())[made:]:
@@ -197,6 +206,7 @@ class Sequences:
 
     def _remember(self, sequence: _Sequence, inputs: Mapping[str, Value]) -> None:
         sequence.position += 1
+        sequence.shapes = sequence.shapes or _shapes_of(inputs)
         if sequence.history is None:
             return
         # Copies, as arrays may lie in the body of an HTTP request, whose memory is used again.
@@ -205,6 +215,20 @@ class Sequences:
         if sum(one.nbytes for one in self._sequences.values()) > self._limits.history_bytes:
             longest = max(self._sequences.values(), key=lambda one: one.nbytes)
             longest.history, longest.nbytes = None, 0
+
+
+def _shapes_of(inputs: Mapping[str, Value]) -> dict[str, tuple[int, ...]]:
+    return {name: value.shape for name, value in inputs.items() if isinstance(value, np.ndarray)}
+
+
+def _check_shapes(sequence: _Sequence, inputs: Mapping[str, Value]) -> None:
+    """Raises RequestError if the inputs do not have the shapes of the first step's."""
+    for name, shape in _shapes_of(inputs).items():
+        if shape != (first := sequence.shapes.get(name, shape)):
+            raise RequestError(
+                f"input {name!r} has shape {shape}, and in the first step of this sequence it had {first}: all steps of a "
+                "sequence need the same shapes"
+            )
 
 
 async def _take_turn(sequence: _Sequence, until_s: float) -> None:

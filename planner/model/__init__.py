@@ -6,11 +6,11 @@ May import: planner/errors, planner/region.
 __all__ = [
     "assumed_shapes",
     "blobs",
-    "stateful",
     "digests",
     "graph",
     "load",
     "protos",
+    "stateful",
     "states",
     "subgraphs",
 ]

@@ -143,8 +143,8 @@ class KeptPiece:
 
     @property
     def sequence_bytes(self) -> int:
-        """Bytes that the device keeps of it for each sequence. If it is not written in place, its value before the last step
-        is kept too, as that step may have to be made again."""
+        """Bytes that the device keeps of it for each sequence. If it is not written in place, its value before the last
+        step is kept too, as that step may have to be made again."""
         return self.nbytes if self.in_place else 2 * self.nbytes
 
 
