@@ -112,7 +112,8 @@ def examine_model(
 
     graph, assumed = load_with_states(path, options.shapes, options.states, options.context)
     states = tuple((state.output, state.input) for state in graph.states)
-    found = replace(options, shapes={**options.shapes, **assumed}, states=states)
+    # Planning takes None as none, and agents of an earlier release can read that.
+    found = replace(options, shapes={**options.shapes, **assumed}, states=states or None)
     return graph.notes, model_files(path), found
 
 
