@@ -56,7 +56,9 @@ class KeptSequences:
     def nbytes(self) -> int:
         """Bytes of all states; those that a step may still need from before the last one included."""
         every = (value for one in self._kept.values() for value in (*one.values, *(one.before or (0, ()))[1]))
-        return sum(value.nbytes for value in every if isinstance(value, np.ndarray))
+        # A piece that is written in place is the same array before and after a step.
+        arrays = {id(value): value for value in every if isinstance(value, np.ndarray)}
+        return sum(value.nbytes for value in arrays.values())
 
     def begin(
         self,
