@@ -78,15 +78,9 @@ class KeptSequences:
             self._make_room(key, prepared, now, busy)
             return make_first_states(prepared)
         known.used_at_s = now
-        if step.position == known.position or (step.position < known.position and in_place):
-            return known.values
-        if step.position == 0:
-            return make_first_states(prepared)
-        if known.before is not None and step.position == known.before[0]:
-            return known.before[1]
-        raise StateLost(
-            f"sequence {step.sequence} is kept here up to {known.position}, and the step begins at {step.position}"
-        )
+        if step.position != known.position:
+            _go_back(known, step, prepared, in_place=in_place)
+        return known.values
 
     def finish(
         self,
@@ -132,6 +126,22 @@ class KeptSequences:
     def _drop(self, keys: Sequence[SequenceKey]) -> None:
         for key in keys:
             del self._kept[key]
+
+
+def _go_back(known: _Kept, step: SequenceStep, prepared: RunnableProgram, *, in_place: bool) -> None:
+    """Undo the steps from this one's position on: it may have other inputs than they had. Raises StateLost if that cannot
+    be done."""
+    if step.position < known.position and in_place:
+        known.position = step.position
+    elif known.before is not None and step.position == known.before[0]:
+        known.position, known.values = known.before
+        known.before = None
+    elif step.position == 0:
+        known.position, known.values, known.before = 0, make_first_states(prepared), None
+    else:
+        raise StateLost(
+            f"sequence {step.sequence} is kept here up to {known.position}, and the step begins at {step.position}"
+        )
 
 
 def make_first_states(prepared: RunnableProgram) -> list[Value]:
