@@ -11,6 +11,12 @@ from tests.agent.execution.stateful import EPOCH, GATE, Device, X, Z, after, on_
 OTHER = f"{GATE}/0/q"
 
 
+def pass_by(device: Device) -> None:
+    """A request that is answered only when those before it have gone on as far as they can."""
+    device.give("passing", 5)
+    assert device.answer("passing") == after([5])
+
+
 def test_steps_go_on_from_the_states_and_requests_without_a_sequence_from_zeros() -> None:
     def story(device: Device) -> None:
         for position in range(4):
@@ -34,6 +40,7 @@ def test_what_is_kept_is_no_longer_held_by_requests() -> None:
         device.give("0", 1, step=step_of(0))
         device.answer("0")
         device.give("1", 1, Z, step=step_of(1))
+        pass_by(device)
         assert device.executor.count_waiting() == (1, 8)
 
     on_device(story)
@@ -44,8 +51,7 @@ def test_a_step_that_comes_early_waits_for_the_one_before_it() -> None:
         device.give("first", 1, X, step=step_of(0))
         device.give("second", 2, step=step_of(1))
         device.give("third", 3, step=step_of(2))
-        device.give("another", 5)
-        assert device.answer("another") == after([5])  # It came last, and waits for none of them.
+        pass_by(device)
         device.give("first", 1, Z, step=step_of(0))
         for count, name in enumerate(("first", "second", "third"), 1):
             assert device.answer(name) == after(range(1, count + 1))
@@ -69,6 +75,7 @@ def test_a_step_whose_predecessor_ends_without_states_is_told_that_they_are_lost
     def story(device: Device) -> None:
         device.give("first", 1, X, step=step_of(0))
         device.give("second", 2, step=step_of(1))
+        pass_by(device)
         end(device)
         failed = device.failure("second")
         assert failed.lost_state and failed.stale and not failed.crashed
@@ -104,8 +111,7 @@ def test_a_step_that_was_begun_anew_leaves_nothing_of_what_it_was_before() -> No
         device.give("1", 2, step=step_of(1))
         device.answer("1")
         device.give("other", 9, X, step=step_of(1))
-        device.give("behind", 1)
-        device.answer("behind")  # so that the step before it has begun
+        pass_by(device)
         device.executor.cancel(f"{GATE}/0/other")
         device.give("2", 3, step=step_of(2))
         assert device.failure("2").lost_state
