@@ -165,10 +165,12 @@ def test_a_history_that_is_given_up_while_it_is_used_is_used_to_the_end() -> Non
         for number in range(3):
             await devices.ask(number, "long", start=number == 0)
         devices.kept.clear()
+        devices.losing = {8}  # The step itself, after the others were made again.
         again = asyncio.create_task(devices.ask(3, "long"))
         await asyncio.sleep(2.5)
         await devices.ask(0, "another", start=True)
         assert await again == [0, 1, 2, 3]
+        assert devices.sequences.replays == 2
 
     tell(story, SequenceLimits(history_bytes=3 * 8))
 
