@@ -10,6 +10,7 @@ values before the last step are kept too.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -29,6 +30,10 @@ SPARED_S = 2.0
 """A sequence that had a step within this time, in seconds, is not dropped for another one. With a shorter time two clients
 could take turns in dropping each other's sequence at every step; with a longer one a new client waits longer."""
 
+REMEMBERED = 4096
+"""The number of ended sequences whose names are remembered. With fewer, the states of one whose last step is slow on this
+device could be kept for nothing; more take memory."""
+
 
 @dataclass(slots=True)
 class _Kept:
@@ -46,6 +51,9 @@ class KeptSequences:
 
     def __init__(self) -> None:
         self._kept: dict[SequenceKey, _Kept] = {}
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        """Names of sequences that have ended. A gateway may have the last answer, and end the sequence, before this device is
+        done with the step."""
         self.evictions = 0
         """The number of sequences that were dropped to make room for others."""
 
@@ -91,7 +99,9 @@ class KeptSequences:
         ended: Sequence[Value],
         now: float,
     ) -> None:
-        """Keep what the step left. `began` are the pieces with which it began."""
+        """Keep what the step left, unless its sequence has ended. `began` are the pieces with which it began."""
+        if step.sequence in self._ended:
+            return
         before = None if _all_in_place(prepared.program.kept) else (step.position, began)
         self._kept[key] = _Kept(step.after, ended, before, now)
 
@@ -112,7 +122,10 @@ class KeptSequences:
         self.evictions += 1
 
     def end(self, sequence: str) -> None:
-        """Drop the sequence, in whatever epoch."""
+        """Drop the sequence, in whatever epoch. Steps of it that are under way leave nothing."""
+        self._ended[sequence] = None
+        if len(self._ended) > REMEMBERED:
+            self._ended.popitem(last=False)
         self._drop([key for key in self._kept if key[2] == sequence])
 
     def retire(self, deployment: str, epoch: Epoch) -> None:

@@ -225,9 +225,17 @@ def test_sequences_end_one_by_one_with_their_epoch_and_with_their_gateway() -> N
     assert len(room.device) == 3
     room.device.end("gate/0/p")
     assert not room.knows("p") and not room.knows("p", epoch=E2) and room.knows("q")
-    room.step("p", 0, now=0.0, epoch=E2)
+    room.step("r", 0, now=0.0, epoch=E2)
     room.device.retire("m", E1)
-    assert not room.knows("q") and room.knows("p", epoch=E2)
+    assert not room.knows("q") and room.knows("r", epoch=E2)
     room.device.lose("gate")
-    assert not room.knows("p", epoch=E2) and len(room.device) == 0
+    assert not room.knows("r", epoch=E2) and len(room.device) == 0
     room.device.end("gate/0/p")
+
+
+def test_a_step_under_way_leaves_nothing_of_a_sequence_that_has_ended() -> None:
+    room = Room()
+    began = room.device.begin(key_of("p"), step_of("p"), room.program, 0.0)
+    room.device.end("gate/0/p")
+    room.device.finish(key_of("p"), step_of("p"), room.program, began, [np.zeros(1)], 0.0)
+    assert len(room.device) == 0
