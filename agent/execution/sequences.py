@@ -52,8 +52,8 @@ class KeptSequences:
     def __init__(self) -> None:
         self._kept: dict[SequenceKey, _Kept] = {}
         self._ended: OrderedDict[str, None] = OrderedDict()
-        """Names of sequences that have ended. A gateway may have the last answer, and end the sequence, before this device is
-        done with the step."""
+        """Names of sequences that have ended. A gateway may have the last answer, and end the sequence, before this device
+        is done with the step."""
         self.evictions = 0
         """The number of sequences that were dropped to make room for others."""
 

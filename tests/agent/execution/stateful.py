@@ -41,14 +41,19 @@ def piece(name: str) -> Piece:
     return Piece(name, Region.full((2,)))
 
 
-TRANSFERS = (
-    Transfer(X, GATEWAY, "a", (piece("x"),), 8),
-    Transfer(Z, GATEWAY, "a", (piece("z"),), 8),
-    Transfer(ANSWER, "a", GATEWAY, (piece("sn"),), 8),
-)
+def transfers_of(device: str, x: int = X, z: int = Z, answer: int = ANSWER) -> tuple[Transfer, ...]:
+    """The transfers of a device that computes all, with these numbers."""
+    return (
+        Transfer(x, GATEWAY, device, (piece("x"),), 8),
+        Transfer(z, GATEWAY, device, (piece("z"),), 8),
+        Transfer(answer, device, GATEWAY, (piece("sn"),), 8),
+    )
 
 
-def program(sequences: int = 4) -> Program:
+TRANSFERS = transfers_of("a")
+
+
+def program(sequences: int = 4, device: str = "a", x: int = X, z: int = Z, answer: int = ANSWER) -> Program:
     def port(name: str) -> Port:
         return Port(name, piece(name))
 
@@ -58,9 +63,9 @@ def program(sequences: int = 4) -> Program:
             [helper.make_node("Sum", ["m", "m", "z"], ["sn"])], [port("m"), port("z")], [port("sn")]
         ),
     )
-    steps = (Receive(X), Run(0), Receive(Z), Run(1), Send(ANSWER))
+    steps = (Receive(x), Run(0), Receive(z), Run(1), Send(answer))
     kept = KeptPiece(piece("s"), piece("sn"), "float", 8)
-    return Program("a", steps, segments, 0, 0, kept=(kept,), sequences=sequences)
+    return Program(device, steps, segments, 0, 0, kept=(kept,), sequences=sequences)
 
 
 def after(steps: Sequence[int]) -> float:
