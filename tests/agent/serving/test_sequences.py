@@ -19,7 +19,7 @@ from edgepart.planner.errors import ClusterError, RequestError, StateLost, Unava
 from edgepart.planner.region import Array
 from tests.agent.serving.virtual_time import run_virtually
 
-INFO = AnswerInfo(Epoch(1, 1), 0.0, 0)
+INFO = AnswerInfo(Epoch(1, 1), 0, "by hand")
 
 
 class Devices:
@@ -75,9 +75,16 @@ class Devices:
         return {"y": list(numbers)}, INFO
 
     async def ask(
-        self, number: float, sequence: str = "p", deadline_s: float = 60.0, **flags: bool
+        self,
+        number: float,
+        sequence: str = "p",
+        deadline_s: float = 60.0,
+        *,
+        start: bool = False,
+        end: bool = False,
     ) -> list[float]:
-        found, _ = await self.sequences.infer("m", sequence, {"x": x(number)}, deadline_s, **flags)
+        inputs = {"x": x(number)}
+        found, _ = await self.sequences.infer("m", sequence, inputs, deadline_s, start=start, end=end)
         answer: Any = found["y"]
         return list(answer)
 
@@ -284,8 +291,9 @@ async def _failing(devices: Devices, failure: BaseException) -> None:
     await devices.ask(1)
 
 
-def _cancel(task: asyncio.Task[None], devices: Devices) -> None:
+def _cancel(task: asyncio.Task[Any] | None, devices: Devices) -> None:
     devices.step_s = 0.0
+    assert task is not None
     task.cancel()
 
 

@@ -60,7 +60,8 @@ def problem(graph: Graph, sequences: int) -> Problem:
 
 def placed(graph: Graph, places: Mapping[str, str]) -> Strategy:
     """Each operator on the device that `places` has for its name; otherwise on the first."""
-    layouts, layers = {}, {}
+    layouts: dict[str, Layout] = {}
+    layers: dict[str, int] = {}
     for number, operator in enumerate(graph.operators):
         device = places.get(operator.name, NAMES[0])
         layouts |= {one: Layout({device: graph.region_of(one)}) for one in operator.outputs if one}
