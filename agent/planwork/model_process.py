@@ -129,7 +129,8 @@ def examine_model(
         options,
         prefill=None if prefill is None else {**options.shapes, **prefill},
         shapes={**options.shapes, **assumed},
-        states=tuple((state.output, state.input) for state in graph.states),
+        # Planning takes None as none, and agents of an earlier release can read that.
+        states=tuple((state.output, state.input) for state in graph.states) or None,
         context=context,
         text=bool(companions),
     )

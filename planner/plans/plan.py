@@ -141,6 +141,12 @@ class KeptPiece:
     """Whether a segment that reads `read` and writes `written` may write over what it reads: it changes only rows that the
     step adds."""
 
+    @property
+    def sequence_bytes(self) -> int:
+        """Bytes that the device keeps of it for each sequence. If it is not written in place, its value before the last
+        step is kept too, as that step may have to be made again."""
+        return self.nbytes if self.in_place else 2 * self.nbytes
+
 
 @dataclass(frozen=True)
 class Program:
@@ -171,7 +177,7 @@ class Program:
     @property
     def sequence_bytes(self) -> int:
         """Bytes that the device keeps for each sequence."""
-        return sum(piece.nbytes for piece in self.kept)
+        return sum(piece.sequence_bytes for piece in self.kept)
 
 
 @dataclass(frozen=True, slots=True)
