@@ -71,9 +71,16 @@ def choose(
     `logits` has one number for each token of the vocabulary. Raises RunError if no token can be chosen from them, as one is
     not a number or all are minus infinity. The sampling is one that `check_sampling` takes.
     """
+    penalties = sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty
+    if sampling.temperature == 0 and penalties == (1, 0, 0) and not likely:
+        token = int(np.argmax(logits))
+        if np.isfinite(logits[token]):
+            # The usual case by far: it takes a fifth of the time of what follows.
+            below = np.subtract(logits, logits[token], dtype=np.float32)
+            return ChosenToken(token, -math.log(float(np.exp(below, out=below).sum())), [])
     own = _relative(np.asarray(logits))
     ways = own
-    if (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty) != (1, 0, 0):
+    if penalties != (1, 0, 0):
         # Repetition penalties divide the logits themselves, and not their distances from the greatest.
         ways = _relative(_penalised(logits, sampling, prompt_tokens, generated_tokens))
     if sampling.temperature == 0:

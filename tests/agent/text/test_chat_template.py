@@ -184,9 +184,9 @@ def test_parts_that_are_no_text_are_refused(part: Any, kind: str) -> None:
 
 HOSTILE = {
     "ends in no time": ("{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
-                        rf"more than {PROCESSOR_S} s of processor time"),
+                        rf"(more than {PROCESSOR_S} s of processor time|longer than)"),
     "computes in C": ("{{ (3 ** 30000000) % 7 }}{{ (3 ** 90000001) % 7 }}",
-                      rf"more than {PROCESSOR_S} s of processor time"),
+                      rf"(more than {PROCESSOR_S} s of processor time|longer than)"),
     "long text": ("{% for a in range(100000) %}{{ 'a' * 100 }}{% endfor %}", rf"longer than {MOST_PROMPT_BYTES} bytes"),
     "long letters": ("{{ 'é' * 600000 }}", rf"longer than {MOST_PROMPT_BYTES} bytes"),
     "huge text": ("{{ 'a' * 10**10 }}", "bytes of memory"),

@@ -111,9 +111,11 @@ def test_steps_and_lost_states_travel(message: Any) -> None:
 
 
 def test_options_that_nobody_gave_are_not_written() -> None:
-    new = {"states", "context", "sequences"}
+    new = {"states", "context", "sequences", "prefill", "text"}
     assert not new & json_record(DeployOptions()).keys()
-    given_by_user = DeployOptions(states=(("hn", "h"),), context=512, sequences=9)
+    given_by_user = DeployOptions(
+        states=(("hn", "h"),), context=512, sequences=9, prefill={"x": (1, 64)}, text=True
+    )
     assert new <= json_record(given_by_user).keys()
     assert read_json_record(DeployOptions, json_record(given_by_user)) == given_by_user
     none = json_record(DeployOptions(states=()))
