@@ -128,6 +128,15 @@ class _Size:
         return found
 
 
+class _Shape:
+    """The shape of a region, computed on first use."""
+
+    def __get__(self, region: Region, owner: type[Region]) -> tuple[int, ...]:
+        found = tuple(map(span_size, region.spans))
+        region.__dict__["shape"] = found
+        return found
+
+
 @dataclass(frozen=True, init=False)
 class Region:
     """A product of spans, one per axis. `Region(())` is a whole scalar, or a whole value without a known shape (a
@@ -160,11 +169,8 @@ class Region:
     def rank(self) -> int:
         return len(self.spans)
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Extents of the packed array that holds this region."""
-        return tuple(map(span_size, self.spans))
-
+    shape = _Shape()
+    """Extents of the packed array that holds this region."""
     size = _Size()
     """The number of elements; 1 for rank 0."""
 

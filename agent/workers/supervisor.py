@@ -472,12 +472,16 @@ class Worker:
                 at = memory.offset(array) or 0
             here.append(array)
             offsets.append(at)
-        written_over = {output: here[number] for number, output in overwrites.items()}
-        outputs = [
-            written_over[n] if n in written_over else memory.empty(port.piece.region.shape, dtype)
-            for n, (port, dtype) in enumerate(zip(one.outputs, types[len(inputs) :], strict=True))
-        ]
-        offsets += [memory.offset(array) or 0 for array in outputs]
+        written_over = {output: place for place, output in overwrites.items()}
+        outputs: list[Array] = []
+        for n, (port, dtype) in enumerate(zip(one.outputs, types[len(inputs) :], strict=True)):
+            if (place := written_over.get(n)) is not None:
+                array, at = here[place], offsets[place]
+            else:
+                array = memory.empty(port.piece.region.shape, dtype)
+                at = memory.offset(array) or 0
+            outputs.append(array)
+            offsets.append(at)
         answer = process.exchange(orders.ArrayRun(number, made.number, segment, tuple(offsets)).to_bytes())
         if answer[0] != orders.DONE:
             raise orders.answer_to_error(answer)

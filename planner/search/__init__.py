@@ -4,4 +4,20 @@ May import: planner/cost, planner/devices, planner/errors, planner/layers, plann
 planner/model, planner/plans, planner/region, planner/simulation.
 """
 
-__all__ = ["candidates", "checkpoint", "choose_borders", "choose_detours", "dense_pairs", "force_axis", "lower_bound", "memo", "moves", "openings", "prefill", "recipe", "refine", "scorer", "study"]
+__all__ = [
+    "candidates",
+    "checkpoint",
+    "choose_borders",
+    "choose_detours",
+    "dense_pairs",
+    "force_axis",
+    "lower_bound",
+    "memo",
+    "moves",
+    "openings",
+    "prefill",
+    "recipe",
+    "refine",
+    "scorer",
+    "study",
+]
