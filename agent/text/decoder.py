@@ -27,6 +27,8 @@ TOKENS, MASK, POSITIONS = "input_ids", "attention_mask", "position_ids"
 class Decoder:
     """A model that reads a token in each step of a sequence, and says how likely each token is to be the next one."""
 
+    model: str
+    """The model's digest."""
     inputs: tuple[ValueInfo, ...]
     logits: str
     """The output with a number for each token of the vocabulary."""
@@ -80,7 +82,7 @@ def read_decoder(name: str, plan: Plan) -> Decoder:
         )
     context = min(_rows(state) for state in growing)
     in_place = all(state.in_place for state in growing)
-    return Decoder(plan.inputs, outputs[0].name, outputs[0].shape[-1], context, in_place)
+    return Decoder(plan.model_digest, plan.inputs, outputs[0].name, outputs[0].shape[-1], context, in_place)
 
 
 def _axis(state: KeptState) -> int | None:
