@@ -86,7 +86,7 @@ def test_the_logits_are_the_last_row() -> None:
 @pytest.mark.parametrize("outputs", [{}, {"logits": np.zeros((1, 1, 7))}, {"logits": ["no", "array"]}])
 def test_an_answer_without_logits_is_an_error(outputs: dict[str, object]) -> None:
     with pytest.raises(RunError, match="300 numbers"):
-        read_decoder("chat", decoder_plan()).read(outputs)  # type: ignore[arg-type]
+        read_decoder("chat", decoder_plan()).read(outputs)
 
 
 short_lists = st.lists(st.integers(0, 2), max_size=6)

@@ -185,7 +185,7 @@ def test_those_who_wait_for_another_deployment_do_not_take_the_wake_up() -> None
 def test_without_room_a_prompt_is_refused_once_it_waited() -> None:
     async def story(desk: Desk) -> None:
         async with desk.take([1]), desk.take([2]):
-            with pytest.raises(Unavailable, match="generates 2 texts already.*--sequences"):
+            with pytest.raises(Unavailable, match=r"generates 2 texts already.*--sequences"):
                 async with desk.take([3], wait_s=0.0):
                     pytest.fail("there was no room")
         async with desk.take([3], wait_s=0.0), desk.take([4], wait_s=0.0):
