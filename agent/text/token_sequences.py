@@ -145,8 +145,8 @@ class TokenSequences:
         shared = {id(one): _usable(decoder, one.tokens, prompt[:-1]) for one in idle}
         best = max(idle, key=lambda one: shared[id(one)], default=None)
         has_room = len(idle) + self._in_use[deployment] <= self._room(deployment)
-        # All chats with a model begin with the same few tokens, and are not worth another chat's states for that.
-        if best is None or (has_room and 2 * shared[id(best)] < len(best.tokens)):
+        # All chats with a model begin with the same few tokens; these are not worth the states of another chat.
+        if best is None or (has_room and shared[id(best)] < min(len(prompt) - 1, len(best.tokens) / 2)):
             return TokenSequence(deployment, decoder.model, self._make_name())
         if not shared[id(best)]:
             best = idle[0]

@@ -103,8 +103,11 @@ def test_the_last_token_of_a_prompt_is_always_read(in_place: bool, read: list[in
 def test_while_there_is_room_a_chat_is_not_given_up_for_the_begin_that_all_chats_share() -> None:
     async def story(desk: Desk) -> None:
         first, _ = await desk.answer([1, 2, 3, 4, 5, 6])
-        second, read = await desk.answer([1, 2, 7])
-        assert second is not first and read == [1, 2, 7]
+        again, read = await desk.answer([1, 2, 3])  # All of it is known: another answer is asked for.
+        assert again is first and read == [3]
+        await desk.answer([1, 2, 3, 4, 5, 6])
+        second, read = await desk.answer([1, 2, 7, 7])
+        assert second is not first and read == [1, 2, 7, 7]
         third, read = await desk.answer(
             [1, 2, 3, 8]
         )  # There is no more room: the longest common start counts.
