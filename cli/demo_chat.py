@@ -1,5 +1,5 @@
-"""The last chapter of `edgepart demo`: a language model answers, and goes on when one of its devices is killed in the middle
-of the answer. Door: processes, and the client of a cluster."""
+"""The last chapter of `edgepart demo`: a language model answers, and its text goes on when one of its devices is killed.
+Door: processes, and the client of a cluster."""
 
 from __future__ import annotations
 

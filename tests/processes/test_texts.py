@@ -21,7 +21,7 @@ CONTEXT = 1024
 """Reading so many tokens takes seconds, so that what happens at the first ones happens in the middle of a text."""
 LONG = 600
 NAME = "tiny"
-QUESTION = [{"role": "user", "content": "the sea"}]
+QUESTION: Any = [{"role": "user", "content": "the sea"}]
 
 
 def deploy_tiny(cluster: LocalCluster, folder: Path) -> None:
@@ -48,7 +48,7 @@ def ask(client: OpenAI) -> Any:
     """A stream of chunks."""
     return client.chat.completions.create(
         model=NAME,
-        messages=QUESTION,  # type: ignore[arg-type]
+        messages=QUESTION,
         max_tokens=LONG,
         temperature=1.0,
         seed=7,
@@ -59,7 +59,8 @@ def ask(client: OpenAI) -> Any:
 
 def read(answer: Any, at_first_text: Callable[[], object] = lambda: None) -> tuple[str, dict[str, Any]]:
     """The text of a streamed answer, and the figures at its end."""
-    text, figures = "", {}
+    text = ""
+    figures: dict[str, Any] = {}
     for chunk in answer:
         part = chunk.choices[0].delta.content if chunk.choices else ""
         if part and not text:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -55,7 +56,7 @@ class _Writer:
             for kind in ("key", "value"):
                 names = f"past_key_values.{layer}.{kind}", f"present.{layer}.{kind}"
                 for name, rows, values in zip(names, ("past", "total"), (inputs, outputs), strict=True):
-                    shape = ["batch", KV_HEADS, rows, SIZE]
+                    shape: list[str | int | None] = ["batch", KV_HEADS, rows, SIZE]
                     values.append(helper.make_tensor_value_info(name, rest, shape))
         self._lengths()
         value = self._op("Gather", [self._drawn("embedding", VOCABULARY, HIDDEN), "input_ids"], "embedded")
@@ -76,7 +77,7 @@ class _Writer:
         self._op("Sub", ["count", axis], "before")
         self._op("Cast", ["before"], "lengths", to=TensorProto.INT32)
         self._op("Shape", ["attention_mask"], "shape")
-        self._op("Gather", ["shape", self._kept("second", np.int64(1))], "longest", axis=0)
+        self._op("Gather", ["shape", self._kept("second", np.array(1, np.int64))], "longest", axis=0)
         self._op("Cast", ["longest"], "total", to=TensorProto.INT32)
         angles = np.outer(np.arange(LONGEST), 10000.0 ** (-np.arange(0, SIZE, 2) / SIZE)).astype(np.float32)
         self._kept("cos", np.cos(angles))
@@ -110,7 +111,7 @@ class _Writer:
         narrow = self._op("MatMul", [bent, self._drawn(f"down{layer}", 64, HIDDEN)], f"narrow{layer}")
         return self._op("Add", [kept, narrow], f"y{layer}")
 
-    def _op(self, kind: str, inputs: list[str], output: str, **attributes: int) -> str:
+    def _op(self, kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
         self._nodes.append(helper.make_node(kind, inputs, [output], name=output, **attributes))
         return output
 
@@ -120,5 +121,5 @@ class _Writer:
         )
 
     def _kept(self, name: str, array: Array) -> str:
-        self._weights.append(numpy_helper.from_array(np.asarray(array), name))
+        self._weights.append(numpy_helper.from_array(array, name))
         return name
