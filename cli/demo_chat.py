@@ -4,7 +4,7 @@ Door: processes, and the client of a cluster."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgepart.cli.conversation import ChatReply, Conversation
 from edgepart.planner.figures import format_seconds
+from edgepart.planner.report.sentences import headline
 
 if TYPE_CHECKING:
     from edgepart.cli.local import LocalAgent, LocalCluster
@@ -54,9 +55,7 @@ def tell_chat(cluster: LocalCluster, folder: Path, chapter: Tell, say: Tell, par
     chapter(f"edgepart deploy {folder.name}/ {' '.join(options)}")
     served = first.type("deploy", str(folder), *options, timeout_s=300)
     devices = served["devices"]
-    say(
-        f"The layers are divided over {' and '.join(devices)}, and so are their caches; {first.name} is asked."
-    )
+    say(f"{headline(served['why'])}\n{_describe(devices)}; {first.name} is asked.")
     chapter(f"edgepart chat {NAME} '{QUESTION}'")
     undisturbed = _ask(first, part, lambda: None)
     say(f"\n\n{undisturbed.stats()}")
@@ -84,6 +83,13 @@ def tell_chat(cluster: LocalCluster, folder: Path, chapter: Tell, say: Tell, par
         "replays": disturbed.figures["replays"],
         "devices": {"before": devices, "after": disturbed.figures["devices"]},
     }
+
+
+def _describe(devices: Sequence[str]) -> str:
+    """Who computes the model. A device that was slow lately may be left out, whatever the strategy."""
+    if len(devices) == 1:
+        return f"{devices[0]} computes all layers, and keeps their caches"
+    return f"The layers are divided over {' and '.join(devices)}, and so are their caches"
 
 
 def _ask(agent: LocalAgent, part: Tell, event: Callable[[], None]) -> ChatReply:

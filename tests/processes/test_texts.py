@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
+from edgepart.cli.demo_chat import ANSWER_TOKENS, tell_chat
 from edgepart.cli.local import LocalCluster
 from tests.processes.asking import deploy, undeploy
 from tests.processes.tiny_language import tiny_language
@@ -123,3 +125,16 @@ def test_a_chat_by_the_command_and_the_memory_that_it_takes(talkers: LocalCluste
 def kept_here(cluster: LocalCluster, agent: str) -> int:
     """The bytes of states that an agent's device keeps."""
     return int(cluster.status(cluster.agents[agent])["sequences"]["bytes"])
+
+
+@pytest.mark.nightly
+def test_the_chat_of_the_demo(victims: LocalCluster, tmp_path: Path) -> None:
+    told: list[str] = []
+    say = told.append
+    document = tell_chat(victims, tiny_language(tmp_path / "tiny"), say, say, say)
+    assert document["equal"] and len(document["text"]) >= ANSWER_TOKENS
+    assert document["devices"]["before"] == ["b", "c"] and not victims.agents["c"].alive
+    assert document["tokens_per_s"] > 0
+    told.remove(" <c is killed>")
+    assert "".join(told).count(document["text"]) == 2
+    json.dumps(document, allow_nan=False)
