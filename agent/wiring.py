@@ -378,7 +378,9 @@ def _make_token_sequences(compute: ComputeParts, core: Core, router: ShapeRouter
         plan = requester.active(deployment)
         return plan.model_digest if plan is not None else None
 
-    return TokenSequences(router.infer, requester.name_sequence, requester.end_sequence, room, serving)
+    return TokenSequences(
+        router.infer, requester.run, requester.name_sequence, requester.end_sequence, room, serving
+    )
 
 
 def _make_about(

@@ -126,7 +126,9 @@ class _Task:
     """Whether none of the request's pieces may be rounded."""
     step: SequenceStep | None = None
     """The step of a sequence that the request is; None if it is none."""
-    began: Sequence[Value] = ()
+    prefill: bool = False
+    """Whether it reads many rows at once."""
+    began: Sequence[Value] = field(default=(), init=False)
     """The kept pieces of states with which it began."""
 
     @property
@@ -196,6 +198,8 @@ class Executor:
         self._limits = limits or QueueLimits()
         self._recorder = recorder or Recorder()
         self._installed: dict[ProgramKey, _Installed] = {}
+        self._prefills: dict[ProgramKey, _Installed] = {}
+        """The programs of steps that read many rows at once."""
         self._expected: dict[ProgramKey, list[tuple[Tensors, Sequence[Value], str]]] = {}
         self._tasks: dict[str, _Task] = {}
         self._ended: OrderedDict[str, _Ended | None] = OrderedDict()
@@ -240,31 +244,30 @@ class Executor:
         prepared: RunnableProgram,
         transfers: Sequence[Transfer],
         nodes: Mapping[str, str],
+        prefill: tuple[RunnableProgram, Sequence[Transfer]] | None = None,
     ) -> None:
         """Take requests of that epoch from now on. `transfers` are the plan's; `nodes` has the node id of each device
-        name. Raises InternalError if the program's schedule cannot be made, a node id is missing, or the program is
-        installed already."""
-        schedule = make_schedule(prepared.program, transfers, prepared.dtypes, prepared.kept)
-        ends = {t.source for t in schedule.incoming.values()} | {t.target for t in schedule.outgoing.values()}
-        if unknown := ends - set(nodes) - {GATEWAY}:
-            raise InternalError(f"plan of {deployment}: no node id given for devices {sorted(unknown)}")
-        peers = frozenset(nodes[name] for name in ends - {GATEWAY})
+        name. `prefill` are the program and the transfers of steps that read many rows at once. Raises InternalError if a
+        program's schedule cannot be made, a node id is missing, or the program is installed already."""
+        installed = _make_installed(deployment, prepared, transfers, nodes)
+        wide = _make_installed(deployment, *prefill, nodes) if prefill is not None else None
         with self._lock:
             if (deployment, epoch) in self._installed:
                 raise InternalError(f"{deployment} {epoch} is installed already")
-            scratch = prepared.scratch()
-            self._installed[deployment, epoch] = _Installed(prepared, schedule, dict(nodes), peers, scratch)
+            self._installed[deployment, epoch] = installed
+            if wide is not None:
+                self._prefills[deployment, epoch] = wide
             self._open(parent_of(deployment))
             early = self._expected.pop((deployment, epoch), [])
         for message, values, source in early:
             self.deliver(message, values, source)
 
-    def retire(self, deployment: str, epoch: Epoch) -> RunnableProgram | None:
-        """Leave that epoch: its requests under way go back to their gateways. Returns the program to release, if there
-        is one."""
+    def retire(self, deployment: str, epoch: Epoch) -> list[RunnableProgram]:
+        """Leave that epoch: its requests under way go back to their gateways. Returns the programs to release."""
         out: list[OutgoingMessage] = []
         with self._lock:
-            installed = self._installed.pop((deployment, epoch), None)
+            held = (self._installed, self._prefills)
+            left = [one for of in held if (one := of.pop((deployment, epoch), None)) is not None]
             for message, _, _ in self._expected.pop((deployment, epoch), []):
                 out.append(_stale(message, "this device has left that epoch"))
             for task in [t for t in self._tasks.values() if (t.deployment, t.epoch) == (deployment, epoch)]:
@@ -272,7 +275,7 @@ class Executor:
             self._sequences.retire(deployment, epoch)
             self._close_idle(parent_of(deployment))
         self._post(out)
-        return installed.prepared if installed else None
+        return [one.prepared for one in left]
 
     # Requests
 
@@ -304,8 +307,10 @@ class Executor:
             self._remember(request, None)
 
     def end_sequence(self, sequence: str) -> None:
-        """Drop what is kept of a sequence."""
+        """Drop what is kept of a sequence, and its steps under way."""
         with self._lock:
+            for task in [one for one in self._tasks.values() if one.step and one.step.sequence == sequence]:
+                self._end(task)
             self._sequences.end(sequence)
 
     def lost(self, node: str) -> None:
@@ -372,7 +377,7 @@ class Executor:
             key = (message.deployment, message.epoch)
             if key in self._expected:
                 return self._take_early(key, message, values, source)
-            installed = self._installed.get(key)
+            installed = (self._prefills if message.prefill else self._installed).get(key)
             if installed is None:
                 return [_stale(message, "this device has left that epoch, or does not know it")]
             if not _may_send(installed, message, source):
@@ -381,9 +386,8 @@ class Executor:
             if self._tasks and self._is_full(nbytes):
                 self._remember(message.request, None)
                 return [_stale(message, "this device has too many requests under way")]
-            task = _Task(
-                *key, message.request, installed, Progress(installed.schedule), message.exact, message.step
-            )
+            task = _Task(*key, message.request, installed, Progress(installed.schedule), message.exact)
+            task.step, task.prefill = message.step, message.prefill
             self._tasks[message.request] = task
         try:
             _check_same_request(task, message)
@@ -647,9 +651,8 @@ class Executor:
             )
         transfer = installed.schedule.outgoing[step.transfer]
         node = installed.nodes[transfer.target] if transfer.target != GATEWAY else gateway_of(task.request)
-        message = Tensors(
-            task.deployment, task.epoch, task.request, transfer.number, (), task.exact, task.step
-        )
+        about = task.exact, task.step, task.prefill
+        message = Tensors(task.deployment, task.epoch, task.request, transfer.number, (), *about)
         self._send(node, message, values)
         with self._lock:
             sent = self._counters.sent_bytes
@@ -675,11 +678,23 @@ class Executor:
                 log.info("cannot tell node %s: %s", node, error)
 
 
+def _make_installed(
+    deployment: str, prepared: RunnableProgram, transfers: Sequence[Transfer], nodes: Mapping[str, str]
+) -> _Installed:
+    """Raises InternalError if the program's schedule cannot be made, or a node id is missing."""
+    schedule = make_schedule(prepared.program, transfers, prepared.dtypes, prepared.kept)
+    ends = {t.source for t in schedule.incoming.values()} | {t.target for t in schedule.outgoing.values()}
+    if unknown := ends - set(nodes) - {GATEWAY}:
+        raise InternalError(f"plan of {deployment}: no node id given for devices {sorted(unknown)}")
+    peers = frozenset(nodes[name] for name in ends - {GATEWAY})
+    return _Installed(prepared, schedule, dict(nodes), peers, prepared.scratch())
+
+
 def _check_same_request(task: _Task, message: Tensors) -> None:
     """Raises FrameError if a frame of a request contradicts what the request is."""
     if (message.deployment, message.epoch) != (task.deployment, task.epoch):
         raise FrameError(f"request {message.request} is of {task.deployment} {task.epoch}")
-    if message.step != task.step:
+    if (message.step, message.prefill) != (task.step, task.prefill):
         raise FrameError(f"request {message.request} is {task.step or 'no step of a sequence'}")
     if task.step is not None and gateway_of(task.step.sequence) != gateway_of(task.request):
         raise FrameError(f"request {message.request} is a step of another gateway's sequence")

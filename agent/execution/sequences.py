@@ -10,6 +10,7 @@ values before the last step are kept too.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -29,6 +30,10 @@ SPARED_S = 2.0
 """A sequence that had a step within this time, in seconds, is not dropped for another one. With a shorter time two clients
 could take turns in dropping each other's sequence at every step; with a longer one a new client waits longer."""
 
+REMEMBERED = 4096
+"""The number of ended sequences whose names are remembered. With fewer, the states of one whose last step is slow on this
+device could be kept for nothing; more take memory."""
+
 
 @dataclass(slots=True)
 class _Kept:
@@ -46,6 +51,9 @@ class KeptSequences:
 
     def __init__(self) -> None:
         self._kept: dict[SequenceKey, _Kept] = {}
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        """Names of sequences that have ended. A gateway may have the last answer, and end the sequence, before this device
+        is done with the step."""
         self.evictions = 0
         """The number of sequences that were dropped to make room for others."""
 
@@ -56,7 +64,9 @@ class KeptSequences:
     def nbytes(self) -> int:
         """Bytes of all states; those that a step may still need from before the last one included."""
         every = (value for one in self._kept.values() for value in (*one.values, *(one.before or (0, ()))[1]))
-        return sum(value.nbytes for value in every if isinstance(value, np.ndarray))
+        # A piece that is written in place is the same array before and after a step.
+        arrays = {id(value): value for value in every if isinstance(value, np.ndarray)}
+        return sum(value.nbytes for value in arrays.values())
 
     def begin(
         self,
@@ -76,15 +86,9 @@ class KeptSequences:
             self._make_room(key, prepared, now, busy)
             return make_first_states(prepared)
         known.used_at_s = now
-        if step.position == known.position or (step.position < known.position and in_place):
-            return known.values
-        if step.position == 0:
-            return make_first_states(prepared)
-        if known.before is not None and step.position == known.before[0]:
-            return known.before[1]
-        raise StateLost(
-            f"sequence {step.sequence} is kept here up to {known.position}, and the step begins at {step.position}"
-        )
+        if step.position != known.position:
+            _go_back(known, step, prepared, in_place=in_place)
+        return known.values
 
     def finish(
         self,
@@ -95,7 +99,9 @@ class KeptSequences:
         ended: Sequence[Value],
         now: float,
     ) -> None:
-        """Keep what the step left. `began` are the pieces with which it began."""
+        """Keep what the step left, unless its sequence has ended. `began` are the pieces with which it began."""
+        if step.sequence in self._ended:
+            return
         before = None if _all_in_place(prepared.program.kept) else (step.position, began)
         self._kept[key] = _Kept(step.after, ended, before, now)
 
@@ -116,7 +122,10 @@ class KeptSequences:
         self.evictions += 1
 
     def end(self, sequence: str) -> None:
-        """Drop the sequence, in whatever epoch."""
+        """Drop the sequence, in whatever epoch. Steps of it that are under way leave nothing."""
+        self._ended[sequence] = None
+        if len(self._ended) > REMEMBERED:
+            self._ended.popitem(last=False)
         self._drop([key for key in self._kept if key[2] == sequence])
 
     def retire(self, deployment: str, epoch: Epoch) -> None:
@@ -130,6 +139,22 @@ class KeptSequences:
     def _drop(self, keys: Sequence[SequenceKey]) -> None:
         for key in keys:
             del self._kept[key]
+
+
+def _go_back(known: _Kept, step: SequenceStep, prepared: RunnableProgram, *, in_place: bool) -> None:
+    """Undo the steps from this one's position on: it may have other inputs than they had. Raises StateLost if that cannot
+    be done."""
+    if step.position < known.position and in_place:
+        known.position = step.position
+    elif known.before is not None and step.position == known.before[0]:
+        known.position, known.values = known.before
+        known.before = None
+    elif step.position == 0:
+        known.position, known.values, known.before = 0, make_first_states(prepared), None
+    else:
+        raise StateLost(
+            f"sequence {step.sequence} is kept here up to {known.position}, and the step begins at {step.position}"
+        )
 
 
 def make_first_states(prepared: RunnableProgram) -> list[Value]:

@@ -389,7 +389,12 @@ class Sessions:
     def _load_as_planned(self, segment: Segment) -> LoadedSegment:
         values = self._hold_weights(segment)
         try:
-            loaded = load_segment(segment, values, self._threads, self._level)
+            same = self._find_same_model(segment)
+            loaded = (
+                wrap_session(segment, same.session, same.weights)
+                if same is not None
+                else load_segment(segment, values, self._threads, self._level)
+            )
             loaded.holds_weights = True
             if self._warmed:
                 warm_up(loaded)
@@ -397,6 +402,15 @@ class Sessions:
         except BaseException:
             self._drop_weights(segment)
             raise
+
+    def _find_same_model(self, segment: Segment) -> LoadedSegment | None:
+        """The session of the same whole model with other shapes, which takes any that the model's file leaves free."""
+        digests = [ref.digest for ref in segment.weights]
+        for one in self._loaded.values() if segment.whole else ():
+            other = one.segment
+            if other.whole and other.model == segment.model and [r.digest for r in other.weights] == digests:
+                return one
+        return None
 
     def _weights_of(self, segment: Segment) -> dict[str, Weight]:
         """The segment's weights by initializer name, for the compiler."""

@@ -29,6 +29,9 @@ log = logging.getLogger(__name__)
 USUAL_CONTEXT = 2048
 """The most tokens of prompt and answer together if the user does not say: enough for a chat. Caches for all tokens that a
 model was made for may take more memory than small devices have."""
+ROWS = 64
+"""The rows (tokens) of a prompt that are read at once. With more, a prompt is hardly read faster on processors of small
+devices; with fewer, more of its last rows are read one by one."""
 IDLE_S = 20.0
 """Seconds without work after which the process ends. A longer time more often saves starting it again, which takes about
 a second; a shorter one returns its memory sooner."""
@@ -112,15 +115,22 @@ def examine_model(
     """Notes about a model, its files, and the options with all that they leave open: the shapes that are assumed, the
     states, and the context of a language model. The files of a language model include those that say how text is made with
     it, from the model's folder. Raises ModelError and UsageError."""
+    from edgepart.planner.model.context_shapes import load_with_context
     from edgepart.planner.model.load import model_files
     from edgepart.planner.model.stateful import load_with_states
 
     notes, companions, context = _look_for_text(path, options)
     graph, assumed = load_with_states(path, options.shapes, options.states, context)
+    prefill = None
+    if context is not None and context > ROWS and graph.states and all(one.in_place for one in graph.states):
+        # Other states have as many rows fewer as a step adds: what one kind of step leaves does not fit the other.
+        _, prefill = load_with_context(path, options.shapes, context, ROWS)
     found = replace(
         options,
+        prefill=None if prefill is None else {**options.shapes, **prefill},
         shapes={**options.shapes, **assumed},
-        states=tuple((state.output, state.input) for state in graph.states),
+        # Planning takes None as none, and agents of an earlier release can read that.
+        states=tuple((state.output, state.input) for state in graph.states) or None,
         context=context,
         text=bool(companions),
     )

@@ -15,6 +15,7 @@ from edgepart.agent.cluster.state.cards import build_cluster
 from edgepart.agent.cluster.state.events import ComputePlan, PlanComputed, PlanFailed
 from edgepart.agent.cluster.state.profiles import to_planner_profiles
 from edgepart.agent.verify.same_answer import tolerance_for
+from edgepart.agent.wire.bounds import Shapes
 from edgepart.agent.wire.control import Deployment
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.devices.cluster import Cluster
@@ -28,6 +29,7 @@ from edgepart.planner.planner import Digests, best_single_device, choose_plan
 from edgepart.planner.plans.plan import Plan, plan_from_bytes, plan_to_bytes
 from edgepart.planner.report.sentences import as_sentence
 from edgepart.planner.search import checkpoint as choices
+from edgepart.planner.search.prefill import add_prefill
 from edgepart.planner.search.refine import refine
 from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import Simulation, simulate
@@ -83,9 +85,11 @@ class PlanComputer:
             return PlanFailed(order.key, text, "InternalError", final=True)
 
     def _compute(self, order: ComputePlan) -> PlanComputed:
-        graph, digests = self._load(order.deployment)
+        options = order.deployment.options
+        graph, digests = self._load(order.deployment, options.shapes)
+        wide = self._load(order.deployment, options.prefill)[0] if options.prefill is not None else None
         study = Study(self._problem(order, graph), to_planner_profiles(order.profiles))
-        options, search = order.deployment.options, partial(_search, study, order, digests)
+        search = partial(_search, study, order, digests, wide)
         refused = frozenset(structure for structure, _ in order.key.refused)
         found_best = search(options.strategy) if not refused else _next_best(search, order, refused)
         plan, simulation, chosen = found_best
@@ -149,10 +153,10 @@ class PlanComputer:
             clock=time.perf_counter,
         )
 
-    def _load(self, deployment: Deployment) -> tuple[Graph, Digests]:
-        """The model with the deployment's shapes bound, and the digests of its weights that are known so far. Both depend
+    def _load(self, deployment: Deployment, shapes: Shapes) -> tuple[Graph, Digests]:
+        """The deployment's model with these shapes bound, and the digests of its weights that are known so far. Both depend
         on the shapes, as some constants are folded from them. Raises ModelError and UsageError."""
-        shapes, states = deployment.options.shapes, deployment.options.states or ()
+        states = deployment.options.states or ()
         key = (deployment.model, repr((sorted(shapes.items()), states)))
         if key not in self._graphs:
             graph = load_graph(self._model_path(deployment.model), shapes=shapes)
@@ -170,16 +174,23 @@ def search_budget_s(options: DeployOptions, *, quick: bool) -> float:
 
 
 def _search(
-    study: Study, order: ComputePlan, digests: Digests, strategy: str
+    study: Study, order: ComputePlan, digests: Digests, wide: Graph | None, strategy: str
 ) -> tuple[Plan, Simulation, bytes]:
     """The best plan of a strategy, its simulation, and the choices that it was made from. The candidates include
-    refinements of the plan that serves, if that was made by the same strategy."""
+    refinements of the plan that serves, if that was made by the same strategy. `wide` is the graph of steps that read many
+    rows at once."""
     before = choices.read(order.chosen) if order.chosen else None
     also = refine(study, before) if before is not None and before.name == strategy else ()
     model = order.deployment.model
     plan, simulation, found = choose_plan(
         study.memo.problem, strategy, model, digests=digests, study=study, also=also
     )
+    if wide is not None:
+        plan, fault = add_prefill(study, found, plan, wide, model, digests)
+        if fault:
+            plan = replace(
+                plan, why=f"{plan.why}\n{as_sentence(f'prompts are read token by token: {fault}')}"
+            )
     return plan, simulation, choices.write(study.candidates, found)
 
 

@@ -151,16 +151,24 @@ class LoadedPlans:
         )
         program = next((p for name, p in plan.programs.items() if names.get(name) == self._node), None)
         if program is not None:
-            weights = [ref for segment in program.segments for ref in segment.weights]
-            await self._fetch(plan, weights, order.sources)
-            prepared = await self._prepare(order.deployment, plan, program)
+            prepared = await self._prepare(order, plan, program)
+            wide = plan.prefill
+            prefill = await self._prepare_prefill(order, prepared, wide) if wide is not None else None
             if order.weighed:
                 for found in await asyncio.to_thread(self._time_segments, order.deployment, prepared):
                     self._loaded(found)
             try:
-                self._executor.install(order.deployment, order.epoch, prepared, plan.transfers, names)
+                self._executor.install(
+                    order.deployment,
+                    order.epoch,
+                    prepared,
+                    plan.transfers,
+                    names,
+                    (prefill, wide.transfers) if prefill is not None and wide is not None else None,
+                )
             except EdgepartError:
-                self._loader.release(prepared)
+                for one in filter(None, (prepared, prefill)):
+                    self._loader.release(one)
                 raise
         else:
             self._executor.retire(order.deployment, order.epoch)  # Ends `expect`: no frames will come.
@@ -176,8 +184,22 @@ class LoadedPlans:
             log.info("a plan is not timed: %s", error)
             return ()
 
-    async def _prepare(self, deployment: str, plan: Plan, program: Program) -> RunnableProgram:
-        """Make the program's sessions in a thread. If this task is cancelled meanwhile, they are released."""
+    async def _prepare_prefill(
+        self, order: LoadPlan, prepared: RunnableProgram, prefill: Plan
+    ) -> RunnableProgram:
+        """Prepare the program for steps that read many rows at once, beside `prepared`, which is released if that fails."""
+        try:
+            return await self._prepare(order, prefill, prefill.programs[prepared.program.device])
+        except BaseException:
+            self._loader.release(prepared)
+            raise
+
+    async def _prepare(self, order: LoadPlan, plan: Plan, program: Program) -> RunnableProgram:
+        """Fetch the program's weights, and make its sessions in a thread. If this task is cancelled meanwhile, they are
+        released."""
+        weights = [ref for segment in program.segments for ref in segment.weights]
+        await self._fetch(plan, weights, order.sources)
+        deployment = order.deployment
         making = asyncio.ensure_future(
             asyncio.to_thread(self._loader.prepare, deployment, plan.model_digest, program, plan.transfers)
         )
@@ -212,8 +234,7 @@ class LoadedPlans:
         if task := self._loading.pop(key, None):
             task.cancel()
         self._held.pop(key, None)
-        prepared = self._executor.retire(*key)
-        if prepared is not None:
+        for prepared in self._executor.retire(*key):
             self._loader.release(prepared)
         if self._active.get(order.deployment) == order.epoch:
             del self._active[order.deployment]
@@ -235,7 +256,8 @@ class LoadedPlans:
         programs = [
             program
             for held in self._held.values()
-            for name, program in held.plan.programs.items()
+            for plan in filter(None, (held.plan, held.plan.prefill))
+            for name, program in plan.programs.items()
             if held.nodes.get(name) == self._node
         ]
         return frozenset(ref.digest for p in programs for segment in p.segments for ref in segment.weights)
@@ -254,7 +276,8 @@ class LoadedPlans:
             case Tensors():
                 held = self._held.get((message.deployment, message.epoch))
                 ours = gateway_of(message.request) == self._node
-                if ours and held is not None and message.transfer in held.to_gateway:
+                back = held is not None and not message.prefill and message.transfer in held.to_gateway
+                if ours and back:
                     self._requester.deliver(message, values, source)
                 else:
                     self._executor.deliver(message, values, source)

@@ -72,6 +72,8 @@ class Submitted:
     """Whether the request waits if no plan is known yet; otherwise it is refused then."""
     sequence: str = ""
     """The name of the sequence of which the request is a step; "" if it is none."""
+    answerless: bool = False
+    """Whether devices send nothing back: the request is answered as soon as it is started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +253,7 @@ class _RequestState:
     """Time from which the request may be tried on the sides in `tried` again."""
     last_error: str = ""
     sequence: str = ""
+    answerless: bool = False
 
 
 @dataclass(slots=True)
@@ -343,7 +346,11 @@ class Requests:
         else:
             self._deployments.setdefault(event.deployment, _Deployment(NO_EPOCH, {}))
             self._requests[event.request] = _RequestState(
-                event.request, event.deployment, event.deadline_s, sequence=event.sequence
+                event.request,
+                event.deployment,
+                event.deadline_s,
+                sequence=event.sequence,
+                answerless=event.answerless,
             )
 
     def _activate(self, event: Activated) -> None:
@@ -449,7 +456,9 @@ class Requests:
                 continue
             attempt = self._start(request, side)
             yield Start(number, attempt.number, request.deployment, attempt.epoch, side)
-            if not attempt.missing:  # All outputs are constants: the gateway answers alone.
+            if (
+                not attempt.missing
+            ):  # All outputs are constants, or there are none: the gateway answers alone.
                 yield from self._answer_if_whole(request)
             else:
                 room[request.deployment] -= 1
@@ -457,7 +466,7 @@ class Requests:
 
     def _start(self, request: _RequestState, side: int) -> _Attempt:
         known = self._deployments[request.deployment]
-        outputs = known.plans[known.current][side].outputs
+        outputs = frozenset[int]() if request.answerless else known.plans[known.current][side].outputs
         attempt = request.attempt = _Attempt(self._next_attempt, known.current, side, set(outputs))
         self._attempts[self._next_attempt] = request
         self._next_attempt += 1

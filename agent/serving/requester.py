@@ -109,6 +109,8 @@ class ActivePlan:
     """One for each replica; a single one with all devices if the plan has no replicas."""
     program: str = ""
     """The deployment under which the devices hold the plan; "" if it is the one that requests name."""
+    prefill: ActivePlan | None = None
+    """The plan of steps that read many rows at once; None if there is none."""
 
     @property
     def rules(self) -> tuple[rules.ReplicaSide, ...]:
@@ -134,6 +136,8 @@ class _Held:
     """Whether none of the request's pieces may be rounded on their way."""
     step: SequenceStep | None = None
     """The step of a sequence that the request is; None if it is none."""
+    prefill: bool = False
+    """Whether it reads many rows at once, and has no answer."""
 
 
 @dataclass
@@ -212,16 +216,19 @@ class Requester:
         *,
         exact: bool = False,
         step: SequenceStep | None = None,
+        prefill: bool = False,
     ) -> tuple[dict[str, Value], AnswerInfo]:
         """Run a request as `infer` does, with inputs and names that were checked (`check_inputs`, `output_names`). Waits if
-        there is no plan yet. With `exact`, no piece of the request is rounded."""
+        there is no plan yet. With `exact`, no piece of the request is rounded. With `prefill`, it is a step that reads many
+        rows at once by the plan's `prefill`: it has no answer, and this returns when it is sent. If it fails, or the plan
+        has none, the next step of the sequence finds its states lost."""
         self._count += 1
         number = self._count
         now = self._loop.time()
-        held = _Held(deployment, inputs, outputs, self._loop.create_future(), now, now, exact, step)
+        held = _Held(deployment, inputs, outputs, self._loop.create_future(), now, now, exact, step, prefill)
         self._held[number] = held
         sequence = step.sequence if step is not None else ""
-        self._handle(rules.Submitted(number, deployment, now + deadline_s, patient=True, sequence=sequence))
+        self._handle(rules.Submitted(number, deployment, now + deadline_s, True, sequence, prefill))
         try:
             return await held.answer
         finally:
@@ -422,12 +429,22 @@ class Requester:
         if self._recorder.on:
             self._recorder.add(QUEUES, QUEUE, held.idle_s, about)
         try:
-            check_inputs(active.plan.inputs, held.inputs)  # The model may be another one by now.
-            parcels = cut_inputs(active, held.inputs, effect.side)
+            form = active.prefill if held.prefill else active
+            if form is None:
+                raise StateLost(f"the plan of {effect.deployment!r} reads one row at a time")
+            check_inputs(form.plan.inputs, held.inputs)  # The model may be another one by now.
+            parcels = cut_inputs(form, held.inputs, effect.side)
             self._record_copy(about, began_s, (value for _, _, values in parcels for value in values))
             for target, transfer, values in parcels:
                 message = Tensors(
-                    about.deployment, effect.epoch, about.request, transfer, (), held.exact, held.step
+                    about.deployment,
+                    effect.epoch,
+                    about.request,
+                    transfer,
+                    (),
+                    held.exact,
+                    held.step,
+                    held.prefill,
                 )
                 self._send_input(target, message, values, about)
         except EdgepartError as error:
@@ -517,7 +534,8 @@ def activate_plan(plan: Plan, nodes: Mapping[str, str], constants: Mapping[str, 
         if name not in {info.name for info in plan.inputs} and name not in constants:
             raise InternalError(f"no value given for the constant output {name!r}")
     sides = tuple(_active_side(plan, replica.devices, nodes) for replica in plan.parts)
-    return ActivePlan(plan, dict(nodes), dict(constants), sides)
+    prefill = activate_plan(plan.prefill, nodes, {}) if plan.prefill is not None else None
+    return ActivePlan(plan, dict(nodes), dict(constants), sides, prefill=prefill)
 
 
 def _active_side(plan: Plan, devices: Sequence[str], nodes: Mapping[str, str]) -> ActiveSide:

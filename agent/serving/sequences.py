@@ -13,6 +13,8 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+
 from edgepart.agent.serving.requester import AnswerInfo
 from edgepart.agent.wire.inference import SequenceStep
 from edgepart.agent.wire.tensors import Value, value_bytes
@@ -59,6 +61,9 @@ class _Sequence:
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by the step under way, of which there is one at a time."""
     position: int = 0
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """The shapes of the first step's inputs. Steps of other shapes run by another plan, whose devices do not have the
+    states."""
     history: list[Mapping[str, Value]] | None = field(default_factory=list)
     """The inputs of all steps; None if it was given up."""
     nbytes: int = 0
@@ -112,20 +117,29 @@ class Sequences:
             self.end(*key)
         sequence = self._find(key, start=start)
         until_s = self._loop.time() + deadline_s
-        async with sequence.turn:
+        await _take_turn(sequence, until_s)
+        try:
             if self._sequences.get(key) is not sequence:
                 raise RequestError(f"sequence {sequence_id!r} was ended while this step waited for its turn")
+            _check_shapes(sequence, inputs)
             answer = await self._step(key, sequence, inputs, until_s, outputs)
             sequence.used_at_s = self._loop.time()
             self._remember(sequence, inputs)
+        finally:
+            sequence.turn.release()
         if end:
-            self.end(*key)
+            self._end_same(key, sequence)
         return answer
 
     def end(self, deployment: str, sequence_id: str) -> None:
         """End a sequence, if there is such a one."""
         if (sequence := self._sequences.pop((deployment, sequence_id), None)) is not None:
             self._end(deployment, sequence.name)
+
+    def _end_same(self, key: tuple[str, str], sequence: _Sequence) -> None:
+        """End this sequence, unless the client has ended it or begun it anew meanwhile."""
+        if self._sequences.get(key) is sequence:
+            self.end(*key)
 
     def _find(self, key: tuple[str, str], *, start: bool) -> _Sequence:
         self._end_idle()
@@ -156,17 +170,19 @@ class Sequences:
         outputs: Sequence[str],
     ) -> tuple[dict[str, Value], AnswerInfo]:
         """Make the step, and before that all steps again as often as their states are lost."""
-        made = sequence.position
+        made, history = (
+            sequence.position,
+            sequence.history,
+        )  # Another sequence's step may give the history up meanwhile.
         while True:
             try:
-                while made < sequence.position:
-                    before = (sequence.history or ())[made]
+                for before in (history or ())[made:]:
                     await self._make(key[0], sequence, made, before, until_s, ())
                     made += 1
                 return await self._make(key[0], sequence, sequence.position, inputs, until_s, outputs)
             except StateLost as error:
-                if sequence.history is None:
-                    self.end(*key)
+                if history is None:
+                    self._end_same(key, sequence)
                     raise StateLost(
                         f"the states of sequence {key[1]!r} are lost, and its {sequence.position} steps were too large to "
                         f"be kept here: begin it again ({error})"
@@ -190,6 +206,7 @@ class Sequences:
 
     def _remember(self, sequence: _Sequence, inputs: Mapping[str, Value]) -> None:
         sequence.position += 1
+        sequence.shapes = sequence.shapes or _shapes_of(inputs)
         if sequence.history is None:
             return
         # Copies, as arrays may lie in the body of an HTTP request, whose memory is used again.
@@ -198,3 +215,26 @@ class Sequences:
         if sum(one.nbytes for one in self._sequences.values()) > self._limits.history_bytes:
             longest = max(self._sequences.values(), key=lambda one: one.nbytes)
             longest.history, longest.nbytes = None, 0
+
+
+def _shapes_of(inputs: Mapping[str, Value]) -> dict[str, tuple[int, ...]]:
+    return {name: value.shape for name, value in inputs.items() if isinstance(value, np.ndarray)}
+
+
+def _check_shapes(sequence: _Sequence, inputs: Mapping[str, Value]) -> None:
+    """Raises RequestError if the inputs do not have the shapes of the first step's."""
+    for name, shape in _shapes_of(inputs).items():
+        if shape != (first := sequence.shapes.get(name, shape)):
+            raise RequestError(
+                f"input {name!r} has shape {shape}, and in the first step of this sequence it had {first}: all steps of a "
+                "sequence need the same shapes"
+            )
+
+
+async def _take_turn(sequence: _Sequence, until_s: float) -> None:
+    """Wait for the steps before. Raises Unavailable if they take longer than this one has time."""
+    try:
+        async with asyncio.timeout_at(until_s):
+            await sequence.turn.acquire()
+    except TimeoutError as error:
+        raise Unavailable("the deadline passed while the step waited for the one before it") from error

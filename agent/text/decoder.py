@@ -1,8 +1,9 @@
 """Decoder: how a model that generates text is fed, found from the plan's inputs, outputs and states. Rules.
 
-Each step reads one token. Models with caches that are written in place (as ONNX Runtime's builder exports them) count rows
-from the left: the mask has ones up to the present row. Models that put their past before the new row (as optimum exports
-them) get a past of fixed length, whose right end counts: the mask has ones at its right end.
+A step reads one token, or a block of tokens of a prompt. Models with caches that are written in place (as ONNX Runtime's
+builder exports them) count rows from the left: the mask has ones up to the present row. Models that put their past before
+the new row (as optimum exports them) get a past of fixed length, whose right end counts: the mask has ones at its right
+end.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from edgepart.planner.region import Array
 
 TOKENS, MASK, POSITIONS = "input_ids", "attention_mask", "position_ids"
 """The names that exporters give to a decoder's inputs."""
+LEAST_OF_BLOCK = 0.25
+"""The least part of a block that is worth a step of its own: a block takes about as long as a quarter as many single tokens
+do, measured on SmolLM2 with weights of 8 bits."""
 
 
 @dataclass(frozen=True)
@@ -37,18 +41,38 @@ class Decoder:
     """The most tokens of a sequence."""
     in_place: bool
     """Whether rows count from the left; a sequence can then also be continued from an earlier token."""
+    block_inputs: tuple[ValueInfo, ...] = ()
+    """The inputs of a step that reads a block of tokens; () if there is no such step."""
 
-    def feed(self, token: int, position: int) -> dict[str, Value]:
-        """The inputs of the step that reads `token` as number `position` of its sequence."""
-        return {info.name: self._value(info, token, position) for info in self.inputs}
+    @property
+    def block(self) -> int:
+        """The number of tokens in a block; 0 if blocks cannot be read."""
+        return next((info.shape[1] for info in self.block_inputs if info.name == TOKENS and info.shape), 0)
 
-    def _value(self, info: ValueInfo, token: int, position: int) -> Array:
+    def feed(self, tokens: Sequence[int], position: int) -> dict[str, Value]:
+        """The inputs of the step that reads `tokens` from number `position` of its sequence on: one, or up to a block of
+        them. A block that is not full has rows at its end that no later step sees, as the next tokens take their place."""
+        infos = self.inputs if len(tokens) == 1 else self.block_inputs
+        return {info.name: self._value(info, tokens, position) for info in infos}
+
+    def _value(self, info: ValueInfo, tokens: Sequence[int], position: int) -> Array:
         value: Array = np.zeros(info.shape or (), _dtype(info))
+        rows = self.block if len(tokens) > 1 else 1
         if info.name == MASK:
-            value[:, slice(0, position + 1) if self.in_place else slice(-position - 1, None)] = 1
+            end = position + rows
+            value[:, slice(0, end) if self.in_place else slice(-end, None)] = 1
+        elif info.name == TOKENS:
+            value[0, : len(tokens)] = tokens
         else:
-            value[...] = token if info.name == TOKENS else position
+            value[0] = range(position, position + rows)
         return value
+
+    def count_next(self, left: int, position: int) -> int:
+        """How many of the `left` tokens from `position` on the next step should read."""
+        rows = self.block
+        if not rows or position + rows > self.context or left < rows * LEAST_OF_BLOCK:
+            return 1
+        return min(left, rows)
 
     def read(self, outputs: dict[str, Value]) -> Array:
         """The logits in the answer of a step. Raises RunError if they are not what the plan says."""
@@ -82,7 +106,9 @@ def read_decoder(name: str, plan: Plan) -> Decoder:
         )
     context = min(_rows(state) for state in growing)
     in_place = all(state.in_place for state in growing)
-    return Decoder(plan.model_digest, plan.inputs, outputs[0].name, outputs[0].shape[-1], context, in_place)
+    blocks = plan.prefill.inputs if plan.prefill is not None else ()
+    vocabulary = outputs[0].shape[-1]
+    return Decoder(plan.model_digest, plan.inputs, outputs[0].name, vocabulary, context, in_place, blocks)
 
 
 def _axis(state: KeptState) -> int | None:

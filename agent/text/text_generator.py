@@ -39,7 +39,6 @@ from edgepart.agent.text.tokenizer import TextTokenizer, parse_tokenizer
 from edgepart.agent.wire.control import Deployment
 from edgepart.planner.errors import ContextExceeded, RequestError, Unavailable, UnknownDeployment
 from edgepart.planner.plans.plan import Plan
-from edgepart.planner.region import Array
 
 WAIT_S = 60.0
 """Seconds for which a prompt waits for its turn."""
@@ -152,12 +151,10 @@ class TextGenerator:
     ) -> AsyncGenerator[GenerationEvent, None]:
         """Read the prompt, then choose and read tokens until the answer ends."""
         cached = len(sequence.tokens)
-        logits: Array | None = None
-        for token in answer.prompt[cached:]:
-            logits, _ = await self._sequences.read(sequence, decoder, token)
+        logits = await self._sequences.read(sequence, decoder, answer.prompt[cached:])
         untold: list[GeneratedToken] = []
         reason = "length"
-        while logits is not None:
+        while True:
             chosen = choose(logits, answer.sampling, answer.prompt, answer.generated, answer.request.logprobs)
             answer.told_s.append(time.monotonic())
             if chosen.token in language.end_tokens:
@@ -173,7 +170,7 @@ class TextGenerator:
                 break
             if len(answer.generated) >= answer.most:
                 break
-            logits, _ = await self._sequences.read(sequence, decoder, chosen.token)
+            logits = await self._sequences.read(sequence, decoder, [chosen.token])
         rest = answer.stream.finish()
         if rest or untold:
             yield Grown(rest, tuple(untold))

@@ -13,21 +13,40 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from edgepart.agent.serving.requester import AnswerInfo
 from edgepart.agent.serving.sequences import REPLAY_PAUSE_S, RunStep
 from edgepart.agent.text.decoder import Decoder, common_start
 from edgepart.agent.wire.inference import SequenceStep
+from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import StateLost, Unavailable
 from edgepart.planner.region import Array
 
 STEP_S = 60.0
 """The longest time, in seconds, that a step may take; within it the cluster recovers from a loss."""
+BLOCK_TRIALS = 3
+"""How often tokens are tried to be read in blocks. Blocks have no answer that could say why they fail."""
 MOST_REPLAYS = 8
 """How often states may be lost while one token is read. A larger number goes on through more trouble; a smaller one tells
 the client sooner that the cluster is in it."""
 SPEEDS = 8
 """The number of last answers of which the average speed is told."""
+
+
+class RunBlock(Protocol):
+    """The interface of Requester.run for steps without an answer."""
+
+    async def __call__(
+        self,
+        deployment: str,
+        inputs: dict[str, Value],
+        deadline_s: float,
+        outputs: tuple[str, ...],
+        *,
+        step: SequenceStep | None = None,
+        prefill: bool = False,
+    ) -> tuple[dict[str, Value], AnswerInfo]: ...
 
 
 @dataclass(eq=False)
@@ -51,15 +70,18 @@ class TokenSequences:
     def __init__(
         self,
         run: RunStep,
+        run_block: RunBlock,
         make_name: Callable[[], str],
         end: Callable[[str, str], None],
         room: Callable[[str], int],
         serving: Callable[[str], str | None],
     ) -> None:
-        """`make_name` returns a name that no other sequence has. `end(deployment, name)` tells devices that they need to
-        keep a sequence no longer. `room(deployment)` is the most sequences that a deployment may have.
-        `serving(deployment)` is the digest of the model that serves under this name; None if none does now."""
+        """`run` makes steps that read one token, and `run_block` sends steps that read a block of them. `make_name` returns
+        a name that no other sequence has. `end(deployment, name)` tells devices that they need to keep a sequence no
+        longer. `room(deployment)` is the most sequences that a deployment may have. `serving(deployment)` is the digest of
+        the model that serves under this name; None if none does now."""
         self._run = run
+        self._run_block = run_block
         self._make_name = make_name
         self._end = end
         self._room = room
@@ -166,36 +188,60 @@ class TokenSequences:
         self._idle[sequence.deployment].remove(sequence)
         self._end(sequence.deployment, sequence.name)
 
-    async def read(self, sequence: TokenSequence, decoder: Decoder, token: int) -> tuple[Array, AnswerInfo]:
-        """Read one more token; returns the logits of the next one. If devices have lost the sequence's states, all its
-        tokens are read again before. Raises what ShapeRouter.infer raises, and Unavailable if another model serves now."""
-        made = len(sequence.tokens)
-        for _ in range(MOST_REPLAYS):
+    async def read(self, sequence: TokenSequence, decoder: Decoder, tokens: Sequence[int]) -> Array:
+        """Read more tokens (at least one); returns the logits of the one after them. If devices have lost the sequence's
+        states, all its tokens are read again before. Raises what ShapeRouter.infer raises, and Unavailable if another model
+        serves now."""
+        whole, at = [*sequence.tokens, *tokens], len(sequence.tokens)
+        for trial in range(MOST_REPLAYS):
             try:
-                while made < len(sequence.tokens):
-                    await self._step(sequence, decoder, sequence.tokens[made], made)
-                    made += 1
-                found = await self._step(sequence, decoder, token, made)
-                sequence.tokens.append(token)
-                return found
+                logits = await self._read_from(sequence, decoder, whole, at, in_blocks=trial < BLOCK_TRIALS)
+                sequence.tokens[:] = whole
+                return logits
             except StateLost:
-                made = 0
+                at = 0
                 sequence.replays += 1
                 self.replays += 1
                 await asyncio.sleep(REPLAY_PAUSE_S)
+            except asyncio.CancelledError:
+                self._break_off(sequence, len(whole) - at)
+                raise
         raise Unavailable(
-            f"devices lost the states of a text of {sequence.deployment!r} {MOST_REPLAYS} times while one token was read"
+            f"devices lost the states of a text of {sequence.deployment!r} {MOST_REPLAYS} times while tokens were read"
         )
 
-    async def _step(
-        self, sequence: TokenSequence, decoder: Decoder, token: int, position: int
-    ) -> tuple[Array, AnswerInfo]:
+    async def _read_from(
+        self, sequence: TokenSequence, decoder: Decoder, whole: Sequence[int], at: int, *, in_blocks: bool
+    ) -> Array:
+        """Read the tokens from number `at` on. Blocks are sent one after another; devices compute them in this order."""
+        last, blocks = len(whole) - 1, 0
+        while at < last:
+            self._check_model(sequence)
+            count = decoder.count_next(last - at, at) if in_blocks else 1
+            inputs = decoder.feed(whole[at : at + count], at)
+            step = SequenceStep(sequence.name, at, at + count)
+            if count > 1:
+                await self._run_block(sequence.deployment, inputs, STEP_S, (), step=step, prefill=True)
+                blocks += 1
+            else:
+                await self._run(sequence.deployment, inputs, STEP_S, (decoder.logits,), step)
+            at += count
+        self._check_model(sequence)
+        step = SequenceStep(sequence.name, last, last + 1)
+        inputs, within_s = decoder.feed(whole[last:], last), STEP_S * (1 + blocks)
+        outputs, _ = await self._run(sequence.deployment, inputs, within_s, (decoder.logits,), step)
+        return decoder.read(outputs)
+
+    def _check_model(self, sequence: TokenSequence) -> None:
         if self._serving(sequence.deployment) not in (None, sequence.model):
             raise Unavailable(f"{sequence.deployment!r} was deployed again while it generated this text")
-        step = SequenceStep(sequence.name, position, position + 1)
-        inputs = decoder.feed(token, position)
-        outputs, info = await self._run(sequence.deployment, inputs, STEP_S, (decoder.logits,), step)
-        return decoder.read(outputs), info
+
+    def _break_off(self, sequence: TokenSequence, unread: int) -> None:
+        """Leave a sequence whose client is gone. Blocks may wait on devices, which drop them with the sequence's states."""
+        if unread > 1:
+            self._end(sequence.deployment, sequence.name)
+            sequence.name = self._make_name()
+            sequence.tokens.clear()
 
 
 def _usable(decoder: Decoder, tokens: Sequence[int], prompt: Sequence[int]) -> int:

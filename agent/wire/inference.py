@@ -90,6 +90,8 @@ class Tensors:
     step: SequenceStep | None = field(default=None, metadata=OPTIONAL)
     """The step that the request is; None if it belongs to no sequence, so that states are zeros before it and are not kept
     after it."""
+    prefill: bool = field(default=False, metadata=OPTIONAL)
+    """Whether the step reads many rows at once, with the programs of `Plan.prefill`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +165,9 @@ class DeployOptions:
     client, as ordinary inputs and outputs."""
     sequences: Annotated[int, WholeNumber(1, MOST_SEQUENCES)] = field(default=4, metadata=OPTIONAL)
     """The most sequences whose states each device keeps at the same time."""
+    prefill: Shapes | None = field(default=None, metadata=OPTIONAL)
+    """The shapes of the inputs of steps that read many rows of a sequence at once; None if there are no such steps. The
+    agent that takes the model finds them."""
     text: bool = field(default=False, metadata=OPTIONAL)
     """Whether the model is a language model with a tokenizer beside it, which can be asked for text. The agent that takes
     the model finds this out."""

@@ -55,6 +55,8 @@ class Layer:
     places: Mapping[tuple[str, str], int | None] = field(default_factory=dict)
     """The axis of an exit that stands for an axis of the layer, by the names of axis and exit, if it is not
     at the axis' own index; None if the exit has no such axis."""
+    each: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """The elements of an exit for a quantum of an axis, by the names of axis and exit, if they are not the quantum."""
     reduced: tuple[tuple[str, Axis], ...] = ()
     """Operators of the layer that can be parted along a reduced axis, each with the axis."""
     combined: tuple[Axis, ...] = ()
@@ -74,6 +76,14 @@ class Layer:
     def place(self, axis: Axis, name: str) -> int | None:
         """The position of the axis in the exit `name`; None if one device makes all of that exit."""
         return self.places.get((axis.name, name), axis.index)
+
+    def bounds(self, axis: Axis, name: str, cut: tuple[int, int]) -> tuple[int, int]:
+        """The elements of the exit `name` for the part of the axis from `cut[0]` to `cut[1]`, where cuts may fall."""
+        each = self.each.get((axis.name, name), axis.quantum)
+        start, stop = cut
+        if each == axis.quantum:
+            return cut
+        return start // axis.quantum * each, -(-stop // axis.quantum) * each
 
     def reduces(self, name: str) -> tuple[str, Axis] | None:
         """The operator that can be parted along the reduced axis `name`, and the axis, if two devices can share it."""
@@ -126,10 +136,11 @@ class Coarse:
         if opaque or not exits:
             return Layer(number, operators, exits, (), opaque)
         axes = self._axes(operators, exits)
-        places = {key: index for axis in axes for key, index in self._places(axis, exits)}
+        places = {key: index for axis in axes for key, index, _ in self._places(axis, exits)}
+        each = {key: count for axis in axes for key, _, count in self._places(axis, exits)}
         reduced = tuple(self._reduced_axes(operators))
         combined = tuple(self._combined_axes(reduced, exits))
-        return Layer(number, operators, exits, axes, False, places, reduced, combined)
+        return Layer(number, operators, exits, axes, False, places, each, reduced, combined)
 
     def _combined_axes(self, reduced: tuple[tuple[str, Axis], ...], exits: tuple[str, ...]) -> Iterator[Axis]:
         shapes = {self.graph.tensors[name].shape for name in exits}
@@ -150,12 +161,15 @@ class Coarse:
             if made.reducer is None and made.index == axis.index:
                 yield replace(made, name=axis.name)
 
-    def _places(self, axis: Axis, exits: tuple[str, ...]) -> Iterator[tuple[tuple[str, str], int | None]]:
-        """Yields the position of an axis in each exit, for an operator with several outputs."""
+    def _places(
+        self, axis: Axis, exits: tuple[str, ...]
+    ) -> Iterator[tuple[tuple[str, str], int | None, int]]:
+        """Yields the position of an axis in each exit, and the exit's elements for a quantum of the axis, for an operator
+        with several outputs."""
         if axis.places:
             for name in exits:
-                outputs = self.graph.producers[name].outputs
-                yield (axis.name, name), axis.place(outputs.index(name))
+                output = self.graph.producers[name].outputs.index(name)
+                yield (axis.name, name), axis.place(output), axis.elements(output)
 
     def _reduced_axes(self, operators: tuple[Operator, ...]) -> Iterator[tuple[str, Axis]]:
         """Yields the reduced axes along which operators can be parted. There are none inside a

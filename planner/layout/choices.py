@@ -149,9 +149,9 @@ def cut_tiles(name: str, region: Region, layer: Layer, choice: Divide) -> dict[s
     found: dict[str, Region] = {}
     for (device, _), bounds in zip(choice.shares, cuts, strict=True):
         spans = list(region.spans)
-        for place, bound in zip(places, bounds, strict=True):
+        for axis, place, bound in zip(axes, places, bounds, strict=True):
             assert place is not None
-            spans[place] = span(bound)
+            spans[place] = span(layer.bounds(axis, name, bound))
         tile = Region(tuple(spans))
         if not tile.is_empty:
             found[device] = tile

@@ -198,7 +198,8 @@ class LayoutPropagator:
         if choice.aligned and (needed := _align(full, choice, read)):
             return self._same(needed)
         axes = [layer.axis(axis) for axis in choice.axes]
-        key = (full, one, *((axis, layer.place(axis, name)) for axis in axes if axis))
+        ends = ((axis, layer.place(axis, name), layer.each.get((axis.name, name))) for axis in axes if axis)
+        key = (full, one, *ends)
         if key not in self._tiled:
             self._tiled[key] = self._same(cut_tiles(name, full, layer, choice))
         found = self._tiled[key]

@@ -120,6 +120,9 @@ class Problem:
     (planner/plans/reduced_precision.py)."""
     sequences: int = 1
     """The most sequences whose states each device keeps at the same time, if the graph has states."""
+    pinned: Mapping[str, Mapping[str, tuple[Region, ...]]] | None = None
+    """For requests that only leave states behind: what each device keeps, by the state's output and the device. Then what
+    only answers depend on is not computed. None for requests that have answers."""
     borders_first: bool = False
     """Whether the best plan of any strategy computes and sends borders first if that is faster; `auto` does
     so anyway."""

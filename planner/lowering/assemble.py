@@ -312,7 +312,7 @@ def _peak_bytes(
     held: dict[str, dict[Region, int]] = {}
     kept = list(kept_pieces(schedule.draft, device))
     last.update((name, len(steps)) for piece in kept for name in (piece.read.tensor, piece.written.tensor))
-    most = now = sum(piece.nbytes for piece in kept) * schedule.draft.blueprint.problem.sequences
+    most = now = sum(piece.sequence_bytes for piece in kept) * schedule.draft.blueprint.problem.sequences
     in_place = {piece.written.tensor for piece in kept if piece.in_place}
     for n, step in enumerate(steps):
         new: list[Value] = []

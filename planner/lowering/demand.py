@@ -77,7 +77,8 @@ class DemandMemo:
         A device reads the regions of a state that the step before has left there, so at the end of a step it needs the
         same regions of what the step writes. Demand for that may make devices compute, and read, more. So the model is
         followed again until devices keep all that they read."""
-        kept: Mapping[str, TensorDemand] = {}
+        pinned = blueprint.problem.pinned or {}
+        kept: Mapping[str, TensorDemand] = {name: TensorDemand(needs) for name, needs in pinned.items()}
         while True:
             draft, wanted = self._follow(blueprint, decide, alike, kept)
             read = [state for state in blueprint.graph.states if state.input in wanted]
@@ -103,7 +104,7 @@ class DemandMemo:
         """The draft if devices keep `kept` of the states' outputs, and the demand for each tensor."""
         graph = blueprint.graph
         wanted: dict[str, TensorDemand] = dict(kept)
-        for name in graph.answer_outputs:
+        for name in graph.answer_outputs if blueprint.problem.pinned is None else ():
             if name in graph.producers:  # The gateway reads all of an output.
                 self._want(wanted, name, self._all(name, GATEWAY, graph.region_of(name)))
         groups: list[tuple[str, Group]] = []

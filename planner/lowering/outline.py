@@ -190,10 +190,11 @@ def _readers(own: _Own, stages: Sequence[Stage]) -> Mapping[str, Set[StagePlace]
 
 
 def _sequence_bytes(draft: Draft, device: str) -> int:
-    """An upper bound, in bytes, on what a device keeps of states: those of all sequences, and those that a step writes."""
+    """An upper bound, in bytes, on what a device keeps of states: of all sequences those after the last step and those
+    before it, and those that a step writes."""
     sequences = draft.blueprint.problem.sequences
     return sum(
-        (sequences + 1) * _size(draft.graph, name, region)
+        (2 * sequences + 1) * _size(draft.graph, name, region)
         for name in draft.kept
         for region in draft.kept_regions(name, device)
     )

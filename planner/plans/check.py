@@ -28,6 +28,17 @@ def broken_plan_rules(plan: Plan, graph: Graph | None = None) -> Iterator[str]:
         yield from _run_faults(plan)
         if graph is not None:
             yield from _answer_faults(plan, graph)
+    if plan.prefill is not None:
+        yield from _prefill_faults(plan, plan.prefill)
+
+
+def _prefill_faults(plan: Plan, prefill: Plan) -> Iterator[str]:
+    """Yields the faults of the programs that read many rows at once: they keep the same pieces on the same devices."""
+    yield from (f"prefill: {fault}" for fault in broken_plan_rules(prefill))
+    if {n: p.kept for n, p in prefill.programs.items()} != {n: p.kept for n, p in plan.programs.items()}:
+        yield "prefill: its devices do not keep the same pieces of states"
+    if any(transfer.target == GATEWAY for transfer in prefill.transfers):
+        yield "prefill: it sends an answer to the gateway"
 
 
 def check_plan(plan: Plan, graph: Graph | None = None) -> Plan:

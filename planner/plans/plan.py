@@ -141,6 +141,12 @@ class KeptPiece:
     """Whether a segment that reads `read` and writes `written` may write over what it reads: it changes only rows that the
     step adds."""
 
+    @property
+    def sequence_bytes(self) -> int:
+        """Bytes that the device keeps of it for each sequence. If it is not written in place, its value before the last
+        step is kept too, as that step may have to be made again."""
+        return self.nbytes if self.in_place else 2 * self.nbytes
+
 
 @dataclass(frozen=True)
 class Program:
@@ -171,7 +177,7 @@ class Program:
     @property
     def sequence_bytes(self) -> int:
         """Bytes that the device keeps for each sequence."""
-        return sum(piece.nbytes for piece in self.kept)
+        return sum(piece.sequence_bytes for piece in self.kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +246,9 @@ class Plan:
     answer together."""
     states: tuple[KeptState, ...] = ()
     """The states that devices keep, which are neither among `inputs` nor among `outputs`."""
+    prefill: Plan | None = None
+    """The programs of steps that read many rows of a sequence at once, with the same kept pieces and without outputs; None
+    if there are none."""
 
     @property
     def bound_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -293,7 +302,11 @@ def unpack_region(packed: Any) -> Region:
 
 def plan_to_bytes(plan: Plan) -> bytes:
     """The canonical serialisation: equal plans give equal bytes."""
-    document = _pack(plan)
+    document = _pack(replace(plan, prefill=None))
+    if plan.prefill is not None:
+        document["prefill"] = plan_to_bytes(plan.prefill)
+    else:
+        del document["prefill"]
     document["programs"] = [_pack(plan.programs[name]) for name in sorted(plan.programs)]
     if not plan.states:  # Agents that know no states can read plans without states.
         del document["states"]
@@ -319,6 +332,7 @@ def plan_from_bytes(data: bytes) -> Plan:
             why=document["why"],
             replicas=tuple(map(_replica, document["replicas"])),
             states=tuple(map(_kept_state, document.get("states", ()))),
+            prefill=plan_from_bytes(document["prefill"]) if "prefill" in document else None,
         )
         _check_types(plan)
         return plan

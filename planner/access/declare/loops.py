@@ -199,19 +199,22 @@ class Loops(Derived):
             at = _place(first, n)
             if not loop.shared or at is None or n in first.whole or loop.extent < 2:
                 continue
-            places = tuple(self._same_place(index, n, at[1]) for index in range(len(self.bound.outputs)))
+            found = [self._place_of(index, n) for index in range(len(self.bound.outputs))]
+            places, each = tuple(place for place, _ in found), tuple(times for _, times in found)
             yield Axis(
                 loop.name,
                 at[0],
                 loop.extent * at[1],
                 quantum=at[1],
                 places=places if len(places) > 1 else (),
+                each=each if len(set(each)) > 1 else (),
             )
 
-    def _same_place(self, index: int, loop: int, times: int) -> int | None:
+    def _place_of(self, index: int, loop: int) -> tuple[int | None, int]:
+        """Returns the axis of an output that follows a loop, and its elements for each run; (None, 0) if none does."""
         written = self._outputs.get(index)
         at = None if written is None or loop in written.whole else _place(written, loop)
-        return at[0] if at is not None and at[1] == times else None
+        return (None, 0) if at is None else at
 
     def _jobs(self, outputs: Outputs) -> list[Job]:
         """Groups `outputs` into jobs: outputs that need the same part of the loops they have in common are made

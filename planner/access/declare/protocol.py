@@ -34,10 +34,17 @@ class Axis:
     places: tuple[int | None, ...] = ()
     """For an operator with several outputs, the number of this axis in each output; None for an output
     without this axis, which one device makes whole. () if the number is `index` in every output."""
+    each: tuple[int, ...] = ()
+    """The elements of each output for a quantum of output 0, as the keys of a head are fewer than its queries. () if every
+    output has as many."""
 
     def place(self, output: int) -> int | None:
         """Returns the number of this axis in output `output`; None if the output does not have the axis."""
         return self.places[output] if self.places else self.index
+
+    def elements(self, output: int) -> int:
+        """Returns the elements of output `output` for a quantum of output 0."""
+        return self.each[output] if self.each else self.quantum
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,15 +69,21 @@ class SharedAxes(Derived):
         return tuple(self._axes())
 
     def _axes(self) -> Iterator[Axis]:
-        """Yields the shared axes that output 0 runs along. An output with another number of elements for each index
-        cannot be cut where output 0 is cut, so one device makes it whole."""
+        """Yields the shared axes that output 0 runs along."""
         for name, extent in self.shared.items():
             index, each = self._place(0, name)
             if index is None or extent < 2:
                 continue
-            found = (self._place(output, name) for output in range(len(self.bound.outputs)))
-            places = tuple(place if count == each else None for place, count in found)
-            yield Axis(name, index, extent * each, each, places=places if len(places) > 1 else ())
+            found = [self._place(output, name) for output in range(len(self.bound.outputs))]
+            places, counts = tuple(place for place, _ in found), tuple(count for _, count in found)
+            yield Axis(
+                name,
+                index,
+                extent * each,
+                each,
+                places=places if len(places) > 1 else (),
+                each=counts if len(set(counts)) > 1 else (),
+            )
 
     def _place(self, output: int, name: str) -> tuple[int | None, int]:
         """Returns the output's axis that runs along a shared one, and its elements for each index; (None, 0) if none

@@ -71,6 +71,10 @@ class FakeNode:
         """What the next infer or deploy raises."""
         self.gate: asyncio.Event | None = None
         """Requests wait for it, where there is one."""
+        self.states: dict[str, dict[str, Any]] = {}
+        """Maps a model to the inputs that it keeps as states, with the values that a request then begins with."""
+        self.turns: list[SequenceTurn | None] = []
+        """The sequences of the requests so far."""
         self.cancelled = 0
         self.traced_s = 0.0
         self.trace_document: dict[str, Any] | None = None
@@ -99,17 +103,18 @@ class FakeNode:
             )
 
         session = self.sessions[name]
-        state = self.unready.get(name, "serving")
+        state, kept = self.unready.get(name, "serving"), self.states.get(name, {})
         return ModelCard(
             name,
             state,
-            values(session.get_inputs()),
+            values(one for one in session.get_inputs() if one.name not in kept),
             values(session.get_outputs()),
             Epoch(3, 1),
             "single",
             (self.name,),
             "one device only",
             0.001,
+            states=tuple(kept),
         )
 
     async def infer(
@@ -129,7 +134,9 @@ class FakeNode:
             raise
         if self.failure is not None:
             raise self.failure
+        self.turns.append(sequence)
         session = self.sessions[model]
+        inputs = {**self.states.get(model, {}), **inputs}
         names = list(outputs or [value.name for value in session.get_outputs()])
         values = await asyncio.to_thread(session.run, names, dict(inputs))
         return InferResult(dict(zip(names, values, strict=True)), Epoch(3, 1), time.perf_counter() - began)

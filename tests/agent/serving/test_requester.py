@@ -237,8 +237,7 @@ def test_a_device_that_left_the_epoch_makes_it_be_tried_again() -> None:
     async def story(cluster: Cluster) -> None:
         plan = handmade.split_plan()
         cluster.install(E1, plan)
-        prepared = cluster.at["node-b"].retire("m", E1)
-        assert prepared is not None
+        (prepared,) = cluster.at["node-b"].retire("m", E1)
         asked = asyncio.ensure_future(cluster.gateway.infer("m", {"x": handmade.request_input(3)}))
         while not cluster.cancelled:
             await asyncio.sleep(0.001)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,11 @@ CONTEXT = 48
 HEADS, SIZE = 2, 4
 
 
-def decoder_plan(*, in_place: bool = True, model: str = "digest-1", context: int = CONTEXT) -> Plan:
-    """The plan of a decoder in the style of ONNX Runtime's builder, or in that of optimum."""
+def decoder_plan(
+    *, in_place: bool = True, model: str = "digest-1", context: int = CONTEXT, block: int = 0
+) -> Plan:
+    """The plan of a decoder in the style of ONNX Runtime's builder, or in that of optimum. It reads blocks of so many
+    tokens; 0 stands for single tokens only."""
     past = context if in_place else context - 1
     inputs = [ValueInfo("input_ids", "int64", (1, 1)), ValueInfo("attention_mask", "int64", (1, context))]
     if not in_place:
@@ -36,7 +40,11 @@ def decoder_plan(*, in_place: bool = True, model: str = "digest-1", context: int
         for kind in ("key", "value")
     )
     logits = ValueInfo("logits", "float", (1, 1, VOCABULARY))
-    return Plan(model, "by hand", {}, (), tuple(inputs), (logits,), states=states)
+    prefill = None
+    if block:
+        rows = [replace(info, shape=(1, block)) if info.shape == (1, 1) else info for info in inputs]
+        prefill = Plan(model, "by hand", {}, (), tuple(rows), (), states=states)
+    return Plan(model, "by hand", {}, (), tuple(inputs), (logits,), states=states, prefill=prefill)
 
 
 def logits_after(tokens: Sequence[int], model: str = "digest-1") -> Array:
@@ -67,6 +75,8 @@ class FakeDevices:
         """The tokens that each sequence has had, by its name."""
         self.read: list[tuple[str, int, int]] = []
         """The steps made: sequence, position and token."""
+        self.blocks: list[int] = []
+        """The numbers of tokens of the steps that read several."""
         self.ended: list[tuple[str, str]] = []
         self.losses: list[int] = []
         """The numbers of steps, counted over all, before which all states are lost."""
@@ -103,9 +113,7 @@ class FakeDevices:
         assert step is not None and outputs == ("logits",) and deadline_s > 0
         assert step.after == step.position + 1
         await asyncio.sleep(0)
-        self._asked += 1
-        if self._asked in self.losses:
-            self.states.clear()
+        self._count()
         token = int(inputs["input_ids"][0, 0])
         self._check(inputs, step.position)
         kept = self.states.setdefault(step.sequence, [])
@@ -123,6 +131,39 @@ class FakeDevices:
             raise failure
         logits = logits_after(kept, self.model or "")
         return {"logits": logits.reshape(1, 1, -1)}, AnswerInfo(NO_EPOCH, 0, "by hand")
+
+    async def block(
+        self,
+        deployment: str,
+        inputs: Mapping[str, Any],
+        deadline_s: float,
+        outputs: tuple[str, ...],
+        *,
+        step: SequenceStep | None = None,
+        prefill: bool = False,
+    ) -> tuple[dict[str, Any], AnswerInfo]:
+        """Make a step that reads a block of tokens; if it fails, later steps of the sequence find no states."""
+        assert step is not None and outputs == () and prefill and deadline_s > 0
+        if self.gate is not None:
+            await self.gate.wait()
+        self._count()
+        count, rows = step.after - step.position, inputs["input_ids"].shape[1]
+        mask = inputs["attention_mask"][0]
+        assert mask[: step.position + rows].all() and mask.sum() == step.position + rows
+        tokens = inputs["input_ids"][0, :count].tolist()
+        kept = self.states.setdefault(step.sequence, [])
+        if step.position > len(kept):
+            del self.states[step.sequence]
+        else:
+            kept[step.position :] = tokens
+            self.read += [(step.sequence, step.position + n, token) for n, token in enumerate(tokens)]
+            self.blocks.append(count)
+        return {}, AnswerInfo(NO_EPOCH, 0, "by hand")
+
+    def _count(self) -> None:
+        self._asked += 1
+        if self._asked in self.losses:
+            self.states.clear()
 
     def _check(self, inputs: Mapping[str, Any], position: int) -> None:
         """The mask has a one for each token up to this one, at the side where the style has them."""

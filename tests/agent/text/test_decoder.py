@@ -30,7 +30,7 @@ def test_the_mask_has_a_one_for_each_token_where_the_style_has_them(
     in_place: bool, position: int, mask: list[int]
 ) -> None:
     decoder = read_decoder("chat", decoder_plan(in_place=in_place, context=6))
-    fed = decoder.feed(77, position)
+    fed = decoder.feed([77], position)
     assert {name: np.asarray(value).tolist() for name, value in fed.items()} == {
         "input_ids": [[77]],
         "attention_mask": [mask],
@@ -39,10 +39,18 @@ def test_the_mask_has_a_one_for_each_token_where_the_style_has_them(
     assert all(np.asarray(value).dtype == np.int64 for value in fed.values())
 
 
+def test_a_block_has_its_tokens_first_and_a_mask_for_all_its_rows() -> None:
+    decoder = read_decoder("chat", decoder_plan(context=6, block=3))
+    fed = decoder.feed([77, 78], 2)
+    assert np.asarray(fed["input_ids"]).tolist() == [[77, 78, 0]]
+    assert np.asarray(fed["attention_mask"]).tolist() == [[1, 1, 1, 1, 1, 0]]
+    assert np.asarray(decoder.feed([77], 2)["input_ids"]).tolist() == [[77]]
+
+
 def test_an_input_has_the_type_that_the_model_wants() -> None:
     plan = decoder_plan()
     narrow = replace(plan, inputs=tuple(replace(info, dtype="int32") for info in plan.inputs))
-    assert {np.asarray(value).dtype for value in read_decoder("chat", narrow).feed(1, 0).values()} == {
+    assert {np.asarray(value).dtype for value in read_decoder("chat", narrow).feed([1], 0).values()} == {
         np.dtype(np.int32)
     }
 

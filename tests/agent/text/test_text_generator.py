@@ -78,9 +78,8 @@ class House:
         self.failures: list[Exception] = []
         """What the next loads raise."""
         self.templates = FakeTemplates()
-        self.sequences = TokenSequences(
-            self.devices, self.devices.name, self.devices.end, self.devices.room, self.devices.serving
-        )
+        made = self.devices
+        self.sequences = TokenSequences(made, made.block, made.name, made.end, made.room, made.serving)
         self.generator = TextGenerator(
             self, self.sequences, cast(TemplateProcess, self.templates), lambda: datetime(2026, 5, 4)
         )

@@ -29,12 +29,10 @@ def without_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 class Desk:
     """The sequences of one gateway, and the devices."""
 
-    def __init__(self, *, in_place: bool = True) -> None:
-        self.devices = FakeDevices(in_place=in_place)
-        self.sequences = TokenSequences(
-            self.devices, self.devices.name, self.devices.end, self.devices.room, self.devices.serving
-        )
-        self.decoder = read_decoder("chat", decoder_plan(in_place=in_place))
+    def __init__(self, *, in_place: bool = True, block: int = 0) -> None:
+        self.devices = made = FakeDevices(in_place=in_place)
+        self.sequences = TokenSequences(made, made.block, made.name, made.end, made.room, made.serving)
+        self.decoder = read_decoder("chat", decoder_plan(in_place=in_place, block=block))
 
     @asynccontextmanager
     async def take(self, prompt: Sequence[int], wait_s: float = LONG_S) -> AsyncIterator[TokenSequence]:
@@ -42,21 +40,21 @@ class Desk:
             yield sequence
 
     async def step(self, sequence: TokenSequence, token: int) -> Array:
-        return (await self.sequences.read(sequence, self.decoder, token))[0]
+        return await self.sequences.read(sequence, self.decoder, [token])
 
     async def answer(self, prompt: Sequence[int]) -> tuple[TokenSequence, list[int]]:
         """Read a prompt; returns its sequence and the tokens that were read."""
         before = len(self.devices.read)
         async with self.take(prompt) as sequence:
-            for token in prompt[len(sequence.tokens) :]:
-                logits = await self.step(sequence, token)
+            new = prompt[len(sequence.tokens) :]
+            logits = await self.sequences.read(sequence, self.decoder, new)
             assert logits.tolist() == logits_after(prompt).tolist()
         return sequence, [token for _, _, token in self.devices.read[before:]]
 
 
-def run(story: Callable[[Desk], Coroutine[Any, Any, None]], *, in_place: bool = True) -> None:
+def run(story: Callable[[Desk], Coroutine[Any, Any, None]], *, in_place: bool = True, block: int = 0) -> None:
     async def told() -> None:
-        await story(Desk(in_place=in_place))
+        await story(Desk(in_place=in_place, block=block))
 
     asyncio.run(told())
 
@@ -121,15 +119,44 @@ def test_while_there_is_room_a_chat_is_not_given_up_for_the_begin_that_all_chats
     run(story)
 
 
-@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), max_size=8), st.booleans())
-def test_whatever_came_before_the_logits_are_those_of_the_prompt(
-    prompts: list[list[int]], in_place: bool
+PROMPTS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=20), max_size=8)
+STYLES = st.sampled_from([(True, 0), (False, 0), (True, 2), (True, 4)])
+
+
+@given(PROMPTS, STYLES, st.lists(st.integers(1, 40), max_size=4))
+def test_whatever_came_before_and_is_lost_the_logits_are_those_of_the_prompt(
+    prompts: list[list[int]], style: tuple[bool, int], losses: list[int]
 ) -> None:
     async def story(desk: Desk) -> None:
+        desk.devices.losses = losses
         for prompt in prompts:
             await desk.answer(prompt)  # which compares the logits
 
-    run(story, in_place=in_place)
+    run(story, in_place=style[0], block=style[1])
+
+
+def test_a_prompt_is_read_in_blocks_but_for_its_last_token() -> None:
+    async def story(desk: Desk) -> None:
+        _, read = await desk.answer(list(range(14)))
+        assert read == list(range(14)) and desk.devices.blocks == [4, 4, 4]
+
+    run(story, block=4)
+
+
+def test_a_client_that_leaves_while_blocks_are_read_leaves_no_sequence_that_they_reach() -> None:
+    async def story(desk: Desk) -> None:
+        desk.devices.gate = asyncio.Event()
+        async with desk.take([1]) as sequence:
+            name = sequence.name
+            reading = asyncio.create_task(desk.sequences.read(sequence, desk.decoder, list(range(14))))
+            await settle()
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            assert desk.devices.ended == [("chat", name)] and sequence.name != name
+        desk.devices.gate = None
+        assert (await desk.answer(list(range(14))))[0] is sequence
+
+    run(story, block=4)
 
 
 def test_turns_are_given_in_the_order_in_which_they_were_asked_for() -> None:

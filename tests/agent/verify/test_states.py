@@ -196,7 +196,9 @@ def test_heads_keep_their_keys_and_values_and_nothing_of_them_travels(tmp_path: 
     travelling = {piece.tensor for transfer in plan.transfers for piece in transfer.pieces}
     assert not {name for name in travelling if name.startswith(("past", "present"))}
     nbytes = 4 * LENGTH * SIZE
-    assert [program.sequence_bytes for program in plan.programs.values()] == [2 * 2 * nbytes] * 3
+    before_too = 2  # what was kept before the last step
+    kept = [program.sequence_bytes for program in plan.programs.values()]
+    assert kept == [before_too * 2 * 2 * nbytes] * 3
 
 
 def test_the_model_itself_runs_where_one_device_has_everything(tmp_path: Path) -> None:

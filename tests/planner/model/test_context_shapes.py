@@ -54,10 +54,10 @@ def concatenating(total: str = "past_sequence_length + sequence_length") -> byte
     )
 
 
-def buffered() -> bytes:
+def buffered(size: int = SIZE) -> bytes:
     """As ONNX Runtime's builder writes it: the operator writes into the past."""
-    past: list[int | str] = ["batch_size", HEADS, "past_sequence_length", SIZE]
-    present = [*past[:2], "total_sequence_length", SIZE]
+    past: list[int | str] = ["batch_size", HEADS, "past_sequence_length", size]
+    present = [*past[:2], "total_sequence_length", size]
     nodes = [
         helper.make_node("ReduceSum", ["attention_mask", "one"], ["counted"], keepdims=0),
         helper.make_node("Sub", ["counted", "one"], ["last"]),
@@ -78,13 +78,13 @@ def buffered() -> bytes:
     return decoder(
         nodes,
         {
-            "x": (FLOAT, ["batch_size", "sequence_length", HEADS * SIZE]),
+            "x": (FLOAT, ["batch_size", "sequence_length", HEADS * size]),
             "attention_mask": (INT, ["batch_size", "total_sequence_length"]),
             "past_key_values.0.key": (FLOAT, past),
             "past_key_values.0.value": (FLOAT, past),
         },
         {
-            "y": (FLOAT, ["batch_size", "sequence_length", HEADS * SIZE]),
+            "y": (FLOAT, ["batch_size", "sequence_length", HEADS * size]),
             "present.0.key": (FLOAT, present),
             "present.0.value": (FLOAT, present),
         },

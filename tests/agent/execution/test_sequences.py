@@ -1,0 +1,241 @@
+"""Kept sequences: whatever steps are repeated, undone or never finished, a step begins with the states that the steps
+before it left, or is told that they are lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from edgepart.agent.execution.sequences import SPARED_S, KeptSequences, SequenceKey, make_first_states
+from edgepart.agent.wire.inference import Epoch, SequenceStep
+from edgepart.planner.errors import StateLost, Unavailable
+from edgepart.planner.plans.plan import KeptPiece, Piece, Program
+from edgepart.planner.region import Array, Region
+
+E1, E2 = Epoch(1, 1), Epoch(1, 2)
+ROWS = 40
+BUFFER, SUM = "buffer", "sum"
+"""A state whose rows are written in place, one for each token, and a number that depends on all tokens."""
+
+
+@dataclass
+class Prepared:
+    """As much of a RunnableProgram as keeping states takes."""
+
+    program: Program
+    full: bool = False
+    """Whether there is no memory for another array."""
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        if self.full:
+            raise MemoryError("1 MiB is shared already")
+        return np.full(shape, 7, dtype)
+
+
+def prepared(*kinds: str, sequences: int = 99) -> Any:
+    extents = {BUFFER: ROWS, SUM: 1}
+    kept = []
+    for kind in kinds:
+        region = Region.full((extents[kind],))
+        before, after = Piece(f"past {kind}", region), Piece(kind, region)
+        kept.append(KeptPiece(before, after, "double", 8 * extents[kind], kind == BUFFER))
+    return Prepared(Program("a", (), (), 0, 0, kept=tuple(kept), sequences=sequences))
+
+
+def step_of(name: str, position: int = 0, tokens: int = 1) -> SequenceStep:
+    return SequenceStep(f"gate/0/{name}", position, position + tokens)
+
+
+def key_of(name: str, epoch: Epoch = E1) -> SequenceKey:
+    return ("m", epoch, f"gate/0/{name}")
+
+
+def compute(kinds: Sequence[str], began: Sequence[Any], position: int, tokens: Sequence[int]) -> list[Array]:
+    """What a step makes of the states: a buffer is written where it is, a sum is another array."""
+    ended = []
+    for kind, value in zip(kinds, began, strict=True):
+        if kind == BUFFER:
+            value[position : position + len(tokens)] = tokens
+            ended.append(value)
+        else:
+            ended.append(np.array([digest([value[0], *tokens])]))
+    return ended
+
+
+def digest(tokens: Sequence[float]) -> float:
+    """A number by which different short lists of tokens differ."""
+    total = 0.0
+    for token in tokens:
+        total = total * 4 % 2**48 + token
+    return total
+
+
+def assert_states(kinds: Sequence[str], began: Sequence[Any], before: Sequence[int]) -> None:
+    for kind, value in zip(kinds, began, strict=True):
+        seen = value[: len(before)].tolist() if kind == BUFFER else value.tolist()
+        assert seen == (list(before) if kind == BUFFER else [digest([0, *before])])
+
+
+@dataclass
+class Twin:
+    """What was done of a sequence, in plain words."""
+
+    tokens: list[int] = field(default_factory=list)
+    before: int = 0
+    """How many there were before the step that was finished last."""
+
+
+@dataclass(frozen=True)
+class Move:
+    name: str
+    back: int
+    """How far before the end of what is known the step begins; -1 for after it."""
+    tokens: tuple[int, ...]
+    finished: bool
+
+
+moves = st.builds(
+    Move,
+    st.sampled_from("pq"),
+    st.sampled_from([0, 0, 0, 1, 1, 2, 3, -1, ROWS]),
+    st.lists(st.integers(1, 3), min_size=1, max_size=2).map(tuple),
+    st.booleans() | st.just(True),
+)
+
+
+@settings(max_examples=300)
+@given(st.sampled_from([(SUM,), (BUFFER,), (BUFFER, BUFFER), (SUM, BUFFER)]), st.lists(moves, max_size=15))
+@example(  # A step that was finished is repeated with other tokens, and this time it is not finished.
+    (SUM,), [Move("p", 0, (1,), True), Move("p", 1, (2,), False), Move("p", -1, (1,), True)]
+)
+def test_a_step_begins_with_what_the_steps_before_it_left_or_it_is_told(
+    kinds: tuple[str, ...], drawn: list[Move]
+) -> None:
+    device, program, twins = KeptSequences(), prepared(*kinds), {name: Twin() for name in "pq"}
+    for now, move in enumerate(drawn):
+        twin, key = twins[move.name], key_of(move.name)
+        position = max(0, len(twin.tokens) - move.back)
+        step = step_of(move.name, position, len(move.tokens))
+        known = {0, len(twin.tokens), twin.before}
+        if SUM not in kinds:
+            known.update(range(len(twin.tokens)))
+        try:
+            began = device.begin(key, step, program, float(now))
+        except StateLost:
+            assert position not in known or position > len(twin.tokens)
+            continue
+        assert position <= len(twin.tokens)
+        assert_states(kinds, began, twin.tokens[:position])
+        twin.tokens = twin.tokens[:position]
+        ended = compute(kinds, began, position, move.tokens)
+        if move.finished:
+            device.finish(key, step, program, began, ended, float(now))
+            twin.tokens, twin.before = [*twin.tokens, *move.tokens], position
+
+
+def test_a_sequence_begins_with_zeros_and_one_that_is_not_here_is_lost() -> None:
+    device, program = KeptSequences(), prepared(SUM, BUFFER)
+    for value in device.begin(key_of("p"), step_of("p"), program, 0.0):
+        assert isinstance(value, np.ndarray) and not value.any() and value.dtype == np.float64
+    with pytest.raises(StateLost, match="not kept here"):
+        device.begin(key_of("q"), step_of("q", 1), program, 0.0)
+    with pytest.raises(Unavailable, match="no memory for the states of another sequence: 1 MiB"):
+        make_first_states(Prepared(program.program, full=True))  # type: ignore[arg-type]
+
+
+class Room:
+    """A device with room for two sequences."""
+
+    def __init__(self) -> None:
+        self.device, self.program = KeptSequences(), prepared(SUM, sequences=2)
+
+    def step(self, name: str, position: int, now: float, busy: Sequence[str] = (), epoch: Epoch = E1) -> None:
+        key, step = key_of(name, epoch), step_of(name, position)
+        others = [key_of(one, epoch) for one in busy]
+        began = self.device.begin(key, step, self.program, now, others)
+        self.device.finish(key, step, self.program, began, [np.zeros(1)], now)
+
+    def knows(self, name: str, position: int = 1, epoch: Epoch = E1) -> bool:
+        try:
+            self.device.begin(key_of(name, epoch), step_of(name, position), self.program, 0.0)
+        except StateLost:
+            return False
+        return True
+
+
+def test_the_one_that_was_idle_longest_makes_room_for_another() -> None:
+    room = Room()
+    room.step("old", 0, now=0.0)
+    room.step("new", 0, now=1.0)
+    room.step("old", 1, now=2.0)
+    room.step("third", 0, now=1.0 + SPARED_S)
+    assert (room.knows("old", 2), room.knows("new"), room.knows("third")) == (True, False, True)
+    assert (len(room.device), room.device.evictions) == (2, 1)
+
+
+@pytest.mark.parametrize(("late", "busy"), [(-0.001, ()), (0.0, ("p",))], ids=["recent", "busy"])
+def test_those_in_use_are_spared(late: float, busy: Sequence[str]) -> None:
+    room = Room()
+    room.step("p", 0, now=0.0)
+    room.step("q", 0, now=0.0 if not busy else SPARED_S)
+    with pytest.raises(Unavailable, match=r"states of 2 sequences \(--sequences\), and all are in use"):
+        room.step("third", 0, now=SPARED_S + late, busy=busy)
+    assert (len(room.device), room.device.evictions) == (2, 0)
+    assert room.knows("p") and room.knows("q")
+
+
+def test_a_sequence_whose_first_step_is_under_way_takes_room() -> None:
+    room = Room()
+    room.step("p", 0, now=0.0)
+    with pytest.raises(Unavailable):
+        room.step("third", 0, now=1.0, busy=["q"])
+    room.step("q", 0, now=1.0, busy=["q"])  # It is no other one than itself.
+    assert len(room.device) == 2
+
+
+def test_other_epochs_have_room_of_their_own() -> None:
+    room = Room()
+    for epoch in (E1, E2):
+        for name in "pq":
+            room.step(name, 0, now=0.0, epoch=epoch)
+    assert (len(room.device), room.device.evictions) == (4, 0)
+
+
+def test_what_is_kept_is_counted_with_what_was_before() -> None:
+    device, program = KeptSequences(), prepared(SUM, BUFFER)
+    for position in (0, 1):
+        step = step_of("p", position)
+        began = device.begin(key_of("p"), step, program, 0.0)
+        device.finish(key_of("p"), step, program, began, [np.zeros(1), began[1]], 0.0)
+    assert device.nbytes == 8 * (1 + 1 + ROWS)
+
+
+def test_sequences_end_one_by_one_with_their_epoch_and_with_their_gateway() -> None:
+    room = Room()
+    for name, epoch in (("p", E1), ("q", E1), ("p", E2)):
+        room.step(name, 0, now=0.0, epoch=epoch)
+    room.device.retire("other", E1)
+    room.device.lose("gat")
+    assert len(room.device) == 3
+    room.device.end("gate/0/p")
+    assert not room.knows("p") and not room.knows("p", epoch=E2) and room.knows("q")
+    room.step("r", 0, now=0.0, epoch=E2)
+    room.device.retire("m", E1)
+    assert not room.knows("q") and room.knows("r", epoch=E2)
+    room.device.lose("gate")
+    assert not room.knows("r", epoch=E2) and len(room.device) == 0
+    room.device.end("gate/0/p")
+
+
+def test_a_step_under_way_leaves_nothing_of_a_sequence_that_has_ended() -> None:
+    room = Room()
+    began = room.device.begin(key_of("p"), step_of("p"), room.program, 0.0)
+    room.device.end("gate/0/p")
+    room.device.finish(key_of("p"), step_of("p"), room.program, began, [np.zeros(1)], 0.0)
+    assert len(room.device) == 0
