@@ -203,7 +203,7 @@ class TokenSequences:
                 sequence.replays += 1
                 self.replays += 1
                 await asyncio.sleep(REPLAY_PAUSE_S)
-            except asyncio.CancelledError:
+            except BaseException:
                 self._break_off(sequence, len(whole) - at)
                 raise
         raise Unavailable(
@@ -237,7 +237,7 @@ class TokenSequences:
             raise Unavailable(f"{sequence.deployment!r} was deployed again while it generated this text")
 
     def _break_off(self, sequence: TokenSequence, unread: int) -> None:
-        """Leave a sequence whose client is gone. Blocks may wait on devices, which drop them with the sequence's states."""
+        """Leave a sequence in the middle of what it reads. Blocks may wait on devices, which drop them with its states."""
         if unread > 1:
             self._end(sequence.deployment, sequence.name)
             sequence.name = self._make_name()

@@ -159,6 +159,19 @@ def test_a_client_that_leaves_while_blocks_are_read_leaves_no_sequence_that_they
     run(story, block=4)
 
 
+def test_an_error_after_blocks_leaves_no_sequence_that_they_reach() -> None:
+    async def story(desk: Desk) -> None:
+        desk.devices.failure = RunError("no memory")
+        async with desk.take([1]) as sequence:
+            name = sequence.name
+            with pytest.raises(RunError):
+                await desk.sequences.read(sequence, desk.decoder, list(range(14)))
+        assert desk.devices.ended == [("chat", name)] and desk.devices.blocks == [4, 4, 4]
+        assert (await desk.answer(list(range(14))))[0].name != name
+
+    run(story, block=4)
+
+
 def test_turns_are_given_in_the_order_in_which_they_were_asked_for() -> None:
     async def story(desk: Desk) -> None:
         turns: list[str] = []
