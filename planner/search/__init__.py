@@ -15,6 +15,7 @@ __all__ = [
     "memo",
     "moves",
     "openings",
+    "prefill",
     "recipe",
     "refine",
     "scorer",
