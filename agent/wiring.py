@@ -336,7 +336,8 @@ def make_logic(
     router = ShapeRouter(core, compute.requester, react.post)
     base.ending.callback(router.stop)
     about, tracing = _make_about(base, links, compute, core, listen, lambda: http.url)
-    node = _make_node(base, links, compute, react, core, router, about)
+    tokens = _make_token_sequences(compute, core, router)
+    node = _make_node(base, links, compute, react, core, router, tokens, about)
     options = base.options
     http = HttpServer(
         node,
@@ -346,7 +347,7 @@ def make_logic(
         recorder=base.recorder,
         limits=BodyLimits(client_rate=options.client_rate, client_burst=2 * options.client_rate),
         inference=options.inference,
-        text=_make_text(base, compute, core, router),
+        text=_make_text(base, compute, core, tokens),
     )
     driver = _make_driver(base, links, compute, react, core, node)
     return LogicParts(
@@ -355,23 +356,30 @@ def make_logic(
 
 
 def _make_text(
-    base: AgentBase, compute: ComputeParts, core: Core, router: ShapeRouter
+    base: AgentBase, compute: ComputeParts, core: Core, sequences: TokenSequences
 ) -> TextGenerator | None:
     """Make the part that generates text; None if the packages for that are not installed."""
     if any(find_spec(package) is None for package in TEXT_PACKAGES):
         return None
+    templates = TemplateProcess()
+    base.undo(templates.stop)
+    deployments = AgentTextDeployments(core, compute.requester, compute.fetching.files)
+    return TextGenerator(deployments, sequences, templates)
+
+
+def _make_token_sequences(compute: ComputeParts, core: Core, router: ShapeRouter) -> TokenSequences:
     requester = compute.requester
 
     def room(deployment: str) -> int:
         entry = core.deployments.get(deployment)
         return entry.options.sequences if entry is not None else 1
 
-    templates = TemplateProcess()
-    base.undo(templates.stop)
-    return TextGenerator(
-        AgentTextDeployments(core, requester, compute.fetching.files),
-        TokenSequences(router.infer, requester.run, requester.name_sequence, requester.end_sequence, room),
-        templates,
+    def serving(deployment: str) -> str | None:
+        plan = requester.active(deployment)
+        return plan.model_digest if plan is not None else None
+
+    return TokenSequences(
+        router.infer, requester.run, requester.name_sequence, requester.end_sequence, room, serving
     )
 
 
@@ -436,6 +444,7 @@ def _make_node(
     react: Reactions,
     core: Core,
     router: ShapeRouter,
+    tokens: TokenSequences,
     about: About,
 ) -> NodeApi:
     executor, aside = compute.executor, compute.aside
@@ -446,6 +455,8 @@ def _make_node(
             compute.plans,
             router,
             Sequences(router.infer, compute.requester.name_sequence, compute.requester.end_sequence),
+            tokens,
+            executor.count_sequences,
             compute.requester.latencies,
             lambda: executor.counters().requests_done,
             compute.workers.deaths,

@@ -1,5 +1,5 @@
-"""`edgepart demo`: three agents on this machine read a page together; one of them is killed, and another joins. The demo
-runs the commands that a person would type, and sends requests as any client does.
+"""`edgepart demo`: three agents on this machine read a page together; one of them is killed, and another joins; then a
+language model answers. The demo runs the commands that a person would type, and sends requests as any client does.
 """
 
 from __future__ import annotations
@@ -41,9 +41,15 @@ Image = Annotated[
     Path | None, typer.Option("--image", help="Read this image instead of the page of the demo.")
 ]
 
+ChatFolder = Annotated[
+    Path | None,
+    typer.Option("--chat", metavar="FOLDER", help="At the end, chat with the language model in this folder."),
+]
 
-def demo(image: Image = None, as_json: Json = False) -> None:
-    """Run three agents on this machine: they read a page together, lose an agent, and gain one."""
+
+def demo(image: Image = None, chat: ChatFolder = None, as_json: Json = False) -> None:
+    """Run three agents on this machine: they read a page together, lose an agent, and gain one; and chat."""
+    from edgepart.cli.demo_chat import find_hindrance, tell_chat
     from edgepart.cli.local import LocalCluster
     from edgepart.cli.ocr import PAGE, Reader
 
@@ -55,11 +61,20 @@ def demo(image: Image = None, as_json: Json = False) -> None:
         for note in cluster.notes:
             story.say(f"! {note}")
         story.members(cluster.status())
-        document = Demo(story, cluster, reader).run()
+        the_demo = Demo(story, cluster, reader)
+        document = the_demo.run()
+        if (why := find_hindrance(chat)) or chat is None:
+            story.say(f"\n{why}")
+        else:
+            the_demo.undeploy()
+            document["chat"] = tell_chat(cluster, chat, story.chapter, story.say, story.part)
     if as_json:
         print_json(document)
-    if not document["equal"] or document["requests"]["lost"]:
-        raise ClusterError("the demo did not end as it should: see `equal` and `requests` above")
+    same = document["equal"] and (document["chat"] is None or document["chat"]["equal"])
+    if not same or document["requests"]["lost"]:
+        raise ClusterError(
+            "the demo did not end as it should: see `equal`, `requests` and the `equal` of `chat` above"
+        )
 
 
 class Story:
@@ -71,6 +86,10 @@ class Story:
 
     def say(self, text: str) -> None:
         self._console.print(text, markup=False)
+
+    def part(self, text: str) -> None:
+        """Print a piece of a line."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True, end="")
 
     def chapter(self, text: str) -> None:
         from rich.text import Text
@@ -137,6 +156,11 @@ class Demo:
         self._read_together(text_alone)
         asyncio.run(self._lose_and_gain(*found.seen[0]))
         return self._document(text_alone)
+
+    def undeploy(self) -> None:
+        """Make room for another model."""
+        for name in (DETECTOR, RECOGNISER):
+            self._type("undeploy", name)
 
     def _deploy(self, found: tuple[Array, Array], read: tuple[Array, Array]) -> None:
         self._story.say(
@@ -227,6 +251,7 @@ class Demo:
             ],
             "text": self._reader.text,
             "notes": self._cluster.notes,
+            "chat": None,
         }
 
     # The commands and requests of a person

@@ -153,6 +153,9 @@ def _status(document: Mapping[str, Any]) -> RenderableType:
         parts += [Text(), table(columns, deployments, right=("epoch", "predicted"))]
     else:
         parts.append(Text("\nnothing deployed", style="dim"))
+    if rows := [_sequences(card) for card in document.get("deployments", ()) if card.get("sequences")]:
+        columns = ("sequences of", "under way", "for later", "most", "their states", "last answers")
+        parts += [Text(), table(columns, rows, right=(*columns[1:4], columns[5]))]
     notices = (*_member_notices(document), *_deployment_notices(document), *_cluster_notices(document))
     parts += [Text(f"\n{text}", style=style) for style, text in notices]
     return Group(*parts)
@@ -233,4 +236,17 @@ def _deployment(card: Mapping[str, Any]) -> tuple[str, ...]:
         str(card.get("strategy") or "-"),
         ", ".join(card.get("devices") or ()) or "-",
         format_seconds(card.get("predicted_latency_s")),
+    )
+
+
+def _sequences(card: Mapping[str, Any]) -> tuple[str, ...]:
+    found = card["sequences"]
+    speed = found["tokens_per_s"]
+    return (
+        str(card["name"]),
+        str(found["under_way"]),
+        str(found["idle"]),
+        str(found["most"]),
+        ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in found["state_bytes"].items()),
+        "-" if speed is None else f"{format_figure(speed)} tokens/s",
     )

@@ -15,7 +15,14 @@ from typing import Any
 from edgepart import __version__
 from edgepart.agent.api.device_choice import check_devices
 from edgepart.agent.api.drain import DrainService, SignEntry
-from edgepart.agent.api.protocol import BindingStatus, InferResult, ModelCard, Progress, SequenceTurn
+from edgepart.agent.api.protocol import (
+    BindingStatus,
+    InferResult,
+    ModelCard,
+    Progress,
+    SequenceFigures,
+    SequenceTurn,
+)
 from edgepart.agent.cluster.core.core import Core
 from edgepart.agent.cluster.leader.status import describe_set_aside
 from edgepart.agent.cluster.membership.election import term_round
@@ -30,6 +37,7 @@ from edgepart.agent.serving.loaded_plans import HeldPlan, LoadedPlans
 from edgepart.agent.serving.sequences import Sequences
 from edgepart.agent.serving.shape_routing import ShapeRouter
 from edgepart.agent.storage.store import Store
+from edgepart.agent.text.token_sequences import TokenSequences
 from edgepart.agent.wire.control import UNLOADABLE, Deployment, Standing, Starved
 from edgepart.agent.wire.inference import NO_EPOCH, DeployOptions, Epoch
 from edgepart.planner import errors
@@ -73,6 +81,9 @@ class RequestServing:
     plans: LoadedPlans
     router: ShapeRouter
     sequences: Sequences
+    tokens: TokenSequences
+    kept: Callable[[], tuple[int, int, int]]
+    """Returns Executor.count_sequences."""
     latencies: Callable[[], Mapping[tuple[str, Epoch], Sequence[float]]]
     """Returns the seconds that requests took that ran alone on this gateway, by deployment and epoch."""
     computed: Callable[[], int]
@@ -219,7 +230,19 @@ class NodeApi:
             model_digest=entry.model,
             bindings=self._bindings(entry.name, active),
             states=tuple(state.input.name for state in plan.states),
+            sequences=self._sequences(entry, plan) if plan.states else None,
         )
+
+    def _sequences(self, entry: Deployment, plan: Plan) -> SequenceFigures:
+        serving = self._inference
+        growing, idle = serving.tokens.count(entry.name)
+        under_way = growing + serving.sequences.count(entry.name)
+        state_bytes = {
+            name: (under_way + idle) * sum(piece.nbytes for piece in program.kept)
+            for name, program in plan.programs.items()
+        }
+        speed = serving.tokens.speed(entry.name)
+        return SequenceFigures(under_way, idle, entry.options.sequences, state_bytes, speed)
 
     def _bindings(self, name: str, first: tuple[Epoch, HeldPlan]) -> tuple[BindingStatus, ...]:
         """The shapes that serve here and the shapes that requests wait for here, if the model has free dimensions."""
@@ -478,9 +501,16 @@ class NodeApi:
             "drains": self._residents.drains(),
             "refused": self._residents.refused_devices(),
             "disk": dict(self._diagnostics.disk()),
+            "sequences": self._sequences_here(),
             "workers_ended": dict(self._inference.workers_ended()),
             "plans_refused": dict(self._core.controller.count_refused() if self._core.controller else {}),
         }
+
+    def _sequences_here(self) -> dict[str, int]:
+        serving = self._inference
+        kept, nbytes, evictions = serving.kept()
+        replays = serving.sequences.replays + serving.tokens.replays
+        return {"kept": kept, "bytes": nbytes, "evictions": evictions, "replays": replays}
 
     def _about(self, member: events.Member, starved: Starved) -> tuple[str, ...]:
         """Notes about a member for people; a note is "" if there is nothing to say."""

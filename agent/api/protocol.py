@@ -36,6 +36,22 @@ class BindingStatus:
 
 
 @dataclass(frozen=True)
+class SequenceFigures:
+    """The sequences of this gateway's clients, of one model with states."""
+
+    under_way: int
+    """Those whose steps go on: texts that grow, and sequences of /v2."""
+    idle: int
+    """Those that are kept for later prompts that begin with the same tokens."""
+    most: int
+    """The most that each device keeps (--sequences)."""
+    state_bytes: Mapping[str, int]
+    """The memory that the states of all these take on each device, by its name."""
+    tokens_per_s: float | None = None
+    """The average speed of the last texts; None before the first one."""
+
+
+@dataclass(frozen=True)
 class ModelCard:
     """A deployment as clients and people see it."""
 
@@ -73,6 +89,8 @@ class ModelCard:
     those that requests brought."""
     states: tuple[str, ...] = ()
     """The inputs whose values devices keep between the steps of a sequence, so that clients leave them out."""
+    sequences: SequenceFigures | None = None
+    """None for a model without states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +203,9 @@ class Node(Protocol):
         """Return {"name", "node", "version", "cluster", "http", "leader", "term", "uptime_s", "members":
         [{"name", "node", "state", "http", "address", "leader"}], "deployments": [...], "drains": devices that
         are drained or being removed, "refused": devices that are not taken in, "disk": {"free_bytes",
-        "trouble", "damaged"}}. `leader` is the leader's name or null, `http` a URL or null; `members` lists
-        this device too. `deployments` may be left out: the gateway puts the cards of `models()` there."""
+        "trouble", "damaged"}, "sequences": {"kept", "bytes", "evictions", "replays"} of this device}. `leader` is the
+        leader's name or null, `http` a URL or null; `members` lists this device too. `deployments` may be left out: the
+        gateway puts the cards of `models()` there."""
 
     def devices(self) -> dict[str, Any]:
         """The devices in the form of cluster.json (planner/devices/cluster.py), with extra keys if they are

@@ -82,7 +82,9 @@ class _Present(Collector):
             ),
             status.get("plans_refused"),
         )
-        yield from _deployments(self.node.models())
+        cards = self.node.models()
+        yield from _deployments(cards)
+        yield from _sequences(cards, status.get("sequences") or {})
 
     def _agent(self, status: Mapping[str, Any]) -> Iterator[Metric]:
         members = GaugeMetricFamily("edgepart_members", "Members that this agent knows of", labels=["state"])
@@ -162,6 +164,34 @@ def _deployments(cards: Sequence[ModelCard]) -> Iterator[Metric]:
             serve = sum(bound.epoch is not None for bound in card.bindings)
             bindings.add_metric([card.name], float(serve))
     yield from (aside, serving, epochs, predicted, bindings)
+
+
+def _sequences(cards: Sequence[ModelCard], here: Mapping[str, int]) -> Iterator[Metric]:
+    """The sequences of this gateway's clients, and the states that this device keeps for any gateway."""
+    counts = GaugeMetricFamily(
+        "edgepart_sequences", "Sequences of clients of this agent", labels=["model", "state"]
+    )
+    for card in cards:
+        if card.sequences is not None:
+            counts.add_metric([card.name, "under_way"], card.sequences.under_way)
+            counts.add_metric([card.name, "idle"], card.sequences.idle)
+    yield counts
+    if not here:
+        return
+    yield GaugeMetricFamily(
+        "edgepart_sequences_kept", "Sequences whose states this device keeps", value=here["kept"]
+    )
+    yield GaugeMetricFamily("edgepart_state_bytes", "Memory that these states take", value=here["bytes"])
+    yield CounterMetricFamily(
+        "edgepart_sequences_evicted",
+        "Sequences whose states were dropped to make room for others",
+        value=here["evictions"],
+    )
+    yield CounterMetricFamily(
+        "edgepart_sequence_replays",
+        "How often steps of this agent's clients were made again as their states were lost",
+        value=here["replays"],
+    )
 
 
 class Metrics:

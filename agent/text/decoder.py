@@ -31,6 +31,8 @@ do, measured on SmolLM2 with weights of 8 bits."""
 class Decoder:
     """A model that reads a token in each step of a sequence, and says how likely each token is to be the next one."""
 
+    model: str
+    """The model's digest."""
     inputs: tuple[ValueInfo, ...]
     logits: str
     """The output with a number for each token of the vocabulary."""
@@ -105,7 +107,8 @@ def read_decoder(name: str, plan: Plan) -> Decoder:
     context = min(_rows(state) for state in growing)
     in_place = all(state.in_place for state in growing)
     blocks = plan.prefill.inputs if plan.prefill is not None else ()
-    return Decoder(plan.inputs, outputs[0].name, outputs[0].shape[-1], context, in_place, blocks)
+    vocabulary = outputs[0].shape[-1]
+    return Decoder(plan.model_digest, plan.inputs, outputs[0].name, vocabulary, context, in_place, blocks)
 
 
 def _axis(state: KeptState) -> int | None:

@@ -105,19 +105,27 @@ class TextGenerator:
     def models(self) -> Sequence[TextModel]:
         """The deployments that generate text. The context is 0 while no plan serves."""
         found = []
-        for entry in self._agent.deployments():
+        for entry in self._deployed():
             created = self._created.setdefault((entry.name, entry.model), int(time.time()))
             found.append(TextModel(entry.name, entry.options.context or 0, created))
         return found
 
+    def _deployed(self) -> Sequence[Deployment]:
+        """The deployments that generate text. Sequences of others are forgotten."""
+        entries = self._agent.deployments()
+        self._sequences.keep({entry.name for entry in entries})
+        return entries
+
     async def generate(self, model: str, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
         """The same as `TextService.generate`."""
         began_s = time.monotonic()
-        entry = next((one for one in self._agent.deployments() if one.name == model), None)
+        entry = next((one for one in self._deployed() if one.name == model), None)
         if entry is None:
             raise UnknownDeployment(f"nothing that generates text is deployed as {model!r}")
-        language = await self._load(entry)
-        decoder = read_decoder(model, self._agent.plan(model))
+        plan = self._agent.plan(model)
+        decoder = read_decoder(model, plan)
+        # While a name is deployed again, the plan of the model before still serves.
+        language = await self._load(replace(entry, model=plan.model_digest))
         sampling = request.sampling.over(replace(language.files.sampling, seed=secrets.randbits(63)))
         check_sampling(sampling)
         prompt = await self._prompt_tokens(language, request, decoder)
@@ -134,6 +142,8 @@ class TextGenerator:
             yield Begun(len(prompt))
             async with aclosing(self._continue(language, decoder, sequence, answer)) as events:
                 async for event in events:
+                    if isinstance(event, Ended) and event.tokens_per_s:
+                        self._sequences.note_speed(model, event.tokens_per_s)
                     yield event
 
     async def _continue(
@@ -179,8 +189,15 @@ class TextGenerator:
             tokens_per_s=len(gaps) / lasted_s if lasted_s > 0 else 0.0,
             replays=sequence.replays,
             paused_s=max(gaps, default=0.0),
-            devices=tuple(self._agent.plan(sequence.deployment).programs),
+            devices=self._devices(sequence.deployment),
         )
+
+    def _devices(self, deployment: str) -> tuple[str, ...]:
+        """The devices of the plan that serves; none if the last one was lost just now, which does not spoil a text."""
+        try:
+            return tuple(self._agent.plan(deployment).programs)
+        except Unavailable:
+            return ()
 
     async def _prompt_tokens(
         self, language: LanguageModel, request: GenerationRequest, decoder: Decoder

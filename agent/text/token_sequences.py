@@ -2,14 +2,15 @@
 
 The tokens are kept here, and the states on the devices are a cache of them: states that are lost are made again from the
 tokens. A sequence that is not in use any more keeps its states, so that a later prompt that begins with the same tokens
-(the next turn of a chat) reads only what is new.
+(the next turn of a chat) reads only what is new. If a name is deployed again with another model, the sequences of the model
+before it are of no use: those in use end with an error, and the others are ended silently.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -29,6 +30,8 @@ BLOCK_TRIALS = 3
 MOST_REPLAYS = 8
 """How often states may be lost while one token is read. A larger number goes on through more trouble; a smaller one tells
 the client sooner that the cluster is in it."""
+SPEEDS = 8
+"""The number of last answers of which the average speed is told."""
 
 
 class RunBlock(Protocol):
@@ -51,6 +54,8 @@ class TokenSequence:
     """A sequence of tokens, of which devices keep the states."""
 
     deployment: str
+    model: str
+    """The digest of the model that reads it."""
     name: str
     """Its name among agents."""
     tokens: list[int] = field(default_factory=list)
@@ -69,25 +74,39 @@ class TokenSequences:
         make_name: Callable[[], str],
         end: Callable[[str, str], None],
         room: Callable[[str], int],
+        serving: Callable[[str], str | None],
     ) -> None:
         """`run` makes steps that read one token, and `run_block` sends steps that read a block of them. `make_name` returns
         a name that no other sequence has. `end(deployment, name)` tells devices that they need to keep a sequence no
-        longer. `room(deployment)` is the most sequences that a deployment may have."""
+        longer. `room(deployment)` is the most sequences that a deployment may have. `serving(deployment)` is the digest of
+        the model that serves under this name; None if none does now."""
         self._run = run
         self._run_block = run_block
         self._make_name = make_name
         self._end = end
         self._room = room
+        self._serving = serving
         self._loop = asyncio.get_running_loop()
         self._idle: dict[str, deque[TokenSequence]] = {}
         """The sequences that are not in use, the one that was used last at the end."""
         self._in_use: dict[str, int] = {}
-        self._left = asyncio.Condition()
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        """The turns of those who wait for a sequence, the first one first."""
+        self._speeds: dict[str, deque[float]] = {}
         self.replays = 0
 
     def count(self, deployment: str) -> tuple[int, int]:
         """The numbers of sequences of a deployment that are in use, and that are kept for later prompts."""
         return self._in_use.get(deployment, 0), len(self._idle.get(deployment, ()))
+
+    def speed(self, deployment: str) -> float | None:
+        """The average speed of the deployment's last answers, in tokens per second; None before the first one."""
+        speeds = self._speeds.get(deployment)
+        return sum(speeds) / len(speeds) if speeds else None
+
+    def note_speed(self, deployment: str, tokens_per_s: float) -> None:
+        """Remember the speed of an answer."""
+        self._speeds.setdefault(deployment, deque(maxlen=SPEEDS)).append(tokens_per_s)
 
     @asynccontextmanager
     async def take(
@@ -96,51 +115,83 @@ class TokenSequences:
         """Take a sequence into use for as long as the block lasts: of those not in use, the one that begins like `prompt`,
         cut to what they have in common. Waits for its turn if all are in use. Raises Unavailable if none is free after
         `wait_s` seconds."""
-        sequence = await self._wait_for(deployment, decoder, prompt, wait_s)
-        sequence.replays = 0
+        await self._wait_for_turn(deployment, wait_s)
         try:
-            yield sequence
+            sequence = self._choose(deployment, decoder, prompt)
+            sequence.replays = 0
+            try:
+                yield sequence
+            finally:
+                self._idle.setdefault(deployment, deque()).append(sequence)
         finally:
-            self._in_use[deployment] -= 1
-            self._idle.setdefault(deployment, deque()).append(sequence)
-            async with self._left:
-                self._left.notify()
+            self._give_back(deployment)
 
-    async def _wait_for(
-        self, deployment: str, decoder: Decoder, prompt: Sequence[int], wait_s: float
-    ) -> TokenSequence:
+    async def _wait_for_turn(self, deployment: str, wait_s: float) -> None:
+        waiting = self._waiting.setdefault(deployment, deque())
+        turn = self._loop.create_future()
+        waiting.append(turn)
+        self._give_turns(deployment)
         try:
-            async with asyncio.timeout(wait_s), self._left:
-                await self._left.wait_for(lambda: self._in_use.get(deployment, 0) < self._room(deployment))
-        except TimeoutError:
+            async with asyncio.timeout(wait_s):
+                await turn
+        except BaseException as error:
+            if turn in waiting:
+                waiting.remove(turn)
+            elif not turn.cancelled():  # The turn came just as the wait ended.
+                self._give_back(deployment)
+            if not isinstance(error, TimeoutError):
+                raise
             raise Unavailable(
                 f"{deployment!r} generates {self._room(deployment)} texts already, as many as it keeps states for "
                 "(--sequences)"
             ) from None
-        self._in_use[deployment] = self._in_use.get(deployment, 0) + 1
-        return self._choose(deployment, decoder, prompt)
+
+    def _give_turns(self, deployment: str) -> None:
+        """Give turns, in the order in which they were asked for, while there is room."""
+        waiting = self._waiting[deployment]
+        while waiting and self._in_use.get(deployment, 0) < self._room(deployment):
+            turn = waiting.popleft()
+            if not turn.done():
+                self._in_use[deployment] = self._in_use.get(deployment, 0) + 1
+                turn.set_result(None)
+
+    def _give_back(self, deployment: str) -> None:
+        self._in_use[deployment] -= 1
+        self._give_turns(deployment)
 
     def _choose(self, deployment: str, decoder: Decoder, prompt: Sequence[int]) -> TokenSequence:
         idle = self._idle.setdefault(deployment, deque())
+        for other in [one for one in idle if one.model != decoder.model]:
+            self._end_idle(other)
         # The last token of a prompt has to be read in any case, as its logits are wanted.
         shared = {id(one): _usable(decoder, one.tokens, prompt[:-1]) for one in idle}
         best = max(idle, key=lambda one: shared[id(one)], default=None)
-        if best is None or not shared[id(best)]:
-            if len(idle) + self._in_use[deployment] <= self._room(deployment):
-                return TokenSequence(deployment, self._make_name())
+        has_room = len(idle) + self._in_use[deployment] <= self._room(deployment)
+        # All chats with a model begin with the same few tokens; these are not worth the states of another chat.
+        if best is None or (has_room and shared[id(best)] < min(len(prompt) - 1, len(best.tokens) / 2)):
+            return TokenSequence(deployment, decoder.model, self._make_name())
+        if not shared[id(best)]:
             best = idle[0]
         idle.remove(best)
         del best.tokens[shared[id(best)] :]
         return best
 
-    def forget(self, deployment: str) -> None:
-        """End the sequences of a deployment that are not in use."""
-        for sequence in self._idle.pop(deployment, ()):
-            self._end(deployment, sequence.name)
+    def keep(self, deployments: Collection[str]) -> None:
+        """End the sequences, as far as they are not in use, of all other deployments."""
+        for gone in self._idle.keys() - set(deployments):
+            for sequence in tuple(self._idle[gone]):
+                self._end_idle(sequence)
+            del self._idle[gone]
+            self._speeds.pop(gone, None)
+
+    def _end_idle(self, sequence: TokenSequence) -> None:
+        self._idle[sequence.deployment].remove(sequence)
+        self._end(sequence.deployment, sequence.name)
 
     async def read(self, sequence: TokenSequence, decoder: Decoder, tokens: Sequence[int]) -> Array:
         """Read more tokens (at least one); returns the logits of the one after them. If devices have lost the sequence's
-        states, all its tokens are read again before. Raises what ShapeRouter.infer raises."""
+        states, all its tokens are read again before. Raises what ShapeRouter.infer raises, and Unavailable if another model
+        serves now."""
         whole, at = [*sequence.tokens, *tokens], len(sequence.tokens)
         for trial in range(MOST_REPLAYS):
             try:
@@ -152,7 +203,7 @@ class TokenSequences:
                 sequence.replays += 1
                 self.replays += 1
                 await asyncio.sleep(REPLAY_PAUSE_S)
-            except asyncio.CancelledError:
+            except BaseException:
                 self._break_off(sequence, len(whole) - at)
                 raise
         raise Unavailable(
@@ -165,6 +216,7 @@ class TokenSequences:
         """Read the tokens from number `at` on. Blocks are sent one after another; devices compute them in this order."""
         last, blocks = len(whole) - 1, 0
         while at < last:
+            self._check_model(sequence)
             count = decoder.count_next(last - at, at) if in_blocks else 1
             inputs = decoder.feed(whole[at : at + count], at)
             step = SequenceStep(sequence.name, at, at + count)
@@ -174,13 +226,18 @@ class TokenSequences:
             else:
                 await self._run(sequence.deployment, inputs, STEP_S, (decoder.logits,), step)
             at += count
+        self._check_model(sequence)
         step = SequenceStep(sequence.name, last, last + 1)
         inputs, within_s = decoder.feed(whole[last:], last), STEP_S * (1 + blocks)
         outputs, _ = await self._run(sequence.deployment, inputs, within_s, (decoder.logits,), step)
         return decoder.read(outputs)
 
+    def _check_model(self, sequence: TokenSequence) -> None:
+        if self._serving(sequence.deployment) not in (None, sequence.model):
+            raise Unavailable(f"{sequence.deployment!r} was deployed again while it generated this text")
+
     def _break_off(self, sequence: TokenSequence, unread: int) -> None:
-        """Leave a sequence whose client is gone. Blocks may wait on devices, which drop them with the sequence's states."""
+        """Leave a sequence in the middle of what it reads. Blocks may wait on devices, which drop them with its states."""
         if unread > 1:
             self._end(sequence.deployment, sequence.name)
             sequence.name = self._make_name()

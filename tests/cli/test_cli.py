@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgepart.agent.api.protocol import SequenceFigures
 from edgepart.agent.http.server import HttpServer
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli import deployment, options, output, tensors, verification
@@ -254,6 +255,41 @@ def test_status_says_who_is_starved_and_who_was_when_it_fell_silent(
     assert f"pi-a: {busy}" in out
     assert f"pi-x fell silent; last it was {busy}" in out
     assert "edgepart_cpu_wait_share 0.62" in served.ask("GET", "/metrics").body.decode().splitlines()
+
+
+def test_status_and_metrics_tell_of_sequences(
+    edgepart: Edgepart, member: Path, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "sequences of" not in edgepart("status", "--state", str(member))[1]
+    figures = SequenceFigures(1, 2, 4, {"pi-a": 3_000_000, "pi-b": 1_500_000}, 20.74)
+    cards = [replace(card, sequences=figures) for card in served.node.models() if card.name == "add"]
+    known, here = served.node.status(), {"kept": 3, "bytes": 4500, "evictions": 5, "replays": 6}
+    monkeypatch.setattr(served.node, "models", lambda: cards)
+    monkeypatch.setattr(served.node, "status", lambda: known | {"sequences": here})
+
+    out = edgepart("status", "--state", str(member))[1]
+    (row,) = [line for line in out.splitlines() if "tokens/s" in line]
+    assert " ".join(row.split()) == "add 1 2 4 pi-a 3 MB, pi-b 1.5 MB 20.7 tokens/s"
+
+    told = document(edgepart("status", "--state", str(member), "--json"))
+    assert told["sequences"] == here
+    assert told["deployments"][0]["sequences"] == {
+        "under_way": 1,
+        "idle": 2,
+        "most": 4,
+        "state_bytes": {"pi-a": 3_000_000, "pi-b": 1_500_000},
+        "tokens_per_s": 20.74,
+    }
+
+    lines = served.ask("GET", "/metrics").body.decode().splitlines()
+    assert {line for line in lines if line.startswith(("edgepart_sequence", "edgepart_state_"))} == {
+        'edgepart_sequences{model="add",state="under_way"} 1.0',
+        'edgepart_sequences{model="add",state="idle"} 2.0',
+        "edgepart_sequences_kept 3.0",
+        "edgepart_state_bytes 4500.0",
+        "edgepart_sequences_evicted_total 5.0",
+        "edgepart_sequence_replays_total 6.0",
+    }
 
 
 def test_models_and_devices(edgepart: Edgepart, member: Path, served: Served) -> None:

@@ -216,7 +216,10 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_templates_are_refused_and_the_next_one_works(beside: TemplateProcess, name: str) -> None:
+def test_hostile_templates_are_refused_and_the_next_one_works(
+    beside: TemplateProcess, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat_template, "RENDER_S", 600.0)  # The machine may be busy.
     template, says = HOSTILE[name]
     with pytest.raises(RequestError, match=rf"chat template .*{says}.*[nN]othing was generated"):
         render(beside, template)

@@ -1,0 +1,173 @@
+"""Devices without a cluster: they keep the tokens of each sequence as its states. The logits follow from all tokens that a
+sequence has, so that a token that is lost or read twice shows in the text."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from edgepart.agent.serving.requester import AnswerInfo
+from edgepart.agent.wire.inference import NO_EPOCH, SequenceStep
+from edgepart.planner.errors import StateLost
+from edgepart.planner.plans.plan import KeptState, Plan, ValueInfo
+from edgepart.planner.region import Array
+
+VOCABULARY = 300
+CONTEXT = 48
+HEADS, SIZE = 2, 4
+
+
+def decoder_plan(
+    *, in_place: bool = True, model: str = "digest-1", context: int = CONTEXT, block: int = 0
+) -> Plan:
+    """The plan of a decoder in the style of ONNX Runtime's builder, or in that of optimum. It reads blocks of so many
+    tokens; 0 stands for single tokens only."""
+    past = context if in_place else context - 1
+    inputs = [ValueInfo("input_ids", "int64", (1, 1)), ValueInfo("attention_mask", "int64", (1, context))]
+    if not in_place:
+        inputs.append(ValueInfo("position_ids", "int64", (1, 1)))
+    states = tuple(
+        KeptState(
+            ValueInfo(f"past_key_values.0.{kind}", "float", (1, HEADS, past, SIZE)),
+            f"present.0.{kind}",
+            None if in_place else 2,
+            in_place,
+        )
+        for kind in ("key", "value")
+    )
+    logits = ValueInfo("logits", "float", (1, 1, VOCABULARY))
+    prefill = None
+    if block:
+        rows = [replace(info, shape=(1, block)) if info.shape == (1, 1) else info for info in inputs]
+        prefill = Plan(model, "by hand", {}, (), tuple(rows), (), states=states)
+    return Plan(model, "by hand", {}, (), tuple(inputs), (logits,), states=states, prefill=prefill)
+
+
+def logits_after(tokens: Sequence[int], model: str = "digest-1") -> Array:
+    """What the model says once it has read these tokens."""
+    seed = [len(model), *model.encode(), *tokens]
+    return np.random.default_rng(seed).standard_normal(VOCABULARY).astype(np.float32)
+
+
+def greedy(prompt: Sequence[int], count: int, ends: Sequence[int] = (), model: str = "digest-1") -> list[int]:
+    """The tokens that follow a prompt: a plain twin of the generator."""
+    tokens = list(prompt)
+    for _ in range(count):
+        token = int(logits_after(tokens, model).argmax())
+        if token in ends:
+            break
+        tokens.append(token)
+    return tokens[len(prompt) :]
+
+
+class FakeDevices:
+    """Implements RunStep, and what TokenSequences asks for beside it."""
+
+    def __init__(self, *, in_place: bool = True) -> None:
+        self.in_place = in_place
+        self.model: str | None = "digest-1"
+        """The model that they compute; None while no plan serves."""
+        self.states: dict[str, list[int]] = {}
+        """The tokens that each sequence has had, by its name."""
+        self.read: list[tuple[str, int, int]] = []
+        """The steps made: sequence, position and token."""
+        self.blocks: list[int] = []
+        """The numbers of tokens of the steps that read several."""
+        self.ended: list[tuple[str, str]] = []
+        self.losses: list[int] = []
+        """The numbers of steps, counted over all, before which all states are lost."""
+        self.failure: Exception | None = None
+        """What the next step raises once it was computed, as if its answer were lost."""
+        self.gate: asyncio.Event | None = None
+        """Steps wait for it once they were computed, where there is one."""
+        self.rooms = 2
+        self._named = 0
+        self._asked = 0
+
+    def name(self) -> str:
+        self._named += 1
+        return f"gateway/boot/{self._named}"
+
+    def end(self, deployment: str, name: str) -> None:
+        self.ended.append((deployment, name))
+        self.states.pop(name, None)
+
+    def room(self, _: str) -> int:
+        return self.rooms
+
+    def serving(self, _: str) -> str | None:
+        return self.model
+
+    async def __call__(
+        self,
+        deployment: str,
+        inputs: Mapping[str, Any],
+        deadline_s: float,
+        outputs: Sequence[str] = (),
+        step: SequenceStep | None = None,
+    ) -> tuple[dict[str, Any], AnswerInfo]:
+        assert step is not None and outputs == ("logits",) and deadline_s > 0
+        assert step.after == step.position + 1
+        await asyncio.sleep(0)
+        self._count()
+        token = int(inputs["input_ids"][0, 0])
+        self._check(inputs, step.position)
+        kept = self.states.setdefault(step.sequence, [])
+        if step.position > len(kept) or (
+            not self.in_place and step.position not in (0, len(kept), len(kept) - 1)
+        ):
+            del self.states[step.sequence]
+            raise StateLost(f"kept up to {len(kept)}, and the step begins at {step.position}")
+        kept[step.position :] = [token]
+        self.read.append((step.sequence, step.position, token))
+        if self.gate is not None:
+            await self.gate.wait()
+        if (failure := self.failure) is not None:
+            self.failure = None
+            raise failure
+        logits = logits_after(kept, self.model or "")
+        return {"logits": logits.reshape(1, 1, -1)}, AnswerInfo(NO_EPOCH, 0, "by hand")
+
+    async def block(
+        self,
+        deployment: str,
+        inputs: Mapping[str, Any],
+        deadline_s: float,
+        outputs: tuple[str, ...],
+        *,
+        step: SequenceStep | None = None,
+        prefill: bool = False,
+    ) -> tuple[dict[str, Any], AnswerInfo]:
+        """Make a step that reads a block of tokens; if it fails, later steps of the sequence find no states."""
+        assert step is not None and outputs == () and prefill and deadline_s > 0
+        if self.gate is not None:
+            await self.gate.wait()
+        self._count()
+        count, rows = step.after - step.position, inputs["input_ids"].shape[1]
+        mask = inputs["attention_mask"][0]
+        assert mask[: step.position + rows].all() and mask.sum() == step.position + rows
+        tokens = inputs["input_ids"][0, :count].tolist()
+        kept = self.states.setdefault(step.sequence, [])
+        if step.position > len(kept):
+            del self.states[step.sequence]
+        else:
+            kept[step.position :] = tokens
+            self.read += [(step.sequence, step.position + n, token) for n, token in enumerate(tokens)]
+            self.blocks.append(count)
+        return {}, AnswerInfo(NO_EPOCH, 0, "by hand")
+
+    def _count(self) -> None:
+        self._asked += 1
+        if self._asked in self.losses:
+            self.states.clear()
+
+    def _check(self, inputs: Mapping[str, Any], position: int) -> None:
+        """The mask has a one for each token up to this one, at the side where the style has them."""
+        mask = inputs["attention_mask"][0]
+        ones = mask[: position + 1] if self.in_place else mask[-position - 1 :]
+        assert ones.all() and mask.sum() == position + 1
+        assert self.in_place or inputs["position_ids"][0, 0] == position

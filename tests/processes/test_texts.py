@@ -1,0 +1,140 @@
+"""Texts of a language model on real agents: they go on although a device is killed, and end when their client hangs up."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import OpenAI
+
+from edgepart.cli.demo_chat import ANSWER_TOKENS, tell_chat
+from edgepart.cli.local import LocalCluster
+from tests.processes.asking import deploy, undeploy
+from tests.processes.tiny_language import tiny_language
+
+pytestmark = pytest.mark.processes
+
+CONTEXT = 1024
+"""Reading so many tokens takes seconds, so that what happens at the first ones happens in the middle of a text."""
+LONG = 600
+NAME = "tiny"
+QUESTION: Any = [{"role": "user", "content": "the sea"}]
+
+
+def deploy_tiny(cluster: LocalCluster, folder: Path) -> None:
+    """Divide a language model over agents b and c; agent a serves it without computing."""
+    options = (
+        *("--context", str(CONTEXT), "--devices", "b,c"),
+        *("--strategy", "pipeline", "--objective", "throughput"),
+    )
+    assert deploy(cluster, tiny_language(folder), NAME, *options)["devices"] == ["b", "c"]
+
+
+@pytest.fixture
+def talkers(trio: LocalCluster, tmp_path: Path) -> Iterator[LocalCluster]:
+    deploy_tiny(trio, tmp_path / "tiny")
+    yield trio
+    undeploy(trio, NAME)
+
+
+def client_of(cluster: LocalCluster) -> OpenAI:
+    return OpenAI(base_url=f"{cluster.first.url}/v1", api_key="none", max_retries=0, timeout=300)
+
+
+def ask(client: OpenAI) -> Any:
+    """A stream of chunks."""
+    return client.chat.completions.create(
+        model=NAME,
+        messages=QUESTION,
+        max_tokens=LONG,
+        temperature=1.0,
+        seed=7,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+
+
+def read(answer: Any, at_first_text: Callable[[], object] = lambda: None) -> tuple[str, dict[str, Any]]:
+    """The text of a streamed answer, and the figures at its end."""
+    text = ""
+    figures: dict[str, Any] = {}
+    for chunk in answer:
+        part = chunk.choices[0].delta.content if chunk.choices else ""
+        if part and not text:
+            at_first_text()
+        text += part or ""
+        figures = (chunk.model_extra or {}).get("edgepart") or figures
+    return text, figures
+
+
+def sequences(cluster: LocalCluster, agent: str) -> dict[str, Any]:
+    cards = cluster.status(cluster.agents[agent])["deployments"]
+    found: dict[str, Any] = next(card["sequences"] for card in cards if card["name"] == NAME)
+    return found
+
+
+def test_a_text_goes_on_where_it_was_when_a_device_is_killed(victims: LocalCluster, tmp_path: Path) -> None:
+    deploy_tiny(victims, tmp_path / "tiny")
+    with client_of(victims) as client:
+        undisturbed, figures = read(ask(client))
+        assert figures["replays"] == 0 and figures["devices"] == ["b", "c"]
+        assert len(set(undisturbed.split())) > 50  # It varies, so that a token that is lost or doubled shows.
+
+        text, figures = read(ask(client), victims.agents["b"].kill)
+
+    assert text == undisturbed
+    assert figures["replays"] >= 1 and figures["devices"] == ["c"]
+
+
+def test_a_client_that_hangs_up_frees_the_sequence(talkers: LocalCluster) -> None:
+    with client_of(talkers) as client:
+        answer = ask(client)
+        next(chunk for chunk in answer if chunk.choices[0].delta.content)
+        assert sequences(talkers, "a")["under_way"] == 1
+        answer.close()
+        assert talkers.wait(lambda: sequences(talkers, "a")["under_way"] == 0, "the sequence to be free")
+    assert sequences(talkers, "a")["idle"] == 1 and sequences(talkers, "a")["most"] == 4
+
+
+def test_a_chat_by_the_command_and_the_memory_that_it_takes(talkers: LocalCluster) -> None:
+    command = ("chat", NAME, "hello", "--max-tokens", "12", "--seed", "3")
+    before = {name: kept_here(talkers, name) for name in "abc"}
+    document = talkers.agents["c"].type(*command)
+    assert document["text"] and document["reason"] == "length"
+    assert document["usage"]["completion_tokens"] == 12 and document["devices"] == ["b", "c"]
+
+    found = sequences(talkers, "c")
+    assert (found["under_way"], found["idle"]) == (0, 1) and found["tokens_per_s"] > 0
+    # What gateways say of the memory on other devices is what these devices hold.
+    held = {name: kept_here(talkers, name) - before[name] for name in "abc"}
+    assert held == {"a": 0, **found["state_bytes"]} and min(held["b"], held["c"]) > 0
+
+    state = ("--state", str(talkers.first.state))
+    plain = subprocess.run(
+        [sys.executable, "-m", "edgepart", *command, *state], capture_output=True, text=True, timeout=300
+    )
+    assert plain.returncode == 0, plain.stderr
+    assert plain.stdout.strip() == document["text"].strip()
+
+
+def kept_here(cluster: LocalCluster, agent: str) -> int:
+    """The bytes of states that an agent's device keeps."""
+    return int(cluster.status(cluster.agents[agent])["sequences"]["bytes"])
+
+
+@pytest.mark.nightly
+def test_the_chat_of_the_demo(victims: LocalCluster, tmp_path: Path) -> None:
+    told: list[str] = []
+    say = told.append
+    document = tell_chat(victims, tiny_language(tmp_path / "tiny"), say, say, say)
+    assert document["equal"] and len(document["text"]) >= ANSWER_TOKENS
+    assert document["devices"]["before"] == ["b", "c"] and not victims.agents["c"].alive
+    assert document["tokens_per_s"] > 0
+    told.remove(" <c is killed>")
+    assert "".join(told).count(document["text"]) == 2
+    json.dumps(document, allow_nan=False)

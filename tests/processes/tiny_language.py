@@ -1,0 +1,125 @@
+"""A folder with a tiny language model: two layers with the attention of ONNX Runtime's builder, seeded weights, and the
+small tokenizer. It says nothing that means anything, but never the same token twice in a row for long."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from edgepart.planner.region import Array
+from tests.agent.text.small_tokenizer import small_tokenizer_json
+
+LAYERS, HIDDEN, HEADS, KV_HEADS, SIZE, VOCABULARY, LONGEST = 2, 32, 4, 2, 16, 300, 1024
+MICROSOFT = "com.microsoft"
+TEMPLATE = "<s>{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+
+
+def tiny_language(folder: Path) -> Path:
+    """Make the folder, and return it."""
+    folder.mkdir()
+    onnx.save(_Writer().model(), folder / "model.onnx")
+    (folder / "tokenizer.json").write_text(small_tokenizer_json())
+    config = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def said_tokens() -> list[int]:
+    """The tokens that the model says: those of plain letters, so that each brings text at once. It never ends a text."""
+    vocabulary = json.loads(small_tokenizer_json())["model"]["vocab"]
+    return sorted(
+        token
+        for text, token in vocabulary.items()
+        if text.replace("Ġ", "a").isascii() and text.replace("Ġ", "a").isalpha()
+    )
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self._random = np.random.default_rng(5)
+        self._nodes: list[onnx.NodeProto] = []
+        self._weights: list[onnx.TensorProto] = []
+
+    def model(self) -> onnx.ModelProto:
+        int64, rest = TensorProto.INT64, TensorProto.FLOAT
+        inputs = [
+            helper.make_tensor_value_info("input_ids", int64, ["batch", "sequence"]),
+            helper.make_tensor_value_info("attention_mask", int64, ["batch", "total"]),
+        ]
+        outputs = [helper.make_tensor_value_info("logits", rest, ["batch", "sequence", VOCABULARY])]
+        for layer in range(LAYERS):
+            for kind in ("key", "value"):
+                names = f"past_key_values.{layer}.{kind}", f"present.{layer}.{kind}"
+                for name, rows, values in zip(names, ("past", "total"), (inputs, outputs), strict=True):
+                    shape: list[str | int | None] = ["batch", KV_HEADS, rows, SIZE]
+                    values.append(helper.make_tensor_value_info(name, rest, shape))
+        self._lengths()
+        value = self._op("Gather", [self._drawn("embedding", VOCABULARY, HIDDEN), "input_ids"], "embedded")
+        for layer in range(LAYERS):
+            value = self._layer(value, layer)
+        logits = self._op("MatMul", [value, self._drawn("head", HIDDEN, VOCABULARY)], "unbiased")
+        said = np.full(VOCABULARY, -1000, np.float32)
+        said[said_tokens()] = 0
+        self._op("Add", [logits, self._kept("said", said)], "logits")
+        graph = helper.make_graph(self._nodes, "tiny", inputs, outputs, self._weights)
+        opsets = [helper.make_opsetid("", 18), helper.make_opsetid(MICROSOFT, 1)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+    def _lengths(self) -> None:
+        """How many tokens there are, as attention wants to know it, and the angles of the rotation."""
+        axis = self._kept("axis", np.array([1], np.int64))
+        self._op("ReduceSum", ["attention_mask", axis], "count", keepdims=0)
+        self._op("Sub", ["count", axis], "before")
+        self._op("Cast", ["before"], "lengths", to=TensorProto.INT32)
+        self._op("Shape", ["attention_mask"], "shape")
+        self._op("Gather", ["shape", self._kept("second", np.array(1, np.int64))], "longest", axis=0)
+        self._op("Cast", ["longest"], "total", to=TensorProto.INT32)
+        angles = np.outer(np.arange(LONGEST), 10000.0 ** (-np.arange(0, SIZE, 2) / SIZE)).astype(np.float32)
+        self._kept("cos", np.cos(angles))
+        self._kept("sin", np.sin(angles))
+
+    def _layer(self, value: str, layer: int) -> str:
+        widths = {"q": HEADS * SIZE, "k": KV_HEADS * SIZE, "v": KV_HEADS * SIZE}
+        q, k, v = (
+            self._op("MatMul", [value, self._drawn(f"w{one}{layer}", HIDDEN, width)], f"{one}{layer}")
+            for one, width in widths.items()
+        )
+        past = [f"past_key_values.{layer}.{kind}" for kind in ("key", "value")]
+        present = [f"present.{layer}.{kind}" for kind in ("key", "value")]
+        node = helper.make_node(
+            "GroupQueryAttention",
+            [q, k, v, *past, "lengths", "total", "cos", "sin"],
+            [f"attended{layer}", *present],
+            name=f"attention{layer}",
+            domain=MICROSOFT,
+            num_heads=HEADS,
+            kv_num_heads=KV_HEADS,
+            do_rotary=1,
+        )
+        self._nodes.append(node)
+        mixed = self._op(
+            "MatMul", [f"attended{layer}", self._drawn(f"wo{layer}", HEADS * SIZE, HIDDEN)], f"o{layer}"
+        )
+        kept = self._op("Add", [value, mixed], f"x{layer}")
+        wide = self._op("MatMul", [kept, self._drawn(f"up{layer}", HIDDEN, 64)], f"wide{layer}")
+        bent = self._op("Tanh", [wide], f"bent{layer}")
+        narrow = self._op("MatMul", [bent, self._drawn(f"down{layer}", 64, HIDDEN)], f"narrow{layer}")
+        return self._op("Add", [kept, narrow], f"y{layer}")
+
+    def _op(self, kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        self._nodes.append(helper.make_node(kind, inputs, [output], name=output, **attributes))
+        return output
+
+    def _drawn(self, name: str, rows: int, columns: int) -> str:
+        return self._kept(
+            name, (self._random.standard_normal((rows, columns)) / rows**0.5).astype(np.float32)
+        )
+
+    def _kept(self, name: str, array: Array) -> str:
+        self._weights.append(numpy_helper.from_array(array, name))
+        return name
