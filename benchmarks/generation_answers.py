@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,9 +108,7 @@ def _room(settings: AnswerSettings) -> int:
     return 64 * (settings.tokens // 64 + 2)
 
 
-def _alone(
-    deployed: Deployed, tokens: Sequence[Sequence[int]], settings: AnswerSettings
-) -> list[list[int]]:
+def _alone(deployed: Deployed, tokens: Sequence[Sequence[int]], settings: AnswerSettings) -> list[list[int]]:
     decoder = BareDecoder(deployed.folder, _room(settings))
     return [decoder.continued(prompt, settings.tokens).tokens for prompt in tokens]
 
@@ -133,9 +132,7 @@ def quantised_answers(settings: AnswerSettings, say: Say) -> Iterator[Figure]:
                     wanted = decoder.forced(tokens)
                     first, second = (_forced(made, deployed, tokens, settings) for _ in range(2))
                     largest = max(largest, float(np.abs(first - wanted).max() / np.abs(wanted).max()))
-                    least_share = min(
-                        least_share, float(np.mean(first.argmax(1) == wanted.argmax(1)))
-                    )
+                    least_share = min(least_share, float(np.mean(first.argmax(1) == wanted.argmax(1))))
                     equal = equal and first.tobytes() == second.tobytes()
                 case = f"{INT8} on {_used(deployed, 2)} by {split}"
                 part = "quantised"
@@ -145,16 +142,14 @@ def quantised_answers(settings: AnswerSettings, say: Say) -> Iterator[Figure]:
                 yield Figure(part, f"{case}: the same plan twice", said, "equal bits", equal)
 
 
-def _forced(
-    made: TextHosts, deployed: Deployed, tokens: Sequence[int], settings: AnswerSettings
-) -> Array:
+def _forced(made: TextHosts, deployed: Deployed, tokens: Sequence[int], settings: AnswerSettings) -> Array:
     """Return the logits that the hosts give after each of the tokens."""
     rows = []
     with Steps(made.made.running.first, deployed.name) as steps:
         for position, token in enumerate(tokens):
             mask = np.zeros((1, _room(settings)), np.int64)
             mask[:, : position + 1] = 1
-            inputs = {"input_ids": np.array([[token]]), "attention_mask": mask}
+            inputs: dict[str, Array] = {"input_ids": np.array([[token]]), "attention_mask": mask}
             last = position + 1 == len(tokens)
             logits = steps.step(1, inputs, "logits", start=position == 0, end=last)
             rows.append(logits.reshape(-1))
@@ -174,7 +169,6 @@ def detector_answers(settings: AnswerSettings, say: Say) -> Iterator[Figure]:
 
 def _detect(made: TextHosts, path: Path, split: str, count: int) -> int:
     """Return how many steps had another answer."""
-    import asyncio
 
     async def begin() -> None:
         async with client_of(made.made.running.first) as client:
@@ -187,9 +181,7 @@ def _detect(made: TextHosts, path: Path, split: str, count: int) -> int:
             await client.undeploy("vad")
 
     asyncio.run(begin())
-    session: Any = ort.InferenceSession(
-        str(path), session_options(1, {}), providers=["CPUExecutionProvider"]
-    )
+    session: Any = ort.InferenceSession(str(path), session_options(1, {}), providers=["CPUExecutionProvider"])
     state, rate = np.zeros((2, 1, 128), np.float32), np.array(16000, np.int64)
     heard, different = sound(0, VAD_SAMPLES + 256 * count).astype(np.float32), 0
     try:
@@ -199,7 +191,7 @@ def _detect(made: TextHosts, path: Path, split: str, count: int) -> int:
                 wanted, state = session.run(
                     ["output", "stateN"], {"input": window, "state": state, "sr": rate}
                 )
-                inputs = {"input": window, "sr": rate}
+                inputs: dict[str, Array] = {"input": window, "sr": rate}
                 got = steps.step(7, inputs, "output", start=step == 0, end=step + 1 == count)
                 different += got.tobytes() != wanted.tobytes()
     finally:

@@ -2,8 +2,8 @@
 
     python -m benchmarks.generation_bare JOB.json      on a host of the laboratory; prints the result as JSON
 
-The loop is as good as can be written: caches stay in one buffer, which the session writes in place (genai style), or have a
-fixed length (optimum style). Door: ONNX Runtime and the clock.
+The loop is as good as can be written, and the session has ONNX Runtime's own options. Caches stay in one buffer, which the
+session writes in place (genai style), or have a fixed length (optimum style). Door: ONNX Runtime and the clock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import numpy as np
 import onnxruntime as ort
 
 from benchmarks.models.language import LanguageFolder, language_folder
-from edgepart.agent.execution.sessions import session_options
 from edgepart.planner.region import Array
 
 
@@ -36,6 +35,8 @@ class BareJob:
     """The most tokens of an answer."""
     whole: int = 0
     """If not 0, the time of reading so many tokens at once, without a cache, is measured as well."""
+    turns: bool = False
+    """Whether the first prompt is continued in turns: by as many tokens as each line of stdin says."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,9 @@ class BareDecoder:
     def __init__(self, folder: LanguageFolder, length: int, threads: int = 1) -> None:
         self._folder = folder
         self._length = length
-        options = session_options(threads, {})
+        options = ort.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+        options.log_severity_level = 3
         self._session: Any = ort.InferenceSession(
             str(folder.model), options, providers=["CPUExecutionProvider"]
         )
@@ -127,7 +130,7 @@ class BareDecoder:
         return np.stack([self.step(token) for token in tokens])
 
     def whole_s(self, rows: int, times: int = 3) -> float:
-        """Return the seconds of reading `rows` tokens at once without a past, which is what a token costs without states."""
+        """Return the seconds of reading `rows` tokens at once: what each token costs where no states are kept."""
         shape = self._folder.shape
         feeds: dict[str, Array] = {
             name: np.zeros((1, shape.kv_heads, 0, shape.size), np.float32) for name in self._caches
@@ -143,12 +146,35 @@ class BareDecoder:
         return min(found)
 
 
-def main(path: str) -> Mapping[str, Any]:
-    job = BareJob(**json.loads(Path(path).read_text()))
+def generate(job: BareJob) -> Mapping[str, Any]:
+    """Generate everything at once."""
     decoder = BareDecoder(language_folder(job.language), job.length)
     texts = [asdict(decoder.continued(prompt, job.most)) for prompt in job.prompts]
     return {"texts": texts, "whole_s": decoder.whole_s(job.whole) if job.whole else None}
 
 
+def take_turns(job: BareJob) -> None:
+    """Continue the first prompt when stdin says so. The text does not end at the token that ends texts."""
+    decoder = BareDecoder(language_folder(job.language), job.length)
+    logits = [decoder.step(token) for token in job.prompts[0]][-1]
+    print("ready", flush=True)
+    for line in sys.stdin:
+        tokens, step_s = [], []
+        for _ in range(int(line)):
+            began_s = time.perf_counter()
+            tokens.append(int(logits.argmax()))
+            logits = decoder.step(tokens[-1])
+            step_s.append(time.perf_counter() - began_s)
+        print(json.dumps(asdict(BareText(tokens, step_s))), flush=True)
+
+
+def main(path: str) -> None:
+    job = BareJob(**json.loads(Path(path).read_text()))
+    if job.turns:
+        take_turns(job)
+    else:
+        print(json.dumps(generate(job)))
+
+
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1])))
+    main(sys.argv[1])

