@@ -180,17 +180,20 @@ class TextHosts:
         command = (sys.executable, "-m", "benchmarks.generation_bare", str(file))
         process = self.made.lab.start(at, *command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
+        said, heard = process.stdin, process.stdout
+        assert said is not None and heard is not None
+
         def take_turn(count: int) -> BareText:
-            process.stdin.write(f"{count}\n")
-            process.stdin.flush()
-            return BareText(**json.loads(process.stdout.readline()))
+            said.write(f"{count}\n")
+            said.flush()
+            return BareText(**json.loads(heard.readline()))
 
         try:
-            if process.stdout.readline().strip() != "ready":
+            if heard.readline().strip() != "ready":
                 raise InternalError("the plain loop did not start")
             yield take_turn
         finally:
-            process.stdin.close()
+            said.close()
             process.wait(60)
 
     def sent_bytes(self) -> int:
