@@ -105,6 +105,21 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+def measured(parts: Sequence[str], how: Settings) -> Iterator[Figure]:
+    """Yield the figures as they are measured. A trial that breaks off is a figure too."""
+    for part in parts:
+        try:
+            for figure in PARTS[part](how, note):
+                note(f"{figure.part}: {figure.case}: {figure.found} (aim: {figure.aim or 'none'})")
+                yield figure
+        except LabError as error:
+            sys.exit(f"error: {error}")
+        except EdgepartError as error:
+            why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            note(f"{part} broke off: {error}")
+            yield Figure(part, "the trial broke off", why, "", False)
+
+
 def main(given: Sequence[str] | None = None) -> int:
     options = parser().parse_args(given)
     if unknown := set(options.only) - set(PARTS):
@@ -112,21 +127,12 @@ def main(given: Sequence[str] | None = None) -> int:
     how, here = settings_of(options), commit()
     old = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
     figures: list[Figure] = []
-    for part in options.only:
-        try:
-            for figure in PARTS[part](how, note):
-                note(f"{figure.part}: {figure.case}: {figure.found} (aim: {figure.aim or 'none'})")
-                figures.append(replace(figure, commit=here))
-        except LabError as error:
-            sys.exit(f"error: {error}")
-        except EdgepartError as error:
-            why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-            note(f"{part} broke off: {error}")
-            figures.append(Figure(part, "the trial broke off", why, "", False, here))
-        every = merged(old, figures, ORDER)
+    for figure in measured(options.only, how):
+        figures.append(replace(figure, commit=here))
         if options.json:
+            # After each figure, because the whole takes hours and may be stopped.
             options.json.parent.mkdir(parents=True, exist_ok=True)
-            options.json.write_text(json.dumps(documents(every), indent=1) + "\n")
+            options.json.write_text(json.dumps(documents(merged(old, figures, ORDER)), indent=1) + "\n")
     print(f"{sentence()}\n")
     show_table(tabled(merged(old, figures, ORDER)), options.markdown)
     return 0

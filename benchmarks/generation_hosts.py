@@ -108,6 +108,17 @@ class TextHosts:
 
         return asyncio.run(wait())
 
+    def plans(self, name: str) -> set[str]:
+        """Return the epochs of the plans that serve."""
+
+        async def look() -> set[str]:
+            async with client_of(self.made.running.first) as client:
+                cards = (await client.get("/api/models"))["models"]
+            card = next(card for card in cards if card["name"] == name)
+            return {card["epoch"], *(one["epoch"] for one in card.get("bindings", ()) if one.get("epoch"))}
+
+        return asyncio.run(look())
+
     def ask(
         self,
         deployed: Deployed,
