@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.generation_asking import read_told
 from benchmarks.generation_bare import BareDecoder
-from benchmarks.generation_hosts import Deployed, Say, TextHosts, text_hosts
+from benchmarks.generation_hosts import Say, TextHosts, text_hosts
 from benchmarks.generation_prompts import TEXTS
 from benchmarks.generation_report import Figure, Loss, judge_losses
 from edgepart.planner.errors import InternalError
@@ -23,7 +23,7 @@ CONTEXT = 256
 LEADER, FOLLOWER = "leader", "follower"
 LOOK_S = 0.01
 WITHIN_S = 300.0
-PROMPT_TOKENS = 12
+PROMPTS, PROMPT_TOKENS = 4, 12
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def killed_hosts(settings: LossSettings, say: Say) -> Iterator[Figure]:
         text_hosts((1.0,) * settings.hosts, say) as made,
         made.serving(settings.language, context=CONTEXT, strategy=settings.strategy) as deployed,
     ):
-        prompts = [deployed.encode(text)[:PROMPT_TOKENS] for text in TEXTS]
+        prompts = [deployed.encode(text)[:PROMPT_TOKENS] for text in TEXTS[:PROMPTS]]
         decoder = BareDecoder(deployed.folder, CONTEXT)
         wanted = [
             tuple(deployed.texts(decoder.continued(prompt, settings.tokens).tokens)) for prompt in prompts
@@ -54,43 +54,41 @@ def killed_hosts(settings: LossSettings, say: Say) -> Iterator[Figure]:
         step_s = made.ask(deployed, [prompts[long[0]]], settings.tokens)[0].median_gap_s
         losses: list[Loss] = []
         for number in range(settings.kills):
-            made.settled(deployed.name)
+            computing = tuple(made.settled(deployed.name)["devices"])
             text = long[number % len(long)]
             after = rng.randrange(3, len(wanted[text]) - 10)
             kind = (LEADER, FOLLOWER)[number % 2]
-            loss = _kill(made, deployed, prompts[text], wanted[text], kind, after, settings.tokens)
+            victim, gateway = _choose(made, computing, kind)
+            process, out = made.begin_asking(deployed, [prompts[text]], settings.tokens, at=gateway)
+            _wait_for_tokens(out, after)
+            killed_s = time.monotonic()
+            made.made.lab.kill(victim)
+            process.wait(WITHIN_S)
+            loss = Loss(kind, read_told(out, 1)[0], wanted[text], killed_s)
+            _start_again(made, victim)
             losses.append(loss)
             state = loss.told.error or ("the same" if loss.told.tokens == loss.wanted else "changed")
-            say(f"kill {number + 1}, {kind}, after {after} tokens: {state}, a pause of {loss.pause_s:.2f} s")
+            what = f"kill {number + 1}, {kind} {victim} of {', '.join(computing)}, after {after} tokens"
+            say(f"{what}: {state}, a pause of {loss.pause_s:.2f} s")
         yield from judge_losses(PART, losses, sum(map(len, prompts)) // len(prompts), step_s)
 
 
-def _kill(
-    made: TextHosts,
-    deployed: Deployed,
-    prompt: list[int],
-    wanted: tuple[str, ...],
-    kind: str,
-    after: int,
-    most: int,
-) -> Loss:
-    """Kill a host when so many tokens have come, wait for the end of the text, and start the host again."""
+def _choose(made: TextHosts, computing: Sequence[str], kind: str) -> tuple[str, str]:
+    """Return a host to kill and one to ask. The leader is killed, or else a host that computes a part of the model; the
+    gateway is any other one."""
+    leader = str(made.made.running.status(made.made.running.first)["leader"])
+    followers = [name for name in computing if name != leader]
+    victim = leader if kind == LEADER else followers[-1]
+    return victim, next(name for name in made.names if name != victim)
+
+
+def _start_again(made: TextHosts, host: str) -> None:
     running = made.made.running
-    leader = str(running.status(running.first)["leader"])
-    others = [name for name in made.names if name != leader]
-    # The gateway may be any host but the victim.
-    victim, gateway = (leader, others[0]) if kind == LEADER else (others[-1], others[0])
-    process, out = made.begin_asking(deployed, [prompt], most, at=gateway)
-    _wait_for_tokens(out, after)
-    killed_s = time.monotonic()
-    running.agents[victim].kill()
-    made.made.lab.kill(victim)
-    process.wait(WITHIN_S)
-    told = read_told(out, 1)[0]
-    running.agents[victim].start()
-    running.wait(lambda: running.agents[victim].addresses, f"{victim} to be up again", running.agents[victim])
+    agent = running.agents[host]
+    agent.kill()  # It is dead; this waits for its end.
+    agent.start()
+    running.wait(lambda: agent.addresses, f"{host} to be up again", agent)
     running.wait_for_members(len(made.names))
-    return Loss(kind, told, wanted, killed_s)
 
 
 def _wait_for_tokens(out: Path, count: int) -> None:
