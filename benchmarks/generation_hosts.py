@@ -115,7 +115,8 @@ class TextHosts:
             async with client_of(self.made.running.first) as client:
                 cards = (await client.get("/api/models"))["models"]
             card = next(card for card in cards if card["name"] == name)
-            return {card["epoch"], *(one["epoch"] for one in card.get("bindings", ()) if one.get("epoch"))}
+            epochs = [card["epoch"], *(one.get("epoch") for one in card.get("bindings", ()))]
+            return {json.dumps(epoch) for epoch in epochs if epoch}
 
         return asyncio.run(look())
 
