@@ -8,7 +8,7 @@ HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --fo
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: rooms figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency throughput links truth dominance placing placing-scale placing-proofs search transports ciphers memory replan chaos answers exports models docs cases emulators processors avx2 aarch64 fuzz load simulate third lock clean
+.PHONY: rooms figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency throughput links truth dominance placing placing-scale placing-proofs search transports ciphers memory replan chaos generation answers exports models docs cases emulators processors avx2 aarch64 fuzz load simulate third lock clean
 .DEFAULT_GOAL := test
 # Tests start hundreds of processes, and each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -141,6 +141,14 @@ replan: .venv/.dev lab-commands  ## as root: how long requests wait when a devic
 chaos: .venv/.dev lab-commands | results  ## as root: five minutes of kills, freezes, cuts and full disks under four requests at once; CHAOS="--seed 2"
 	$(BIN)/python -m benchmarks.chaos --markdown --json results/chaos.json $(CHAOS) > results/chaos.md
 	$(call record,chaos)
+
+.venv/.language: .venv/.dev
+	$(PIP) install 'gguf>=0.10'
+	touch $@
+
+generation: .venv/.language lab-commands | results  ## as root: texts of language models: answers, speed, traffic, losses, memory; takes three hours; GENERATION="--only kill --kills 10"
+	$(BIN)/python -m benchmarks.generation --markdown --json results/generation.json $(GENERATION) > results/generation.md
+	$(call record,generation)
 
 answers: .venv/.dev  ## every model under every strategy, and along every axis, answers what one session does; takes an hour
 	$(BIN)/python -m benchmarks.answers

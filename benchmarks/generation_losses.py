@@ -1,0 +1,107 @@
+"""Trials of text generation: hosts are killed in the middle of a text, and the text is compared with the undisturbed one.
+Door: the laboratory, the clock and chance.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.generation_asking import read_told
+from benchmarks.generation_bare import BareDecoder
+from benchmarks.generation_hosts import Say, TextHosts, text_hosts
+from benchmarks.generation_prompts import TEXTS
+from benchmarks.generation_report import Figure, Loss, judge_losses
+from edgepart.planner.errors import InternalError
+
+PART = "kill"
+LANGUAGE = "smollm2_genai_float32"
+CONTEXT = 256
+LEADER, FOLLOWER = "leader", "follower"
+LOOK_S = 0.01
+WITHIN_S = 300.0
+PROMPTS, PROMPT_TOKENS = 4, 12
+
+
+@dataclass(frozen=True)
+class LossSettings:
+    """How much is tried."""
+
+    kills: int = 100
+    hosts: int = 3
+    tokens: int = 80
+    strategy: str = "pipeline"
+    language: str = LANGUAGE
+    seed: int = 0
+
+
+def killed_hosts(settings: LossSettings, say: Say) -> Iterator[Figure]:
+    """Kill hosts, one in each text, that are not the client's gateway; each comes back before the next text."""
+    rng = random.Random(settings.seed)
+    with (
+        text_hosts((1.0,) * settings.hosts, say) as made,
+        made.serving(settings.language, context=CONTEXT, strategy=settings.strategy) as deployed,
+    ):
+        prompts = [deployed.encode(text)[:PROMPT_TOKENS] for text in TEXTS[:PROMPTS]]
+        decoder = BareDecoder(deployed.folder, CONTEXT)
+        wanted = [
+            tuple(deployed.texts(decoder.continued(prompt, settings.tokens).tokens)) for prompt in prompts
+        ]
+        long = [number for number, texts in enumerate(wanted) if len(texts) >= settings.tokens // 2]
+        step_s = made.ask(deployed, [prompts[long[0]]], settings.tokens)[0].median_gap_s
+        losses: list[Loss] = []
+        for number in range(settings.kills):
+            computing = tuple(made.settled(deployed.name)["devices"])
+            text = long[number % len(long)]
+            after = rng.randrange(3, len(wanted[text]) - 10)
+            kind = (LEADER, FOLLOWER)[number % 2]
+            victim, gateway = _choose(made, computing, kind)
+            process, out = made.begin_asking(deployed, [prompts[text]], settings.tokens, at=gateway)
+            _wait_for_tokens(out, after)
+            killed_s = time.monotonic()
+            made.made.lab.kill(victim)
+            process.wait(WITHIN_S)
+            loss = Loss(kind, read_told(out, 1)[0], wanted[text], killed_s)
+            _start_again(made, victim)
+            losses.append(loss)
+            state = loss.told.error or ("the same" if loss.told.tokens == loss.wanted else "changed")
+            what = f"kill {number + 1}, {kind} {victim} of {', '.join(computing)}, after {after} tokens"
+            say(f"{what}: {state}, a pause of {loss.pause_s:.2f} s")
+        yield from judge_losses(PART, losses, sum(map(len, prompts)) // len(prompts), step_s)
+
+
+def _choose(made: TextHosts, computing: Sequence[str], kind: str) -> tuple[str, str]:
+    """Return a host to kill and one to ask. The leader is killed, or else a host that computes a part of the model; the
+    gateway is any other one."""
+    leader = str(made.made.running.status(made.made.running.first)["leader"])
+    followers = [name for name in computing if name != leader]
+    victim = leader if kind == LEADER else followers[-1]
+    return victim, next(name for name in made.names if name != victim)
+
+
+def _start_again(made: TextHosts, host: str) -> None:
+    running = made.made.running
+    agent = running.agents[host]
+    agent.kill()  # It is dead; this waits for its end.
+    agent.start()
+    running.wait(lambda: agent.addresses, f"{host} to be up again", agent)
+    running.wait_for_members(len(made.names))
+
+
+def _wait_for_tokens(out: Path, count: int) -> None:
+    """Raises InternalError if so many tokens do not come, or the text breaks before."""
+    until = time.monotonic() + WITHIN_S
+    while time.monotonic() < until:
+        try:
+            told = read_told(out, 1)[0]
+        except ValueError:
+            continue  # A line is not complete yet.
+        if len(told.tokens) >= count:
+            return
+        if told.error or told.reason:
+            raise InternalError(f"the text ended before a host could be killed: {told.error or told.reason}")
+        time.sleep(LOOK_S)
+    raise InternalError(f"{count} tokens did not come within {WITHIN_S:.0f} s")
