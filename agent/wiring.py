@@ -374,12 +374,8 @@ def _make_token_sequences(compute: ComputeParts, core: Core, router: ShapeRouter
         entry = core.deployments.get(deployment)
         return entry.options.sequences if entry is not None else 1
 
-    def serving(deployment: str) -> str | None:
-        plan = requester.active(deployment)
-        return plan.model_digest if plan is not None else None
-
     return TokenSequences(
-        router.infer, requester.run, requester.name_sequence, requester.end_sequence, room, serving
+        router.infer, requester.run, requester.name_sequence, requester.end_sequence, room, requester.serving
     )
 
 
@@ -447,17 +443,17 @@ def _make_node(
     tokens: TokenSequences,
     about: About,
 ) -> NodeApi:
-    executor, aside = compute.executor, compute.aside
+    executor, requester, aside = compute.executor, compute.requester, compute.aside
     return NodeApi(
         about.me,
         core,
         RequestServing(
             compute.plans,
             router,
-            Sequences(router.infer, compute.requester.name_sequence, compute.requester.end_sequence),
+            Sequences(router.infer, requester.name_sequence, requester.end_sequence, requester.serving),
             tokens,
             executor.count_sequences,
-            compute.requester.latencies,
+            requester.latencies,
             lambda: executor.counters().requests_done,
             compute.workers.deaths,
         ),

@@ -310,6 +310,11 @@ class Requester:
         known = self._current.get(deployment)
         return known.plan if known else None
 
+    def serving(self, deployment: str) -> str | None:
+        """The digest of the model that new requests run on; None if there is no plan."""
+        plan = self.active(deployment)
+        return plan.model_digest if plan is not None else None
+
     # From any thread
 
     def deliver(self, message: Tensors | Failed, values: Sequence[Value] = (), source: str = "") -> None:

@@ -98,6 +98,8 @@ def summary(outcomes: list[Outcome], failures: list[str], agents: int, took_s: f
         "requests_refused": sum(o.refused for o in outcomes),
         "requests_whose_gateway_died": sum(o.orphaned for o in outcomes),
         "replays": sum(o.replays for o in outcomes),
+        "steps_of_sequences_answered": sum(o.steps for o in outcomes),
+        "sequences_made_again": sum(o.replayed_sequences for o in outcomes),
         "took_s": round(took_s, 1),
     }
 

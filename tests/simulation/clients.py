@@ -4,21 +4,25 @@ model of devices.
 A request goes from device to device of its plan, one after the other, and back to its gateway. A device takes
 part while it holds the plan. If it does not hold the plan, or loses a connection that the request needs, it
 reports the attempt as lost, as the executor does. Whatever happens, each accepted request is answered once:
-with outputs, or with a permitted error.
+with outputs, or with a permitted error. A request may be the step of a sequence (sequences.py).
 """
 
 from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.cluster.state.events import LoadPlan
 from edgepart.agent.serving import request_state as rules
-from edgepart.agent.wire.inference import Epoch
+from edgepart.agent.serving.sequence_history import SequenceHistories
+from edgepart.agent.wire.inference import Epoch, SequenceStep
+from edgepart.planner.errors import StateLost, Unavailable
 from tests.simulation.network import DATA
+from tests.simulation.sequences import SequenceClient, States
 from tests.simulation.trace import Broken, short
 
 if TYPE_CHECKING:
@@ -45,6 +49,12 @@ class Ledger:
     """Requests whose gateway, the client's own box, died."""
     replays: int = 0
     next_number: int = 0
+    sequences: set[SequenceClient] = field(default_factory=set)
+    """The sequences that go on."""
+    steps: int = 0
+    """Answers to steps of sequences that clients saw."""
+    replayed_sequences: int = 0
+    """How often all steps of a sequence had to be made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +67,7 @@ class Job:
     name: str
     epoch: Epoch
     route: tuple[str, ...]
+    step: SequenceStep | None = None
 
 
 class Device:
@@ -65,28 +76,82 @@ class Device:
     def __init__(self, net: SimNet, box: Box) -> None:
         self.net, self.box, self.life = net, box, box.life
         self.requests = rules.Requests()
+        self.states = States()
+        self.histories = SequenceHistories(self._name_sequence)
+        self._names = 0
+        self._steps: dict[int, tuple[SequenceClient, SequenceStep, int]] = {}
+        """The client, the step and the input of each request that is a step."""
+        self._outputs: dict[int, int] = {}
+        """What attempts gave, by number."""
         self._mine: dict[int, float] = {}
         self._jobs: dict[int, Job] = {}
         """Attempts that this gateway started, by number."""
-        self._under_way: dict[Job, None] = {}
+        self._under_way: dict[Job, int] = {}
+        """Attempts at which this device computes, and the number that each came with."""
         self._ended: OrderedDict[Job, bool] = OrderedDict()
         """Whether a lost connection still matters to the attempt."""
-        self._early: dict[tuple[str, Epoch], list[Job]] = {}
+        self._early: dict[tuple[str, Epoch], list[tuple[Job, int]]] = {}
         self._woken_at = -1.0
         self._spins = 0
 
     # As a gateway
 
+    @property
+    def now(self) -> float:
+        """The time of the box's clock."""
+        return self.box.clock(self.net.now)
+
     def ask(self, name: str, deadline_s: float) -> int:
         """Accept a client's request and return its number."""
+        number = self._accept(deadline_s)
+        self.handle(rules.Submitted(number, name, self.now + deadline_s))
+        return number
+
+    def _accept(self, deadline_s: float) -> int:
         ledger = self.net.ledger
         ledger.next_number += 1
-        number = ledger.next_number
-        now = self.box.clock(self.net.now)
-        self._mine[number] = now + deadline_s
-        ledger.accepted[number] = self.net.now + deadline_s
-        self.handle(rules.Submitted(number, name, now + deadline_s))
-        return number
+        self._mine[ledger.next_number] = self.now + deadline_s
+        ledger.accepted[ledger.next_number] = self.net.now + deadline_s
+        return ledger.next_number
+
+    def begin_sequence(self, name: str, steps: int, deadline_s: float) -> SequenceClient:
+        """Let a client begin a sequence of so many steps, each of which has so much time."""
+        self._names += 1
+        history = self.histories.begin((name, str(self._names)), self.now)
+        client = SequenceClient(self, history, steps, deadline_s)
+        self.net.ledger.sequences.add(client)
+        client.ask()
+        return client
+
+    def _name_sequence(self) -> str:
+        return f"{self.box.node}/{self.life}/{self._names}"
+
+    def ask_step(self, client: SequenceClient, left_s: float, step: SequenceStep, value: int) -> None:
+        """Accept the step of a client's sequence."""
+        number = self._accept(left_s)
+        self._steps[number] = client, step, value
+        name = client.history.key[0]
+        self.handle(rules.Submitted(number, name, self.now + left_s, sequence=step.sequence))
+
+    def end_sequence(self, client: SequenceClient) -> None:
+        """End a sequence, and tell the devices so."""
+        self.histories.end(client.history.key)
+        self.net.ledger.sequences.discard(client)
+        plans = [order for (name, _), order in self.box.plans.items() if name == client.history.key[0]]
+        for node in sorted({node for order in plans for _, node in order.names}):
+            self._tell(node, "sequence_ended", client.history.name)
+
+    def later(self, seconds: float, do: Callable[..., None], *arguments: object) -> None:
+        """Do something for a client after that time, if the box is still in the same life and not stalled."""
+        self.net.at(self.net.now + seconds, self._due, do, arguments)
+
+    def _due(self, do: Callable[..., None], arguments: tuple[object, ...]) -> None:
+        if self.box.life != self.life or self.box.core is None:
+            return
+        if self.box.stalled_until > self.net.now:
+            self.net.at(self.box.stalled_until, self._due, do, arguments)
+        else:
+            do(*arguments)
 
     def handle(self, event: rules.Event) -> None:
         now = self.box.clock(self.net.now)
@@ -104,6 +169,7 @@ class Device:
             del ledger.accepted[number]
         ledger.orphaned.update(self._mine)
         self._mine.clear()
+        ledger.sequences = {client for client in ledger.sequences if client.device is not self}
 
     @property
     def busy(self) -> bool:
@@ -137,29 +203,48 @@ class Device:
 
     def _obey(self, effect: rules.Effect, now: float) -> None:
         match effect:
-            case rules.Start(_, attempt, name, epoch, side):
+            case rules.Start(number, attempt, name, epoch, side):
                 order = self.box.plans[name, epoch]
-                job = Job(self.box.node, self.life, attempt, name, epoch, routes(order)[side])
+                _, step, value = self._steps.get(number, (None, None, 0))
+                job = Job(self.box.node, self.life, attempt, name, epoch, routes(order)[side], step)
                 self._jobs[attempt] = job
-                self._pass_on(job, 0)
+                self._pass_on(job, 0, value)
             case rules.Answered(number, attempt, _, _, replays):
                 self._close(number)
                 self._jobs.pop(attempt)
                 self.net.ledger.answered.add(number)
                 self.net.ledger.replays += replays
+                self._tell_client(number, "answered", self._outputs.pop(attempt))
             case rules.Abandon(attempt):
-                self._jobs.pop(attempt, None)
+                self._outputs.pop(attempt, None)
+                if (abandoned := self._jobs.pop(attempt, None)) is not None:
+                    for node in sorted(abandoned.route):
+                        self._tell(node, "cancel", abandoned)
             case rules.Fail(number, error, kind):
                 deadline = self._close(number)
                 early = kind in ("deadline", "unplanned") and now < deadline
-                if early or kind in ("failed", "crashed"):
+                if early or kind in ("failed", "crashed") or (kind == "state" and number not in self._steps):
                     raise Broken(f"{short(self.box.node)}: request {number} failed ({kind}): {error}")
                 self.net.ledger.failed[number] = f"{kind}: {error}"
-            case rules.Refuse(number):
+                self._tell_client(number, "failed", kind, error)
+            case rules.Refuse(number, error):
                 self._close(number)
                 self.net.ledger.refused += 1
+                self._tell_client(number, "failed", "refused", error)
             case rules.Forget():
                 pass
+
+    def _tell_client(self, number: int, what: str, *arguments: object) -> None:
+        """Tell the client of a step, if the request is one, once all effects are carried out."""
+        if (found := self._steps.pop(number, None)) is not None:
+            self.later(0.0, getattr(found[0], what), *arguments)
+
+    def _tell(self, node: str, what: str, about: object) -> None:
+        """Tell a device something that it finds out by itself later if it cannot be told now."""
+        if node == self.box.node:
+            getattr(self, what)(about)
+        else:
+            self.net.carry(self.box, node, DATA, what, about)
 
     def _close(self, number: int) -> float:
         """Count the one answer of a request, and return its deadline."""
@@ -170,23 +255,24 @@ class Device:
 
     # As a device
 
-    def _pass_on(self, job: Job, step: int) -> None:
+    def _pass_on(self, job: Job, hop: int, value: int) -> None:
         """Pass the attempt on to the next device of its route; after the last one, to its gateway with the
         outputs."""
-        target = job.route[step] if step < len(job.route) else job.gateway
+        target = job.route[hop] if hop < len(job.route) else job.gateway
         if target == self.box.node:
-            self.net.at(self.net.now + 0.0001, self._here, job, step)
-        elif not self.net.carry(self.box, target, DATA, "take", job, step):
+            self.net.at(self.net.now + 0.0001, self._here, job, hop, value)
+        elif not self.net.carry(self.box, target, DATA, "take", job, hop, value):
             self._say_lost(job, f"no connection with {target}")
 
-    def _here(self, job: Job, step: int) -> None:
+    def _here(self, job: Job, hop: int, value: int) -> None:
         if self.box.life == self.life and self.box.core is not None:
-            self.take(job, step)
+            self.take(job, hop, value)
 
-    def take(self, job: Job, step: int) -> None:
+    def take(self, job: Job, hop: int, value: int) -> None:
         """Handle a frame of an attempt."""
-        if step >= len(job.route):
+        if hop >= len(job.route):
             if job.life == self.life and self._jobs.get(job.attempt) == job:
+                self._outputs[job.attempt] = value
                 self.handle(rules.OutputArrived(job.attempt, 0))
             return
         key = (job.name, job.epoch)
@@ -195,60 +281,98 @@ class Device:
         if key not in self.box.plans:
             self._say_lost(job, "this device has left that epoch, or does not know it")
         elif key not in self.box.loaded:
-            self._early.setdefault(key, []).append(job)
+            self._early.setdefault(key, []).append((job, value))
         else:
-            self._under_way[job] = None
-            self.net.at(self.net.now + self.net.random.uniform(0.001, 0.02), self._done, job, step)
+            self._under_way[job] = value
+            begins_s, took_s = self.net.now, self.net.random.uniform(0.001, 0.02)
+            if job.step is not None:
+                begins_s = max(begins_s, self.states.free_s)
+                self.states.free_s = begins_s + took_s
+                self.net.at(begins_s, self._begin, job, hop)
+            self.net.at(begins_s + took_s, self._done, job, hop)
 
-    def _done(self, job: Job, step: int) -> None:
+    def _computes(self, job: Job, hop: int, do: Callable[[Job, int], None]) -> bool:
+        """Whether the device goes on with that attempt now; it does so later if it is stalled."""
         if self.box.life != self.life or self.box.core is None or job not in self._under_way:
-            return
+            return False
         if self.box.stalled_until > self.net.now:
-            self.net.at(self.box.stalled_until, self._done, job, step)
+            self.net.at(self.box.stalled_until, do, job, hop)
+            return False
+        return True
+
+    def _begin(self, job: Job, hop: int) -> None:
+        """Begin with a step of a sequence, if its states are here."""
+        if not self._computes(job, hop, self._begin):
             return
-        del self._under_way[job]
+        try:
+            self.states.begin(job, hop, self.now)
+        except (StateLost, Unavailable) as error:
+            self._say_lost(job, str(error), lost_state=isinstance(error, StateLost))
+
+    def _done(self, job: Job, hop: int) -> None:
+        if not self._computes(job, hop, self._done):
+            return
+        value = self._under_way.pop(job)
+        if job.step is not None:
+            value = self.states.finish(job, hop, value, self.now)
         self._remember(job, True)
-        self._pass_on(job, step + 1)
+        self._pass_on(job, hop + 1, value)
 
     def _remember(self, job: Job, matters: bool) -> None:
         self._ended[job] = matters
         if len(self._ended) > REMEMBERED:
             self._ended.popitem(last=False)
 
-    def _say_lost(self, job: Job, error: str) -> None:
-        """Report the attempt to its gateway as lost."""
+    def _end(self, job: Job) -> None:
+        """End an attempt that is not finished here; what comes of it later is ignored."""
         self._under_way.pop(job, None)
+        self.states.drop(job)
         self._remember(job, False)
-        if job.gateway == self.box.node:
-            self.failed(job, error)
-        else:
-            self.net.carry(self.box, job.gateway, DATA, "failed", job, error)
 
-    def failed(self, job: Job, error: str) -> None:
+    def _say_lost(self, job: Job, error: str, *, lost_state: bool = False) -> None:
+        """Report the attempt to its gateway as lost."""
+        self._end(job)
+        if job.gateway == self.box.node:
+            self.failed(job, error, lost_state)
+        else:
+            self.net.carry(self.box, job.gateway, DATA, "failed", job, error, lost_state)
+
+    def failed(self, job: Job, error: str, lost_state: bool) -> None:
         """Handle a device's report that an attempt is lost."""
         if job.life == self.life and self._jobs.get(job.attempt) == job:
-            self.handle(rules.AttemptFailed(job.attempt, True, error))
+            self.handle(rules.AttemptFailed(job.attempt, True, error, lost_state=lost_state))
+
+    def cancel(self, job: Job) -> None:
+        """Forget an attempt, which its gateway has abandoned."""
+        self._end(job)
+
+    def sequence_ended(self, sequence: str) -> None:
+        """Drop what is kept of a sequence, and its steps under way."""
+        for job in [one for one in self._under_way if one.step and one.step.sequence == sequence]:
+            self._end(job)
+        self.states.kept.end(sequence)
 
     def loaded(self, name: str, epoch: Epoch) -> None:
-        for job in self._early.pop((name, epoch), []):
-            self.take(job, job.route.index(self.box.node))
+        for job, value in self._early.pop((name, epoch), []):
+            self.take(job, job.route.index(self.box.node), value)
 
     def left(self, name: str, epoch: Epoch) -> None:
         """Report all attempts of a dropped plan as lost."""
         jobs = [
-            *self._early.pop((name, epoch), []),
+            *(job for job, _ in self._early.pop((name, epoch), [])),
             *(j for j in self._under_way if (j.name, j.epoch) == (name, epoch)),
         ]
         for job in jobs:
             self._say_lost(job, "this device has left that epoch")
+        self.states.kept.retire(name, epoch)
 
     def lost(self, node: str) -> None:
         """Handle the loss of the connection with `node`: whatever was sent over it may be lost too."""
+        self.states.kept.lose(node)
         ended = [job for job, matters in self._ended.items() if matters]
         for job in [*self._under_way, *ended]:
             if job.gateway == node:
-                self._under_way.pop(job, None)
-                self._remember(job, False)
+                self._end(job)
             elif node in self._neighbours(job):
                 self._say_lost(job, f"the connection with {node} broke")
         self.handle(rules.DeviceLost(node))

@@ -3,6 +3,7 @@ does not hold."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from edgepart.planner.errors import UsageError
 from tests.simulation.cluster import SimNet, node_id
 from tests.simulation.disk import Disk
 from tests.simulation.schedule import LARGE, Fault, Schedule, schedule
+from tests.simulation.sequences import SequenceClient
 from tests.simulation.trace import Broken, Trace
 
 SETTLE_S = 45.0
@@ -24,6 +26,10 @@ SHARED = 10
 """Successive seeds that begin alike in a large cluster, in which finding each other is half of the work."""
 FOUND_S = 0.9
 """Virtual seconds that those seeds share."""
+SEQUENCES_S = 30.0
+"""Bound on the virtual seconds in which sequences of a calm cluster end. Many wait for room on devices."""
+BEGINNING = 2
+"""Gateways that begin a sequence of each deployment at the end."""
 ASKING = 8
 """Gateways that ask for each deployment at the end."""
 
@@ -42,6 +48,9 @@ class Outcome:
     refused: int
     orphaned: int
     replays: int
+    steps: int
+    """Answers to steps of sequences."""
+    replayed_sequences: int
 
 
 def play(seed: int, agents: int, trace: Trace | None = None) -> Outcome:
@@ -92,6 +101,8 @@ def _play(net: SimNet, plan: Schedule) -> Outcome:
         tally.refused,
         len(tally.orphaned),
         tally.replays,
+        tally.steps,
+        tally.replayed_sequences,
     )
 
 
@@ -150,6 +161,9 @@ def _hit(net: SimNet, node: str, fault: Fault) -> None:
             net.want(node, {"x": (1 + int(fault.amount * 3),)}, 3.0)
         case "ask" if awake:
             _ask(net, node, 0.5 + 25 * fault.amount**2)
+        case "sequence" if awake:
+            for entry in net.core(node).deployments.list_live():
+                _begin_sequence(net, node, entry, 4 + int(8 * fault.amount), 0.5 + 25 * fault.amount**2)
 
 
 def _wish(net: SimNet, node: str, fault: Fault, state: str) -> None:
@@ -165,6 +179,14 @@ def _ask(net: SimNet, node: str, deadline_s: float) -> None:
     for entry in net.core(node).deployments.list_live():
         for _ in range(3):
             device.ask(entry.name, deadline_s)
+
+
+def _begin_sequence(
+    net: SimNet, node: str, entry: Deployment, steps: int, deadline_s: float
+) -> SequenceClient:
+    device = net.boxes[node].device
+    assert device is not None
+    return device.begin_sequence(entry.name, steps, deadline_s)
 
 
 def _repair(net: SimNet, plan: Schedule) -> None:
@@ -210,6 +232,7 @@ def _all_is_well(net: SimNet) -> None:
     if unanswered := [number for number in asked if number not in accounted]:
         why = [net.ledger.failed.get(number, "nothing") for number in unanswered]
         raise Broken(f"requests {unanswered} of a calm cluster: {why[:3]}")
+    _sequences_end(net, stored)
     net.run(1.0)
     late = [number for number, deadline in net.ledger.accepted.items() if deadline < net.now - 1.0]
     if late:
@@ -217,6 +240,23 @@ def _all_is_well(net: SimNet) -> None:
     if faults := net.settled_faults():
         net.until(lambda: not net.settled_faults(), 8.0)  # the plan may have been changing
         net.note(net.boxes[net.running[0]], f"was restless: {faults}")
+
+
+def _sequences_end(net: SimNet, served: Sequence[Deployment]) -> None:
+    """Check that all sequences of a calm cluster come to their end, those that begin now too."""
+    for entry in served:
+        for node in net.running[:BEGINNING]:
+            _begin_sequence(net, node, entry, 3, FINAL_S)
+    names = {entry.name for entry in served}
+    end = net.now + SEQUENCES_S
+    while going := [one for one in net.ledger.sequences if one.history.key[0] in names]:
+        if net.now > end:
+            raise Broken(
+                f"sequences {sorted(one.history.name for one in going)} of a calm cluster do not end"
+            )
+        for client in going:
+            client.hurries = True
+        net.run(LOOK_S)
 
 
 def _served(net: SimNet, entry: Deployment) -> bool:

@@ -30,6 +30,7 @@ KINDS = {
     "remove": 2,
     "want": 2,
     "ask": 14,
+    "sequence": 8,
 }
 """Relative frequency of each kind of fault."""
 

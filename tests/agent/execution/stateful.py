@@ -68,6 +68,13 @@ def program(sequences: int = 4, device: str = "a", x: int = X, z: int = Z, answe
     return Program(device, steps, segments, 0, 0, kept=(kept,), sequences=sequences)
 
 
+def stateless_program() -> Program:
+    """A program that makes x + z as its part of the model, and keeps nothing."""
+    ports = [Port(name, piece(name)) for name in ("x", "z", "sn")]
+    segment = handmade.segment([helper.make_node("Add", ["x", "z"], ["sn"])], ports[:2], ports[2:])
+    return Program("a", (Receive(X), Receive(Z), Run(0), Send(ANSWER)), (segment,), 0, 0)
+
+
 def after(steps: Sequence[int]) -> float:
     """The state after steps with these numbers as `x` and as `z`: a plain twin."""
     state = 0.0
@@ -91,8 +98,8 @@ class Device:
         if isinstance(message, Tensors | Failed):
             self.mail.put((message, values))
 
-    def install(self, deployment: str = "m") -> None:
-        prepared = Sessions(1, handmade.read_weight).prepare(program(self.sequences))
+    def install(self, deployment: str = "m", made: Program | None = None) -> None:
+        prepared = Sessions(1, handmade.read_weight).prepare(made or program(self.sequences))
         self.executor.install(deployment, EPOCH, prepared, TRANSFERS, {"a": "node-a"})
 
     def give(

@@ -6,7 +6,17 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.agent.execution.stateful import EPOCH, GATE, Device, X, Z, after, on_device, step_of
+from tests.agent.execution.stateful import (
+    EPOCH,
+    GATE,
+    Device,
+    X,
+    Z,
+    after,
+    on_device,
+    stateless_program,
+    step_of,
+)
 
 OTHER = f"{GATE}/0/q"
 
@@ -29,6 +39,17 @@ def test_steps_go_on_from_the_states_and_requests_without_a_sequence_from_zeros(
         before_too = 2
         assert device.executor.count_sequences() == (2, 2 * before_too * 8, 0)
         assert device.executor.count_waiting() == (0, 0)
+
+    on_device(story)
+
+
+def test_a_device_whose_part_of_the_model_has_no_states_makes_every_step() -> None:
+    def story(device: Device) -> None:
+        device.install("front", stateless_program())
+        for request, position in zip("pqrs", (0, 1, 2, 1), strict=True):
+            device.give(request, position, step=step_of(position), deployment="front")
+            assert device.answer(request) == 2 * position
+        assert device.executor.count_sequences() == (0, 0, 0)
 
     on_device(story)
 

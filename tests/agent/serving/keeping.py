@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from edgepart.agent.serving.requester import AnswerInfo
-from edgepart.agent.serving.sequences import SequenceLimits, Sequences
+from edgepart.agent.serving.sequence_history import SequenceLimits
+from edgepart.agent.serving.sequences import Sequences
 from edgepart.agent.wire.inference import Epoch, SequenceStep
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import ClusterError, StateLost
@@ -34,8 +35,11 @@ class Devices:
         self.most_under_way = 0
         self.failure: Exception | None = None
         """What the next step raises after devices have made it."""
+        self.serving: str | None = "first model"
+        """The digest of the model that serves; None while there is no plan."""
         self._names = 0
-        self.sequences = Sequences(self.run, self._make_name, lambda *one: self.ended.append(one), limits)
+        ended = lambda *one: self.ended.append(one)  # noqa: E731
+        self.sequences = Sequences(self.run, self._make_name, ended, lambda _: self.serving, limits)
 
     def _make_name(self) -> str:
         self._names += 1

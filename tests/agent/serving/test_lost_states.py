@@ -75,7 +75,7 @@ def with_clients(story: Callable[[Cluster, list[Client]], Awaitable[None]], *dev
     async def live(cluster: Cluster) -> None:
         gateway = cluster.gateway
         cluster.install(E1, plan_of(*devices))
-        sequences = Sequences(gateway.infer, gateway.name_sequence, gateway.end_sequence)
+        sequences = Sequences(gateway.infer, gateway.name_sequence, gateway.end_sequence, gateway.serving)
         await story(cluster, [Client(sequences, name) for name in "pqrs"])
 
     in_cluster(live)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgepart.agent.serving.sequences import REPLAY_PAUSE_S, SequenceLimits
+from edgepart.agent.serving.sequence_history import SequenceLimits
+from edgepart.agent.serving.sequences import REPLAY_PAUSE_S
 from edgepart.planner.errors import ClusterError, RequestError, StateLost
 from tests.agent.serving.keeping import Devices, tell, x
 

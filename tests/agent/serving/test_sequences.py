@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from edgepart.agent.serving.sequences import SequenceLimits
-from edgepart.planner.errors import RequestError, Unavailable
+from edgepart.agent.serving.sequence_history import SequenceLimits
+from edgepart.planner.errors import RequestError, StateLost, Unavailable
 from tests.agent.serving.keeping import Devices, tell, x
 
 
@@ -163,5 +163,37 @@ def test_a_step_of_other_shapes_is_refused_and_harms_nothing() -> None:
             await devices.sequences.infer("m", "p", {"x": x(1, size=2)}, 60.0)
         assert await devices.ask(1) == [0, 1]
         await devices.sequences.infer("m", "p", {"x": x(1, size=2)}, 60.0, start=True)
+
+    tell(story)
+
+
+def test_a_sequence_of_a_model_that_was_replaced_ends_and_says_so() -> None:
+    async def story(devices: Devices) -> None:
+        await devices.ask(0, start=True)
+        devices.serving = None  # For a moment no plan is known, and that is no other model.
+        assert await devices.ask(1) == [0, 1]
+        devices.serving = "second model"
+        with pytest.raises(
+            StateLost, match="'m' was deployed again with another model after 2 steps of sequence 'p'"
+        ):
+            await devices.ask(2)
+        assert devices.ended == [("m", "gate/0/1")] and devices.sequences.count("m") == 0
+        assert await devices.ask(5, start=True) == [5]
+
+    tell(story)
+
+
+def test_a_sequence_whose_model_is_replaced_during_a_step_is_not_made_again_on_the_other() -> None:
+    async def story(devices: Devices) -> None:
+        await devices.ask(0, start=True)
+        await devices.ask(1)
+        devices.step_s = 1.0
+        slow = asyncio.create_task(devices.ask(2))
+        await asyncio.sleep(0.5)
+        devices.serving = "second model"
+        devices.kept.clear()
+        with pytest.raises(StateLost, match="another model"):
+            await slow
+        assert [position for _, position in devices.asked] == [0, 1, 2]
 
     tell(story)

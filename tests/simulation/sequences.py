@@ -1,0 +1,129 @@
+"""Sequences in a simulated cluster: the real rules of the gateway (agent/serving/sequence_history.py), clients that ask
+for one step after the other, and the real rules by which devices keep states.
+
+Whatever happens meanwhile, each answer of a step is the one of an undisturbed run. A step that fails, because no plan was
+there in its time, is asked for again with another input, which a client may do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edgepart.agent.execution.sequences import KeptSequences, SequenceKey
+from edgepart.agent.serving.sequence_history import SequenceHistory, StepUnderWay
+from edgepart.agent.serving.sequences import REPLAY_PAUSE_S
+from edgepart.agent.wire.tensors import Value
+from edgepart.planner.errors import StateLost
+from tests.simulation.layers import ROWS, part, undisturbed
+from tests.simulation.trace import Broken, short
+
+if TYPE_CHECKING:
+    from tests.simulation.clients import Device, Job
+
+SLOWEST_S = 1.0
+"""The longest time that a client leaves between two steps."""
+
+
+class States:
+    """The states that one device keeps, and its steps under way."""
+
+    def __init__(self) -> None:
+        self.kept = KeptSequences()
+        self.free_s = 0.0
+        """When it is done with all steps that it has taken, in the network's time; it does one after the other."""
+        self._began: dict[Job, Sequence[Value]] = {}
+
+    def begin(self, job: Job, hop: int, now: float) -> None:
+        """Raises StateLost or Unavailable if the device does not have the states with which the step begins."""
+        assert job.step is not None
+        mine = part(hop, len(job.route))
+        busy = {_key(other) for other in self._began}
+        self._began[job] = self.kept.begin(_key(job), job.step, mine, now, busy) if mine.program.kept else ()
+
+    def finish(self, job: Job, hop: int, value: int, now: float) -> int:
+        """Make the step, and return what goes to the next device."""
+        assert job.step is not None
+        mine, began = part(hop, len(job.route)), self._began.pop(job)
+        made, ended = mine.compute(began, job.step.position, value)
+        if mine.program.kept:
+            self.kept.finish(_key(job), job.step, mine, began, ended, now)
+        return int(made)
+
+    def drop(self, job: Job) -> None:
+        """Handle the end of a step that was not finished."""
+        self._began.pop(job, None)
+
+
+def _key(job: Job) -> SequenceKey:
+    assert job.step is not None
+    return job.name, job.epoch, job.step.sequence
+
+
+class SequenceClient:
+    """A client of one gateway, which wants the answers of so many steps of a sequence."""
+
+    def __init__(self, device: Device, history: SequenceHistory, steps: int, deadline_s: float) -> None:
+        self.device, self.history = device, history
+        self.left = min(steps, ROWS)
+        self.deadline_s = deadline_s
+        self.hurries = False
+        """Whether it asks for the next step as soon as it has an answer."""
+        self._inputs: list[int] = []
+        """The inputs of the steps that were answered."""
+        self._input = 0
+        self._step: StepUnderWay | None = None
+        self._until_s = 0.0
+
+    def ask(self) -> None:
+        """Ask for the next step."""
+        self._input = self.device.net.random.randrange(1, 1000)
+        self._step = StepUnderWay(self.history, {"x": np.array([self._input])})
+        self._until_s = self.device.now + self.deadline_s
+        self._make()
+
+    def _make(self) -> None:
+        assert self._step is not None
+        step, given = self._step.next_step()
+        left_s = self._until_s - self.device.now
+        self.device.ask_step(self, left_s, step, int(np.asarray(given["x"])[0]))
+
+    def answered(self, value: int) -> None:
+        """Handle the answer of a step: of one that was made again, or of the one that the client asked for."""
+        assert self._step is not None
+        if not self._step.is_last:
+            self._step.made()
+            self._make()
+            return
+        whole = [*self._inputs, self._input]
+        if value != undisturbed(whole):
+            raise Broken(
+                f"{short(self.device.box.node)}: step {len(self._inputs)} of {self.history.name} has the answer {value}, "
+                f"and in an undisturbed run it has {undisturbed(whole)}"
+            )
+        self._inputs.append(self._input)
+        self.device.histories.remember(self.history, self._step.inputs, self.device.now)
+        self.device.net.ledger.steps += 1
+        self.left -= 1
+        if not self.left:
+            self.device.end_sequence(self)
+            return
+        pause_s = self.device.net.random.uniform(0.0, 0.02 if self.hurries else SLOWEST_S)
+        self.device.later(pause_s, self.ask)
+
+    def failed(self, kind: str, error: str) -> None:
+        """Handle the failure of a step."""
+        assert self._step is not None
+        if kind == "removed":
+            self.device.end_sequence(self)
+        elif kind == "state":
+            try:
+                self._step.lost(error)
+            except StateLost as given_up:
+                raise Broken(f"a history was given up: {given_up}") from given_up
+            self.device.net.ledger.replayed_sequences += 1
+            self.device.later(REPLAY_PAUSE_S, self._make)
+        else:
+            self.device.later(self.device.net.random.uniform(0.1, 0.3), self.ask)
