@@ -100,6 +100,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seed", type=int, default=0, help="when hosts are killed is made of it")
     made.add_argument("--grown", type=int, default=4000, help="tokens to which a text grows")
     made.add_argument("--left", type=int, default=1000, help="texts that are begun and left")
+    made.add_argument("--show", action="store_true", help="measure nothing, and print what --json has kept")
     made.add_argument("--markdown", action="store_true", help="print the table as documents have it")
     made.add_argument("--json", type=Path, help="keep every figure there")
     return made
@@ -127,7 +128,7 @@ def main(given: Sequence[str] | None = None) -> int:
     how, here = settings_of(options), commit()
     old = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
     figures: list[Figure] = []
-    for figure in measured(options.only, how):
+    for figure in measured(() if options.show else options.only, how):
         figures.append(replace(figure, commit=here))
         if options.json:
             # After each figure, because the whole takes hours and may be stopped.

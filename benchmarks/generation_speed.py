@@ -129,6 +129,7 @@ def _slow_case(
     report = made.settled(deployed.name)
     used = f"{len(report['devices'])} used, by {report['strategy']}"
     times = f"{told.median_gap_s * 1e3:.0f} ms against {bare_s * 1e3:.0f} ms"
+    made.say(f"{case}: {report['why']}")
     yield at_least("speed", f"{case} ({used})", ratio, case.aim)
     yield at_least("speed", f"{case}: never slower than the best alone ({times})", ratio, LEAST)
     measured = [one["measured_compute_s"] or 0.0 for one in report["measured"]["devices"].values()]
