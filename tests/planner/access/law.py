@@ -317,14 +317,15 @@ def check_axes(checked: Checked, data: st.DataObject) -> None:
                 checked, axis, [Interval(*b) for b in bounds], data.draw(boxes(shapes[0]), "region")
             )
             continue
-        at_one = axis.quantum * data.draw(cuts, axis.name)
-        for part in (span((0, at_one)), span((at_one, axis.extent))):
-            wanted = {}
-            for index, shape in enumerate(shapes):
-                place = axis.place(index)
-                if place is not None:
-                    assert shape[place] == axis.extent
-                    wanted[index] = Region.full(shape).replace(place, part)
+        cut = data.draw(cuts, axis.name)
+        sides: tuple[dict[int, Region], dict[int, Region]] = {}, {}
+        for index, shape in enumerate(shapes):
+            place, each = axis.place(index), axis.elements(index)
+            if place is not None:
+                assert -(-shape[place] // each) == -(-axis.extent // axis.quantum)
+                for side, part in zip(sides, ((0, cut * each), (cut * each, shape[place])), strict=True):
+                    side[index] = Region.full(shape).replace(place, span(part))
+        for wanted in sides:
             check_law(checked, wanted)
 
 

@@ -124,10 +124,10 @@ def test_the_axes_of_attention() -> None:
         "Attention", [floats(1, 6, 4, 8), floats(1, 3, 5, 8), floats(1, 3, 5, 4)], version=23, outputs=3
     )
     axes = declared(apart).access.axes()
-    assert [(axis.name, axis.places) for axis in axes] == [
-        ("head", (1, None, None)),
-        ("sequence", (2, None, None)),
-        ("feature", (3, None, 3)),
+    assert [(axis.name, axis.places, axis.each) for axis in axes] == [
+        ("head", (1, 1, 1), (2, 1, 1)),
+        ("sequence", (2, None, None), (1, 0, 0)),
+        ("feature", (3, None, 3), (1, 0, 1)),
     ]
 
 
