@@ -41,6 +41,8 @@ class Ledger:
 
     accepted: dict[int, float] = field(default_factory=dict)
     """Requests in flight, and their deadlines (in the network's time, as far as the gateway's clock allows)."""
+    steps_asked: set[int] = field(default_factory=set)
+    """Requests that are steps of sequences, which may find their states lost."""
     answered: set[int] = field(default_factory=set)
     failed: dict[int, str] = field(default_factory=dict)
     """Maps a request to its error, with the error's kind in front."""
@@ -55,6 +57,11 @@ class Ledger:
     """Answers to steps of sequences that clients saw."""
     replayed_sequences: int = 0
     """How often all steps of a sequence had to be made again."""
+
+    @property
+    def whole(self) -> dict[int, float]:
+        """Requests in flight that are no steps of sequences, and their deadlines."""
+        return {number: at for number, at in self.accepted.items() if number not in self.steps_asked}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +137,7 @@ class Device:
         """Accept the step of a client's sequence."""
         number = self._accept(left_s)
         self._steps[number] = client, step, value
+        self.net.ledger.steps_asked.add(number)
         name = client.history.key[0]
         self.handle(rules.Submitted(number, name, self.now + left_s, sequence=step.sequence))
 

@@ -23,8 +23,12 @@ from tests.simulation.trace import Broken, short
 if TYPE_CHECKING:
     from tests.simulation.clients import Device, Job
 
-SLOWEST_S = 1.0
-"""The longest time that a client leaves between two steps."""
+PAUSES_S = (0.02, 0.2, 1.0)
+"""The longest time that a client leaves between two steps; each client has one of these."""
+IMPATIENT = 0.1
+"""The share of steps whose clients wait only about as long as a step takes. Some devices have made such a step then, and it
+is asked for again with another input."""
+MOST_IMPATIENT_S = 0.06
 
 
 class States:
@@ -69,8 +73,7 @@ class SequenceClient:
         self.device, self.history = device, history
         self.left = min(steps, ROWS)
         self.deadline_s = deadline_s
-        self.hurries = False
-        """Whether it asks for the next step as soon as it has an answer."""
+        self.pause_s = device.net.random.choice(PAUSES_S)
         self._inputs: list[int] = []
         """The inputs of the steps that were answered."""
         self._input = 0
@@ -79,9 +82,13 @@ class SequenceClient:
 
     def ask(self) -> None:
         """Ask for the next step."""
-        self._input = self.device.net.random.randrange(1, 1000)
+        random = self.device.net.random
+        self._input = random.randrange(1, 1000)
         self._step = StepUnderWay(self.history, {"x": np.array([self._input])})
-        self._until_s = self.device.now + self.deadline_s
+        impatient = random.random() < IMPATIENT
+        self._until_s = self.device.now + (
+            random.uniform(0.0, MOST_IMPATIENT_S) if impatient else self.deadline_s
+        )
         self._make()
 
     def _make(self) -> None:
@@ -110,8 +117,7 @@ class SequenceClient:
         if not self.left:
             self.device.end_sequence(self)
             return
-        pause_s = self.device.net.random.uniform(0.0, 0.02 if self.hurries else SLOWEST_S)
-        self.device.later(pause_s, self.ask)
+        self.device.later(self.device.net.random.uniform(0.0, self.pause_s), self.ask)
 
     def failed(self, kind: str, error: str) -> None:
         """Handle the failure of a step."""
