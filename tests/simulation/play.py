@@ -14,7 +14,7 @@ from tests.simulation.cluster import SimNet, node_id
 from tests.simulation.disk import Disk
 from tests.simulation.schedule import LARGE, Fault, Schedule, schedule
 from tests.simulation.sequences import PAUSES_S, SequenceClient
-from tests.simulation.trace import Broken, Trace
+from tests.simulation.trace import Broken, Trace, short
 
 SETTLE_S = 45.0
 """Bound on the virtual seconds from the last fault until all is calm. Most of it is the time for which a
@@ -234,6 +234,8 @@ def _all_is_well(net: SimNet) -> None:
         raise Broken(f"requests {unanswered} of a calm cluster: {why[:3]}")
     _sequences_end(net, stored)
     net.run(1.0)
+    if left := _states_left(net):
+        raise Broken("; ".join(left))
     late = [number for number, deadline in net.ledger.accepted.items() if deadline < net.now - 1.0]
     if late:
         raise Broken(f"requests {late} were neither answered nor failed by their deadline")
@@ -257,6 +259,18 @@ def _sequences_end(net: SimNet, served: Sequence[Deployment]) -> None:
         for client in going:
             client.pause_s = min(PAUSES_S)
         net.run(LOOK_S)
+
+
+def _states_left(net: SimNet) -> list[str]:
+    """Say which devices keep states of sequences that have ended."""
+    going = {client.history.name for client in net.ledger.sequences}
+    return [
+        f"{short(node)} still keeps states of sequence {name}"
+        for node in net.running
+        if (device := net.boxes[node].device) is not None
+        for _, _, name in device.states.kept_now
+        if name not in going
+    ]
 
 
 def _served(net: SimNet, entry: Deployment) -> bool:

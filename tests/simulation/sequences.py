@@ -23,8 +23,9 @@ from tests.simulation.trace import Broken, short
 if TYPE_CHECKING:
     from tests.simulation.clients import Device, Job
 
-PAUSES_S = (0.02, 0.2, 1.0)
-"""The longest time that a client leaves between two steps; each client has one of these."""
+PAUSES_S = (0.02, 0.2, 1.0, 3.0)
+"""The longest time that a client leaves between two steps; each client has one of these. With the longest one other
+sequences may take its room on devices (SPARED_S)."""
 IMPATIENT = 0.1
 """The share of steps whose clients wait only about as long as a step takes. Some devices have made such a step then, and it
 is asked for again with another input."""
@@ -39,6 +40,11 @@ class States:
         self.free_s = 0.0
         """When it is done with all steps that it has taken, in the network's time; it does one after the other."""
         self._began: dict[Job, Sequence[Value]] = {}
+
+    @property
+    def kept_now(self) -> list[SequenceKey]:
+        """The sequences whose states it keeps."""
+        return list(self.kept._kept)
 
     def begin(self, job: Job, hop: int, now: float) -> None:
         """Raises StateLost or Unavailable if the device does not have the states with which the step begins."""
