@@ -21,7 +21,8 @@ from tests.simulation.layers import ROWS, part, undisturbed
 from tests.simulation.trace import Broken, short
 
 if TYPE_CHECKING:
-    from tests.simulation.clients import Device, Job
+    from tests.simulation.clients import Device
+    from tests.simulation.ledger import Job
 
 PAUSES_S = (0.02, 0.2, 1.0, 3.0)
 """The longest time that a client leaves between two steps; each client has one of these. With the longest one other
