@@ -323,9 +323,11 @@ class Requests:
                 yield from self._handle_failure(event, now)
             case DeviceLost(node):
                 self._lost.add(node)
-                yield from self._replay_broken(node, now)
+                yield from self._replay_broken(node, f"the connection with node {node} is gone", now)
             case DeviceFound(node):
                 self._lost.discard(node)
+                # Attempts that began without the connection: the node may have made them, and could not say so.
+                yield from self._replay_broken(node, f"there was no connection with node {node} yet", now)
 
     def _submit(self, event: Submitted, now: float) -> Iterator[Effect]:
         waiting = self.counts().get(event.deployment, (0, 0))[1]
@@ -404,11 +406,11 @@ class Requests:
             yield from self._end(request)
             yield Fail(request.number, event.error, "request" if event.misfit else "failed")
 
-    def _replay_broken(self, node: str, now: float) -> Iterator[Effect]:
+    def _replay_broken(self, node: str, error: str, now: float) -> Iterator[Effect]:
         for request in list(self._attempts.values()):
             side = self._side_of(request)
             if side is not None and node in side.nodes:
-                request.last_error = f"the connection with node {node} is gone"
+                request.last_error = error
                 yield from self._put_off(request, now)
 
     def _put_off(self, request: _RequestState, now: float) -> Iterator[Effect]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from edgepart.agent.cluster.state.bindings import parent_of
@@ -21,6 +20,7 @@ from edgepart.agent.serving import request_state as rules
 from edgepart.agent.serving.sequence_history import SequenceHistories
 from edgepart.agent.wire.inference import Epoch, SequenceStep
 from edgepart.planner.errors import StateLost, Unavailable
+from tests.simulation.ledger import Job
 from tests.simulation.network import DATA
 from tests.simulation.sequences import SequenceClient, States
 from tests.simulation.trace import Broken, short
@@ -33,41 +33,6 @@ REMEMBERED = 256
 """Attempts that a device remembers after its part of them."""
 TWO_SIDES = 4
 """Minimum number of devices of a plan that has two replicas."""
-
-
-@dataclass
-class Ledger:
-    """The results that clients saw, over all gateways."""
-
-    accepted: dict[int, float] = field(default_factory=dict)
-    """Requests in flight, and their deadlines (in the network's time, as far as the gateway's clock allows)."""
-    answered: set[int] = field(default_factory=set)
-    failed: dict[int, str] = field(default_factory=dict)
-    """Maps a request to its error, with the error's kind in front."""
-    refused: int = 0
-    orphaned: set[int] = field(default_factory=set)
-    """Requests whose gateway, the client's own box, died."""
-    replays: int = 0
-    next_number: int = 0
-    sequences: set[SequenceClient] = field(default_factory=set)
-    """The sequences that go on."""
-    steps: int = 0
-    """Answers to steps of sequences that clients saw."""
-    replayed_sequences: int = 0
-    """How often all steps of a sequence had to be made again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One attempt at a request, as devices know it."""
-
-    gateway: str
-    life: int
-    attempt: int
-    name: str
-    epoch: Epoch
-    route: tuple[str, ...]
-    step: SequenceStep | None = None
 
 
 class Device:
@@ -130,6 +95,7 @@ class Device:
         """Accept the step of a client's sequence."""
         number = self._accept(left_s)
         self._steps[number] = client, step, value
+        self.net.ledger.steps_asked.add(number)
         name = client.history.key[0]
         self.handle(rules.Submitted(number, name, self.now + left_s, sequence=step.sequence))
 

@@ -34,9 +34,10 @@ from edgepart.agent.wire.control import DRAINS, LEAVES, REMOVED, REMOVING, STARV
 from edgepart.agent.wire.inference import DeployOptions, Epoch
 from tests.simulation import driver
 from tests.simulation.box import Box
-from tests.simulation.clients import Device, Ledger
+from tests.simulation.clients import Device
 from tests.simulation.disk import MODEL, Disk
 from tests.simulation.invariants import GHOST_S, Invariants
+from tests.simulation.ledger import Ledger
 from tests.simulation.network import Arrival, Link, Network
 from tests.simulation.trace import Broken, Trace, short
 

@@ -17,7 +17,7 @@ from edgepart.agent.wire.tensors import Value
 from edgepart.planner.plans.plan import KeptPiece, Piece, Program
 from edgepart.planner.region import Array, Region
 
-ROWS = 16
+ROWS = 32
 """The most steps of a sequence."""
 ROOM = 2
 """The most sequences whose states a device keeps."""

@@ -13,8 +13,8 @@ from edgepart.planner.errors import UsageError
 from tests.simulation.cluster import SimNet, node_id
 from tests.simulation.disk import Disk
 from tests.simulation.schedule import LARGE, Fault, Schedule, schedule
-from tests.simulation.sequences import SequenceClient
-from tests.simulation.trace import Broken, Trace
+from tests.simulation.sequences import PAUSES_S, SequenceClient
+from tests.simulation.trace import Broken, Trace, short
 
 SETTLE_S = 45.0
 """Bound on the virtual seconds from the last fault until all is calm. Most of it is the time for which a
@@ -163,7 +163,7 @@ def _hit(net: SimNet, node: str, fault: Fault) -> None:
             _ask(net, node, 0.5 + 25 * fault.amount**2)
         case "sequence" if awake:
             for entry in net.core(node).deployments.list_live():
-                _begin_sequence(net, node, entry, 4 + int(8 * fault.amount), 0.5 + 25 * fault.amount**2)
+                _begin_sequence(net, node, entry, 4 + int(24 * fault.amount), 0.5 + 25 * fault.amount**2)
 
 
 def _wish(net: SimNet, node: str, fault: Fault, state: str) -> None:
@@ -222,7 +222,7 @@ def _all_is_well(net: SimNet) -> None:
     if lost := net.invariants.lost_deployments(net):
         raise Broken("; ".join(lost))
     stored = [entry for entry in net.core(net.running[0]).deployments.list_live() if _served(net, entry)]
-    asked = [number for number, deadline in net.ledger.accepted.items() if deadline > net.now + 2 * FINAL_S]
+    asked = [number for number, deadline in net.ledger.whole.items() if deadline > net.now + 2 * FINAL_S]
     asked += [_last(net, node, entry) for entry in stored for node in net.running[:ASKING]]
     end = net.now + FINAL_S + 0.5
     while net.now < end and not net.ledger.answered.issuperset(asked):
@@ -234,6 +234,8 @@ def _all_is_well(net: SimNet) -> None:
         raise Broken(f"requests {unanswered} of a calm cluster: {why[:3]}")
     _sequences_end(net, stored)
     net.run(1.0)
+    if left := _states_left(net):
+        raise Broken("; ".join(left))
     late = [number for number, deadline in net.ledger.accepted.items() if deadline < net.now - 1.0]
     if late:
         raise Broken(f"requests {late} were neither answered nor failed by their deadline")
@@ -255,8 +257,20 @@ def _sequences_end(net: SimNet, served: Sequence[Deployment]) -> None:
                 f"sequences {sorted(one.history.name for one in going)} of a calm cluster do not end"
             )
         for client in going:
-            client.hurries = True
+            client.pause_s = min(PAUSES_S)
         net.run(LOOK_S)
+
+
+def _states_left(net: SimNet) -> list[str]:
+    """Say which devices keep states of sequences that have ended."""
+    going = {client.history.name for client in net.ledger.sequences}
+    return [
+        f"{short(node)} still keeps states of sequence {name}"
+        for node in net.running
+        if (device := net.boxes[node].device) is not None
+        for _, _, name in device.states.kept_now
+        if name not in going
+    ]
 
 
 def _served(net: SimNet, entry: Deployment) -> bool:

@@ -21,10 +21,16 @@ from tests.simulation.layers import ROWS, part, undisturbed
 from tests.simulation.trace import Broken, short
 
 if TYPE_CHECKING:
-    from tests.simulation.clients import Device, Job
+    from tests.simulation.clients import Device
+    from tests.simulation.ledger import Job
 
-SLOWEST_S = 1.0
-"""The longest time that a client leaves between two steps."""
+PAUSES_S = (0.02, 0.2, 1.0, 3.0)
+"""The longest time that a client leaves between two steps; each client has one of these. With the longest one other
+sequences may take its room on devices (SPARED_S)."""
+IMPATIENT = 0.1
+"""The share of steps whose clients wait only about as long as a step takes. Some devices have made such a step then, and it
+is asked for again with another input."""
+MOST_IMPATIENT_S = 0.06
 
 
 class States:
@@ -35,6 +41,11 @@ class States:
         self.free_s = 0.0
         """When it is done with all steps that it has taken, in the network's time; it does one after the other."""
         self._began: dict[Job, Sequence[Value]] = {}
+
+    @property
+    def kept_now(self) -> list[SequenceKey]:
+        """The sequences whose states it keeps."""
+        return list(self.kept._kept)
 
     def begin(self, job: Job, hop: int, now: float) -> None:
         """Raises StateLost or Unavailable if the device does not have the states with which the step begins."""
@@ -69,8 +80,7 @@ class SequenceClient:
         self.device, self.history = device, history
         self.left = min(steps, ROWS)
         self.deadline_s = deadline_s
-        self.hurries = False
-        """Whether it asks for the next step as soon as it has an answer."""
+        self.pause_s = device.net.random.choice(PAUSES_S)
         self._inputs: list[int] = []
         """The inputs of the steps that were answered."""
         self._input = 0
@@ -79,9 +89,13 @@ class SequenceClient:
 
     def ask(self) -> None:
         """Ask for the next step."""
-        self._input = self.device.net.random.randrange(1, 1000)
+        random = self.device.net.random
+        self._input = random.randrange(1, 1000)
         self._step = StepUnderWay(self.history, {"x": np.array([self._input])})
-        self._until_s = self.device.now + self.deadline_s
+        impatient = random.random() < IMPATIENT
+        self._until_s = self.device.now + (
+            random.uniform(0.0, MOST_IMPATIENT_S) if impatient else self.deadline_s
+        )
         self._make()
 
     def _make(self) -> None:
@@ -110,8 +124,7 @@ class SequenceClient:
         if not self.left:
             self.device.end_sequence(self)
             return
-        pause_s = self.device.net.random.uniform(0.0, 0.02 if self.hurries else SLOWEST_S)
-        self.device.later(pause_s, self.ask)
+        self.device.later(self.device.net.random.uniform(0.0, self.pause_s), self.ask)
 
     def failed(self, kind: str, error: str) -> None:
         """Handle the failure of a step."""

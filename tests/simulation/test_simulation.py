@@ -213,13 +213,13 @@ def test_an_epoch_that_shrinks_is_noticed(monkeypatch: pytest.MonkeyPatch) -> No
 
     activate = Follower._activate
     monkeypatch.setattr(Follower, "_activate", forgetful)
-    noticed("->", seeds=200)
+    noticed("->", seeds=200, agents=2)
 
 
 def test_a_request_that_nobody_replays_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_state.Requests, "_replay_broken", lambda self, node, now: iter(()))
+    monkeypatch.setattr(request_state.Requests, "_replay_broken", lambda self, node, error, now: iter(()))
     monkeypatch.setattr(request_state.Requests, "_put_off", lambda self, request, now: iter(()))
-    noticed("of a calm cluster", seeds=200)
+    noticed("of a calm cluster", seeds=200, agents=3)
 
 
 def test_a_request_that_outlives_its_deadline_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -276,7 +276,7 @@ class Core:
                 if not self.membership.sees(node, message, now):
                     return None
                 self._wake_at = min(self._wake_at, self.membership.wake_at())
-                if self.controller is not None and self.membership.seen_otherwise():
+                if self.membership.seen_otherwise() and self.controller is not None:
                     self._look_soon(now)
                     return self.wake(now)
                 return []

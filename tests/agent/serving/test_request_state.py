@@ -123,6 +123,17 @@ def test_a_device_that_comes_back_serves_again() -> None:
     assert tell(requests, DeviceFound("b"), now=1.0) == [Start(1, 1, "m", E1)]
 
 
+def test_what_began_before_there_was_a_connection_with_a_device_is_tried_again() -> None:
+    """The device may have made it, and could not send the outputs here."""
+    requests = Requests()
+    assert tell(requests, active(), Submitted(1, "m", 10)) == [Start(1, 0, "m", E1)]
+    assert tell(requests, DeviceFound("d")) == []
+    assert tell(requests, DeviceFound("b")) == [Abandon(0, "m", E1)]
+    assert requests.wake(1.0) == [Start(1, 1, "m", E1)]
+    outputs = tell(requests, OutputArrived(1, 7), OutputArrived(1, 8), now=1.0)
+    assert outputs == [Answered(1, 1, "m", E1, 1)]
+
+
 def test_what_is_in_flight_ends_on_the_old_plan_while_it_can() -> None:
     requests = Requests()
     tell(requests, active(), Submitted(1, "m", 10), Submitted(2, "m", 10))
