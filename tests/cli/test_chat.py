@@ -8,7 +8,7 @@ import io
 import json
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +149,15 @@ def test_what_failed_is_forgotten(typed: Typed, text: FakeText, monkeypatch: pyt
     assert said_to(text) == [("user", "Again")]
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Let Ctrl-C raise KeyboardInterrupt: a shell starts programs in its background so that they ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_stops_the_answer_and_not_the_program(
     typed: Typed, talking: Served, text: FakeText, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +177,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(
     wait(talking, lambda: text.closed == 1)
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_right_after_a_stopped_answer_ends(
     typed: Typed, talking: Served, text: FakeText, monkeypatch: pytest.MonkeyPatch
 ) -> None:
