@@ -238,8 +238,7 @@ class NodeApi:
         growing, idle = serving.tokens.count(entry.name)
         under_way = growing + serving.sequences.count(entry.name)
         state_bytes = {
-            name: (under_way + idle) * sum(piece.nbytes for piece in program.kept)
-            for name, program in plan.programs.items()
+            name: (under_way + idle) * program.sequence_bytes for name, program in plan.programs.items()
         }
         speed = serving.tokens.speed(entry.name)
         return SequenceFigures(under_way, idle, entry.options.sequences, state_bytes, speed)

@@ -3,4 +3,14 @@
 May import: agent/cluster/state, agent/host, agent/trace, agent/wire, planner/errors, planner/plans, planner/region.
 """
 
-__all__ = ["copies", "executor", "nchwc_array", "nchwc_choice", "prepared", "schedule", "sessions"]
+__all__ = [
+    "copies",
+    "counters",
+    "executor",
+    "nchwc_array",
+    "nchwc_choice",
+    "prepared",
+    "schedule",
+    "sessions",
+    "tasks",
+]

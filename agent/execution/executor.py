@@ -11,19 +11,28 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from threading import Condition, RLock, Thread
 
 from edgepart.agent.cluster.state.bindings import parent_of
-from edgepart.agent.execution.copies import Scratch
+from edgepart.agent.execution.counters import Counters, SegmentTime
 from edgepart.agent.execution.prepared import RunnableProgram, describe_segment
-from edgepart.agent.execution.schedule import DeviceSchedule, Progress, ReadyStep, make_schedule
-from edgepart.agent.execution.sequences import KeptSequences, SequenceKey, make_first_states
+from edgepart.agent.execution.schedule import Progress, ReadyStep
+from edgepart.agent.execution.sequences import KeptSequences, make_first_states
+from edgepart.agent.execution.tasks import (
+    EndedRequest,
+    InstalledProgram,
+    RequestTask,
+    check_same_request,
+    gateway_of,
+    make_installed,
+    may_send,
+)
 from edgepart.agent.trace.recorder import Recorder
-from edgepart.agent.trace.spans import COMPUTE, COMPUTING, COPY, SEND, WAIT, Subject
-from edgepart.agent.wire.inference import Epoch, Failed, RequestMessage, SequenceStep, Tensors
+from edgepart.agent.trace.spans import COMPUTE, COMPUTING, COPY, SEND, WAIT
+from edgepart.agent.wire.inference import Epoch, Failed, RequestMessage, Tensors
 from edgepart.agent.wire.reduced_precision import RoundingTally, restore_array, round_all
 from edgepart.agent.wire.tensors import Value, value_bytes
 from edgepart.planner.errors import (
@@ -50,9 +59,6 @@ EXCLUSIVE_STEP_S = 1.0
 """Seconds for which a step has the device to itself. If it were longer, deployments would disturb each other less; if
 shorter, they would wait less for a step that takes long or never ends."""
 
-RECENT_RUNS = 31
-"""The number of a segment's last runs whose times are kept: enough for a median that a few disturbed runs do not move."""
-
 START_TRANSFER = -1
 """The `Tensors.transfer` of a message without arrays, with which the gateway starts a device whose program receives
 nothing."""
@@ -75,75 +81,6 @@ class QueueLimits:
     """Seconds after its end in which a request goes back to its gateway if a link that it used breaks."""
 
 
-@dataclass(slots=True)
-class SegmentTime:
-    """The times of one segment's runs on this device, in seconds."""
-
-    runs: int = 0
-    total_s: float = 0.0
-    least_s: float = float("inf")
-    recent_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_RUNS))
-    """The times of the last runs, oldest first."""
-
-
-@dataclass(slots=True)
-class Counters:
-    """Totals since the executor was made."""
-
-    requests_done: int = 0
-    requests_failed: int = 0
-    segments: dict[tuple[str, str], SegmentTime] = field(default_factory=dict)
-    """Run times, by deployment and segment digest."""
-    sent_bytes: dict[str, int] = field(default_factory=dict)
-    """Bytes sent, by node id."""
-    received_bytes: dict[str, int] = field(default_factory=dict)
-    """Bytes received, by node id; "" if the caller of `deliver` did not name the source."""
-    rounding: dict[str, RoundingTally] = field(default_factory=dict)
-    """Counts of rounded pieces, by deployment."""
-
-
-@dataclass(frozen=True)
-class _Installed:
-    prepared: RunnableProgram
-    schedule: DeviceSchedule
-    nodes: Mapping[str, str]
-    peers: frozenset[str]
-    """Node ids that the program's transfers come from or go to."""
-    scratch: Scratch
-    """Used by the compute thread only."""
-
-
-@dataclass(eq=False)
-class _Task:
-    """One request under way on this device."""
-
-    deployment: str
-    epoch: Epoch
-    request: str
-    installed: _Installed
-    progress: Progress
-    exact: bool = False
-    """Whether none of the request's pieces may be rounded."""
-    step: SequenceStep | None = None
-    """The step of a sequence that the request is; None if it is none."""
-    prefill: bool = False
-    """Whether it reads many rows at once."""
-    began: Sequence[Value] = field(default=(), init=False)
-    """The kept pieces of states with which it began."""
-
-    @property
-    def lane(self) -> str:
-        return parent_of(self.deployment)
-
-    @property
-    def sequence(self) -> SequenceKey | None:
-        return (self.deployment, self.epoch, self.step.sequence) if self.step is not None else None
-
-    @property
-    def subject(self) -> Subject:
-        return Subject(self.deployment, self.epoch, self.request)
-
-
 @dataclass(eq=False)
 class _Lane:
     """The compute thread of one deployment, with all its variants and epochs."""
@@ -152,7 +89,7 @@ class _Lane:
     changed: Condition
     """Wakes the thread; a condition of the executor's lock."""
     thread: Thread | None = None
-    task: _Task | None = None
+    task: RequestTask | None = None
     """The request whose step is being done."""
     began_s: float = 0.0
     """The time at which that step began, on the monotonic clock."""
@@ -162,26 +99,6 @@ class _Lane:
     def has_turn(self, now: float) -> bool:
         """Whether the other lanes have to wait for this one."""
         return self.task is not None and now < self.began_s + EXCLUSIVE_STEP_S
-
-
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """A request that this device finished and that may be asked for again. This record refers to no program."""
-
-    deployment: str
-    epoch: Epoch
-    request: str
-    peers: frozenset[str]
-    at_s: float
-
-
-def gateway_of(request: str) -> str:
-    """The node id of a request's gateway, which is the first part of its name.
-
-    >>> gateway_of("00ff00ff00ff00ff/5e8f10a2/17-9c01d3be5f7a2260")
-    '00ff00ff00ff00ff'
-    """
-    return request.partition("/")[0]
 
 
 OutgoingMessage = tuple[str, RequestMessage, Sequence[Value]]
@@ -197,12 +114,12 @@ class Executor:
         self._send = send
         self._limits = limits or QueueLimits()
         self._recorder = recorder or Recorder()
-        self._installed: dict[ProgramKey, _Installed] = {}
-        self._prefills: dict[ProgramKey, _Installed] = {}
+        self._installed: dict[ProgramKey, InstalledProgram] = {}
+        self._prefills: dict[ProgramKey, InstalledProgram] = {}
         """The programs of steps that read many rows at once."""
         self._expected: dict[ProgramKey, list[tuple[Tensors, Sequence[Value], str]]] = {}
-        self._tasks: dict[str, _Task] = {}
-        self._ended: OrderedDict[str, _Ended | None] = OrderedDict()
+        self._tasks: dict[str, RequestTask] = {}
+        self._ended: OrderedDict[str, EndedRequest | None] = OrderedDict()
         self._sequences = KeptSequences()
         self._counters = Counters()
         self._lock = RLock()
@@ -249,8 +166,8 @@ class Executor:
         """Take requests of that epoch from now on. `transfers` are the plan's; `nodes` has the node id of each device
         name. `prefill` are the program and the transfers of steps that read many rows at once. Raises InternalError if a
         program's schedule cannot be made, a node id is missing, or the program is installed already."""
-        installed = _make_installed(deployment, prepared, transfers, nodes)
-        wide = _make_installed(deployment, *prefill, nodes) if prefill is not None else None
+        installed = make_installed(deployment, prepared, transfers, nodes)
+        wide = make_installed(deployment, *prefill, nodes) if prefill is not None else None
         with self._lock:
             if (deployment, epoch) in self._installed:
                 raise InternalError(f"{deployment} {epoch} is installed already")
@@ -380,18 +297,18 @@ class Executor:
             installed = (self._prefills if message.prefill else self._installed).get(key)
             if installed is None:
                 return [_stale(message, "this device has left that epoch, or does not know it")]
-            if not _may_send(installed, message, source):
+            if not may_send(installed, message, source):
                 return []
             nbytes = sum(map(value_bytes, values))
             if self._tasks and self._is_full(nbytes):
                 self._remember(message.request, None)
                 return [_stale(message, "this device has too many requests under way")]
-            task = _Task(*key, message.request, installed, Progress(installed.schedule), message.exact)
+            task = RequestTask(*key, message.request, installed, Progress(installed.schedule), message.exact)
             task.step, task.prefill = message.step, message.prefill
             self._tasks[message.request] = task
         try:
-            _check_same_request(task, message)
-            if not _may_send(task.installed, message, source):
+            check_same_request(task, message)
+            if not may_send(task.installed, message, source):
                 return []
             if message.transfer != START_TRANSFER:
                 task.progress.keep_pieces(message.transfer, values)
@@ -409,11 +326,11 @@ class Executor:
         early.append((message, values, source))
         return []
 
-    def _is_ready(self, task: _Task) -> bool:
+    def _is_ready(self, task: RequestTask) -> bool:
         """Whether the request can continue now."""
         return task.progress.ready if task.progress.begun else not self._awaits_step(task)
 
-    def _awaits_step(self, task: _Task) -> bool:
+    def _awaits_step(self, task: RequestTask) -> bool:
         """Whether the step of a sequence before this request is still under way here."""
         return any(
             other.step is not None and task.step is not None and other.step.after == task.step.position
@@ -421,7 +338,7 @@ class Executor:
             if other is not task and other.sequence == task.sequence
         )
 
-    def _begin_states(self, task: _Task, now: float) -> None:
+    def _begin_states(self, task: RequestTask, now: float) -> None:
         """Give the request the states with which it begins. Raises StateLost and Unavailable."""
         prepared = task.installed.prepared
         if task.step is None or task.sequence is None:
@@ -441,14 +358,14 @@ class Executor:
         return sum(task.progress.held_bytes for task in self._tasks.values())
 
     def _fail(
-        self, task: _Task, error: str, *, stale: bool, crashed: bool = False, lost_state: bool = False
+        self, task: RequestTask, error: str, *, stale: bool, crashed: bool = False, lost_state: bool = False
     ) -> OutgoingMessage:
         self._end(task)
         self._counters.requests_failed += 1
         failed = Failed(task.deployment, task.epoch, task.request, stale, error, crashed, lost_state)
         return gateway_of(task.request), failed, ()
 
-    def _end(self, task: _Task) -> None:
+    def _end(self, task: RequestTask) -> None:
         del self._tasks[task.request]
         self._remember(task.request, None)
         lane = self._lanes.get(task.lane)
@@ -457,12 +374,12 @@ class Executor:
         elif lane is not None and task.step is not None:
             lane.changed.notify()  # The next step of its sequence may wait for this one.
 
-    def _remember(self, request: str, ended: _Ended | None) -> None:
+    def _remember(self, request: str, ended: EndedRequest | None) -> None:
         self._ended[request] = ended
         while len(self._ended) > self._limits.remembered:
             self._ended.popitem(last=False)
 
-    def _next(self, lane: _Lane, now: float) -> tuple[_Task, ReadyStep | EdgepartError] | None:
+    def _next(self, lane: _Lane, now: float) -> tuple[RequestTask, ReadyStep | EdgepartError] | None:
         """The step of the oldest request that can continue, if it belongs to this lane, or the error that keeps it from
         beginning; otherwise the lane that it belongs to is woken."""
         if any(other.has_turn(now) for other in self._lanes.values() if other is not lane):
@@ -488,14 +405,14 @@ class Executor:
                 self._finish(task)
         return None
 
-    def _finish(self, task: _Task) -> None:
+    def _finish(self, task: RequestTask) -> None:
         if task.step is not None and task.sequence is not None and task.installed.prepared.program.kept:
             ended, now = task.progress.keep_state(), time.monotonic()
             self._sequences.finish(task.sequence, task.step, task.installed.prepared, task.began, ended, now)
         self._end(task)
         peers = task.installed.peers
         self._remember(
-            task.request, _Ended(task.deployment, task.epoch, task.request, peers, time.monotonic())
+            task.request, EndedRequest(task.deployment, task.epoch, task.request, peers, time.monotonic())
         )
         self._counters.requests_done += 1
 
@@ -569,7 +486,7 @@ class Executor:
         node = task.installed.nodes[source] if source != GATEWAY else ""
         self._recorder.add(COMPUTING, WAIT, began_s, task.subject, "", node, awaited.number)
 
-    def _do(self, lane: _Lane, task: _Task, work: ReadyStep | EdgepartError) -> None:
+    def _do(self, lane: _Lane, task: RequestTask, work: ReadyStep | EdgepartError) -> None:
         """Do one step of one request. An error fails that request only; the thread goes on."""
         began_s, lost_state = time.monotonic(), False
         try:
@@ -606,12 +523,12 @@ class Executor:
         if len(self._lanes) > 1:
             self._give_turn(lane)
 
-    def _step(self, task: _Task, work: ReadyStep) -> list[Value]:
+    def _step(self, task: RequestTask, work: ReadyStep) -> list[Value]:
         if self._recorder.on:
             return self._record_step(task, work)
         return self._act(task, work, self._values(task, work))
 
-    def _values(self, task: _Task, work: ReadyStep) -> list[Value]:
+    def _values(self, task: RequestTask, work: ReadyStep) -> list[Value]:
         """A Run's inputs, or a Send's pieces, which are rounded if the plan says so."""
         values = work.values(task.installed.scratch)
         if task.exact or isinstance(work.step, Run):
@@ -624,7 +541,7 @@ class Executor:
             self._counters.rounding.setdefault(task.deployment, RoundingTally()).count(kinds, found)
         return found
 
-    def _record_step(self, task: _Task, work: ReadyStep) -> list[Value]:
+    def _record_step(self, task: RequestTask, work: ReadyStep) -> list[Value]:
         """Do the step, and record how long its parts took."""
         began_s = self._recorder.now()
         values = self._values(task, work)
@@ -643,7 +560,7 @@ class Executor:
             self._recorder.add(COMPUTING, SEND, made_s, task.subject, "", node, transfer.number, nbytes)
         return outputs
 
-    def _act(self, task: _Task, work: ReadyStep, values: Sequence[Value]) -> list[Value]:
+    def _act(self, task: RequestTask, work: ReadyStep, values: Sequence[Value]) -> list[Value]:
         installed, step = task.installed, work.step
         if isinstance(step, Run):
             return installed.prepared.run(
@@ -659,7 +576,7 @@ class Executor:
             sent[node] = sent.get(node, 0) + sum(map(value_bytes, values))
         return []
 
-    def _count_run(self, task: _Task, segment: int, took_s: float) -> None:
+    def _count_run(self, task: RequestTask, segment: int, took_s: float) -> None:
         """Count the time of the whole step, because that is what the planner predicts: putting the inputs together,
         running the segment and keeping its outputs."""
         digest = task.installed.prepared.program.segments[segment].digest
@@ -678,40 +595,5 @@ class Executor:
                 log.info("cannot tell node %s: %s", node, error)
 
 
-def _make_installed(
-    deployment: str, prepared: RunnableProgram, transfers: Sequence[Transfer], nodes: Mapping[str, str]
-) -> _Installed:
-    """Raises InternalError if the program's schedule cannot be made, or a node id is missing."""
-    schedule = make_schedule(prepared.program, transfers, prepared.dtypes, prepared.kept)
-    ends = {t.source for t in schedule.incoming.values()} | {t.target for t in schedule.outgoing.values()}
-    if unknown := ends - set(nodes) - {GATEWAY}:
-        raise InternalError(f"plan of {deployment}: no node id given for devices {sorted(unknown)}")
-    peers = frozenset(nodes[name] for name in ends - {GATEWAY})
-    return _Installed(prepared, schedule, dict(nodes), peers, prepared.scratch())
-
-
-def _check_same_request(task: _Task, message: Tensors) -> None:
-    """Raises FrameError if a frame of a request contradicts what the request is."""
-    if (message.deployment, message.epoch) != (task.deployment, task.epoch):
-        raise FrameError(f"request {message.request} is of {task.deployment} {task.epoch}")
-    if (message.step, message.prefill) != (task.step, task.prefill):
-        raise FrameError(f"request {message.request} is {task.step or 'no step of a sequence'}")
-    if task.step is not None and gateway_of(task.step.sequence) != gateway_of(task.request):
-        raise FrameError(f"request {message.request} is a step of another gateway's sequence")
-
-
-def _may_send(installed: _Installed, message: Tensors, source: str) -> bool:
-    """Whether a frame comes from the node that the plan names. A `source` of "" is unknown, as in trials, and passes."""
-    transfer = installed.schedule.incoming.get(message.transfer)
-    by_gateway = transfer is None or transfer.source == GATEWAY
-    expected = (
-        gateway_of(message.request) if by_gateway or transfer is None else installed.nodes[transfer.source]
-    )
-    if not source or source == expected:
-        return True
-    log.warning("node %s sent data of a request that is not its to send", source)
-    return False
-
-
-def _stale(about: Tensors | _Ended, error: str) -> OutgoingMessage:
+def _stale(about: Tensors | EndedRequest, error: str) -> OutgoingMessage:
     return gateway_of(about.request), Failed(about.deployment, about.epoch, about.request, True, error), ()

@@ -26,9 +26,10 @@ from edgepart.planner.plans.plan import KeptPiece
 SequenceKey = tuple[str, Epoch, str]
 """Deployment, epoch and the sequence's name."""
 
-SPARED_S = 2.0
+SPARED_S = 20.0
 """A sequence that had a step within this time, in seconds, is not dropped for another one. With a shorter time two clients
-could take turns in dropping each other's sequence at every step; with a longer one a new client waits longer."""
+could take turns in dropping each other's sequence at every step, for example after a pause in which the plan changed; with
+a longer one a new client waits longer. It is well below the minute that requests wait."""
 
 REMEMBERED = 4096
 """The number of ended sequences whose names are remembered. With fewer, the states of one whose last step is slow on this

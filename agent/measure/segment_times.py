@@ -21,7 +21,7 @@ from edgepart.agent.cluster.state.drift import DriftBook, compute_drift, is_news
 from edgepart.agent.cluster.state.events import DriftMeasured, Event, LatencyMeasured, SegmentsTimed
 from edgepart.agent.cluster.state.judging import MIN_REQUESTS, LoneRequests
 from edgepart.agent.cluster.state.profiles import ProfileBook
-from edgepart.agent.execution.executor import SegmentTime
+from edgepart.agent.execution.counters import SegmentTime
 from edgepart.agent.execution.prepared import RunnableProgram
 from edgepart.agent.measure.starvation import ThreadTimes
 from edgepart.agent.wire.control import Profile

@@ -22,8 +22,9 @@ from edgepart.agent.cluster.state.events import (
     SegmentsTimed,
     SwitchTo,
 )
-from edgepart.agent.execution.executor import Executor, gateway_of
+from edgepart.agent.execution.executor import Executor
 from edgepart.agent.execution.prepared import Loader, RunnableProgram
+from edgepart.agent.execution.tasks import gateway_of
 from edgepart.agent.serving.requester import Requester
 from edgepart.agent.wire.inference import Cancel, EndSequence, Epoch, Failed, RequestMessage, Tensors
 from edgepart.agent.wire.tensors import Value

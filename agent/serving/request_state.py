@@ -458,9 +458,7 @@ class Requests:
                 continue
             attempt = self._start(request, side)
             yield Start(number, attempt.number, request.deployment, attempt.epoch, side)
-            if (
-                not attempt.missing
-            ):  # All outputs are constants, or there are none: the gateway answers alone.
+            if not attempt.missing:  # No device sends an output: the gateway answers alone.
                 yield from self._answer_if_whole(request)
             else:
                 room[request.deployment] -= 1

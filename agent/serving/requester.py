@@ -180,6 +180,9 @@ class Requester:
         self._node = node
         self._alone_s: dict[tuple[str, Epoch], deque[float]] = {}
         self._alone_count: Counter[tuple[str, Epoch]] = Counter()
+        self._prefilled: set[str] = set()
+        """Names of sequences of which devices may still make steps that have no answer. The next step waits for those, so
+        that its latency says nothing of the plan."""
         self._count = 0
         self._queue: deque[rules.Event] = deque()
         self._handling = False
@@ -241,6 +244,7 @@ class Requester:
 
     def end_sequence(self, deployment: str, sequence: str) -> None:
         """Tell the devices of the deployment's plans that the sequence has no further steps."""
+        self._prefilled.discard(sequence)
         for (name, epoch), active in list(self._plans.items()):
             if parent_of(name) == deployment:
                 for node in sorted({node for side in active.sides for node in side.nodes}):
@@ -422,13 +426,15 @@ class Requester:
         active = self._plans[effect.deployment, effect.epoch]
         for flight in self._flights.values():
             flight.alone = False
+        if held.prefill and held.step is not None:
+            self._prefilled.add(held.step.sequence)
         self._flights[effect.attempt] = _Flight(
             effect.request,
             effect.deployment,
             effect.epoch,
             effect.side,
             self._loop.time(),
-            not self._flights and not held.exact,
+            not (self._flights or self._prefilled or held.exact),
         )
         about, began_s = self._subject(effect), self._loop.time()
         if self._recorder.on:
@@ -500,6 +506,8 @@ class Requester:
             )
             self._alone_count[key] += 1
         held = self._held.pop(effect.request)
+        if held.step is not None and not held.prefill:
+            self._prefilled.discard(held.step.sequence)
         if held.answer.done():
             return
         about, began_s = self._subject(effect), self._loop.time()

@@ -206,6 +206,7 @@ class TokenSequences:
             except BaseException:
                 self._break_off(sequence, len(whole) - at)
                 raise
+        self._rename(sequence)
         raise Unavailable(
             f"devices lost the states of a text of {sequence.deployment!r} {MOST_REPLAYS} times while tokens were read"
         )
@@ -239,9 +240,13 @@ class TokenSequences:
     def _break_off(self, sequence: TokenSequence, unread: int) -> None:
         """Leave a sequence in the middle of what it reads. Blocks may wait on devices, which drop them with its states."""
         if unread > 1:
-            self._end(sequence.deployment, sequence.name)
-            sequence.name = self._make_name()
+            self._rename(sequence)
             sequence.tokens.clear()
+
+    def _rename(self, sequence: TokenSequence) -> None:
+        """Let devices drop what they have of the sequence, and what they have yet to do for it."""
+        self._end(sequence.deployment, sequence.name)
+        sequence.name = self._make_name()
 
 
 def _usable(decoder: Decoder, tokens: Sequence[int], prompt: Sequence[int]) -> int:

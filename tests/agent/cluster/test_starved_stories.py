@@ -10,7 +10,7 @@ import pytest
 
 from edgepart.agent.cluster.state.events import Event, StarvationSeen
 from edgepart.agent.cluster.state.profiles import ProfileBook
-from edgepart.agent.execution.executor import SegmentTime
+from edgepart.agent.execution.counters import SegmentTime
 from edgepart.agent.measure.cpu_wait import CpuWaitWatch
 from edgepart.agent.measure.segment_times import LOOK_S, RECENT_RUNS, SegmentTimer
 from edgepart.agent.measure.starvation import StarvationTiming, ThreadTimes

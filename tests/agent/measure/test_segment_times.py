@@ -14,7 +14,7 @@ from edgepart.agent.cluster.state.drift import DriftBook, round_to_step
 from edgepart.agent.cluster.state.events import DriftMeasured, LatencyMeasured, SegmentsTimed
 from edgepart.agent.cluster.state.judging import LoneRequests
 from edgepart.agent.cluster.state.profiles import ProfileBook
-from edgepart.agent.execution.executor import SegmentTime
+from edgepart.agent.execution.counters import SegmentTime
 from edgepart.agent.execution.sessions import PreparedProgram, Sessions
 from edgepart.agent.measure import segment_times
 from edgepart.agent.measure.segment_times import LEAST_RUNS, RECENT_RUNS, SegmentTimer

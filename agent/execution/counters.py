@@ -1,0 +1,38 @@
+"""Counters: totals of what this device has computed, sent and received. Facts."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from edgepart.agent.wire.reduced_precision import RoundingTally
+
+RECENT_RUNS = 31
+"""The number of a segment's last runs whose times are kept: enough for a median that a few disturbed runs do not move."""
+
+
+@dataclass(slots=True)
+class SegmentTime:
+    """The times of one segment's runs on this device, in seconds."""
+
+    runs: int = 0
+    total_s: float = 0.0
+    least_s: float = float("inf")
+    recent_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_RUNS))
+    """The times of the last runs, oldest first."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the executor was made."""
+
+    requests_done: int = 0
+    requests_failed: int = 0
+    segments: dict[tuple[str, str], SegmentTime] = field(default_factory=dict)
+    """Run times, by deployment and segment digest."""
+    sent_bytes: dict[str, int] = field(default_factory=dict)
+    """Bytes sent, by node id."""
+    received_bytes: dict[str, int] = field(default_factory=dict)
+    """Bytes received, by node id; "" if the caller of `deliver` did not name the source."""
+    rounding: dict[str, RoundingTally] = field(default_factory=dict)
+    """Counts of rounded pieces, by deployment."""
