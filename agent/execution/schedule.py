@@ -52,6 +52,19 @@ class DeviceSchedule:
     output, by step."""
 
     @cached_property
+    def passing(self) -> frozenset[int]:
+        """The steps whose inputs can be overwritten after them: Runs whose outputs are all arrays. A sequence or an
+        optional may refer to the values that it was made from."""
+        outputs = {
+            index: self.program.segments[step.segment].outputs
+            for index, step in enumerate(self.program.steps)
+            if isinstance(step, Run)
+        }
+        return frozenset(
+            index for index, ports in outputs.items() if all(port.piece.region.rank > 0 for port in ports)
+        )
+
+    @cached_property
     def of_sequence(self) -> frozenset[int]:
         """The slots of what is kept from the last step, or for the next one."""
         kept = (slot for one in self.keeping for slot in one.slots)
@@ -218,11 +231,13 @@ class Progress:
 
     def begin(self, kept: Sequence[Value]) -> None:
         """Let the steps begin with these kept pieces, as the last step of the sequence left them, in the program's
-        order. Raises InternalError if they do not fit."""
-        for slot, (piece, value) in enumerate(zip(self.schedule.program.kept, kept, strict=True)):
-            if fault := _misfit(piece.read, value, {}):
-                raise InternalError(f"a step of a sequence began with {fault}")
-            self._keep(slot, value)
+        order. Raises InternalError if there are not as many as the program keeps. They are not looked at otherwise: a
+        language model keeps some sixty, and `done` looked at them when they were made."""
+        if len(kept) != len(self.schedule.program.kept):
+            raise InternalError(
+                f"a step of a sequence began with {len(kept)} pieces of {len(self.schedule.program.kept)}"
+            )
+        self._held.update(enumerate(kept))
         self.begun = True
 
     @property
@@ -275,7 +290,8 @@ class Progress:
                 recipes = self.schedule.recipes[self._next]
                 held = {s: self._held[s] for one in recipes for s in one.slots}
                 overwrites = self.schedule.overwrites.get(self._next, ())
-                return ReadyStep(step, recipes, held, overwrites, self._is_passing(step))
+                passing = self._next in self.schedule.passing
+                return ReadyStep(step, recipes, held, overwrites, passing)
             if step.transfer not in self._arrived:
                 return None
             self._advance()
@@ -299,14 +315,6 @@ class Progress:
     def keep_state(self) -> list[Value]:
         """The pieces for the next step of the sequence, once all steps are done."""
         return [one.make(self._held) for one in self.schedule.keeping]
-
-    def _is_passing(self, step: Run | Send) -> bool:
-        """Whether the step's inputs can be overwritten after it. They cannot if an output may be no array: a sequence
-        or an optional may refer to the values that it was made from."""
-        if not isinstance(step, Run):
-            return False
-        ports = self.schedule.program.segments[step.segment].outputs
-        return all(port.piece.region.rank > 0 for port in ports)
 
     def _keep(self, slot: int, value: Value) -> None:
         self._held[slot] = value
@@ -340,11 +348,12 @@ def check_pieces(
 def _misfit(piece: Piece, value: Value, dtypes: Mapping[str, np.dtype[Any]]) -> str | None:
     """The reason why `value` cannot be `piece`; None if it can. `Region(())` matches any shape, as its shape is not known
     before the run."""
-    known = piece.region.rank > 0
+    region = piece.region
+    known = bool(region.spans)
     if not isinstance(value, np.ndarray):
-        return f"{type(value).__name__} for {piece.tensor}[{piece.region}], a tensor" if known else None
-    if known and value.shape != piece.region.shape:
-        return f"{piece.tensor}[{piece.region}] in shape {value.shape}, not {piece.region.shape}"
+        return f"{type(value).__name__} for {piece.tensor}[{region}], a tensor" if known else None
+    if known and value.shape != region.shape:
+        return f"{piece.tensor}[{region}] in shape {value.shape}, not {region.shape}"
     dtype = dtypes.get(piece.tensor)
     if dtype is not None and dtype != value.dtype:
         return f"{piece.tensor} as {value.dtype}, not {dtype}"

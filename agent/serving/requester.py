@@ -578,14 +578,15 @@ def _receives_nothing(steps: Sequence[object]) -> bool:
 def check_inputs(expected: Sequence[ValueInfo], given: Mapping[str, Value]) -> dict[str, Value]:
     """`given`, with text arrays as object arrays. Raises RequestError, which names the input at fault and what is
     expected."""
-    wants = ", ".join(map(_describe_input, expected)) or "no inputs"
     names = {info.name for info in expected}
     if unknown := [name for name in given if name not in names]:
-        raise RequestError(f"there is no input {unknown[0]!r}; the model takes {wants}")
+        raise RequestError(f"there is no input {unknown[0]!r}; the model takes {_describe_inputs(expected)}")
     checked: dict[str, Value] = {}
     for info in expected:
         if info.name not in given:
-            raise RequestError(f"input {info.name!r} is missing; the model takes {wants}")
+            raise RequestError(
+                f"input {info.name!r} is missing; the model takes {_describe_inputs(expected)}"
+            )
         checked[info.name] = _check_input(info, given[info.name])
     return checked
 
@@ -609,6 +610,10 @@ def _check_input(info: ValueInfo, value: Value) -> Value:
             f"input {info.name!r} has shape {list(value.shape)}; expected {_describe_input(info)}"
         )
     return value
+
+
+def _describe_inputs(expected: Sequence[ValueInfo]) -> str:
+    return ", ".join(map(_describe_input, expected)) or "no inputs"
 
 
 def _describe_input(info: ValueInfo) -> str:

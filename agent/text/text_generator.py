@@ -1,8 +1,8 @@
 """Text generator: answers prompts with the language models that are deployed. Door: the event loop and its clock; it reads
 the companions of models.
 
-The loop is the same for each token: choose it from the logits, tell its text, read it. Only this gateway knows the tokens;
-so whatever devices lose, the text goes on as it would have without the loss.
+The loop is the same for each token: choose it from the logits, have devices read it, tell its text meanwhile. Only this
+gateway knows the tokens; so whatever devices lose, the text goes on as it would have without the loss.
 """
 
 from __future__ import annotations
@@ -39,9 +39,13 @@ from edgepart.agent.text.tokenizer import TextTokenizer, parse_tokenizer
 from edgepart.agent.wire.control import Deployment
 from edgepart.planner.errors import ContextExceeded, RequestError, Unavailable, UnknownDeployment
 from edgepart.planner.plans.plan import Plan
+from edgepart.planner.region import Array
 
 WAIT_S = 60.0
 """Seconds for which a prompt waits for its turn."""
+HEAD_START_S = 0.001
+"""Seconds for which a token waits to be told once devices were asked to read it. This process hands the step to them within
+that time. With less, its threads compete, and each token comes later; with more, clients wait longer for no gain."""
 MODELS_KEPT = 4
 """Tokenizers that are kept in memory. One takes some 30 MB; loading it again takes about a second."""
 
@@ -151,26 +155,34 @@ class TextGenerator:
     ) -> AsyncGenerator[GenerationEvent, None]:
         """Read the prompt, then choose and read tokens until the answer ends."""
         cached = len(sequence.tokens)
-        logits = await self._sequences.read(sequence, decoder, answer.prompt[cached:])
+        loop = asyncio.get_running_loop()
+        reading = loop.create_task(self._sequences.read(sequence, decoder, answer.prompt[cached:]))
         untold: list[GeneratedToken] = []
         reason = "length"
-        while True:
-            chosen = choose(logits, answer.sampling, answer.prompt, answer.generated, answer.request.logprobs)
-            answer.told_s.append(time.monotonic())
-            if chosen.token in language.end_tokens:
-                reason = "stop"
-                break
-            answer.generated.append(chosen.token)
-            untold.append(_told(language, chosen))
-            if text := answer.stream.push(chosen.token):
-                yield Grown(text, tuple(untold))
-                untold = []
-            if answer.stream.stopped:
-                reason = "stop"
-                break
-            if len(answer.generated) >= answer.most:
-                break
-            logits = await self._sequences.read(sequence, decoder, [chosen.token])
+        try:
+            while True:
+                logits, sampling = await reading, answer.sampling
+                chosen = choose(logits, sampling, answer.prompt, answer.generated, answer.request.logprobs)
+                answer.told_s.append(time.monotonic())
+                if chosen.token in language.end_tokens:
+                    reason = "stop"
+                    break
+                answer.generated.append(chosen.token)
+                if len(answer.generated) < answer.most:
+                    reading = loop.create_task(self._sequences.read(sequence, decoder, [chosen.token]))
+                    await asyncio.wait([reading], timeout=HEAD_START_S)
+                untold.append(_told(language, chosen))
+                if text := answer.stream.push(chosen.token):
+                    yield Grown(text, tuple(untold))
+                    untold = []
+                if answer.stream.stopped:
+                    reason = "stop"
+                    break
+                if len(answer.generated) >= answer.most:
+                    break
+        finally:
+            # A client that hung up, or a stop string, leaves a token that nobody needs.
+            await _break_off(reading)
         rest = answer.stream.finish()
         if rest or untold:
             yield Grown(rest, tuple(untold))
@@ -252,6 +264,14 @@ class TextGenerator:
         tokenizer = await asyncio.to_thread(parse_tokenizer, found[TOKENIZER], TOKENIZER)
         names = [name for name in (files.eos,) if name is not None]
         return LanguageModel(files, tokenizer, tokenizer.end_tokens(files.end_tokens, names))
+
+
+async def _break_off(reading: asyncio.Task[Array]) -> None:
+    """End what reads a token, and wait until it has ended: the sequence may then be used again."""
+    reading.cancel()
+    await asyncio.wait([reading])
+    if not reading.cancelled():
+        reading.exception()  # Whoever awaited it has got the error; if nobody did, nobody needs it.
 
 
 def _told(language: LanguageModel, chosen: ChosenToken) -> GeneratedToken:

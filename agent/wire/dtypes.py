@@ -6,6 +6,7 @@ ml_dtypes.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import ml_dtypes
@@ -13,6 +14,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 
+@lru_cache(maxsize=64)  # Names come from peers too; ONNX has fewer than 32.
 def element_dtype(name: str) -> np.dtype[Any] | None:
     """Return the numpy type of ONNX's element type `name` ("float", "bfloat16", ...; object for "string"); None if `name`
     is not an element type ("sequence", "map", "unknown", ...).

@@ -12,6 +12,7 @@ import itertools
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -70,6 +71,9 @@ class RemoteProgram:
     """The types of each segment's inputs and outputs; None for a segment for which `ArrayRun` cannot be used."""
     fault: str = ""
     """The reason why the program cannot be run any more; "" if it can."""
+    places: dict[tuple[int, int], tuple[weakref.ref[Array], int]] = field(default_factory=dict)
+    """By segment and number of an input, the array in shared memory that was given last, and its offset. The states of a
+    sequence are the same arrays in each step, and some sixty of them for a language model."""
 
     def run(
         self,
@@ -434,8 +438,10 @@ class Worker:
     ) -> list[Value]:
         types = made.types[segment]
         try:
-            if types is not None and all(map(orders.is_plain, inputs)):
-                return self._run_on_arrays(process, number, made, segment, inputs, types, overwrites)
+            if types is not None:
+                placed = self._place(made, segment, inputs, types)
+                if placed is not None:
+                    return self._run_on_arrays(process, number, made, segment, placed, types, overwrites)
             body, metas = self._pack_inputs(inputs)
         except MemoryError as error:
             what = describe_segment(made.program.segments[segment])
@@ -446,22 +452,20 @@ class Worker:
             raise orders.answer_to_error(answer)
         return self._receive_outputs(process, answer[1], answer[2])
 
-    def _run_on_arrays(
-        self,
-        process: WorkerProcess,
-        number: int,
-        made: RemoteProgram,
-        segment: int,
-        inputs: Sequence[Array],
-        types: Sequence[np.dtype[Any]],
-        overwrites: Mapping[int, int],
-    ) -> list[Value]:
-        """Run on arrays of known types and shapes. Inputs that are not in shared memory yet are copied there; the worker
-        writes the outputs into arrays there, which are returned."""
-        one, memory = made.program.segments[segment], self.memory
-        here: list[Array] = []
-        offsets: list[int] = []
-        for port, dtype, array in zip(one.inputs, types, inputs, strict=False):
+    def _place(
+        self, made: RemoteProgram, segment: int, inputs: Sequence[Value], types: Sequence[np.dtype[Any]]
+    ) -> list[tuple[Array, int]] | None:
+        """The inputs in shared memory, and their offsets there; those that are elsewhere are copied. None if a value is no
+        plain array. Raises RequestError if an array is of another type or shape than the segment's."""
+        one, memory, known = made.program.segments[segment], self.memory, made.places
+        placed: list[tuple[Array, int]] = []
+        for n, (port, dtype, array) in enumerate(zip(one.inputs, types, inputs, strict=False)):
+            last = known.get((segment, n))
+            if last is not None and (same := last[0]()) is not None and same is array:
+                placed.append((same, last[1]))
+                continue
+            if not orders.is_plain(array):
+                return None
             if array.dtype != dtype or array.shape != port.piece.region.shape:
                 raise RequestError(
                     f"{describe_segment(one)} was given {port.piece.tensor} as {array.dtype}{list(array.shape)}, "
@@ -470,11 +474,28 @@ class Worker:
             if (at := memory.offset(array)) is None:
                 array = memory.copy(array)
                 at = memory.offset(array) or 0
-            here.append(array)
-            offsets.append(at)
+            else:
+                known[segment, n] = weakref.ref(array), at
+            placed.append((array, at))
+        return placed
+
+    def _run_on_arrays(
+        self,
+        process: WorkerProcess,
+        number: int,
+        made: RemoteProgram,
+        segment: int,
+        placed: Sequence[tuple[Array, int]],
+        types: Sequence[np.dtype[Any]],
+        overwrites: Mapping[int, int],
+    ) -> list[Value]:
+        """Run on arrays of known types and shapes in shared memory. The worker writes the outputs into arrays there, which
+        are returned."""
+        one, memory = made.program.segments[segment], self.memory
+        here, offsets = [array for array, _ in placed], [at for _, at in placed]
         written_over = {output: place for place, output in overwrites.items()}
         outputs: list[Array] = []
-        for n, (port, dtype) in enumerate(zip(one.outputs, types[len(inputs) :], strict=True)):
+        for n, (port, dtype) in enumerate(zip(one.outputs, types[len(placed) :], strict=True)):
             if (place := written_over.get(n)) is not None:
                 array, at = here[place], offsets[place]
             else:
