@@ -21,6 +21,8 @@ from edgepart.planner.plans.plan import Piece
 from edgepart.planner.region import Array, Region
 
 Index = tuple[slice | int, ...]
+MakeEmpty = Callable[[tuple[int, ...], Any], Array]
+"""Makes an uninitialised array of a shape and a dtype, as np.empty does."""
 
 _ALL = slice(None)
 _LINE_BYTES = 64
@@ -110,17 +112,21 @@ class CopyPlan:
         """Number of elements that are copied from blocks into the plain order, or back."""
         return sum(copy.size for copy in self.copies if copy.source_block != copy.target_block)
 
-    def make(self, held: Mapping[int, Value], scratch: Scratch | None = None) -> Value:
-        """The piece: the held array itself if it fits as it is, else a contiguous array, usually a new one, which may lie
-        in `scratch`."""
-        if self.copies:
-            dtype, shape = held[self.slots[0]].dtype, self.piece.region.shape
-            whole: Array = np.empty(shape, dtype) if scratch is None else scratch.empty(shape, dtype)
-            for copy in self.copies:
-                copy.into(whole, held[copy.slot])
-            return whole
+    def make(self, held: Mapping[int, Value], empty: MakeEmpty = np.empty) -> Value:
+        """The piece: the held array itself if it fits as it is, a part of it that is contiguous as it is, or else an array
+        that `empty(shape, dtype)` makes."""
         value = held[self.slots[0]]
-        return value if self.crop is None else np.ascontiguousarray(self.crop.crop(value))
+        if not self.copies and self.crop is None:
+            return value
+        part = None if self.copies or self.crop is None else self.crop.crop(value)
+        if part is not None and part.flags.c_contiguous:
+            return part
+        whole: Array = empty(self.piece.region.shape, value.dtype)
+        if part is not None:
+            whole[...] = part
+        for copy in self.copies:
+            copy.into(whole, held[copy.slot])
+        return whole
 
 
 def plan_copy(

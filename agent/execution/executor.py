@@ -407,8 +407,10 @@ class Executor:
 
     def _finish(self, task: RequestTask) -> None:
         if task.step is not None and task.sequence is not None and task.installed.prepared.program.kept:
-            ended, now = task.progress.keep_state(), time.monotonic()
-            self._sequences.finish(task.sequence, task.step, task.installed.prepared, task.began, ended, now)
+            # Where the worker finds them: it would need a copy otherwise.
+            prepared, now = task.installed.prepared, time.monotonic()
+            ended = task.progress.keep_state(prepared.empty)
+            self._sequences.finish(task.sequence, task.step, prepared, task.began, ended, now)
         self._end(task)
         peers = task.installed.peers
         self._remember(

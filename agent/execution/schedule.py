@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from edgepart.agent.execution.copies import CopyPlan, Scratch, plan_copy
+from edgepart.agent.execution.copies import CopyPlan, MakeEmpty, Scratch, plan_copy
 from edgepart.agent.execution.nchwc_array import PLAIN, KeptBlocked
 from edgepart.agent.wire.reduced_precision import Rounded, restore_array
 from edgepart.agent.wire.tensors import Value, value_bytes
@@ -211,7 +211,7 @@ class ReadyStep:
         if scratch is None or not self.passing:
             return [one.make(self.held) for one in self.recipes]
         scratch.clear()
-        return [one.make(self.held, scratch) for one in self.recipes]
+        return [one.make(self.held, scratch.empty) for one in self.recipes]
 
 
 class Progress:
@@ -312,9 +312,10 @@ class Progress:
         self._working = False
         self._advance()
 
-    def keep_state(self) -> list[Value]:
-        """The pieces for the next step of the sequence, once all steps are done."""
-        return [one.make(self._held) for one in self.schedule.keeping]
+    def keep_state(self, empty: MakeEmpty = np.empty) -> list[Value]:
+        """The pieces for the next step of the sequence, once all steps are done. What has to be put together lies in arrays
+        that `empty(shape, dtype)` makes."""
+        return [one.make(self._held, empty) for one in self.schedule.keeping]
 
     def _keep(self, slot: int, value: Value) -> None:
         self._held[slot] = value

@@ -64,29 +64,31 @@ def choose(
     sampling: Sampling,
     prompt_tokens: Sequence[int],
     generated_tokens: Sequence[int],
-    likely: int | None,
-) -> ChosenToken:
-    """Return the next token, after `generated_tokens`, with its log-probability and the `likely` most likely ones.
+) -> int:
+    """Return the next token, after `generated_tokens`.
 
     `logits` has one number for each token of the vocabulary. Raises RunError if no token can be chosen from them, as one is
     not a number or all are minus infinity. The sampling is one that `check_sampling` takes.
     """
     penalties = sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty
-    if sampling.temperature == 0 and penalties == (1, 0, 0) and not likely:
+    if sampling.temperature == 0 and penalties == (1, 0, 0):
         token = int(np.argmax(logits))
         if np.isfinite(logits[token]):
-            # The usual case by far: it takes a fifth of the time of what follows.
-            below = np.subtract(logits, logits[token], dtype=np.float32)
-            return ChosenToken(token, -math.log(float(np.exp(below, out=below).sum())), [])
-    own = _relative(np.asarray(logits))
-    ways = own
+            # The usual case by far. Every token waits for this choice, and it takes a fifth of the time of what follows.
+            return token
+    ways = _relative(np.asarray(logits))
     if penalties != (1, 0, 0):
         # Repetition penalties divide the logits themselves, and not their distances from the greatest.
         ways = _relative(_penalised(logits, sampling, prompt_tokens, generated_tokens))
     if sampling.temperature == 0:
-        token = int(ways.argmax())
-    else:
-        token = _draw(ways, sampling, uniform(sampling.seed, len(generated_tokens)))
+        return int(ways.argmax())
+    return _draw(ways, sampling, uniform(sampling.seed, len(generated_tokens)))
+
+
+def describe_choice(logits: NDArray[Any], token: int, likely: int | None) -> ChosenToken:
+    """Return a token that `choose` has chosen from these logits with its log-probability, and the `likely` most likely
+    ones."""
+    own = _relative(np.asarray(logits))
     total = math.log(float(np.exp(own).sum()))
     ids = _greatest(own, likely) if likely else np.empty(0, np.int64)
     ids = ids[np.lexsort((ids, -own[ids]))]

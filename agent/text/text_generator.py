@@ -32,7 +32,7 @@ from edgepart.agent.text.generation import (
     TextModel,
     TokenProbability,
 )
-from edgepart.agent.text.sampling import ChosenToken, check_sampling, choose
+from edgepart.agent.text.sampling import ChosenToken, check_sampling, choose, describe_choice
 from edgepart.agent.text.text_stream import TextStream
 from edgepart.agent.text.token_sequences import TokenSequence, TokenSequences
 from edgepart.agent.text.tokenizer import TextTokenizer, parse_tokenizer
@@ -161,18 +161,18 @@ class TextGenerator:
         reason = "length"
         try:
             while True:
-                logits, sampling = await reading, answer.sampling
-                chosen = choose(logits, sampling, answer.prompt, answer.generated, answer.request.logprobs)
+                logits = await reading
+                token = choose(logits, answer.sampling, answer.prompt, answer.generated)
                 answer.told_s.append(time.monotonic())
-                if chosen.token in language.end_tokens:
+                if token in language.end_tokens:
                     reason = "stop"
                     break
-                answer.generated.append(chosen.token)
+                answer.generated.append(token)
                 if len(answer.generated) < answer.most:
-                    reading = loop.create_task(self._sequences.read(sequence, decoder, [chosen.token]))
+                    reading = loop.create_task(self._sequences.read(sequence, decoder, [token]))
                     await asyncio.wait([reading], timeout=HEAD_START_S)
-                untold.append(_told(language, chosen))
-                if text := answer.stream.push(chosen.token):
+                untold.append(_told(language, describe_choice(logits, token, answer.request.logprobs)))
+                if text := answer.stream.push(token):
                     yield Grown(text, tuple(untold))
                     untold = []
                 if answer.stream.stopped:

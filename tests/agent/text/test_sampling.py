@@ -14,7 +14,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from edgepart.agent.text.generation import Sampling
-from edgepart.agent.text.sampling import BOUNDS, FIRST_LIKELY, check_sampling, choose, uniform
+from edgepart.agent.text.sampling import (
+    BOUNDS,
+    FIRST_LIKELY,
+    check_sampling,
+    choose,
+    describe_choice,
+    uniform,
+)
 from edgepart.planner.errors import RequestError, RunError
 
 GREEDY = Sampling(temperature=0.0)
@@ -84,15 +91,16 @@ def test_it_chooses_as_its_plain_twin(row: list[float], sampling: Sampling, data
     sums = np.cumsum(list(weights.values()))
     assume(sampling.temperature == 0 or float(np.abs(sums - mark).min()) > 1e-9)  # both are rounded
     check_sampling(sampling)
-    chosen = choose(np.array(row), sampling, prompt, generated, None)
-    assert chosen.token == plain_choice(weights, chance)
-    assert chosen.likely == []
+    token = choose(np.array(row), sampling, prompt, generated)
+    assert token == plain_choice(weights, chance)
+    assert describe_choice(np.array(row), token, None).likely == []
 
 
 @given(rows, st.integers(0, 50))
 def test_probabilities_are_the_models_own(row: list[float], likely: int) -> None:
     sampling = Sampling(temperature=0.3, top_k=2, repetition_penalty=1.5, presence_penalty=1.0)
-    chosen = choose(np.array(row, np.float32), sampling, [0], [0], likely)
+    given = np.array(row, np.float32)
+    chosen = describe_choice(given, choose(given, sampling, [0], [0]), likely)
     total = math.log(math.fsum(math.exp(x) for x in row))
     assert chosen.logprob == pytest.approx(row[chosen.token] - total, abs=1e-9)
     order = sorted(range(len(row)), key=lambda token: (-row[token], token))
@@ -104,13 +112,13 @@ def test_probabilities_are_the_models_own(row: list[float], likely: int) -> None
 def test_greedy_is_the_first_greatest_and_so_is_the_first_of_one(row: list[float]) -> None:
     greatest = int(np.argmax(row))
     for sampling in (GREEDY, Sampling(top_k=1), Sampling(top_p=0.0)):
-        assert choose(np.array(row), sampling, (), (), None).token == greatest
+        assert choose(np.array(row), sampling, (), ()) == greatest
 
 
 @given(st.integers(-(2**63), 2**64 - 1), st.integers(0, 5000))
 def test_the_same_seed_and_place_have_the_same_token(seed: int, place: int) -> None:
     row, sampling = np.linspace(-2, 2, 200), Sampling(seed=seed)
-    chosen = [choose(row, sampling, prompt, [3] * place, None) for prompt in ((), (1, 2))]
+    chosen = [choose(row, sampling, prompt, [3] * place) for prompt in ((), (1, 2))]
     assert chosen[0] == chosen[1]
     assert 0 <= uniform(seed, place) < 1
 
@@ -129,8 +137,7 @@ def test_choices_follow_the_probabilities() -> None:
     row = np.log([0.5, 0.25, 0.15, 0.1])
     for temperature in (1.0, 0.5):
         counts = Counter(
-            choose(row, Sampling(temperature=temperature, seed=seed), (), (), None).token
-            for seed in range(4000)
+            choose(row, Sampling(temperature=temperature, seed=seed), (), ()) for seed in range(4000)
         )
         powers = np.exp(row / temperature)
         shares = [counts[n] / 4000 for n in range(4)]
@@ -146,7 +153,7 @@ def test_tokens_left_are_in_the_order_of_their_ids(options: dict[str, Any]) -> N
         sampling = replace(Sampling(seed=seed), **options)
         weights = plain_weights(list(row), sampling, (), ())
         assert 1 < len(weights) < 5
-        assert choose(row, sampling, (), (), None).token == plain_choice(weights, uniform(seed, 0))
+        assert choose(row, sampling, (), ()) == plain_choice(weights, uniform(seed, 0))
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9, 0.999, 1 - 1e-12])
@@ -158,7 +165,7 @@ def test_top_p_of_a_large_vocabulary_is_the_smallest_set(share: float) -> None:
     assert share < 0.9 or len(weights) > FIRST_LIKELY
     for seed in range(20):
         sampling = Sampling(top_p=share, seed=seed)
-        assert choose(row, sampling, (), (), None).token == plain_choice(weights, uniform(seed, 0))
+        assert choose(row, sampling, (), ()) == plain_choice(weights, uniform(seed, 0))
 
 
 @pytest.mark.parametrize(
@@ -183,8 +190,8 @@ def test_penalties_have_these_figures(sampling: Sampling, logits: list[float]) -
             other[3] = logit + more
             others = [n for n in range(3) if n != token]
             other[others] = -np.inf
-            found = choose(other, replace(sampling, temperature=0.0), (0, 1), (2, 2), None)
-            assert (found.token == token) is is_chosen
+            found = choose(other, replace(sampling, temperature=0.0), (0, 1), (2, 2))
+            assert (found == token) is is_chosen
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
@@ -201,7 +208,8 @@ def test_extreme_logits_have_a_token(kind: Any, sampling: Sampling) -> None:
         ([0.0], {0}),
     ):
         for place in range(10):
-            chosen = choose(np.array(row, kind), sampling, (), (0,) * place, 5)
+            given = np.array(row, kind)
+            chosen = describe_choice(given, choose(given, sampling, (), (0,) * place), 5)
             assert chosen.token in possible
             assert math.isfinite(chosen.logprob) and chosen.logprob <= 0
             assert all(math.isfinite(p) for _, p in chosen.likely)
@@ -211,25 +219,25 @@ def test_penalties_of_extreme_logits_have_a_token() -> None:
     row = np.array([3e38, -np.inf, 1.0], np.float32)
     for penalty in (0.01, 10.0):
         sampling = Sampling(repetition_penalty=penalty, frequency_penalty=2.0)
-        assert choose(row, sampling, (0, 1), (0, 1), None).token == 0
+        assert choose(row, sampling, (0, 1), (0, 1)) == 0
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(), Sampling(top_k=5)])
 def test_logits_that_are_no_numbers_are_told(sampling: Sampling) -> None:
     with pytest.raises(RunError, match=r"1 of the model's 3 logits are not numbers"):
-        choose(np.array([1.0, np.nan, np.inf]), sampling, (), (), None)
+        choose(np.array([1.0, np.nan, np.inf]), sampling, (), ())
     with pytest.raises(RunError, match=r"all of the model's 2 logits are minus infinity"):
-        choose(np.array([-np.inf, -np.inf]), sampling, (), (), None)
+        choose(np.array([-np.inf, -np.inf]), sampling, (), ())
 
 
 def test_tokens_without_a_logit_bear_no_penalty() -> None:
     sampling = Sampling(temperature=0.0, repetition_penalty=2.0, presence_penalty=1.0)
-    assert choose(np.array([1.0, 1.5]), sampling, (2, 900_000), (-1, 7), None).token == 1
+    assert choose(np.array([1.0, 1.5]), sampling, (2, 900_000), (-1, 7)) == 1
 
 
 def test_the_logits_are_left_as_they_are() -> None:
     row = np.array([1.0, 2.0, 3.0])
-    choose(row, Sampling(repetition_penalty=2.0, presence_penalty=1.0, top_k=2), (0,), (1,), 3)
+    describe_choice(row, choose(row, Sampling(repetition_penalty=2.0, top_k=2), (0,), (1,)), 3)
     assert row.tolist() == [1.0, 2.0, 3.0]
 
 
