@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from edgepart.planner.planner import Digests, best_single_device, choose_plan
 from edgepart.planner.plans.plan import Plan, plan_from_bytes, plan_to_bytes
 from edgepart.planner.report.sentences import as_sentence
 from edgepart.planner.search import checkpoint as choices
-from edgepart.planner.search.prefill import add_prefill
+from edgepart.planner.search.prefill import add_batch, add_prefill
 from edgepart.planner.search.refine import refine
 from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import Simulation, simulate
@@ -87,9 +87,12 @@ class PlanComputer:
     def _compute(self, order: ComputePlan) -> PlanComputed:
         options = order.deployment.options
         graph, digests = self._load(order.deployment, options.shapes)
-        wide = self._load(order.deployment, options.prefill)[0] if options.prefill is not None else None
+        forms = tuple(
+            None if shapes is None else self._load(order.deployment, shapes)[0]
+            for shapes in (options.prefill, options.batch)
+        )
         study = Study(self._problem(order, graph), to_planner_profiles(order.profiles))
-        search = partial(_search, study, order, digests, wide)
+        search = partial(_search, study, order, digests, forms)
         refused = frozenset(structure for structure, _ in order.key.refused)
         found_best = search(options.strategy) if not refused else _next_best(search, order, refused)
         plan, simulation, chosen = found_best
@@ -174,23 +177,23 @@ def search_budget_s(options: DeployOptions, *, quick: bool) -> float:
 
 
 def _search(
-    study: Study, order: ComputePlan, digests: Digests, wide: Graph | None, strategy: str
+    study: Study, order: ComputePlan, digests: Digests, forms: Sequence[Graph | None], strategy: str
 ) -> tuple[Plan, Simulation, bytes]:
     """The best plan of a strategy, its simulation, and the choices that it was made from. The candidates include
-    refinements of the plan that serves, if that was made by the same strategy. `wide` is the graph of steps that read many
-    rows at once."""
+    refinements of the plan that serves, if that was made by the same strategy. `forms` are the graphs of steps that read
+    many rows at once, and of steps in several sequences."""
     before = choices.read(order.chosen) if order.chosen else None
     also = refine(study, before) if before is not None and before.name == strategy else ()
     model = order.deployment.model
     plan, simulation, found = choose_plan(
         study.memo.problem, strategy, model, digests=digests, study=study, also=also
     )
-    if wide is not None:
-        plan, fault = add_prefill(study, found, plan, wide, model, digests)
-        if fault:
-            plan = replace(
-                plan, why=f"{plan.why}\n{as_sentence(f'prompts are read token by token: {fault}')}"
-            )
+    without = "prompts are read token by token", "texts at the same time are computed one after the other"
+    for graph, add, what in zip(forms, (add_prefill, add_batch), without, strict=True):
+        if graph is not None:
+            plan, fault = add(study, found, plan, graph, model, digests)
+            if fault:
+                plan = replace(plan, why=f"{plan.why}\n{as_sentence(f'{what}: {fault}')}")
     return plan, simulation, choices.write(study.candidates, found)
 
 

@@ -92,6 +92,9 @@ class Tensors:
     after it."""
     prefill: bool = field(default=False, metadata=OPTIONAL)
     """Whether the step reads many rows at once, with the programs of `Plan.prefill`."""
+    steps: Annotated[tuple[SequenceStep, ...], Many(MOST_SEQUENCES)] = field(default=(), metadata=OPTIONAL)
+    """The steps of several sequences that the request makes with the programs of `Plan.batch`, one for each place of the
+    batch; () if it is no such request. The sequence "" stands for a place whose step is of no sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +171,9 @@ class DeployOptions:
     prefill: Shapes | None = field(default=None, metadata=OPTIONAL)
     """The shapes of the inputs of steps that read many rows of a sequence at once; None if there are no such steps. The
     agent that takes the model finds them."""
+    batch: Shapes | None = field(default=None, metadata=OPTIONAL)
+    """The shapes of the inputs of requests that make a step in each of several sequences; None if there are no such
+    requests. The agent that takes the model finds them."""
     text: bool = field(default=False, metadata=OPTIONAL)
     """Whether the model is a language model with a tokenizer beside it, which can be asked for text. The agent that takes
     the model finds this out."""

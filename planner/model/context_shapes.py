@@ -37,10 +37,10 @@ def _growing_states(model: ModelProto, inputs: Sequence[ValueInfoProto]) -> dict
 
 
 def load_with_context(
-    path: Path | bytes, shapes: Shapes, context: int, rows: int = 1
+    path: Path | bytes, shapes: Shapes, context: int, rows: int = 1, batch: int = 1
 ) -> tuple[Graph, dict[str, tuple[int, ...]]]:
-    """The graph of steps of `rows` rows in sequences of at most `context` rows, with its states, and the shapes that its
-    inputs are bound to. `shapes` binds further inputs.
+    """The graph of steps of `rows` rows in each of `batch` sequences of at most `context` rows, with its states, and the
+    shapes that its inputs are bound to. `shapes` binds further inputs.
 
     Raises UsageError if no state of the model grows, or if `rows` are more than `context`; ModelError if the model cannot
     have these shapes."""
@@ -62,7 +62,7 @@ def load_with_context(
     }
     fault: ModelError | None = None
     for past in (context, context - rows):
-        made = {one.name: _shape(one, growing, totals, past, context, rows) for one in inputs}
+        made = {one.name: _shape(one, growing, totals, (batch, past, context, rows)) for one in inputs}
         bound = {**{name: shape for name, shape in made.items() if shape}, **shapes}
         try:
             graph = find_states(load_graph(path, shapes=bound))
@@ -88,9 +88,11 @@ def _growing(value: ValueInfoProto) -> Iterator[int]:
 
 
 def _shape(
-    value: ValueInfoProto, growing: Mapping[str, int], totals: set[str], past: int, context: int, rows: int
+    value: ValueInfoProto, growing: Mapping[str, int], totals: set[str], extents: tuple[int, int, int, int]
 ) -> tuple[int, ...] | None:
-    """The shape of an input; None if it has no free dimensions."""
+    """The shape of an input; None if it has no free dimensions. `extents` are those of the batch, the rows before a step,
+    the context and the rows of a step."""
+    batch, past, context, rows = extents
     free: Sequence[str | None] = free_of(value.type) or ()
     if not any(name is not None for name in free):
         return None
@@ -100,7 +102,7 @@ def _shape(
         if name is None:
             return fixed[axis]
         if axis == 0:
-            return 1
+            return batch
         if value.name in growing:
             return past if axis == growing[value.name] else 1
         return context if name in totals or value.name == MASK else rows

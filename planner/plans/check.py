@@ -11,7 +11,18 @@ from math import inf
 
 from edgepart.planner.errors import InternalError
 from edgepart.planner.model.graph import Graph
-from edgepart.planner.plans.plan import GATEWAY, Piece, Plan, Program, Receive, Run, Send, Step, Transfer
+from edgepart.planner.plans.plan import (
+    GATEWAY,
+    Piece,
+    Plan,
+    Program,
+    Receive,
+    Run,
+    Send,
+    Step,
+    Transfer,
+    widen,
+)
 from edgepart.planner.plans.reduced_precision import KINDS
 from edgepart.planner.region import Region
 
@@ -30,6 +41,8 @@ def broken_plan_rules(plan: Plan, graph: Graph | None = None) -> Iterator[str]:
             yield from _answer_faults(plan, graph)
     if plan.prefill is not None:
         yield from _prefill_faults(plan, plan.prefill)
+    if plan.batch is not None:
+        yield from _batch_faults(plan, plan.batch)
 
 
 def _prefill_faults(plan: Plan, prefill: Plan) -> Iterator[str]:
@@ -39,6 +52,17 @@ def _prefill_faults(plan: Plan, prefill: Plan) -> Iterator[str]:
         yield "prefill: its devices do not keep the same pieces of states"
     if any(transfer.target == GATEWAY for transfer in prefill.transfers):
         yield "prefill: it sends an answer to the gateway"
+
+
+def _batch_faults(plan: Plan, batch: Plan) -> Iterator[str]:
+    """Yields the faults of the programs that make a step in several sequences: they keep what so many sequences keep."""
+    yield from (f"batch: {fault}" for fault in broken_plan_rules(batch))
+    rows = batch.rows
+    wide = {name: widen(program.kept, rows) for name, program in plan.programs.items()}
+    if rows < 2 or {name: program.kept for name, program in batch.programs.items()} != wide:
+        yield f"batch: its devices do not keep what {rows} sequences keep"
+    if [one.name for one in batch.outputs] != [one.name for one in plan.outputs]:
+        yield "batch: it has other outputs"
 
 
 def check_plan(plan: Plan, graph: Graph | None = None) -> Plan:

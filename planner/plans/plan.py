@@ -12,7 +12,7 @@ of them (balance_requests.py), and the other replicas take no part in it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ import msgpack
 
 from edgepart.planner.errors import FrameError
 from edgepart.planner.plans.reduced_precision import EXACT
-from edgepart.planner.region import Interval, Region
+from edgepart.planner.region import Interval, Region, span
 
 GATEWAY = ""
 """The name of the gateway in `Transfer.source` and `Transfer.target`."""
@@ -148,6 +148,18 @@ class KeptPiece:
         return self.nbytes if self.in_place else 2 * self.nbytes
 
 
+def widen(pieces: Sequence[KeptPiece], rows: int) -> tuple[KeptPiece, ...]:
+    """Kept pieces of a single sequence as the programs of a batch keep them, for `rows` sequences."""
+
+    def wide(piece: Piece) -> Piece:
+        return replace(piece, region=Region((span((0, rows)), *piece.region.spans[1:])))
+
+    return tuple(
+        replace(one, read=wide(one.read), written=wide(one.written), nbytes=one.nbytes * rows)
+        for one in pieces
+    )
+
+
 @dataclass(frozen=True)
 class Program:
     """The steps of one device for one request, in order. A Run takes its inputs from the pieces that the
@@ -249,6 +261,22 @@ class Plan:
     prefill: Plan | None = None
     """The programs of steps that read many rows of a sequence at once, with the same kept pieces and without outputs; None
     if there are none."""
+    batch: Plan | None = None
+    """The programs of requests that make a step in each of several sequences, one for each row of the inputs' first axis.
+    Their kept pieces have these rows too. None if there are none."""
+
+    @property
+    def forms(self) -> tuple[Plan, ...]:
+        """This plan, and those of other kinds of steps that its devices hold beside it."""
+        return (self, *(form for form in (self.prefill, self.batch) if form is not None))
+
+    @property
+    def rows(self) -> int:
+        """The number of sequences that take part in a step: the extent of the first axis of all inputs and states; 0 if
+        they differ."""
+        infos = (*self.inputs, *(state.input for state in self.states))
+        found = {info.shape[0] if info.shape else 0 for info in infos}
+        return found.pop() if len(found) == 1 else 0
 
     @property
     def bound_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -302,11 +330,12 @@ def unpack_region(packed: Any) -> Region:
 
 def plan_to_bytes(plan: Plan) -> bytes:
     """The canonical serialisation: equal plans give equal bytes."""
-    document = _pack(replace(plan, prefill=None))
-    if plan.prefill is not None:
-        document["prefill"] = plan_to_bytes(plan.prefill)
-    else:
-        del document["prefill"]
+    document = _pack(replace(plan, prefill=None, batch=None))
+    for name, form in (("prefill", plan.prefill), ("batch", plan.batch)):
+        if form is not None:
+            document[name] = plan_to_bytes(form)
+        else:
+            del document[name]
     document["programs"] = [_pack(plan.programs[name]) for name in sorted(plan.programs)]
     if not plan.states:  # Agents that know no states can read plans without states.
         del document["states"]
@@ -333,6 +362,7 @@ def plan_from_bytes(data: bytes) -> Plan:
             replicas=tuple(map(_replica, document["replicas"])),
             states=tuple(map(_kept_state, document.get("states", ()))),
             prefill=plan_from_bytes(document["prefill"]) if "prefill" in document else None,
+            batch=plan_from_bytes(document["batch"]) if "batch" in document else None,
         )
         _check_types(plan)
         return plan

@@ -1,20 +1,24 @@
-"""Prefill: adds to a plan the programs of steps that read many rows (tokens) of a sequence at once. Rules only.
+"""Step forms: adds to a plan the programs of other kinds of steps, for the same states. Rules only.
 
-A prompt is read several times faster in blocks of rows than row by row. Such steps give no answer; they only leave states
-behind, so what only answers depend on is not computed. Their programs follow from the choices of the plan for steps of one
-row, layer by layer, so that every device keeps the same pieces of states in both and no state ever moves.
+A prompt is read several times faster in blocks of rows (prefill) than row by row. Such steps give no answer; they only
+leave states behind, so what only answers depend on is not computed. And one request that makes a step in each of several
+sequences (a batch) takes far less time than as many requests: weights are read once, and messages are sent once.
+
+The programs of both follow from the choices of the plan for steps of one row, layer by layer, so that every device keeps
+the same pieces of states in all of them and no state ever moves.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from edgepart.planner.errors import EdgepartError, Infeasible
 from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.lowering.segment import Digests
 from edgepart.planner.model.graph import Graph
-from edgepart.planner.plans.plan import GATEWAY, Plan, Program, Receive, Run, Send, Step, Transfer
-from edgepart.planner.region import Region
+from edgepart.planner.plans.plan import GATEWAY, Plan, Program, Receive, Run, Send, Step, Transfer, widen
+from edgepart.planner.region import Region, span
 from edgepart.planner.search.study import Study
 
 
@@ -24,60 +28,84 @@ def add_prefill(
     """The plan, which `study` made from `strategy`, with programs for steps of as many rows as `graph` has, and "". If
     there can be none, the plan as it is, and the reason."""
     try:
-        prefill = _make_prefill(study, strategy, plan, graph, model_digest, digests)
+        prefill = drop_answers(_make_form(study, strategy, plan, graph, model_digest, digests))
     except EdgepartError as error:
         return plan, str(error)
-    if fault := _misfit(study, plan, prefill):
-        return plan, fault
-    programs = {
-        name: _with_memory(program, prefill.programs[name]) for name, program in plan.programs.items()
-    }
-    return replace(plan, programs=programs, prefill=replace(prefill, replicas=plan.replicas)), ""
+    fault = _misfit(study, plan, prefill, 1, "blocks of rows")
+    return (plan, fault) if fault else (replace(_with_form(plan, prefill), prefill=prefill), "")
 
 
-def _make_prefill(
+def add_batch(
+    study: Study, strategy: Strategy, plan: Plan, graph: Graph, model_digest: str, digests: Digests | None
+) -> tuple[Plan, str]:
+    """The plan, which `study` made from `strategy`, with programs for requests that make a step in as many sequences as the
+    first axis of `graph` has places, and "". If there can be none, the plan as it is, and the reason."""
+    try:
+        batch = _make_form(study, strategy, plan, graph, model_digest, digests)
+    except EdgepartError as error:
+        return plan, str(error)
+    if (rows := batch.rows) < 2:
+        return plan, "the first axis of an input or state is not one of sequences"
+    fault = _misfit(study, plan, batch, rows, "several sequences at once")
+    return (plan, fault) if fault else (replace(_with_form(plan, batch), batch=batch), "")
+
+
+def _make_form(
     study: Study, strategy: Strategy, plan: Plan, graph: Graph, model_digest: str, digests: Digests | None
 ) -> Plan:
+    """The plan of the other kind of steps, which has the replicas of `plan`."""
     # A device that runs the model's own file does so for these steps too, with the session that it has already.
-    whole = plan.is_model_itself
-    pinned = None if whole else _kept_regions(plan)
+    extents = {state.output: (graph.shape_of(state.output) or (1,))[0] for state in graph.states}
+    pinned = None if plan.is_model_itself else _kept_regions(plan, extents)
     wide = Study(replace(study.memo.problem, graph=graph, pinned=pinned))
     if wide.memo.coarse.layer_of != study.memo.coarse.layer_of:
-        raise Infeasible("blocks of rows have other layers")
+        raise Infeasible("such steps have other layers")
     choices = study.candidates.choices_of(strategy)
     made = wide.candidates.make(strategy.name, choices, "", strategy.sync, strategy.hub)
-    return drop_answers(wide.memo.lowering.plan(made, model_digest=model_digest, digests=digests))
+    found = wide.memo.lowering.plan(made, model_digest=model_digest, digests=digests)
+    return replace(found, replicas=plan.replicas)
 
 
-def _kept_regions(plan: Plan) -> dict[str, dict[str, tuple[Region, ...]]]:
-    """The regions that each device keeps, by the state's output and the device."""
+def _kept_regions(plan: Plan, extents: Mapping[str, int]) -> dict[str, dict[str, tuple[Region, ...]]]:
+    """The regions that each device keeps, by the state's output and the device. `extents` are those of the outputs' first
+    axes."""
     found: dict[str, dict[str, tuple[Region, ...]]] = {}
     for name, program in plan.programs.items():
         for piece in program.kept:
             of_state = found.setdefault(piece.written.tensor, {})
-            of_state[name] = (*of_state.get(name, ()), piece.written.region)
+            first = span((0, extents[piece.written.tensor]))
+            region = Region((first, *piece.written.region.spans[1:]))
+            of_state[name] = (*of_state.get(name, ()), region)
     return found
 
 
-def _misfit(study: Study, plan: Plan, prefill: Plan) -> str:
-    """Why the programs cannot be used beside the plan's; "" if they can."""
-    if plan.programs.keys() != prefill.programs.keys():
-        return "other devices would read blocks of rows"
+def _misfit(study: Study, plan: Plan, form: Plan, rows: int, what: str) -> str:
+    """Why the programs, which keep what `rows` sequences keep, cannot be used beside the plan's; "" if they can. `what` is
+    what they are for, in words."""
+    if plan.programs.keys() != form.programs.keys():
+        return f"other devices would compute {what}"
     for name, program in plan.programs.items():
-        if program.kept != prefill.programs[name].kept:
-            return f"{name} would keep other pieces of states for blocks of rows"
-        both = _with_memory(program, prefill.programs[name])
+        kept = widen(program.kept, rows) if rows > 1 else program.kept
+        if form.programs[name].kept != kept:
+            return f"{name} would keep other pieces of states for {what}"
+        both = _with_memory(program, form.programs[name])
         limit = study.memo.problem.cluster.device(name).memory_bytes
         if both.peak_memory_bytes > limit:
-            return f"{name} has not the memory for sessions that read blocks of rows"
+            return f"{name} has not the memory for the sessions of {what}"
     return ""
 
 
-def _with_memory(program: Program, prefill: Program) -> Program:
+def _with_form(plan: Plan, form: Plan) -> Plan:
+    """The plan with the predicted memory of the other programs too."""
+    programs = {name: _with_memory(program, form.programs[name]) for name, program in plan.programs.items()}
+    return replace(plan, programs=programs)
+
+
+def _with_memory(program: Program, form: Program) -> Program:
     """The program with the predicted memory of both; a session of the model's own file is shared."""
     shared = {segment.model for segment in program.segments if segment.whole}
-    more = 0 if all(one.model in shared for one in prefill.segments) else prefill.kept_bytes
-    request = max(program.request_bytes, prefill.request_bytes)
+    more = 0 if all(one.model in shared for one in form.segments) else form.kept_bytes
+    request = max(program.request_bytes, form.request_bytes)
     return replace(
         program,
         kept_bytes=program.kept_bytes + more,
