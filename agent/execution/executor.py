@@ -25,10 +25,14 @@ from edgepart.agent.execution.tasks import (
     EndedRequest,
     InstalledProgram,
     RequestTask,
+    StepKind,
     check_same_request,
+    fields_of,
     gateway_of,
+    kind_of,
     make_installed,
     may_send,
+    steps_of,
 )
 from edgepart.agent.trace.recorder import Recorder
 from edgepart.agent.trace.spans import COMPUTE, COMPUTING, COPY, SEND, WAIT
@@ -114,9 +118,7 @@ class Executor:
         self._send = send
         self._limits = limits or QueueLimits()
         self._recorder = recorder or Recorder()
-        self._installed: dict[ProgramKey, InstalledProgram] = {}
-        self._prefills: dict[ProgramKey, InstalledProgram] = {}
-        """The programs of steps that read many rows at once."""
+        self._installed: dict[ProgramKey, Mapping[StepKind, InstalledProgram]] = {}
         self._expected: dict[ProgramKey, list[tuple[Tensors, Sequence[Value], str]]] = {}
         self._tasks: dict[str, RequestTask] = {}
         self._ended: OrderedDict[str, EndedRequest | None] = OrderedDict()
@@ -161,19 +163,17 @@ class Executor:
         prepared: RunnableProgram,
         transfers: Sequence[Transfer],
         nodes: Mapping[str, str],
-        prefill: tuple[RunnableProgram, Sequence[Transfer]] | None = None,
+        others: Mapping[StepKind, tuple[RunnableProgram, Sequence[Transfer]]] | None = None,
     ) -> None:
         """Take requests of that epoch from now on. `transfers` are the plan's; `nodes` has the node id of each device
-        name. `prefill` are the program and the transfers of steps that read many rows at once. Raises InternalError if a
-        program's schedule cannot be made, a node id is missing, or the program is installed already."""
-        installed = make_installed(deployment, prepared, transfers, nodes)
-        wide = make_installed(deployment, *prefill, nodes) if prefill is not None else None
+        name. `others` are the programs and the transfers of other kinds of steps than the usual ones. Raises InternalError
+        if a program's schedule cannot be made, a node id is missing, or the program is installed already."""
+        programs = {StepKind.USUAL: (prepared, transfers), **(others or {})}
+        installed = {kind: make_installed(deployment, *one, nodes) for kind, one in programs.items()}
         with self._lock:
             if (deployment, epoch) in self._installed:
                 raise InternalError(f"{deployment} {epoch} is installed already")
             self._installed[deployment, epoch] = installed
-            if wide is not None:
-                self._prefills[deployment, epoch] = wide
             self._open(parent_of(deployment))
             early = self._expected.pop((deployment, epoch), [])
         for message, values, source in early:
@@ -183,8 +183,7 @@ class Executor:
         """Leave that epoch: its requests under way go back to their gateways. Returns the programs to release."""
         out: list[OutgoingMessage] = []
         with self._lock:
-            held = (self._installed, self._prefills)
-            left = [one for of in held if (one := of.pop((deployment, epoch), None)) is not None]
+            left = tuple(self._installed.pop((deployment, epoch), {}).values())
             for message, _, _ in self._expected.pop((deployment, epoch), []):
                 out.append(_stale(message, "this device has left that epoch"))
             for task in [t for t in self._tasks.values() if (t.deployment, t.epoch) == (deployment, epoch)]:
@@ -226,8 +225,9 @@ class Executor:
     def end_sequence(self, sequence: str) -> None:
         """Drop what is kept of a sequence, and its steps under way."""
         with self._lock:
-            for task in [one for one in self._tasks.values() if one.step and one.step.sequence == sequence]:
-                self._end(task)
+            for task in list(self._tasks.values()):
+                if any(key[2] == sequence for key in task.by_sequence):
+                    self._end(task)
             self._sequences.end(sequence)
 
     def lost(self, node: str) -> None:
@@ -294,7 +294,8 @@ class Executor:
             key = (message.deployment, message.epoch)
             if key in self._expected:
                 return self._take_early(key, message, values, source)
-            installed = (self._prefills if message.prefill else self._installed).get(key)
+            kind = kind_of(message)
+            installed = self._installed.get(key, {}).get(kind)
             if installed is None:
                 return [_stale(message, "this device has left that epoch, or does not know it")]
             if not may_send(installed, message, source):
@@ -303,8 +304,10 @@ class Executor:
             if self._tasks and self._is_full(nbytes):
                 self._remember(message.request, None)
                 return [_stale(message, "this device has too many requests under way")]
-            task = RequestTask(*key, message.request, installed, Progress(installed.schedule), message.exact)
-            task.step, task.prefill = message.step, message.prefill
+            progress = Progress(installed.schedule)
+            task = RequestTask(
+                *key, message.request, installed, progress, message.exact, steps_of(message), kind
+            )
             self._tasks[message.request] = task
         try:
             check_same_request(task, message)
@@ -332,23 +335,29 @@ class Executor:
 
     def _awaits_step(self, task: RequestTask) -> bool:
         """Whether the step of a sequence before this request is still under way here."""
+        mine = task.by_sequence
         return any(
-            other.step is not None and task.step is not None and other.step.after == task.step.position
+            step.after == mine[key].position
             for other in self._tasks.values()
-            if other is not task and other.sequence == task.sequence
+            if other is not task
+            for key, step in other.by_sequence.items()
+            if key in mine
         )
 
     def _begin_states(self, task: RequestTask, now: float) -> None:
         """Give the request the states with which it begins. Raises StateLost and Unavailable."""
-        prepared = task.installed.prepared
-        if task.step is None or task.sequence is None:
-            task.progress.begin(make_first_states(prepared))
+        prepared, steps = task.installed.prepared, task.by_sequence
+        if task.kind is StepKind.BATCH:
+            task.progress.begin(self._sequences.begin_batch(steps, prepared, now))
             return
-        busy = {
-            one.sequence for one in self._tasks.values() if one.sequence is not None and one.progress.begun
-        }
-        task.began = self._sequences.begin(task.sequence, task.step, prepared, now, busy)
-        task.progress.begin(task.began)
+        for key, step in steps.items():
+            busy = {key for one in self._tasks.values() if one.progress.begun for key in one.by_sequence}
+            batch = self._installed.get((task.deployment, task.epoch), {}).get(StepKind.BATCH)
+            wide = batch.prepared if batch is not None else None
+            task.began = self._sequences.begin(key, step, prepared, now, busy, wide)
+            task.progress.begin(task.began)
+        if not steps:
+            task.progress.begin(make_first_states(prepared))
 
     def _is_full(self, more_bytes: int) -> bool:
         too_many = len(self._tasks) >= self._limits.requests
@@ -371,7 +380,7 @@ class Executor:
         lane = self._lanes.get(task.lane)
         if lane is not None and lane.task is task:
             task.installed.prepared.stop()
-        elif lane is not None and task.step is not None:
+        elif lane is not None and task.steps:
             lane.changed.notify()  # The next step of its sequence may wait for this one.
 
     def _remember(self, request: str, ended: EndedRequest | None) -> None:
@@ -406,11 +415,14 @@ class Executor:
         return None
 
     def _finish(self, task: RequestTask) -> None:
-        if task.step is not None and task.sequence is not None and task.installed.prepared.program.kept:
-            # Where the worker finds them: it would need a copy otherwise.
-            prepared, now = task.installed.prepared, time.monotonic()
-            ended = task.progress.keep_state(prepared.empty)
-            self._sequences.finish(task.sequence, task.step, prepared, task.began, ended, now)
+        prepared, now = task.installed.prepared, time.monotonic()
+        if task.kind is StepKind.BATCH:
+            self._sequences.finish_batch(task.by_sequence, now)
+        elif prepared.program.kept:
+            for key, step in task.by_sequence.items():
+                # Where the worker finds them: it would need a copy otherwise.
+                ended = task.progress.keep_state(prepared.empty)
+                self._sequences.finish(key, step, prepared, task.began, ended, now)
         self._end(task)
         peers = task.installed.peers
         self._remember(
@@ -570,8 +582,9 @@ class Executor:
             )
         transfer = installed.schedule.outgoing[step.transfer]
         node = installed.nodes[transfer.target] if transfer.target != GATEWAY else gateway_of(task.request)
-        about = task.exact, task.step, task.prefill
-        message = Tensors(task.deployment, task.epoch, task.request, transfer.number, (), *about)
+        message = Tensors(
+            task.deployment, task.epoch, task.request, transfer.number, (), task.exact, *fields_of(task)
+        )
         self._send(node, message, values)
         with self._lock:
             sent = self._counters.sent_bytes

@@ -6,13 +6,18 @@ the next step is then answered with StateLost.
 A step begins with the states that the step before it has left. It may also be a step that was made already, since its
 answer may have been lost: states that are written in place still have the rows before any earlier step, and of others the
 values before the last step are kept too.
+
+Sequences of which one request may make steps together lie side by side: each has a place in a row of arrays that as many
+sequences share as the programs of a batch take. Their names say which, as all devices have to agree.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -22,6 +27,9 @@ from edgepart.agent.wire.inference import Epoch, SequenceStep
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import StateLost, Unavailable
 from edgepart.planner.plans.plan import KeptPiece
+from edgepart.planner.region import Array
+
+log = logging.getLogger(__name__)
 
 SequenceKey = tuple[str, Epoch, str]
 """Deployment, epoch and the sequence's name."""
@@ -36,6 +44,30 @@ REMEMBERED = 4096
 device could be kept for nothing; more take memory."""
 
 
+@dataclass(eq=False)
+class _Row:
+    """The arrays of the sequences that lie side by side, in the order of the batch's kept pieces."""
+
+    arrays: Sequence[Array]
+
+
+def place_of(sequence: str) -> tuple[str, int] | None:
+    """The name of a sequence's row and its place there; None if it lies by itself.
+
+    >>> place_of("00ff00ff00ff00ff/5e8f10a2/row-9c01d3be/5f7a2260.2")
+    ('00ff00ff00ff00ff/5e8f10a2/row-9c01d3be', 2)
+    """
+    row, _, name = sequence.rpartition("/")
+    _, dot, place = name.rpartition(".")
+    return (row, int(place)) if dot and place.isascii() and place.isdecimal() and len(place) < 5 else None
+
+
+def home_of(sequence: str) -> str:
+    """What a sequence and those beside it are called together; its own name if it lies by itself."""
+    place = place_of(sequence)
+    return place[0] if place is not None else sequence
+
+
 @dataclass(slots=True)
 class _Kept:
     position: int
@@ -45,6 +77,8 @@ class _Kept:
     before: tuple[int, Sequence[Value]] | None
     """The position and the pieces before the last step; None if all pieces are written in place."""
     used_at_s: float
+    row: _Row | None = None
+    """The arrays of which its pieces are parts; None if they are by themselves."""
 
 
 class KeptSequences:
@@ -52,6 +86,8 @@ class KeptSequences:
 
     def __init__(self) -> None:
         self._kept: dict[SequenceKey, _Kept] = {}
+        self._rows: WeakValueDictionary[SequenceKey, _Row] = WeakValueDictionary()
+        """Rows of places, which are freed with the last sequence in them."""
         self._ended: OrderedDict[str, None] = OrderedDict()
         """Names of sequences that have ended. A gateway may have the last answer, and end the sequence, before this device
         is done with the step."""
@@ -76,8 +112,10 @@ class KeptSequences:
         prepared: RunnableProgram,
         now: float,
         busy: Collection[SequenceKey] = (),
+        batch: RunnableProgram | None = None,
     ) -> Sequence[Value]:
-        """The kept pieces with which the step begins. `busy` sequences are not dropped to make room for a new one.
+        """The kept pieces with which the step begins. `busy` sequences are not dropped to make room for a new one. `batch`
+        is the program that makes steps of several sequences.
 
         Raises StateLost if they are not here, and Unavailable if there is no room for another sequence now."""
         known, in_place = self._kept.get(key), _all_in_place(prepared.program.kept)
@@ -85,11 +123,58 @@ class KeptSequences:
             raise StateLost(f"sequence {step.sequence} is not kept here (any more)")
         if known is None:
             self._make_room(key, prepared, now, busy)
-            return make_first_states(prepared)
+            row = self._row_of(key, batch) if batch is not None else None
+            place = place_of(step.sequence)
+            if row is None or place is None:
+                return make_first_states(prepared)
+            values = [array[place[1] : place[1] + 1] for array in row.arrays]
+            for value in values:
+                value.fill(0)
+            self._kept[key] = _Kept(0, values, None, now, row)
+            return values
         known.used_at_s = now
         if step.position != known.position:
             _go_back(known, step, prepared, in_place=in_place)
         return known.values
+
+    def begin_batch(
+        self, steps: Mapping[SequenceKey, SequenceStep], batch: RunnableProgram, now: float
+    ) -> Sequence[Value]:
+        """The kept pieces of the row in which these sequences lie, with which a step in each of them begins. Raises
+        StateLost if one is not here, or they do not lie side by side."""
+        rows: list[_Row] = []
+        for key, step in steps.items():
+            known = self._kept.get(key)
+            if known is None or known.row is None:
+                raise StateLost(f"sequence {step.sequence} is not kept here (any more)")
+            known.used_at_s = now
+            if step.position != known.position:
+                _go_back(known, step, batch, in_place=True)
+            rows.append(known.row)
+        if not rows or any(row is not rows[0] for row in rows):
+            raise StateLost("the sequences of one request do not lie side by side here")
+        return rows[0].arrays
+
+    def finish_batch(self, steps: Mapping[SequenceKey, SequenceStep], now: float) -> None:
+        """Note that a step was made in each of these sequences, as far as they are kept."""
+        for key, step in steps.items():
+            if (known := self._kept.get(key)) is not None:
+                known.position, known.used_at_s = step.after, now
+
+    def _row_of(self, key: SequenceKey, batch: RunnableProgram) -> _Row | None:
+        """The row in which a new sequence has its place; None if its name does not say so, or there is no memory for a
+        whole row."""
+        place, pieces = place_of(key[2]), batch.program.kept
+        if place is None or not pieces or place[1] >= pieces[0].read.region.shape[0]:
+            return None
+        name = (*key[:2], place[0])
+        row = self._rows.get(name)
+        if row is None:
+            try:
+                row = self._rows[name] = _Row(_make_states(batch))
+            except Unavailable as error:
+                log.info("sequence %s lies by itself: %s", key[2], error)
+        return row
 
     def finish(
         self,
@@ -102,6 +187,9 @@ class KeptSequences:
     ) -> None:
         """Keep what the step left, unless its sequence has ended. `began` are the pieces with which it began."""
         if step.sequence in self._ended:
+            return
+        if (known := self._kept.get(key)) is not None and known.row is not None:
+            known.position, known.used_at_s = step.after, now
             return
         before = None if _all_in_place(prepared.program.kept) else (step.position, began)
         self._kept[key] = _Kept(step.after, ended, before, now)
@@ -161,14 +249,21 @@ def _go_back(known: _Kept, step: SequenceStep, prepared: RunnableProgram, *, in_
 def make_first_states(prepared: RunnableProgram) -> list[Value]:
     """The kept pieces before the first step of a sequence: zeros. Raises Unavailable if there is no memory for them."""
     made: list[Value] = []
+    for value in _make_states(prepared):
+        value.fill(0)
+        made.append(value)
+    return made
+
+
+def _make_states(prepared: RunnableProgram) -> list[Array]:
+    """Arrays for the program's kept pieces, with whatever was in that memory. Raises Unavailable if there is none."""
     try:
-        for piece in prepared.program.kept:
-            value = prepared.empty(piece.read.region.shape, np.dtype(element_dtype(piece.dtype)))
-            value.fill(0)
-            made.append(value)
+        return [
+            prepared.empty(piece.read.region.shape, np.dtype(element_dtype(piece.dtype)))
+            for piece in prepared.program.kept
+        ]
     except MemoryError as error:
         raise Unavailable(f"this device has no memory for the states of another sequence: {error}") from error
-    return made
 
 
 def _all_in_place(pieces: Sequence[KeptPiece]) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
 
 from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.execution.copies import Scratch
@@ -18,6 +20,29 @@ from edgepart.planner.errors import FrameError, InternalError
 from edgepart.planner.plans.plan import GATEWAY, Transfer
 
 log = logging.getLogger(__name__)
+
+
+class StepKind(Enum):
+    """The kinds of steps, each of which has programs of its own."""
+
+    USUAL = "usual"
+    """A step of one sequence or of none, with an answer."""
+    PREFILL = "prefill"
+    """A step of one sequence that reads many rows at once, without an answer."""
+    BATCH = "batch"
+    """A step in each of several sequences."""
+
+
+def kind_of(message: Tensors) -> StepKind:
+    """The kind of step of which the message is a part."""
+    if message.steps:
+        return StepKind.BATCH
+    return StepKind.PREFILL if message.prefill else StepKind.USUAL
+
+
+def steps_of(message: Tensors) -> tuple[SequenceStep, ...]:
+    """The steps of the request of which the message is a part."""
+    return message.steps or ((message.step,) if message.step is not None else ())
 
 
 @dataclass(frozen=True)
@@ -44,10 +69,9 @@ class RequestTask:
     progress: Progress
     exact: bool = False
     """Whether none of the request's pieces may be rounded."""
-    step: SequenceStep | None = None
-    """The step of a sequence that the request is; None if it is none."""
-    prefill: bool = False
-    """Whether it reads many rows at once."""
+    steps: tuple[SequenceStep, ...] = ()
+    """The steps of sequences that the request makes: none, one, or one for each place of a batch."""
+    kind: StepKind = StepKind.USUAL
     began: Sequence[Value] = field(default=(), init=False)
     """The kept pieces of states with which it began."""
 
@@ -55,13 +79,21 @@ class RequestTask:
     def lane(self) -> str:
         return parent_of(self.deployment)
 
-    @property
-    def sequence(self) -> SequenceKey | None:
-        return (self.deployment, self.epoch, self.step.sequence) if self.step is not None else None
+    @cached_property
+    def by_sequence(self) -> Mapping[SequenceKey, SequenceStep]:
+        """The steps by their sequences, without places of a batch that are of no sequence."""
+        return {(self.deployment, self.epoch, one.sequence): one for one in self.steps if one.sequence}
 
     @property
     def subject(self) -> Subject:
         return Subject(self.deployment, self.epoch, self.request)
+
+
+def fields_of(task: RequestTask) -> tuple[SequenceStep | None, bool, tuple[SequenceStep, ...]]:
+    """What `Tensors` of the request say of its steps: `step`, `prefill` and `steps`."""
+    if task.kind is StepKind.BATCH:
+        return None, False, task.steps
+    return next(iter(task.steps), None), task.kind is StepKind.PREFILL, ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +132,9 @@ def check_same_request(task: RequestTask, message: Tensors) -> None:
     """Raises FrameError if a frame of a request contradicts what the request is."""
     if (message.deployment, message.epoch) != (task.deployment, task.epoch):
         raise FrameError(f"request {message.request} is of {task.deployment} {task.epoch}")
-    if (message.step, message.prefill) != (task.step, task.prefill):
-        raise FrameError(f"request {message.request} is {task.step or 'no step of a sequence'}")
-    if task.step is not None and gateway_of(task.step.sequence) != gateway_of(task.request):
+    if (kind_of(message), steps_of(message)) != (task.kind, task.steps):
+        raise FrameError(f"request {message.request} makes other steps: {task.steps or 'none of a sequence'}")
+    if any(gateway_of(one.sequence) != gateway_of(task.request) for one in task.by_sequence.values()):
         raise FrameError(f"request {message.request} is a step of another gateway's sequence")
 
 

@@ -24,13 +24,13 @@ from edgepart.agent.cluster.state.events import (
 )
 from edgepart.agent.execution.executor import Executor
 from edgepart.agent.execution.prepared import Loader, RunnableProgram
-from edgepart.agent.execution.tasks import gateway_of
+from edgepart.agent.execution.tasks import StepKind, gateway_of, kind_of
 from edgepart.agent.serving.requester import Requester
 from edgepart.agent.wire.inference import Cancel, EndSequence, Epoch, Failed, RequestMessage, Tensors
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import CrashError, EdgepartError, InternalError
 from edgepart.planner.plans.check import check_plan
-from edgepart.planner.plans.plan import GATEWAY, Plan, Program, WeightRef, plan_from_bytes
+from edgepart.planner.plans.plan import GATEWAY, Plan, Program, Transfer, WeightRef, plan_from_bytes
 from edgepart.planner.region import Array
 
 log = logging.getLogger(__name__)
@@ -49,8 +49,8 @@ class HeldPlan:
     nodes: Mapping[str, str]
     """Node ids by device name."""
     constants: Mapping[str, Array] = field(default_factory=dict)
-    to_gateway: frozenset[int] = frozenset()
-    """Numbers of the transfers that bring outputs to the gateway."""
+    to_gateway: Mapping[StepKind, frozenset[int]] = field(default_factory=dict)
+    """Numbers of the transfers that bring outputs to the gateway, by the kind of step."""
 
 
 class LoadedPlans:
@@ -148,13 +148,16 @@ class LoadedPlans:
             plan,
             names,
             await self._constants(plan, order.sources),
-            frozenset(t.number for t in plan.transfers if t.target == GATEWAY),
+            {
+                kind: frozenset(t.number for t in form.transfers if t.target == GATEWAY)
+                for kind, form in ((StepKind.USUAL, plan), (StepKind.BATCH, plan.batch))
+                if form is not None
+            },
         )
         program = next((p for name, p in plan.programs.items() if names.get(name) == self._node), None)
         if program is not None:
             prepared = await self._prepare(order, plan, program)
-            wide = plan.prefill
-            prefill = await self._prepare_prefill(order, prepared, wide) if wide is not None else None
+            others = await self._prepare_others(order, prepared, plan)
             if order.weighed:
                 for found in await asyncio.to_thread(self._time_segments, order.deployment, prepared):
                     self._loaded(found)
@@ -165,10 +168,10 @@ class LoadedPlans:
                     prepared,
                     plan.transfers,
                     names,
-                    (prefill, wide.transfers) if prefill is not None and wide is not None else None,
+                    others,
                 )
             except EdgepartError:
-                for one in filter(None, (prepared, prefill)):
+                for one in (prepared, *(other for other, _ in others.values())):
                     self._loader.release(one)
                 raise
         else:
@@ -185,15 +188,21 @@ class LoadedPlans:
             log.info("a plan is not timed: %s", error)
             return ()
 
-    async def _prepare_prefill(
-        self, order: LoadPlan, prepared: RunnableProgram, prefill: Plan
-    ) -> RunnableProgram:
-        """Prepare the program for steps that read many rows at once, beside `prepared`, which is released if that fails."""
+    async def _prepare_others(
+        self, order: LoadPlan, prepared: RunnableProgram, plan: Plan
+    ) -> dict[StepKind, tuple[RunnableProgram, Sequence[Transfer]]]:
+        """Prepare the programs of other kinds of steps beside `prepared`. All are released if one fails."""
+        made: dict[StepKind, tuple[RunnableProgram, Sequence[Transfer]]] = {}
         try:
-            return await self._prepare(order, prefill, prefill.programs[prepared.program.device])
+            for kind, form in ((StepKind.PREFILL, plan.prefill), (StepKind.BATCH, plan.batch)):
+                if form is not None:
+                    program = form.programs[prepared.program.device]
+                    made[kind] = await self._prepare(order, form, program), form.transfers
         except BaseException:
-            self._loader.release(prepared)
+            for one in (prepared, *(other for other, _ in made.values())):
+                self._loader.release(one)
             raise
+        return made
 
     async def _prepare(self, order: LoadPlan, plan: Plan, program: Program) -> RunnableProgram:
         """Fetch the program's weights, and make its sessions in a thread. If this task is cancelled meanwhile, they are
@@ -257,7 +266,7 @@ class LoadedPlans:
         programs = [
             program
             for held in self._held.values()
-            for plan in filter(None, (held.plan, held.plan.prefill))
+            for plan in held.plan.forms
             for name, program in plan.programs.items()
             if held.nodes.get(name) == self._node
         ]
@@ -277,8 +286,8 @@ class LoadedPlans:
             case Tensors():
                 held = self._held.get((message.deployment, message.epoch))
                 ours = gateway_of(message.request) == self._node
-                back = held is not None and not message.prefill and message.transfer in held.to_gateway
-                if ours and back:
+                answers = held.to_gateway.get(kind_of(message), ()) if held is not None else ()
+                if ours and message.transfer in answers:
                     self._requester.deliver(message, values, source)
                 else:
                     self._executor.deliver(message, values, source)

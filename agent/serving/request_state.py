@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from edgepart.agent.cluster.state.bindings import parent_of
+from edgepart.agent.execution.tasks import StepKind
 from edgepart.agent.wire.inference import NO_EPOCH, Epoch
 from edgepart.planner.plans.balance_requests import choose_home, choose_replica
 from edgepart.planner.plans.plan import Replica
@@ -54,6 +55,14 @@ class ReplicaSide:
     """Numbers of the transfers that bring its outputs to the gateway."""
     pace: Replica = field(default=Replica(()))
     """The replica's times, by which requests are balanced over replicas."""
+    batch_outputs: frozenset[int] = frozenset()
+    """The same numbers for requests that make steps in several sequences."""
+
+    def outputs_of(self, kind: StepKind) -> frozenset[int]:
+        """The numbers of the transfers that answer a request."""
+        if kind is StepKind.PREFILL:
+            return frozenset()
+        return self.batch_outputs if kind is StepKind.BATCH else self.outputs
 
 
 # Events
@@ -70,10 +79,11 @@ class Submitted:
     """Time at which the request is answered with an error at the latest."""
     patient: bool = False
     """Whether the request waits if no plan is known yet; otherwise it is refused then."""
-    sequence: str = ""
-    """The name of the sequence of which the request is a step; "" if it is none."""
-    answerless: bool = False
-    """Whether devices send nothing back: the request is answered as soon as it is started."""
+    home: str = ""
+    """What the sequences of the request's steps are called together: all such requests go to one replica. "" if it makes no
+    step of a sequence."""
+    kind: StepKind = StepKind.USUAL
+    """Nothing is sent back for PREFILL: the request is answered as soon as it is started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,8 +262,8 @@ class _RequestState:
     not_before_s: float = -inf
     """Time from which the request may be tried on the sides in `tried` again."""
     last_error: str = ""
-    sequence: str = ""
-    answerless: bool = False
+    home: str = ""
+    kind: StepKind = StepKind.USUAL
 
 
 @dataclass(slots=True)
@@ -351,8 +361,8 @@ class Requests:
                 event.request,
                 event.deployment,
                 event.deadline_s,
-                sequence=event.sequence,
-                answerless=event.answerless,
+                home=event.home,
+                kind=event.kind,
             )
 
     def _activate(self, event: Activated) -> None:
@@ -466,7 +476,7 @@ class Requests:
 
     def _start(self, request: _RequestState, side: int) -> _Attempt:
         known = self._deployments[request.deployment]
-        outputs = frozenset[int]() if request.answerless else known.plans[known.current][side].outputs
+        outputs = known.plans[known.current][side].outputs_of(request.kind)
         attempt = request.attempt = _Attempt(self._next_attempt, known.current, side, set(outputs))
         self._attempts[self._next_attempt] = request
         self._next_attempt += 1
@@ -484,8 +494,8 @@ class Requests:
         ]
         if not able:
             return None
-        if request.sequence:
-            return choose_home(request.sequence, able)
+        if request.home:
+            return choose_home(request.home, able)
         there = [flying[request.deployment, known.current, n] for n in range(len(sides))]
         return choose_replica([side.pace for side in sides], there, able)
 

@@ -22,6 +22,8 @@ from edgepart.agent.cluster.state.judging import LoneRequests
 from edgepart.agent.execution.copies import CopyPlan, plan_copy
 from edgepart.agent.execution.executor import START_TRANSFER, Send
 from edgepart.agent.execution.schedule import check_pieces
+from edgepart.agent.execution.sequences import home_of
+from edgepart.agent.execution.tasks import StepKind
 from edgepart.agent.serving import request_state as rules
 from edgepart.agent.trace.recorder import Recorder
 from edgepart.agent.trace.spans import (
@@ -55,6 +57,8 @@ from edgepart.planner.region import Array, Region
 log = logging.getLogger(__name__)
 
 
+NEVER = -1
+"""The number of a transfer that no plan has."""
 LATENCIES_KEPT = 15
 """Number of latencies kept for each plan, of requests that ran alone: enough for a median, and soon replaced."""
 
@@ -111,14 +115,27 @@ class ActivePlan:
     """The deployment under which the devices hold the plan; "" if it is the one that requests name."""
     prefill: ActivePlan | None = None
     """The plan of steps that read many rows at once; None if there is none."""
+    batch: ActivePlan | None = None
+    """The plan of requests that make a step in each of several sequences; None if there is none."""
 
     @property
     def rules(self) -> tuple[rules.ReplicaSide, ...]:
         """The sides as request_state.py knows them."""
+        # Without a plan for them such requests fail, and are not answered before that.
+        wide = [frozenset(side.incoming) for side in self.batch.sides] if self.batch is not None else ()
         return tuple(
-            rules.ReplicaSide(side.nodes, frozenset(side.incoming), replica)
-            for side, replica in zip(self.sides, self.plan.parts, strict=True)
+            rules.ReplicaSide(
+                side.nodes, frozenset(side.incoming), replica, wide[n] if wide else frozenset({NEVER})
+            )
+            for n, (side, replica) in enumerate(zip(self.sides, self.plan.parts, strict=True))
         )
+
+    def form_of(self, kind: StepKind) -> ActivePlan:
+        """The plan of a kind of steps. Raises StateLost if there is none: they have to be made in another way then."""
+        form = {StepKind.PREFILL: self.prefill, StepKind.BATCH: self.batch}.get(kind, self)
+        if form is None:
+            raise StateLost(f"the plan of this model makes no {kind.value} steps")
+        return form
 
 
 @dataclass
@@ -138,6 +155,14 @@ class _Held:
     """The step of a sequence that the request is; None if it is none."""
     prefill: bool = False
     """Whether it reads many rows at once, and has no answer."""
+    steps: tuple[SequenceStep, ...] = ()
+    """The steps that it makes in several sequences; () if it is no such request."""
+
+    @property
+    def kind(self) -> StepKind:
+        if self.steps:
+            return StepKind.BATCH
+        return StepKind.PREFILL if self.prefill else StepKind.USUAL
 
 
 @dataclass
@@ -153,6 +178,8 @@ class _Flight:
     """Whether no other request of this gateway has been under way meanwhile; always False for an exact request."""
     got: dict[int, Value] = field(default_factory=dict)
     """The pieces that have arrived, by slot."""
+    form: ActivePlan | None = None
+    """The plan of the request's kind of steps."""
 
 
 class Requester:
@@ -220,18 +247,22 @@ class Requester:
         exact: bool = False,
         step: SequenceStep | None = None,
         prefill: bool = False,
+        steps: tuple[SequenceStep, ...] = (),
     ) -> tuple[dict[str, Value], AnswerInfo]:
         """Run a request as `infer` does, with inputs and names that were checked (`check_inputs`, `output_names`). Waits if
         there is no plan yet. With `exact`, no piece of the request is rounded. With `prefill`, it is a step that reads many
         rows at once by the plan's `prefill`: it has no answer, and this returns when it is sent. If it fails, or the plan
-        has none, the next step of the sequence finds its states lost."""
+        has none, the next step of the sequence finds its states lost. With `steps`, it makes a step in each of these
+        sequences by the plan's `batch`, as which they have to lie side by side (place_of)."""
         self._count += 1
         number = self._count
         now = self._loop.time()
-        held = _Held(deployment, inputs, outputs, self._loop.create_future(), now, now, exact, step, prefill)
+        answer = self._loop.create_future()
+        held = _Held(deployment, inputs, outputs, answer, now, now, exact, step, prefill, steps)
         self._held[number] = held
-        sequence = step.sequence if step is not None else ""
-        self._handle(rules.Submitted(number, deployment, now + deadline_s, True, sequence, prefill))
+        named = (one.sequence for one in (steps or filter(None, (step,))) if one.sequence)
+        home = home_of(next(named, ""))
+        self._handle(rules.Submitted(number, deployment, now + deadline_s, True, home, held.kind))
         try:
             return await held.answer
         finally:
@@ -348,7 +379,7 @@ class Requester:
         active = self._plans[flight.deployment, flight.epoch]
         if message.deployment != (active.program or flight.deployment):
             return
-        side = active.sides[flight.side]
+        side = (flight.form or active).sides[flight.side]
         if source and source not in _senders(active, side, message):
             log.warning(
                 "node %s sent %s of a request that is not its to answer", source, type(message).__name__
@@ -434,15 +465,13 @@ class Requester:
             effect.epoch,
             effect.side,
             self._loop.time(),
-            not (self._flights or self._prefilled or held.exact),
+            not (self._flights or self._prefilled or held.exact or held.steps),
         )
         about, began_s = self._subject(effect), self._loop.time()
         if self._recorder.on:
             self._recorder.add(QUEUES, QUEUE, held.idle_s, about)
         try:
-            form = active.prefill if held.prefill else active
-            if form is None:
-                raise StateLost(f"the plan of {effect.deployment!r} reads one row at a time")
+            form = self._flights[effect.attempt].form = active.form_of(held.kind)
             check_inputs(form.plan.inputs, held.inputs)  # The model may be another one by now.
             parcels = cut_inputs(form, held.inputs, effect.side)
             self._record_copy(about, began_s, (value for _, _, values in parcels for value in values))
@@ -456,11 +485,13 @@ class Requester:
                     held.exact,
                     held.step,
                     held.prefill,
+                    held.steps,
                 )
                 self._send_input(target, message, values, about)
         except EdgepartError as error:
             stale, misfit = isinstance(error, ClusterError), isinstance(error, RequestError)
-            self._queue.append(rules.AttemptFailed(effect.attempt, stale, str(error), misfit=misfit))
+            failed = rules.AttemptFailed(effect.attempt, stale, str(error), misfit=misfit)
+            self._queue.append(replace(failed, lost_state=isinstance(error, StateLost)))
 
     def _subject(self, effect: rules.Start | rules.Abandon | rules.Answered) -> Subject:
         program = self._plans[effect.deployment, effect.epoch].program or effect.deployment
@@ -506,14 +537,14 @@ class Requester:
             )
             self._alone_count[key] += 1
         held = self._held.pop(effect.request)
-        if held.step is not None and not held.prefill:
-            self._prefilled.discard(held.step.sequence)
+        if not held.prefill:
+            self._prefilled.difference_update(one.sequence for one in (held.step, *held.steps) if one)
         if held.answer.done():
             return
         about, began_s = self._subject(effect), self._loop.time()
         try:
             outputs = {
-                name: assemble_output(active, name, flight.got, held.inputs, flight.side)
+                name: assemble_output(flight.form or active, name, flight.got, held.inputs, flight.side)
                 for name in held.outputs
             }
         except EdgepartError as error:
@@ -547,8 +578,10 @@ def activate_plan(plan: Plan, nodes: Mapping[str, str], constants: Mapping[str, 
         if name not in {info.name for info in plan.inputs} and name not in constants:
             raise InternalError(f"no value given for the constant output {name!r}")
     sides = tuple(_active_side(plan, replica.devices, nodes) for replica in plan.parts)
-    prefill = activate_plan(plan.prefill, nodes, {}) if plan.prefill is not None else None
-    return ActivePlan(plan, dict(nodes), dict(constants), sides, prefill=prefill)
+    prefill, batch = (
+        activate_plan(form, nodes, {}) if form is not None else None for form in (plan.prefill, plan.batch)
+    )
+    return ActivePlan(plan, dict(nodes), dict(constants), sides, prefill=prefill, batch=batch)
 
 
 def _active_side(plan: Plan, devices: Sequence[str], nodes: Mapping[str, str]) -> ActiveSide:

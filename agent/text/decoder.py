@@ -9,7 +9,7 @@ end.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,34 @@ class Decoder:
     """Whether rows count from the left; a sequence can then also be continued from an earlier token."""
     block_inputs: tuple[ValueInfo, ...] = ()
     """The inputs of a step that reads a block of tokens; () if there is no such step."""
+    batch_inputs: tuple[ValueInfo, ...] = ()
+    """The inputs of a request that reads a token in each of several sequences; () if there is no such request."""
+
+    @property
+    def batch(self) -> int:
+        """The number of sequences in such a request; 0 if there is none."""
+        return next((info.shape[0] for info in self.batch_inputs if info.shape), 0)
+
+    def feed_batch(self, tokens: Sequence[tuple[int, int]]) -> dict[str, Value]:
+        """The inputs of a request that reads these tokens, each at its number in its sequence: one for each place."""
+        rows = [
+            {info.name: self._value(replace(info, shape=(1, *(info.shape or ())[1:])), [token], position)}
+            for token, position in tokens
+            for info in self.batch_inputs
+        ]
+        names = [info.name for info in self.batch_inputs]
+        return {name: np.concatenate([row[name] for row in rows if name in row]) for name in names}
+
+    def read_batch(self, outputs: dict[str, Value]) -> Array:
+        """The logits in the answer of such a request, [place, token]. Raises RunError if they are not what the plan
+        says."""
+        logits = outputs.get(self.logits)
+        if not isinstance(logits, np.ndarray) or logits.shape != (self.batch, 1, self.vocabulary):
+            raise RunError(
+                f"the model's {self.logits!r} are not {self.batch} times {self.vocabulary} numbers"
+            )
+        rows: Array = logits[:, 0]
+        return rows
 
     @property
     def block(self) -> int:
@@ -107,8 +135,11 @@ def read_decoder(name: str, plan: Plan) -> Decoder:
     context = min(_rows(state) for state in growing)
     in_place = all(state.in_place for state in growing)
     blocks = plan.prefill.inputs if plan.prefill is not None else ()
+    batch = plan.batch.inputs if plan.batch is not None else ()
     vocabulary = outputs[0].shape[-1]
-    return Decoder(plan.model_digest, plan.inputs, outputs[0].name, vocabulary, context, in_place, blocks)
+    return Decoder(
+        plan.model_digest, plan.inputs, outputs[0].name, vocabulary, context, in_place, blocks, batch
+    )
 
 
 def _axis(state: KeptState) -> int | None:

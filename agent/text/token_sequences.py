@@ -18,6 +18,7 @@ from typing import Protocol
 from edgepart.agent.serving.requester import AnswerInfo
 from edgepart.agent.serving.sequences import REPLAY_PAUSE_S, RunStep
 from edgepart.agent.text.decoder import Decoder, common_start
+from edgepart.agent.text.step_batches import Row, StepBatches
 from edgepart.agent.wire.inference import SequenceStep
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import StateLost, Unavailable
@@ -35,7 +36,7 @@ SPEEDS = 8
 
 
 class RunBlock(Protocol):
-    """The interface of Requester.run for steps without an answer."""
+    """The interface of Requester.run."""
 
     async def __call__(
         self,
@@ -46,6 +47,7 @@ class RunBlock(Protocol):
         *,
         step: SequenceStep | None = None,
         prefill: bool = False,
+        steps: tuple[SequenceStep, ...] = (),
     ) -> tuple[dict[str, Value], AnswerInfo]: ...
 
 
@@ -62,6 +64,10 @@ class TokenSequence:
     """The tokens that were read."""
     replays: int = 0
     """How often all tokens were read again since the sequence was taken into use."""
+    row: Row | None = None
+    """The sequences beside it on the devices; None if it lies by itself."""
+    place: int = 0
+    """Its place there."""
 
 
 class TokenSequences:
@@ -76,7 +82,8 @@ class TokenSequences:
         room: Callable[[str], int],
         serving: Callable[[str], str | None],
     ) -> None:
-        """`run` makes steps that read one token, and `run_block` sends steps that read a block of them. `make_name` returns
+        """`run` makes steps that read one token; `run_block` sends steps that read a block of them, without an answer, and
+        makes those that read a token in each of several sequences. `make_name` returns
         a name that no other sequence has. `end(deployment, name)` tells devices that they need to keep a sequence no
         longer. `room(deployment)` is the most sequences that a deployment may have. `serving(deployment)` is the digest of
         the model that serves under this name; None if none does now."""
@@ -93,6 +100,8 @@ class TokenSequences:
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         """The turns of those who wait for a sequence, the first one first."""
         self._speeds: dict[str, deque[float]] = {}
+        self._rows: dict[str, list[Row]] = {}
+        self._batches = StepBatches(run, run_block, STEP_S)
         self.replays = 0
 
     def count(self, deployment: str) -> tuple[int, int]:
@@ -122,6 +131,8 @@ class TokenSequences:
             try:
                 yield sequence
             finally:
+                if sequence.row is not None:
+                    self._batches.leave(sequence.row, sequence)
                 self._idle.setdefault(deployment, deque()).append(sequence)
         finally:
             self._give_back(deployment)
@@ -169,12 +180,27 @@ class TokenSequences:
         has_room = len(idle) + self._in_use[deployment] <= self._room(deployment)
         # All chats with a model begin with the same few tokens; these are not worth the states of another chat.
         if best is None or (has_room and shared[id(best)] < min(len(prompt) - 1, len(best.tokens) / 2)):
-            return TokenSequence(deployment, decoder.model, self._make_name())
+            return self._begin(deployment, decoder)
         if not shared[id(best)]:
             best = idle[0]
         idle.remove(best)
         del best.tokens[shared[id(best)] :]
         return best
+
+    def _begin(self, deployment: str, decoder: Decoder) -> TokenSequence:
+        """A new sequence, in the first free place of a row if devices can read tokens of several at once."""
+        if not decoder.batch:
+            return TokenSequence(deployment, decoder.model, self._make_name())
+        rows = self._rows.setdefault(deployment, [])
+        rows[:] = [row for row in rows if any(row.places)]
+        row = next((one for one in rows if None in one.places and len(one.places) == decoder.batch), None)
+        if row is None:
+            row = Row(deployment, self._make_name(), [None] * decoder.batch)
+            rows.append(row)
+        place = row.places.index(None)
+        found = TokenSequence(deployment, decoder.model, row.new_name(place), row=row, place=place)
+        row.places[place] = found
+        return found
 
     def keep(self, deployments: Collection[str]) -> None:
         """End the sequences, as far as they are not in use, of all other deployments."""
@@ -187,6 +213,8 @@ class TokenSequences:
     def _end_idle(self, sequence: TokenSequence) -> None:
         self._idle[sequence.deployment].remove(sequence)
         self._end(sequence.deployment, sequence.name)
+        if sequence.row is not None:
+            sequence.row.places[sequence.place] = None
 
     async def read(self, sequence: TokenSequence, decoder: Decoder, tokens: Sequence[int]) -> Array:
         """Read more tokens (at least one); returns the logits of the one after them. If devices have lost the sequence's
@@ -195,7 +223,7 @@ class TokenSequences:
         whole, at = [*sequence.tokens, *tokens], len(sequence.tokens)
         for trial in range(MOST_REPLAYS):
             try:
-                logits = await self._read_from(sequence, decoder, whole, at, in_blocks=trial < BLOCK_TRIALS)
+                logits = await self._read_on(sequence, decoder, whole, at, in_blocks=trial < BLOCK_TRIALS)
                 sequence.tokens[:] = whole
                 return logits
             except StateLost:
@@ -210,6 +238,18 @@ class TokenSequences:
         raise Unavailable(
             f"devices lost the states of a text of {sequence.deployment!r} {MOST_REPLAYS} times while tokens were read"
         )
+
+    async def _read_on(
+        self, sequence: TokenSequence, decoder: Decoder, whole: Sequence[int], at: int, *, in_blocks: bool
+    ) -> Array:
+        """Read the tokens from number `at` on, a single one together with those of other sequences if that can be."""
+        if sequence.row is None:
+            return await self._read_from(sequence, decoder, whole, at, in_blocks=in_blocks)
+        if at == len(whole) - 1:
+            self._check_model(sequence)
+            return await self._batches.read(sequence.row, sequence, decoder, whole[at])
+        async with self._batches.reading(sequence.row):
+            return await self._read_from(sequence, decoder, whole, at, in_blocks=in_blocks)
 
     async def _read_from(
         self, sequence: TokenSequence, decoder: Decoder, whole: Sequence[int], at: int, *, in_blocks: bool
@@ -246,7 +286,8 @@ class TokenSequences:
     def _rename(self, sequence: TokenSequence) -> None:
         """Let devices drop what they have of the sequence, and what they have yet to do for it."""
         self._end(sequence.deployment, sequence.name)
-        sequence.name = self._make_name()
+        row = sequence.row
+        sequence.name = self._make_name() if row is None else row.new_name(sequence.place)
 
 
 def _usable(decoder: Decoder, tokens: Sequence[int], prompt: Sequence[int]) -> int:

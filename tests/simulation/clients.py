@@ -97,7 +97,7 @@ class Device:
         self._steps[number] = client, step, value
         self.net.ledger.steps_asked.add(number)
         name = client.history.key[0]
-        self.handle(rules.Submitted(number, name, self.now + left_s, sequence=step.sequence))
+        self.handle(rules.Submitted(number, name, self.now + left_s, home=step.sequence))
 
     def end_sequence(self, client: SequenceClient) -> None:
         """End a sequence, and tell the devices so."""

@@ -86,7 +86,7 @@ def cancel(device: Device) -> None:
 
 def contradict(device: Device) -> None:
     device.give("first", 1, Z, step=step_of(5))
-    assert "is SequenceStep" in device.failure("first").error
+    assert "makes other steps" in device.failure("first").error
 
 
 @pytest.mark.parametrize("end", [cancel, contradict])

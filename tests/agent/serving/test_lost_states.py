@@ -157,7 +157,7 @@ def replicas(count: int) -> Activated:
 
 
 def step(number: int, sequence: str) -> Submitted:
-    return Submitted(number, "m", 100.0, sequence=sequence)
+    return Submitted(number, "m", 100.0, home=sequence)
 
 
 def started(effects: list[Effect]) -> list[int]:

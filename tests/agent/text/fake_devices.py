@@ -22,10 +22,10 @@ HEADS, SIZE = 2, 4
 
 
 def decoder_plan(
-    *, in_place: bool = True, model: str = "digest-1", context: int = CONTEXT, block: int = 0
+    *, in_place: bool = True, model: str = "digest-1", context: int = CONTEXT, block: int = 0, batch: int = 0
 ) -> Plan:
     """The plan of a decoder in the style of ONNX Runtime's builder, or in that of optimum. It reads blocks of so many
-    tokens; 0 stands for single tokens only."""
+    tokens, and a token in each of so many sequences; 0 stands for single tokens only."""
     past = context if in_place else context - 1
     inputs = [ValueInfo("input_ids", "int64", (1, 1)), ValueInfo("attention_mask", "int64", (1, context))]
     if not in_place:
@@ -44,7 +44,12 @@ def decoder_plan(
     if block:
         rows = [replace(info, shape=(1, block)) if info.shape == (1, 1) else info for info in inputs]
         prefill = Plan(model, "by hand", {}, (), tuple(rows), (), states=states)
-    return Plan(model, "by hand", {}, (), tuple(inputs), (logits,), states=states, prefill=prefill)
+    many = None
+    if batch:
+        rows = [replace(info, shape=(batch, *(info.shape or ())[1:])) for info in inputs]
+        many = Plan(model, "by hand", {}, (), tuple(rows), (logits,), states=states)
+    plan = Plan(model, "by hand", {}, (), tuple(inputs), (logits,), states=states)
+    return replace(plan, prefill=prefill, batch=many)
 
 
 def logits_after(tokens: Sequence[int], model: str = "digest-1") -> Array:
@@ -78,6 +83,10 @@ class FakeDevices:
         self.blocks: list[int] = []
         """The numbers of tokens of the steps that read several."""
         self.ended: list[tuple[str, str]] = []
+        self.together: list[int] = []
+        """The numbers of tokens of the requests that read one in each of several sequences."""
+        self.side_by_side = True
+        """Whether they have memory for several sequences side by side."""
         self.losses: list[int] = []
         """The numbers of steps, counted over all, before which all states are lost."""
         self.failure: Exception | None = None
@@ -111,9 +120,17 @@ class FakeDevices:
         step: SequenceStep | None = None,
     ) -> tuple[dict[str, Any], AnswerInfo]:
         assert step is not None and outputs == ("logits",) and deadline_s > 0
-        assert step.after == step.position + 1
         await asyncio.sleep(0)
         self._count()
+        logits = self._step(inputs, step)
+        if self.gate is not None:
+            await self.gate.wait()
+        self._fail()
+        return {"logits": logits.reshape(1, 1, -1)}, AnswerInfo(NO_EPOCH, 0, "by hand")
+
+    def _step(self, inputs: Mapping[str, Any], step: SequenceStep) -> Array:
+        """Make a step that reads one token; returns what the model says then."""
+        assert step.after == step.position + 1
         token = int(inputs["input_ids"][0, 0])
         self._check(inputs, step.position)
         kept = self.states.setdefault(step.sequence, [])
@@ -124,13 +141,12 @@ class FakeDevices:
             raise StateLost(f"kept up to {len(kept)}, and the step begins at {step.position}")
         kept[step.position :] = [token]
         self.read.append((step.sequence, step.position, token))
-        if self.gate is not None:
-            await self.gate.wait()
+        return logits_after(kept, self.model or "")
+
+    def _fail(self) -> None:
         if (failure := self.failure) is not None:
             self.failure = None
             raise failure
-        logits = logits_after(kept, self.model or "")
-        return {"logits": logits.reshape(1, 1, -1)}, AnswerInfo(NO_EPOCH, 0, "by hand")
 
     async def block(
         self,
@@ -141,8 +157,12 @@ class FakeDevices:
         *,
         step: SequenceStep | None = None,
         prefill: bool = False,
+        steps: tuple[SequenceStep, ...] = (),
     ) -> tuple[dict[str, Any], AnswerInfo]:
-        """Make a step that reads a block of tokens; if it fails, later steps of the sequence find no states."""
+        """Make a step that reads a block of tokens; if it fails, later steps of the sequence find no states. With `steps`,
+        make a step in each of several sequences."""
+        if steps:
+            return await self._together(inputs, steps)
         assert step is not None and outputs == () and prefill and deadline_s > 0
         if self.gate is not None:
             await self.gate.wait()
@@ -159,6 +179,37 @@ class FakeDevices:
             self.read += [(step.sequence, step.position + n, token) for n, token in enumerate(tokens)]
             self.blocks.append(count)
         return {}, AnswerInfo(NO_EPOCH, 0, "by hand")
+
+    async def _together(
+        self, inputs: Mapping[str, Any], steps: tuple[SequenceStep, ...]
+    ) -> tuple[dict[str, Any], AnswerInfo]:
+        self._count()
+        made = [(place, one) for place, one in enumerate(steps) if one.sequence]
+        assert all(one.sequence.endswith(f".{place}") for place, one in made)
+        assert len({one.sequence.rpartition("/")[0] for _, one in made}) == 1
+        if not self.side_by_side or any(one.sequence not in self.states for _, one in made):
+            raise StateLost("they are not kept side by side")
+        logits = np.zeros((len(steps), 1, VOCABULARY), np.float32)
+        for place, one in made:
+            logits[place, 0] = self._step({name: of[place : place + 1] for name, of in inputs.items()}, one)
+        self.together.append(len(made))
+        # What the others have behind their tokens is overwritten.
+        for place, one in enumerate(steps):
+            assert one.sequence or inputs["attention_mask"][place].sum() > self.lengths(steps, place)
+        if self.gate is not None:
+            await self.gate.wait()
+        self._fail()
+        return {"logits": logits}, AnswerInfo(NO_EPOCH, 0, "by hand")
+
+    def lengths(self, steps: tuple[SequenceStep, ...], place: int) -> int:
+        """The number of tokens that the sequence in a place of these steps' row has now; 0 if there is none."""
+        row = next(one.sequence for one in steps if one.sequence).rpartition("/")[0]
+        known = (
+            len(kept)
+            for name, kept in self.states.items()
+            if name.startswith(f"{row}/") and name.endswith(f".{place}")
+        )
+        return max(known, default=0)
 
     def _count(self) -> None:
         self._asked += 1

@@ -1,0 +1,232 @@
+"""Step batches: has one request read a token in each of several sequences. Door: the event loop.
+
+Sequences that lie side by side on the devices are a row. While one request of a row is under way, further tokens wait; then
+they are read together. So several texts at the same time take turns of all at once, and a text that is alone never waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from edgepart.agent.serving.requester import AnswerInfo
+from edgepart.agent.serving.sequences import RunStep
+from edgepart.agent.text.decoder import Decoder
+from edgepart.agent.wire.inference import SequenceStep
+from edgepart.agent.wire.tensors import Value
+from edgepart.planner.errors import EdgepartError, InternalError, StateLost
+from edgepart.planner.region import Array
+
+GATHER_S = 0.005
+"""Seconds for which a token waits for those of the texts that took part in the last request. Between two tokens of a text
+lie one or two milliseconds here. With less, texts are more often read alone; with more, all wait longer for a text whose
+client reads slowly."""
+NO_STEP = SequenceStep("", 0, 0)
+"""The step of a place whose sequence takes no part in a request."""
+
+
+class RunSteps(Protocol):
+    """The interface of Requester.run for requests that make a step in several sequences."""
+
+    async def __call__(
+        self,
+        deployment: str,
+        inputs: dict[str, Value],
+        deadline_s: float,
+        outputs: tuple[str, ...],
+        *,
+        steps: tuple[SequenceStep, ...] = (),
+    ) -> tuple[dict[str, Value], AnswerInfo]: ...
+
+
+class Placed(Protocol):
+    """A sequence that has a place in a row."""
+
+    name: str
+    place: int
+    tokens: list[int]
+
+
+@dataclass(eq=False)
+class WaitingToken:
+    """A token that waits to be read."""
+
+    sequence: Placed
+    token: int
+    decoder: Decoder
+    logits: asyncio.Future[Array]
+
+    @property
+    def position(self) -> int:
+        return len(self.sequence.tokens)
+
+
+@dataclass(eq=False)
+class Row:
+    """Sequences that lie side by side."""
+
+    deployment: str
+    name: str
+    places: list[Placed | None]
+    together: bool = True
+    """Whether devices can read a token in each of them by one request."""
+    named: int = 0
+    """The number of names that were made for sequences here."""
+    reading: int = 0
+    """The number of sequences that read many tokens now; meanwhile no request is of the whole row."""
+    busy: bool = False
+    """Whether tokens that waited are being read."""
+    free: asyncio.Event = field(default_factory=asyncio.Event)
+    """Is set while `busy` is not."""
+    waiting: list[WaitingToken] = field(default_factory=list)
+    expected: set[Placed] = field(default_factory=set)
+    """The sequences that took part in the last request, and may soon do so again."""
+    timer: asyncio.TimerHandle | None = None
+
+    def __post_init__(self) -> None:
+        self.free.set()
+
+    def new_name(self, place: int) -> str:
+        """A name that says where the sequence lies (agent/execution/sequences.py: place_of)."""
+        self.named += 1
+        return f"{self.name}/{self.named}.{place}"
+
+
+class StepBatches:
+    """Reads single tokens of the sequences of one gateway. For the event loop's thread."""
+
+    def __init__(self, run: RunStep, run_steps: RunSteps, within_s: float) -> None:
+        """`run` makes the step of one sequence, and `run_steps` those of several; each may take `within_s` seconds."""
+        self._run = run
+        self._run_steps = run_steps
+        self._within_s = within_s
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def read(self, row: Row, sequence: Placed, decoder: Decoder, token: int) -> Array:
+        """Read a token of a sequence; returns the logits of the one after it. Raises what `run` raises."""
+        one = WaitingToken(sequence, token, decoder, self._loop.create_future())
+        if not row.busy and not row.waiting and row.expected <= {sequence}:
+            self._begin(row)
+            try:
+                return await self._read_alone(row, one)
+            finally:
+                self._end(row, [one])
+        row.waiting.append(one)
+        self._look(row)
+        try:
+            return await one.logits
+        finally:
+            if one in row.waiting:
+                row.waiting.remove(one)
+
+    @asynccontextmanager
+    async def reading(self, row: Row) -> AsyncIterator[None]:
+        """Keep requests of the whole row away for as long as the block lasts, in which a sequence reads many tokens."""
+        row.reading += 1
+        try:
+            while row.busy:
+                await row.free.wait()
+            yield
+        finally:
+            row.reading -= 1
+
+    def leave(self, row: Row, sequence: Placed) -> None:
+        """Do not wait for the sequence any more: its text has ended."""
+        row.expected.discard(sequence)
+        self._look(row)
+
+    def _look(self, row: Row, *, waited: bool = False) -> None:
+        """Read what waits, unless something is being read, or more is likely to come."""
+        if row.busy or not row.waiting:
+            return
+        if row.timer is not None:
+            row.timer.cancel()
+            row.timer = None
+        if not waited and row.expected - {one.sequence for one in row.waiting}:
+            row.timer = self._loop.call_later(GATHER_S, lambda: self._look(row, waited=True))
+            return
+        ones, row.waiting = row.waiting, []
+        self._begin(row)
+        task = self._loop.create_task(self._read_all(row, ones))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _begin(self, row: Row) -> None:
+        row.busy = True
+        row.free.clear()
+
+    def _end(self, row: Row, ones: Sequence[WaitingToken]) -> None:
+        row.busy = False
+        row.free.set()
+        row.expected = {one.sequence for one in ones}
+        self._look(row)
+
+    async def _read_all(self, row: Row, ones: Sequence[WaitingToken]) -> None:
+        try:
+            if len(ones) > 1 and row.together and not row.reading and await self._read_together(row, ones):
+                return
+            found = await asyncio.gather(*(self._settle(self._read_alone(row, one), one) for one in ones))
+            if len(ones) > 1 and any(found) and not row.reading:
+                row.together = False
+        finally:
+            for one in ones:
+                if not one.logits.done():
+                    one.logits.set_exception(InternalError("a token was not read: the agent's log says why"))
+            self._end(row, ones)
+
+    async def _read_together(self, row: Row, ones: Sequence[WaitingToken]) -> bool:
+        """Read the tokens by one request; False if devices cannot do so now."""
+        decoder, by_place = ones[0].decoder, {one.sequence.place: one for one in ones}
+        if len(row.places) != decoder.batch:
+            return False
+        tokens: list[tuple[int, int]] = []
+        steps: list[SequenceStep] = []
+        for place, other in enumerate(row.places):
+            one = by_place.get(place)
+            if one is None:
+                # What a sequence has behind its tokens is not seen: the next token takes its place.
+                tokens.append((0, min(len(other.tokens), decoder.context - 1) if other is not None else 0))
+                steps.append(NO_STEP)
+            else:
+                tokens.append((one.token, one.position))
+                steps.append(SequenceStep(one.sequence.name, one.position, one.position + 1))
+        inputs, names = decoder.feed_batch(tokens), (decoder.logits,)
+        try:
+            outputs, _ = await self._run_steps(
+                row.deployment, inputs, self._within_s, names, steps=tuple(steps)
+            )
+            logits = decoder.read_batch(outputs)
+        except StateLost:
+            return False
+        except EdgepartError as error:
+            for one in ones:
+                if not one.logits.done():
+                    one.logits.set_exception(error)
+            return True
+        for one in ones:
+            if not one.logits.done():
+                one.logits.set_result(logits[one.sequence.place])
+        return True
+
+    async def _read_alone(self, row: Row, one: WaitingToken) -> Array:
+        decoder, at = one.decoder, one.position
+        step = SequenceStep(one.sequence.name, at, at + 1)
+        inputs = decoder.feed([one.token], at)
+        outputs, _ = await self._run(row.deployment, inputs, self._within_s, (decoder.logits,), step)
+        return decoder.read(outputs)
+
+    async def _settle(self, reading: Any, one: WaitingToken) -> bool:
+        """Await the reading for whoever waits for the token; returns whether it was read."""
+        try:
+            logits = await reading
+        except EdgepartError as error:
+            if not one.logits.done():
+                one.logits.set_exception(error)
+            return False
+        if not one.logits.done():
+            one.logits.set_result(logits)
+        return True
