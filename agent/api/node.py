@@ -509,7 +509,14 @@ class NodeApi:
         serving = self._inference
         kept, nbytes, evictions = serving.kept()
         replays = serving.sequences.replays + serving.tokens.replays
-        return {"kept": kept, "bytes": nbytes, "evictions": evictions, "replays": replays}
+        batches = serving.tokens.batches
+        return {
+            "kept": kept,
+            "bytes": nbytes,
+            "evictions": evictions,
+            "replays": replays,
+            "batches": batches,
+        }
 
     def _about(self, member: events.Member, starved: Starved) -> tuple[str, ...]:
         """Notes about a member for people; a note is "" if there is nothing to say."""

@@ -11,6 +11,7 @@ __all__ = [
     "nchwc_choice",
     "prepared",
     "schedule",
+    "sequences",
     "sessions",
     "tasks",
 ]

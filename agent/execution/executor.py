@@ -45,6 +45,7 @@ from edgepart.planner.errors import (
     FrameError,
     InternalError,
     StateLost,
+    Unavailable,
     WorkerDied,
 )
 from edgepart.planner.plans.plan import GATEWAY, Run, Transfer
@@ -366,12 +367,11 @@ class Executor:
     def _held_bytes(self) -> int:
         return sum(task.progress.held_bytes for task in self._tasks.values())
 
-    def _fail(
-        self, task: RequestTask, error: str, *, stale: bool, crashed: bool = False, lost_state: bool = False
-    ) -> OutgoingMessage:
+    def _fail(self, task: RequestTask, error: str, *, stale: bool, **flags: bool) -> OutgoingMessage:
+        """End the task, and tell its gateway. `flags` are further fields of Failed."""
         self._end(task)
         self._counters.requests_failed += 1
-        failed = Failed(task.deployment, task.epoch, task.request, stale, error, crashed, lost_state)
+        failed = Failed(task.deployment, task.epoch, task.request, stale, error, **flags)
         return gateway_of(task.request), failed, ()
 
     def _end(self, task: RequestTask) -> None:
@@ -502,7 +502,7 @@ class Executor:
 
     def _do(self, lane: _Lane, task: RequestTask, work: ReadyStep | EdgepartError) -> None:
         """Do one step of one request. An error fails that request only; the thread goes on."""
-        began_s, lost_state = time.monotonic(), False
+        began_s, flags = time.monotonic(), {"stale": False}
         try:
             if isinstance(work, EdgepartError):
                 raise work
@@ -517,19 +517,20 @@ class Executor:
                     self._count_run(task, work.step.segment, time.monotonic() - began_s)
             return
         except EdgepartError as error:
-            fault, stale, crashed = str(error), isinstance(error, ClusterError), isinstance(error, WorkerDied)
-            lost_state = isinstance(error, StateLost)
+            fault = str(error)
+            flags = {
+                "stale": isinstance(error, ClusterError),
+                "crashed": isinstance(error, WorkerDied),
+                "lost_state": isinstance(error, StateLost),
+                "no_room": error is work and isinstance(error, Unavailable),
+            }
         except Exception as error:
             log.exception("request %s of %s", task.request, task.deployment)
-            fault, stale, crashed = f"{type(error).__name__}: {error}", False, False
+            fault = f"{type(error).__name__}: {error}"
         with self._lock:
             self._step_ended(lane)
             current = self._tasks.get(task.request) is task
-            out = (
-                [self._fail(task, fault, stale=stale, crashed=crashed, lost_state=lost_state)]
-                if current
-                else []
-            )
+            out = [self._fail(task, fault, **flags)] if current else []
         self._post(out)
 
     def _step_ended(self, lane: _Lane) -> None:

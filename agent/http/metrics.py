@@ -192,6 +192,11 @@ def _sequences(cards: Sequence[ModelCard], here: Mapping[str, int]) -> Iterator[
         "How often steps of this agent's clients were made again as their states were lost",
         value=here["replays"],
     )
+    yield CounterMetricFamily(
+        "edgepart_sequence_batches",
+        "Requests of this agent that read a token in each of several texts",
+        value=here["batches"],
+    )
 
 
 class Metrics:

@@ -140,6 +140,8 @@ class AttemptFailed:
     """Whether the request's inputs do not fit the model, which may be another one by now."""
     lost_state: bool = False
     """Whether the states with which a step of a sequence begins are gone: trying the step alone again does not help."""
+    no_room: bool = False
+    """Whether a device has no room for the states of another sequence now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +264,8 @@ class _RequestState:
     not_before_s: float = -inf
     """Time from which the request may be tried on the sides in `tried` again."""
     last_error: str = ""
+    no_room: bool = False
+    """Whether a device had no room for its sequence the last time."""
     home: str = ""
     kind: StepKind = StepKind.USUAL
 
@@ -410,7 +414,7 @@ class Requests:
             yield from self._end(request)
             yield Fail(request.number, event.error, "state")
         elif event.stale:
-            request.last_error = event.error
+            request.last_error, request.no_room = event.error, event.no_room
             yield from self._put_off(request, now)
         else:
             yield from self._end(request)
@@ -451,7 +455,9 @@ class Requests:
                 if request.replays
                 else ""
             )
-            kind = "unplanned" if self._current(request.deployment) == NO_EPOCH else "deadline"
+            kind = "full" if request.no_room else "deadline"
+            if self._current(request.deployment) == NO_EPOCH:
+                kind = "unplanned"
             yield from self._end(request)
             yield Fail(request.number, f"the deadline passed while it {state}{last}", kind)
 

@@ -68,6 +68,7 @@ FAILURES: Mapping[str, type[EdgepartError]] = {
     "crashed": CrashError,
     "state": StateLost,
     "unplanned": Unavailable,
+    "full": Unavailable,
 }
 """Maps kinds of rules.Fail to errors; other kinds are a ClusterError."""
 
@@ -387,7 +388,7 @@ class Requester:
             return
         if isinstance(message, Failed):
             failed = rules.AttemptFailed(attempt, message.stale, message.error, message.crashed)
-            self._handle(replace(failed, lost_state=message.lost_state))
+            self._handle(replace(failed, lost_state=message.lost_state, no_room=message.no_room))
             return
         try:
             check_pieces(side.incoming.get(message.transfer), message.transfer, values, {})

@@ -105,6 +105,8 @@ class StepBatches:
         self._within_s = within_s
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
+        self.made = 0
+        """The number of requests that read tokens of several sequences."""
 
     async def read(self, row: Row, sequence: Placed, decoder: Decoder, token: int) -> Array:
         """Read a token of a sequence; returns the logits of the one after it. Raises what `run` raises."""
@@ -207,6 +209,7 @@ class StepBatches:
                 if not one.logits.done():
                     one.logits.set_exception(error)
             return True
+        self.made += 1
         for one in ones:
             if not one.logits.done():
                 one.logits.set_result(logits[one.sequence.place])

@@ -108,6 +108,11 @@ class TokenSequences:
         """The numbers of sequences of a deployment that are in use, and that are kept for later prompts."""
         return self._in_use.get(deployment, 0), len(self._idle.get(deployment, ()))
 
+    @property
+    def batches(self) -> int:
+        """The number of requests that read a token in each of several sequences."""
+        return self._batches.made
+
     def speed(self, deployment: str) -> float | None:
         """The average speed of the deployment's last answers, in tokens per second; None before the first one."""
         speeds = self._speeds.get(deployment)

@@ -113,6 +113,8 @@ class Failed:
     lost_state: bool = field(default=False, metadata=OPTIONAL)
     """Whether the device does not have the states that the step of a sequence begins with. The sequence then has to be made
     again from its first step."""
+    no_room: bool = field(default=False, metadata=OPTIONAL)
+    """Whether the device has no room for the states of another sequence now."""
 
 
 @dataclass(frozen=True, slots=True)

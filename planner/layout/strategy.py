@@ -121,8 +121,10 @@ class Problem:
     sequences: int = 1
     """The most sequences whose states each device keeps at the same time, if the graph has states."""
     pinned: Mapping[str, Mapping[str, tuple[Region, ...]]] | None = None
-    """For requests that only leave states behind: what each device keeps, by the state's output and the device. Then what
-    only answers depend on is not computed. None for requests that have answers."""
+    """What each device has to keep, by the state's output and the device, as other kinds of steps leave it there; None if
+    devices keep what suits them."""
+    answers: bool = True
+    """Whether requests are answered. Those that only leave states behind compute nothing that only answers depend on."""
     borders_first: bool = False
     """Whether the best plan of any strategy computes and sends borders first if that is faster; `auto` does
     so anyway."""

@@ -104,7 +104,7 @@ class DemandMemo:
         """The draft if devices keep `kept` of the states' outputs, and the demand for each tensor."""
         graph = blueprint.graph
         wanted: dict[str, TensorDemand] = dict(kept)
-        for name in graph.answer_outputs if blueprint.problem.pinned is None else ():
+        for name in graph.answer_outputs if blueprint.problem.answers else ():
             if name in graph.producers:  # The gateway reads all of an output.
                 self._want(wanted, name, self._all(name, GATEWAY, graph.region_of(name)))
         groups: list[tuple[str, Group]] = []

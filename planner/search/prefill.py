@@ -28,7 +28,7 @@ def add_prefill(
     """The plan, which `study` made from `strategy`, with programs for steps of as many rows as `graph` has, and "". If
     there can be none, the plan as it is, and the reason."""
     try:
-        prefill = drop_answers(_make_form(study, strategy, plan, graph, model_digest, digests))
+        prefill = drop_answers(_make_form(study, strategy, plan, graph, model_digest, digests, answers=False))
     except EdgepartError as error:
         return plan, str(error)
     fault = _misfit(study, plan, prefill, 1, "blocks of rows")
@@ -51,13 +51,22 @@ def add_batch(
 
 
 def _make_form(
-    study: Study, strategy: Strategy, plan: Plan, graph: Graph, model_digest: str, digests: Digests | None
+    study: Study,
+    strategy: Strategy,
+    plan: Plan,
+    graph: Graph,
+    model_digest: str,
+    digests: Digests | None,
+    *,
+    answers: bool = True,
 ) -> Plan:
     """The plan of the other kind of steps, which has the replicas of `plan`."""
+    problem = replace(study.memo.problem, graph=graph)
+    if not plan.is_model_itself:
+        extents = {state.output: (graph.shape_of(state.output) or (1,))[0] for state in graph.states}
+        problem = replace(problem, pinned=_kept_regions(plan, extents), answers=answers)
     # A device that runs the model's own file does so for these steps too, with the session that it has already.
-    extents = {state.output: (graph.shape_of(state.output) or (1,))[0] for state in graph.states}
-    pinned = None if plan.is_model_itself else _kept_regions(plan, extents)
-    wide = Study(replace(study.memo.problem, graph=graph, pinned=pinned))
+    wide = Study(problem)
     if wide.memo.coarse.layer_of != study.memo.coarse.layer_of:
         raise Infeasible("such steps have other layers")
     choices = study.candidates.choices_of(strategy)

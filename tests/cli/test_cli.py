@@ -263,7 +263,7 @@ def test_status_and_metrics_tell_of_sequences(
     assert "sequences of" not in edgepart("status", "--state", str(member))[1]
     figures = SequenceFigures(1, 2, 4, {"pi-a": 3_000_000, "pi-b": 1_500_000}, 20.74)
     cards = [replace(card, sequences=figures) for card in served.node.models() if card.name == "add"]
-    known, here = served.node.status(), {"kept": 3, "bytes": 4500, "evictions": 5, "replays": 6}
+    known, here = served.node.status(), {"kept": 3, "bytes": 4500, "evictions": 5, "replays": 6, "batches": 7}
     monkeypatch.setattr(served.node, "models", lambda: cards)
     monkeypatch.setattr(served.node, "status", lambda: known | {"sequences": here})
 
@@ -288,6 +288,7 @@ def test_status_and_metrics_tell_of_sequences(
         "edgepart_sequences_kept 3.0",
         "edgepart_state_bytes 4500.0",
         "edgepart_sequences_evicted_total 5.0",
+        "edgepart_sequence_batches_total 7.0",
         "edgepart_sequence_replays_total 6.0",
     }
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,21 @@ def test_a_text_goes_on_where_it_was_when_a_device_is_killed(victims: LocalClust
     assert figures["replays"] >= 1 and figures["devices"] == ["c"]
 
 
+def test_texts_at_the_same_time_are_what_they_are_alone(talkers: LocalCluster) -> None:
+    def write(first: int) -> list[str]:
+        with client_of(talkers) as client:
+            answer: Any = client.completions.create(
+                model=NAME, prompt=[first, 20, 21], max_tokens=60, temperature=0, logprobs=0
+            )
+        return list(answer.choices[0].logprobs.tokens)
+
+    alone = [write(first) for first in range(30, 34)]
+    assert len({tuple(tokens) for tokens in alone}) == 4
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(write, range(30, 34))) == alone
+    assert talkers.status(talkers.first)["sequences"]["batches"] > 20
+
+
 def test_a_client_that_hangs_up_frees_the_sequence(talkers: LocalCluster) -> None:
     with client_of(talkers) as client:
         answer = ask(client)
@@ -98,7 +114,7 @@ def test_a_client_that_hangs_up_frees_the_sequence(talkers: LocalCluster) -> Non
         assert sequences(talkers, "a")["under_way"] == 1
         answer.close()
         assert talkers.wait(lambda: sequences(talkers, "a")["under_way"] == 0, "the sequence to be free")
-    assert sequences(talkers, "a")["idle"] == 1 and sequences(talkers, "a")["most"] == 4
+    assert sequences(talkers, "a")["idle"] >= 1 and sequences(talkers, "a")["most"] == 4
 
 
 def test_a_chat_by_the_command_and_the_memory_that_it_takes(talkers: LocalCluster) -> None:

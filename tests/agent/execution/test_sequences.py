@@ -3,8 +3,10 @@ before it left, or is told that they are lost."""
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 from edgepart.agent.execution.sequences import SPARED_S, KeptSequences, SequenceKey, make_first_states
 from edgepart.agent.wire.inference import Epoch, SequenceStep
 from edgepart.planner.errors import StateLost, Unavailable
-from edgepart.planner.plans.plan import KeptPiece, Piece, Program
+from edgepart.planner.plans.plan import KeptPiece, Piece, Program, widen
 from edgepart.planner.region import Array, Region
 
 E1, E2 = Epoch(1, 1), Epoch(1, 2)
@@ -239,3 +241,104 @@ def test_a_step_under_way_leaves_nothing_of_a_sequence_that_has_ended() -> None:
     room.device.end("gate/0/p")
     room.device.finish(key_of("p"), step_of("p"), room.program, began, [np.zeros(1)], 0.0)
     assert len(room.device) == 0
+
+
+PLACES = 3
+
+
+def side_by_side(program: Any) -> Any:
+    """The program of steps in PLACES sequences."""
+    return Prepared(replace(program.program, kept=widen(program.program.kept, PLACES)))
+
+
+def two_dimensional(sequences: int = 99) -> Any:
+    """A program with two buffers of a row for each token, which have an axis of sequences."""
+    kept = tuple(
+        KeptPiece(Piece(f"past {n}", region), Piece(f"present {n}", region), "double", 8 * ROWS, True)
+        for n, region in enumerate([Region.full((1, ROWS))] * 2)
+    )
+    return Prepared(Program("a", (), (), 0, 0, kept=kept, sequences=sequences))
+
+
+def placed(place: int, position: int = 0, row: str = "row") -> SequenceStep:
+    return step_of(f"{row}/1.{place}", position)
+
+
+def of(*steps: SequenceStep) -> dict[SequenceKey, SequenceStep]:
+    return {("m", E1, step.sequence): step for step in steps}
+
+
+def begin(device: KeptSequences, program: Any, step: SequenceStep, batch: Any) -> Sequence[Any]:
+    ((key, _),) = of(step).items()
+    began = device.begin(key, step, program, 0.0, batch=batch)
+    device.finish(key, step, program, began, began, 0.0)
+    return began
+
+
+def test_sequences_that_lie_side_by_side_share_arrays_each_at_its_place() -> None:
+    device, program = KeptSequences(), two_dimensional()
+    batch = side_by_side(program)
+    for place in (2, 0):
+        for value in begin(device, program, placed(place), batch):
+            assert value.shape == (1, ROWS) and not value.any()
+            value[:, 0] = 1 + place
+    steps = of(placed(2, 1), placed(0, 1))
+    began: Any = device.begin_batch(steps, batch, 1.0)
+    assert [value.shape for value in began] == [(PLACES, ROWS)] * 2
+    assert all(value[2, 0] == 3 and value[0, 0] == 1 for value in began)
+    began[1][2, 1] = 9
+    device.finish_batch(steps, 1.0)
+    assert device.nbytes == 2 * 2 * ROWS * 8
+    # Each goes on alone with what the common step has left.
+    alone: Any = begin(device, program, placed(2, 2), batch)
+    assert alone[1][0, :2].tolist() == [3, 9]
+
+
+def test_a_step_of_several_needs_all_of_them_side_by_side_and_at_the_right_positions() -> None:
+    device, program = KeptSequences(), two_dimensional()
+    batch = side_by_side(program)
+    for step in (placed(0), placed(1), placed(1, row="another row"), step_of("by itself")):
+        begin(device, program, step, batch)
+    for wrong in (
+        (placed(0, 1), placed(2, 1)),  # was never begun
+        (placed(0, 1), placed(1, 1, row="another row")),
+        (placed(0, 1), step_of("by itself", 1)),
+        (placed(0, 1), placed(1, 2)),  # ahead of what it has read
+    ):
+        with pytest.raises(StateLost):
+            device.begin_batch(of(*wrong), batch, 1.0)
+    assert device.begin_batch(of(placed(0, 1), placed(1, 0)), batch, 1.0)  # is made again
+    device.end(placed(1).sequence)
+    with pytest.raises(StateLost):
+        device.begin_batch(of(placed(0, 1), placed(1, 1)), batch, 1.0)
+
+
+def test_a_row_is_freed_with_its_last_sequence() -> None:
+    device, program = KeptSequences(), two_dimensional()
+    batch = side_by_side(program)
+    arrays = [weakref.ref(begin(device, program, placed(place), batch)[0].base) for place in (0, 1)]
+    assert arrays[0]() is arrays[1]() is not None
+    device.end(placed(0).sequence)
+    assert arrays[0]() is not None
+    device.end(placed(1).sequence)
+    gc.collect()
+    assert arrays[0]() is None and device.nbytes == 0
+
+
+@pytest.mark.parametrize("name", ["row/1.3", "row/1.99999", "row/1.-1", "row/1.x", "row/1."])
+def test_a_name_without_a_place_of_the_row_lies_by_itself(name: str) -> None:
+    device, program = KeptSequences(), two_dimensional()
+    batch = side_by_side(program)
+    began = begin(device, program, step_of(name), batch)
+    assert [value.shape for value in began] == [(1, ROWS)] * 2 and not any(value.any() for value in began)
+    with pytest.raises(StateLost):
+        device.begin_batch(of(step_of(name, 1)), batch, 1.0)
+
+
+def test_without_memory_for_a_row_sequences_lie_by_themselves() -> None:
+    device, program = KeptSequences(), two_dimensional()
+    batch = side_by_side(program)
+    batch.full = True
+    assert len(begin(device, program, placed(0), batch)) == 2
+    with pytest.raises(StateLost):
+        device.begin_batch(of(placed(0, 1)), batch, 1.0)

@@ -186,7 +186,7 @@ def test_a_device_that_has_no_room_is_tried_again_and_has_lost_nothing() -> None
         device.answer("p")
         device.give("q", 1, step=step_of(0, OTHER))
         failed = device.failure("q")
-        assert failed.stale and not failed.lost_state and "all are in use" in failed.error
+        assert failed.stale and failed.no_room and not failed.lost_state and "all are in use" in failed.error
         device.give("p1", 1, step=step_of(1))
         assert device.answer("p1") == after([1, 1])
 

@@ -193,23 +193,20 @@ class FakeDevices:
         for place, one in made:
             logits[place, 0] = self._step({name: of[place : place + 1] for name, of in inputs.items()}, one)
         self.together.append(len(made))
-        # What the others have behind their tokens is overwritten.
+        row = made[0][1].sequence.rpartition("/")[0]
         for place, one in enumerate(steps):
-            assert one.sequence or inputs["attention_mask"][place].sum() > self.lengths(steps, place)
+            if not one.sequence:
+                self._overwrite(row, place, int(inputs["attention_mask"][place].sum()) - 1)
         if self.gate is not None:
             await self.gate.wait()
         self._fail()
         return {"logits": logits}, AnswerInfo(NO_EPOCH, 0, "by hand")
 
-    def lengths(self, steps: tuple[SequenceStep, ...], place: int) -> int:
-        """The number of tokens that the sequence in a place of these steps' row has now; 0 if there is none."""
-        row = next(one.sequence for one in steps if one.sequence).rpartition("/")[0]
-        known = (
-            len(kept)
-            for name, kept in self.states.items()
-            if name.startswith(f"{row}/") and name.endswith(f".{place}")
-        )
-        return max(known, default=0)
+    def _overwrite(self, row: str, place: int, position: int) -> None:
+        """Write a token that nobody said where the sequence in this place has the row of number `position`."""
+        for name, kept in self.states.items():
+            if name.startswith(f"{row}/") and name.endswith(f".{place}"):
+                kept[position : position + 1] = [-1] if position < len(kept) else []
 
     def _count(self) -> None:
         self._asked += 1

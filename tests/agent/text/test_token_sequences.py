@@ -29,10 +29,10 @@ def without_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 class Desk:
     """The sequences of one gateway, and the devices."""
 
-    def __init__(self, *, in_place: bool = True, block: int = 0) -> None:
+    def __init__(self, *, in_place: bool = True, block: int = 0, batch: int = 0) -> None:
         self.devices = made = FakeDevices(in_place=in_place)
         self.sequences = TokenSequences(made, made.block, made.name, made.end, made.room, made.serving)
-        self.decoder = read_decoder("chat", decoder_plan(in_place=in_place, block=block))
+        self.decoder = read_decoder("chat", decoder_plan(in_place=in_place, block=block, batch=batch))
 
     @asynccontextmanager
     async def take(self, prompt: Sequence[int], wait_s: float = LONG_S) -> AsyncIterator[TokenSequence]:
@@ -52,9 +52,15 @@ class Desk:
         return sequence, [token for _, _, token in self.devices.read[before:]]
 
 
-def run(story: Callable[[Desk], Coroutine[Any, Any, None]], *, in_place: bool = True, block: int = 0) -> None:
+def run(
+    story: Callable[[Desk], Coroutine[Any, Any, None]],
+    *,
+    in_place: bool = True,
+    block: int = 0,
+    batch: int = 0,
+) -> None:
     async def told() -> None:
-        await story(Desk(in_place=in_place, block=block))
+        await story(Desk(in_place=in_place, block=block, batch=batch))
 
     asyncio.run(told())
 
@@ -120,19 +126,19 @@ def test_while_there_is_room_a_chat_is_not_given_up_for_the_begin_that_all_chats
 
 
 PROMPTS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=20), max_size=8)
-STYLES = st.sampled_from([(True, 0), (False, 0), (True, 2), (True, 4)])
+STYLES = st.sampled_from([(True, 0, 0), (False, 0, 0), (True, 2, 0), (True, 4, 3), (True, 0, 2)])
 
 
 @given(PROMPTS, STYLES, st.lists(st.integers(1, 40), max_size=4))
 def test_whatever_came_before_and_is_lost_the_logits_are_those_of_the_prompt(
-    prompts: list[list[int]], style: tuple[bool, int], losses: list[int]
+    prompts: list[list[int]], style: tuple[bool, int, int], losses: list[int]
 ) -> None:
     async def story(desk: Desk) -> None:
         desk.devices.losses = losses
         for prompt in prompts:
             await desk.answer(prompt)  # which compares the logits
 
-    run(story, in_place=style[0], block=style[1])
+    run(story, in_place=style[0], block=style[1], batch=style[2])
 
 
 def test_a_prompt_is_read_in_blocks_but_for_its_last_token() -> None:

@@ -104,17 +104,27 @@ def test_messages_about_requests_without_sequences_are_those_of_the_release_befo
 
 @pytest.mark.parametrize(
     "message",
-    [Tensors("m", E, "gate/0/1", 3, (), step=STEP), Failed("m", E, "gate/0/1", True, "why", lost_state=True)],
+    [
+        Tensors("m", E, "gate/0/1", 3, (), step=STEP),
+        Tensors("m", E, "gate/0/1", 3, (), steps=(STEP, SequenceStep("", 0, 0))),
+        Failed("m", E, "gate/0/1", True, "why", lost_state=True),
+        Failed("m", E, "gate/0/1", True, "why", no_room=True),
+    ],
 )
 def test_steps_and_lost_states_travel(message: Any) -> None:
     assert carried(message) == message
 
 
 def test_options_that_nobody_gave_are_not_written() -> None:
-    new = {"states", "context", "sequences", "prefill", "text"}
+    new = {"states", "context", "sequences", "prefill", "batch", "text"}
     assert not new & json_record(DeployOptions()).keys()
     given_by_user = DeployOptions(
-        states=(("hn", "h"),), context=512, sequences=9, prefill={"x": (1, 64)}, text=True
+        states=(("hn", "h"),),
+        context=512,
+        sequences=9,
+        prefill={"x": (1, 64)},
+        batch={"x": (4, 1)},
+        text=True,
     )
     assert new <= json_record(given_by_user).keys()
     assert read_json_record(DeployOptions, json_record(given_by_user)) == given_by_user

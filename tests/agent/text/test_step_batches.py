@@ -1,0 +1,143 @@
+"""Step batches: several texts at the same time are read by common requests, and each is what it would be alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgepart.agent.text import step_batches, token_sequences
+from edgepart.agent.text.decoder import read_decoder
+from edgepart.planner.errors import RunError
+from tests.agent.text.fake_devices import decoder_plan, greedy, logits_after
+from tests.agent.text.test_token_sequences import Desk, settle
+
+BATCH = 3
+
+
+@pytest.fixture(autouse=True)
+def without_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_sequences, "REPLAY_PAUSE_S", 0.0)
+    monkeypatch.setattr(step_batches, "GATHER_S", 0.0)
+
+
+def run(story: Callable[[Desk], Coroutine[Any, Any, None]], *, batch: int = BATCH) -> None:
+    async def told() -> None:
+        desk = Desk(block=4, batch=batch)
+        desk.devices.rooms = 5
+        await story(desk)
+
+    asyncio.run(told())
+
+
+async def write(desk: Desk, prompt: Sequence[int], count: int, *, late: int = 0) -> list[int]:
+    """Read a prompt, and then `count` tokens that follow it one by one; `late` turns of the loop pass before."""
+    for _ in range(late):
+        await asyncio.sleep(0)
+    tokens = list(prompt)
+    async with desk.take(prompt) as sequence:
+        logits = await desk.sequences.read(sequence, desk.decoder, prompt[len(sequence.tokens) :])
+        for _ in range(count):
+            assert logits.tolist() == logits_after(tokens).tolist()
+            tokens.append(int(logits.argmax()))
+            logits = await desk.step(sequence, tokens[-1])
+    return tokens[len(prompt) :]
+
+
+TEXTS = st.lists(
+    st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=8), st.integers(0, 12), st.integers(0, 30)),
+    min_size=1,
+    max_size=7,
+)
+
+
+@given(TEXTS, st.lists(st.integers(1, 60), max_size=4), st.integers(2, 4))
+def test_each_text_is_what_it_would_be_alone(
+    texts: list[tuple[list[int], int, int]], losses: list[int], batch: int
+) -> None:
+    async def story(desk: Desk) -> None:
+        desk.devices.losses = losses
+        for _ in range(2):  # The second time each goes on with what is kept of it.
+            wrote = await asyncio.gather(*(write(desk, *text[:2], late=text[2]) for text in texts))
+            assert wrote == [greedy(prompt, count) for prompt, count, _ in texts]
+
+    run(story, batch=batch)
+
+
+def test_a_text_alone_is_read_by_usual_steps() -> None:
+    async def story(desk: Desk) -> None:
+        await write(desk, [1, 2], 6)
+        assert desk.devices.together == [] and len(desk.devices.read) == 8
+
+    run(story)
+
+
+def test_texts_at_the_same_time_are_read_together_in_rows() -> None:
+    async def story(desk: Desk) -> None:
+        await asyncio.gather(*(write(desk, [number, 1], 20) for number in range(5)))
+        assert sorted(set(desk.devices.together[5:])) == [2, 3]
+        # Without common requests these were 5 x 22 steps.
+        assert len(desk.devices.together) < 50
+
+    run(story)
+
+
+def test_devices_without_memory_for_a_row_are_asked_for_one_step_after_the_other() -> None:
+    async def story(desk: Desk) -> None:
+        desk.devices.side_by_side = False
+        wrote = await asyncio.gather(*(write(desk, [number, 1], 10) for number in range(3)))
+        assert wrote == [greedy([number, 1], 10) for number in range(3)]
+        assert desk.devices.together == [] and desk.sequences.replays == 0
+
+    run(story)
+
+
+def test_an_error_is_that_of_all_texts_that_were_read_together() -> None:
+    async def story(desk: Desk) -> None:
+        writers = [asyncio.ensure_future(write(desk, [number, 1], 40)) for number in range(3)]
+        while not desk.devices.together:
+            await asyncio.sleep(0)
+        desk.devices.failure = RunError("segment 3 failed")
+        found = await asyncio.gather(*writers, return_exceptions=True)
+        assert all(isinstance(one, RunError) for one in found)
+        # The places are free again, and the devices' states are those of the tokens.
+        assert await write(desk, [1, 1], 3) == greedy([1, 1], 3)
+
+    run(story)
+
+
+def test_a_text_that_is_given_up_keeps_no_other_waiting() -> None:
+    async def story(desk: Desk) -> None:
+        desk.devices.gate = asyncio.Event()
+        writers = [asyncio.ensure_future(write(desk, [number, 1], 12)) for number in range(3)]
+        await settle()
+        desk.devices.gate.set()
+        while not desk.devices.together:
+            await asyncio.sleep(0)
+        writers[1].cancel()
+        await asyncio.gather(*writers, return_exceptions=True)
+        assert writers[0].result() == greedy([0, 1], 12) and writers[2].result() == greedy([2, 1], 12)
+        assert writers[1].cancelled()
+        assert await write(desk, [1, 1], 12) == greedy([1, 1], 12)
+
+    run(story)
+
+
+def test_a_place_is_used_again_by_another_name() -> None:
+    async def story(desk: Desk) -> None:
+        names = set()
+        for number in range(12):
+            # Sequences of the model before are ended.
+            desk.devices.model = model = f"digest-{number}"
+            desk.decoder = read_decoder("chat", decoder_plan(batch=BATCH, model=model))
+            async with desk.take([number, number]) as sequence:
+                await desk.sequences.read(sequence, desk.decoder, [number, number])
+                names.add(sequence.name)
+        rows = {name.rpartition("/")[0] for name in names}
+        assert len(names) == 12 and len(rows) <= 12 and len(desk.devices.ended) == 11
+
+    run(story)
