@@ -21,6 +21,10 @@ from edgepart.planner.plans.plan import GATEWAY, Plan, Program, Receive, Run, Se
 from edgepart.planner.region import Region, span
 from edgepart.planner.search.study import Study
 
+BATCH_SHARE = 0.5
+"""The part of a device's memory that a model may take with the programs of a batch. They take as much as the plan's own, for
+what only several clients at once notice; with a larger share there would be less for other models."""
+
 
 def add_prefill(
     study: Study, strategy: Strategy, plan: Plan, graph: Graph, model_digest: str, digests: Digests | None
@@ -31,7 +35,7 @@ def add_prefill(
         prefill = drop_answers(_make_form(study, strategy, plan, graph, model_digest, digests, answers=False))
     except EdgepartError as error:
         return plan, str(error)
-    fault = _misfit(study, plan, prefill, 1, "blocks of rows")
+    fault = _misfit(study, plan, prefill, 1, "blocks of rows", 1.0)
     return (plan, fault) if fault else (replace(_with_form(plan, prefill), prefill=prefill), "")
 
 
@@ -46,7 +50,7 @@ def add_batch(
         return plan, str(error)
     if (rows := batch.rows) < 2:
         return plan, "the first axis of an input or state is not one of sequences"
-    fault = _misfit(study, plan, batch, rows, "several sequences at once")
+    fault = _misfit(study, plan, batch, rows, "several sequences at once", BATCH_SHARE)
     return (plan, fault) if fault else (replace(_with_form(plan, batch), batch=batch), "")
 
 
@@ -88,9 +92,9 @@ def _kept_regions(plan: Plan, extents: Mapping[str, int]) -> dict[str, dict[str,
     return found
 
 
-def _misfit(study: Study, plan: Plan, form: Plan, rows: int, what: str) -> str:
+def _misfit(study: Study, plan: Plan, form: Plan, rows: int, what: str, share: float) -> str:
     """Why the programs, which keep what `rows` sequences keep, cannot be used beside the plan's; "" if they can. `what` is
-    what they are for, in words."""
+    what they are for, in words. All programs together may take this share of a device's memory."""
     if plan.programs.keys() != form.programs.keys():
         return f"other devices would compute {what}"
     for name, program in plan.programs.items():
@@ -98,7 +102,7 @@ def _misfit(study: Study, plan: Plan, form: Plan, rows: int, what: str) -> str:
         if form.programs[name].kept != kept:
             return f"{name} would keep other pieces of states for {what}"
         both = _with_memory(program, form.programs[name])
-        limit = study.memo.problem.cluster.device(name).memory_bytes
+        limit = share * study.memo.problem.cluster.device(name).memory_bytes
         if both.peak_memory_bytes > limit:
             return f"{name} has not the memory for the sessions of {what}"
     return ""
