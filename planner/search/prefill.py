@@ -22,8 +22,8 @@ from edgepart.planner.region import Region, span
 from edgepart.planner.search.study import Study
 
 BATCH_SHARE = 0.5
-"""The part of a device's memory that a model may take with the programs of a batch. They take as much as the plan's own, for
-what only several clients at once notice; with a larger share there would be less for other models."""
+"""The part of a device's memory that a model may take with the programs of a batch. They take as much as the plan's own,
+for what only several clients at once notice; with a larger share there would be less for other models."""
 
 
 def add_prefill(
