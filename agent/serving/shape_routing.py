@@ -24,7 +24,8 @@ from edgepart.agent.cluster.state.bindings import (
     format_shapes,
     variant_name,
 )
-from edgepart.agent.serving.requester import AnswerInfo, Requester, check_inputs, output_names
+from edgepart.agent.serving.active_plan import check_inputs, output_names
+from edgepart.agent.serving.requester import AnswerInfo, Requester
 from edgepart.agent.wire.control import Standing, Version
 from edgepart.agent.wire.inference import SequenceStep
 from edgepart.agent.wire.tensors import Value

@@ -16,7 +16,7 @@ import numpy as np
 from edgepart.agent.execution.copies import Scratch
 from edgepart.agent.execution.schedule import Progress, make_schedule
 from edgepart.agent.execution.sessions import SegmentCompiler, Sessions
-from edgepart.agent.serving.requester import activate_plan, assemble_output, check_inputs, cut_inputs
+from edgepart.agent.serving.active_plan import activate_plan, assemble_output, check_inputs, cut_inputs
 from edgepart.agent.wire.dtypes import element_dtype
 from edgepart.agent.wire.reduced_precision import RoundingTally, round_all
 from edgepart.agent.wire.tensors import Value

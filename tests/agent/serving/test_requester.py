@@ -14,8 +14,9 @@ from edgepart.agent.execution.copies import Scratch
 from edgepart.agent.execution.executor import Executor
 from edgepart.agent.execution.nchwc_array import PLAIN
 from edgepart.agent.execution.sessions import Sessions
+from edgepart.agent.serving.active_plan import activate_plan
 from edgepart.agent.serving.request_state import RequestWindow
-from edgepart.agent.serving.requester import Requester, activate_plan
+from edgepart.agent.serving.requester import Requester
 from edgepart.agent.wire.inference import Cancel, EndSequence, Epoch, Failed, RequestMessage, Tensors
 from edgepart.agent.wire.tensors import Value, pack_arrays, unpack_arrays
 from edgepart.planner.errors import ClusterError, InternalError, RequestError, RunError, Unavailable
