@@ -119,7 +119,8 @@ class KeptSequences:
 
         Raises StateLost if they are not here, and Unavailable if there is no room for another sequence now."""
         known, in_place = self._kept.get(key), _all_in_place(prepared.program.kept)
-        if known is None and step.position:
+        # What was on its way when the sequence ended may come late, when its place is another one's already.
+        if known is None and (step.position or step.sequence in self._ended):
             raise StateLost(f"sequence {step.sequence} is not kept here (any more)")
         if known is None:
             self._make_room(key, prepared, now, busy)

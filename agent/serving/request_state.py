@@ -11,19 +11,22 @@ another replica at once.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
 from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.execution.tasks import StepKind
 from edgepart.agent.wire.inference import NO_EPOCH, Epoch
-from edgepart.planner.plans.balance_requests import choose_home, choose_replica
+from edgepart.planner.plans.balance_requests import choose_replica
 from edgepart.planner.plans.plan import Replica
 
 CRASHES_FORGIVEN = 1
 """Worker crashes after which a request is still tried again: the first one may have had another cause."""
+MOST_HOMES = 4096
+"""Names of sequences of which the replica is remembered. One that is forgotten may go to another replica, which does not
+have its states, so that its steps are made again there."""
 IN_FLIGHT_PER_REPLICA = 2
 """Requests for each replica that may be in flight, if that is more than the window allows: while one is computed, the next
 one's data travels."""
@@ -276,6 +279,22 @@ class _Deployment:
     """The epoch on which requests start; NO_EPOCH while there is no plan."""
     plans: dict[Epoch, tuple[ReplicaSide, ...]]
     """The current plan, and older ones on which attempts are still under way."""
+    homes: OrderedDict[str, int] = field(default_factory=OrderedDict)
+    """The side of the current plan that keeps the states of sequences, by what they are called together; those that were
+    used last come last."""
+
+    def choose_home(self, home: str, paces: Sequence[Replica], able: Sequence[int]) -> int:
+        """The side to which the steps of these sequences go: the one to which they went before, or else, of those that are
+        able, the one that would answer first if all sequences made a step at once."""
+        side = self.homes.get(home, -1)
+        if side not in able:
+            there = Counter(self.homes.values())
+            side = choose_replica(paces, [there[n] for n in range(len(paces))], able)
+        self.homes[home] = side
+        self.homes.move_to_end(home)
+        while len(self.homes) > MOST_HOMES:
+            self.homes.popitem(last=False)
+        return side
 
 
 @dataclass(slots=True)
@@ -372,6 +391,8 @@ class Requests:
     def _activate(self, event: Activated) -> None:
         known = self._deployments.setdefault(event.deployment, _Deployment(event.epoch, {}))
         if event.epoch >= known.current:
+            if event.epoch != known.current:
+                known.homes.clear()
             known.current = event.epoch
             known.plans[event.epoch] = event.sides
 
@@ -500,10 +521,11 @@ class Requests:
         ]
         if not able:
             return None
+        paces = [side.pace for side in sides]
         if request.home:
-            return choose_home(request.home, able)
+            return known.choose_home(request.home, paces, able)
         there = [flying[request.deployment, known.current, n] for n in range(len(sides))]
-        return choose_replica([side.pace for side in sides], there, able)
+        return choose_replica(paces, there, able)
 
     def _window_of(self, deployment: str) -> int:
         known = self._deployments[deployment]

@@ -172,8 +172,8 @@ class StepBatches:
             if len(ones) > 1 and row.together and not row.reading and await self._read_together(row, ones):
                 return
             found = await asyncio.gather(*(self._settle(self._read_alone(row, one), one) for one in ones))
-            if len(ones) > 1 and any(found) and not row.reading:
-                row.together = False
+            if len(ones) > 1 and all(found) and not row.reading:
+                row.together = False  # No states were lost: devices do not have them side by side.
         finally:
             for one in ones:
                 if not one.logits.done():

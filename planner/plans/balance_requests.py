@@ -8,7 +8,6 @@ predicted keeps its requests for longer, and therefore gets fewer requests."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from hashlib import blake2s
 
 from edgepart.planner.plans.plan import Replica
 
@@ -31,12 +30,6 @@ def choose_replica(
     """
     numbers = range(len(replicas)) if among is None else among
     return min(numbers, key=lambda n: (expected_answer_s(replicas[n], in_flight[n]), in_flight[n], n))
-
-
-def choose_home(sequence: str, among: Iterable[int]) -> int:
-    """The number of the replica, of those in `among`, to which the steps of a sequence go, since it keeps the states. It
-    changes only if that replica is no longer among them; different sequences are spread evenly."""
-    return min(among, key=lambda n: blake2s(f"{n} {sequence}".encode()).digest())
 
 
 def balance_requests(replicas: Sequence[Replica], count: int) -> list[int]:

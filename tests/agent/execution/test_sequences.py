@@ -335,6 +335,14 @@ def test_a_name_without_a_place_of_the_row_lies_by_itself(name: str) -> None:
         device.begin_batch(of(step_of(name, 1)), batch, 1.0)
 
 
+def test_what_comes_late_of_a_sequence_that_has_ended_does_not_take_its_place_again() -> None:
+    device, program = KeptSequences(), two_dimensional()
+    batch = side_by_side(program)
+    device.end(placed(0).sequence)
+    with pytest.raises(StateLost):
+        begin(device, program, placed(0), batch)
+
+
 def test_without_memory_for_a_row_sequences_lie_by_themselves() -> None:
     device, program = KeptSequences(), two_dimensional()
     batch = side_by_side(program)

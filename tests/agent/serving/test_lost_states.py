@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -191,7 +192,27 @@ def test_all_steps_of_a_sequence_go_to_its_home_however_busy_that_is() -> None:
         assert home_of(requests, number, name) == homes[name]
 
 
-def test_a_sequence_goes_elsewhere_while_its_home_is_lost_and_comes_back() -> None:
+@pytest.mark.parametrize(("paces", "expected"), [((1.0, 1.0), [4, 4]), ((1.0, 3.0), [6, 2])])
+def test_sequences_are_spread_by_the_pace_of_replicas(paces: tuple[float, ...], expected: list[int]) -> None:
+    requests = Requests(RequestWindow(in_flight=99))
+    sides = (
+        ReplicaSide(frozenset("ab"[n]), frozenset({n}), Replica((), pace, pace))
+        for n, pace in enumerate(paces)
+    )
+    requests.handle(Activated("m", E1, tuple(sides)), 0.0)
+    homes = [home_of(requests, n, name) for n, name in enumerate("pqrstuvw")]
+    assert [homes.count(side) for side in range(2)] == expected
+
+
+def test_a_new_plan_spreads_them_anew() -> None:
+    requests = Requests(RequestWindow(in_flight=99))
+    requests.handle(replicas(1), 0.0)
+    assert {home_of(requests, n, name) for n, name in enumerate("pq")} == {0}
+    requests.handle(replace(replicas(2), epoch=E2), 0.0)
+    assert {home_of(requests, n, name) for n, name in enumerate("pq", 9)} == {0, 1}
+
+
+def test_a_sequence_whose_home_is_lost_goes_elsewhere_and_stays_there() -> None:
     requests = Requests(RequestWindow(in_flight=99))
     requests.handle(replicas(3), 0.0)
     home = home_of(requests, 1, "p")
@@ -199,4 +220,4 @@ def test_a_sequence_goes_elsewhere_while_its_home_is_lost_and_comes_back() -> No
     assert start != home
     assert home_of(requests, 2, "p") == start
     requests.handle(DeviceFound("abc"[home]), 0.0)
-    assert home_of(requests, 3, "p") == home
+    assert home_of(requests, 3, "p") == start

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,7 +17,6 @@ from edgepart.planner.lowering.lower import Lowering, make_plan
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.model.stateful import load_with_states
-from edgepart.planner.plans.balance_requests import choose_home
 from edgepart.planner.plans.check import broken_plan_rules
 from edgepart.planner.plans.plan import KeptPiece, Piece, Plan, plan_from_bytes, plan_to_bytes
 from edgepart.planner.region import Region
@@ -146,23 +144,3 @@ def test_a_piece_that_cannot_become_the_next_step_s_is_a_fault(written: Region, 
 
 def _with_kept(plan: Plan, kept: tuple[KeptPiece, ...]) -> Plan:
     return replace(plan, programs={**plan.programs, "ada": replace(plan.programs["ada"], kept=kept)})
-
-
-@given(st.text(max_size=20), st.sets(st.integers(0, 20), min_size=1), st.data())
-def test_a_sequence_leaves_its_home_only_if_that_is_gone(
-    name: str, among: set[int], data: st.DataObject
-) -> None:
-    home = choose_home(name, among)
-    assert home in among
-    fewer = data.draw(st.sets(st.sampled_from(sorted(among)))) | {home}
-    assert choose_home(name, sorted(fewer, reverse=True)) == home
-    more = among | {data.draw(st.integers(21, 30))}
-    assert choose_home(name, more) in {home, *more - among}
-
-
-@pytest.mark.parametrize("replicas", [2, 3, 5])
-def test_sequences_are_spread_evenly(replicas: int) -> None:
-    names = [f"00ff00ff00ff00ff/5e8f10a2/{n:016x}" for n in range(3000)]
-    counts = Counter(choose_home(name, range(replicas)) for name in names)
-    assert len(counts) == replicas
-    assert max(counts.values()) < 1.2 * 3000 / replicas
