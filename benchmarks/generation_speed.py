@@ -151,6 +151,8 @@ def many_streams(settings: SpeedSettings, say: Say) -> Iterator[Figure]:
         every = [deployed.encode(text)[:6] for text in TEXTS[:count]]
         one = made.ask(deployed, [every[0]], settings.tokens)[0]
         check(one)
+        # Devices get ready to read several texts together when they have done all else.
+        made.ask(deployed, every, 4 * settings.tokens, at_once=True)
         told = made.ask(deployed, [[7, *prompt] for prompt in every], settings.tokens, at_once=True)
         for answer in told:
             check(answer)

@@ -48,7 +48,7 @@ from edgepart.planner.errors import (
     Unavailable,
     WorkerDied,
 )
-from edgepart.planner.plans.plan import GATEWAY, Run, Transfer
+from edgepart.planner.plans.plan import GATEWAY, Program, Run, Transfer
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +119,9 @@ class Executor:
         self._send = send
         self._limits = limits or QueueLimits()
         self._recorder = recorder or Recorder()
-        self._installed: dict[ProgramKey, Mapping[StepKind, InstalledProgram]] = {}
+        self._installed: dict[ProgramKey, dict[StepKind, InstalledProgram]] = {}
+        self._batches: dict[ProgramKey, Program] = {}
+        """The programs that make steps in several sequences, as far as there are such, loaded or not."""
         self._expected: dict[ProgramKey, list[tuple[Tensors, Sequence[Value], str]]] = {}
         self._tasks: dict[str, RequestTask] = {}
         self._ended: OrderedDict[str, EndedRequest | None] = OrderedDict()
@@ -165,26 +167,50 @@ class Executor:
         transfers: Sequence[Transfer],
         nodes: Mapping[str, str],
         others: Mapping[StepKind, tuple[RunnableProgram, Sequence[Transfer]]] | None = None,
+        batch: Program | None = None,
     ) -> None:
         """Take requests of that epoch from now on. `transfers` are the plan's; `nodes` has the node id of each device
-        name. `others` are the programs and the transfers of other kinds of steps than the usual ones. Raises InternalError
-        if a program's schedule cannot be made, a node id is missing, or the program is installed already."""
+        name. `others` are the programs and the transfers of other kinds of steps than the usual ones. With `batch`, which
+        makes steps in several sequences and which `add` may install later, sequences lie side by side from the begin.
+        Raises InternalError if a program's schedule cannot be made, a node id is missing, or the program is installed
+        already."""
         programs = {StepKind.USUAL: (prepared, transfers), **(others or {})}
         installed = {kind: make_installed(deployment, *one, nodes) for kind, one in programs.items()}
         with self._lock:
             if (deployment, epoch) in self._installed:
                 raise InternalError(f"{deployment} {epoch} is installed already")
             self._installed[deployment, epoch] = installed
+            if batch is not None:
+                self._batches[deployment, epoch] = batch
             self._open(parent_of(deployment))
             early = self._expected.pop((deployment, epoch), [])
         for message, values, source in early:
             self.deliver(message, values, source)
+
+    def add(
+        self,
+        deployment: str,
+        epoch: Epoch,
+        kind: StepKind,
+        prepared: RunnableProgram,
+        transfers: Sequence[Transfer],
+        nodes: Mapping[str, str],
+    ) -> bool:
+        """Take a further kind of steps of an installed program from now on. Returns False if that program is not here any
+        more. Raises InternalError as `install` does."""
+        installed = make_installed(deployment, prepared, transfers, nodes)
+        with self._lock:
+            if (deployment, epoch) not in self._installed:
+                return False
+            self._installed[deployment, epoch][kind] = installed
+            return True
 
     def retire(self, deployment: str, epoch: Epoch) -> list[RunnableProgram]:
         """Leave that epoch: its requests under way go back to their gateways. Returns the programs to release."""
         out: list[OutgoingMessage] = []
         with self._lock:
             left = tuple(self._installed.pop((deployment, epoch), {}).values())
+            self._batches.pop((deployment, epoch), None)
             for message, _, _ in self._expected.pop((deployment, epoch), []):
                 out.append(_stale(message, "this device has left that epoch"))
             for task in [t for t in self._tasks.values() if (t.deployment, t.epoch) == (deployment, epoch)]:
@@ -297,6 +323,15 @@ class Executor:
                 return self._take_early(key, message, values, source)
             kind = kind_of(message)
             installed = self._installed.get(key, {}).get(kind)
+            if installed is None and key in self._installed:
+                why = f"this device makes no {kind.value} steps by this plan now"
+                return [
+                    (
+                        gateway_of(message.request),
+                        Failed(*key, message.request, True, why, lost_state=True),
+                        (),
+                    )
+                ]
             if installed is None:
                 return [_stale(message, "this device has left that epoch, or does not know it")]
             if not may_send(installed, message, source):
@@ -353,9 +388,8 @@ class Executor:
             return
         for key, step in steps.items():
             busy = {key for one in self._tasks.values() if one.progress.begun for key in one.by_sequence}
-            batch = self._installed.get((task.deployment, task.epoch), {}).get(StepKind.BATCH)
-            wide = batch.prepared if batch is not None else None
-            task.began = self._sequences.begin(key, step, prepared, now, busy, wide)
+            batch = self._batches.get((task.deployment, task.epoch))
+            task.began = self._sequences.begin(key, step, prepared, now, busy, batch)
             task.progress.begin(task.began)
         if not steps:
             task.progress.begin(make_first_states(prepared))

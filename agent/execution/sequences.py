@@ -26,7 +26,7 @@ from edgepart.agent.wire.dtypes import element_dtype
 from edgepart.agent.wire.inference import Epoch, SequenceStep
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import StateLost, Unavailable
-from edgepart.planner.plans.plan import KeptPiece
+from edgepart.planner.plans.plan import KeptPiece, Program
 from edgepart.planner.region import Array
 
 log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class KeptSequences:
         prepared: RunnableProgram,
         now: float,
         busy: Collection[SequenceKey] = (),
-        batch: RunnableProgram | None = None,
+        batch: Program | None = None,
     ) -> Sequence[Value]:
         """The kept pieces with which the step begins. `busy` sequences are not dropped to make room for a new one. `batch`
         is the program that makes steps of several sequences.
@@ -124,7 +124,7 @@ class KeptSequences:
             raise StateLost(f"sequence {step.sequence} is not kept here (any more)")
         if known is None:
             self._make_room(key, prepared, now, busy)
-            row = self._row_of(key, batch) if batch is not None else None
+            row = self._row_of(key, batch, prepared) if batch is not None else None
             place = place_of(step.sequence)
             if row is None or place is None:
                 return make_first_states(prepared)
@@ -162,17 +162,17 @@ class KeptSequences:
             if (known := self._kept.get(key)) is not None:
                 known.position, known.used_at_s = step.after, now
 
-    def _row_of(self, key: SequenceKey, batch: RunnableProgram) -> _Row | None:
+    def _row_of(self, key: SequenceKey, batch: Program, prepared: RunnableProgram) -> _Row | None:
         """The row in which a new sequence has its place; None if its name does not say so, or there is no memory for a
         whole row."""
-        place, pieces = place_of(key[2]), batch.program.kept
+        place, pieces = place_of(key[2]), batch.kept
         if place is None or not pieces or place[1] >= pieces[0].read.region.shape[0]:
             return None
         name = (*key[:2], place[0])
         row = self._rows.get(name)
         if row is None:
             try:
-                row = self._rows[name] = _Row(_make_states(batch))
+                row = self._rows[name] = _Row(_make_states(pieces, prepared))
             except Unavailable as error:
                 log.info("sequence %s lies by itself: %s", key[2], error)
         return row
@@ -250,18 +250,17 @@ def _go_back(known: _Kept, step: SequenceStep, prepared: RunnableProgram, *, in_
 def make_first_states(prepared: RunnableProgram) -> list[Value]:
     """The kept pieces before the first step of a sequence: zeros. Raises Unavailable if there is no memory for them."""
     made: list[Value] = []
-    for value in _make_states(prepared):
+    for value in _make_states(prepared.program.kept, prepared):
         value.fill(0)
         made.append(value)
     return made
 
 
-def _make_states(prepared: RunnableProgram) -> list[Array]:
-    """Arrays for the program's kept pieces, with whatever was in that memory. Raises Unavailable if there is none."""
+def _make_states(pieces: Sequence[KeptPiece], prepared: RunnableProgram) -> list[Array]:
+    """Arrays for these pieces, with whatever was in that memory. Raises Unavailable if there is none."""
     try:
         return [
-            prepared.empty(piece.read.region.shape, np.dtype(element_dtype(piece.dtype)))
-            for piece in prepared.program.kept
+            prepared.empty(piece.read.region.shape, np.dtype(element_dtype(piece.dtype))) for piece in pieces
         ]
     except MemoryError as error:
         raise Unavailable(f"this device has no memory for the states of another sequence: {error}") from error

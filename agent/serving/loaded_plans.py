@@ -41,6 +41,12 @@ FetchConstants = Callable[[Plan, Sequence[str]], Awaitable[Mapping[str, Array]]]
 """constants(plan, source nodes) returns the values of its constant outputs that are not inputs. Raises EdgepartError."""
 
 
+BATCH_AFTER_S = 5.0
+"""Seconds after which a plan that serves gets its programs of steps in several sequences, if nothing is being loaded then,
+or else as long later. Spare plans are loaded first: without them a loss pauses all texts for longer. With less they might
+wait; with more, texts at the same time take turns for longer."""
+
+
 @dataclass
 class HeldPlan:
     """A plan that is loaded on this device."""
@@ -51,6 +57,8 @@ class HeldPlan:
     constants: Mapping[str, Array] = field(default_factory=dict)
     to_gateway: Mapping[StepKind, frozenset[int]] = field(default_factory=dict)
     """Numbers of the transfers that bring outputs to the gateway, by the kind of step."""
+    order: LoadPlan | None = None
+    """The order to load it."""
 
 
 class LoadedPlans:
@@ -80,6 +88,8 @@ class LoadedPlans:
         self._held: dict[tuple[str, Epoch], HeldPlan] = {}
         self._loading: dict[tuple[str, Epoch], asyncio.Task[None]] = {}
         self._active: dict[str, Epoch] = {}
+        self._adding: dict[tuple[str, Epoch], asyncio.Task[None]] = {}
+        """What loads programs of steps in several sequences, by deployment and epoch."""
 
     @property
     def loading(self) -> bool:
@@ -153,6 +163,7 @@ class LoadedPlans:
                 for kind, form in ((StepKind.USUAL, plan), (StepKind.BATCH, plan.batch))
                 if form is not None
             },
+            order,
         )
         program = next((p for name, p in plan.programs.items() if names.get(name) == self._node), None)
         if program is not None:
@@ -169,6 +180,7 @@ class LoadedPlans:
                     plan.transfers,
                     names,
                     others,
+                    plan.batch.programs[program.device] if plan.batch is not None else None,
                 )
             except EdgepartError:
                 for one in (prepared, *(other for other, _ in others.values())):
@@ -191,18 +203,35 @@ class LoadedPlans:
     async def _prepare_others(
         self, order: LoadPlan, prepared: RunnableProgram, plan: Plan
     ) -> dict[StepKind, tuple[RunnableProgram, Sequence[Transfer]]]:
-        """Prepare the programs of other kinds of steps beside `prepared`. All are released if one fails."""
-        made: dict[StepKind, tuple[RunnableProgram, Sequence[Transfer]]] = {}
+        """Prepare the program of steps that read many rows beside `prepared`, which is released if that fails."""
+        if (form := plan.prefill) is None:
+            return {}
         try:
-            for kind, form in ((StepKind.PREFILL, plan.prefill), (StepKind.BATCH, plan.batch)):
-                if form is not None:
-                    program = form.programs[prepared.program.device]
-                    made[kind] = await self._prepare(order, form, program), form.transfers
+            made = await self._prepare(order, form, form.programs[prepared.program.device])
         except BaseException:
-            for one in (prepared, *(other for other, _ in made.values())):
-                self._loader.release(one)
+            self._loader.release(prepared)
             raise
-        return made
+        return {StepKind.PREFILL: (made, form.transfers)}
+
+    async def _add_batch(self, key: tuple[str, Epoch], held: HeldPlan) -> None:
+        """Prepare the program of steps in several sequences, when nothing else is to be loaded. Nothing is wrong without
+        it: such steps are then made one after the other."""
+        form, order = held.plan.batch, held.order
+        mine = [name for name in form.programs if held.nodes.get(name) == self._node] if form else []
+        if form is None or order is None or not mine:
+            return
+        await asyncio.sleep(BATCH_AFTER_S)
+        while self._loading:
+            await asyncio.sleep(BATCH_AFTER_S)
+        if self._held.get(key) is not held or self._active.get(key[0]) != key[1]:
+            return
+        try:
+            prepared = await self._prepare(order, form, form.programs[mine[0]])
+        except EdgepartError as error:
+            log.warning("texts of %s at the same time are computed one after the other: %s", key[0], error)
+            return
+        if not self._executor.add(*key, StepKind.BATCH, prepared, form.transfers, held.nodes):
+            self._loader.release(prepared)
 
     async def _prepare(self, order: LoadPlan, plan: Plan, program: Program) -> RunnableProgram:
         """Fetch the program's weights, and make its sessions in a thread. If this task is cancelled meanwhile, they are
@@ -231,6 +260,10 @@ class LoadedPlans:
             log.warning("told to switch %s to %s, which is not here", order.deployment, order.epoch)
             return
         self._active[order.deployment] = order.epoch
+        if (key := (order.deployment, order.epoch)) not in self._adding:
+            task = asyncio.get_running_loop().create_task(self._add_batch(key, held), name=f"batch {key}")
+            self._adding[key] = task
+            task.add_done_callback(lambda _: self._adding.pop(key, None))
         self._requester.activate(order.deployment, order.epoch, held.plan, held.nodes, held.constants)
 
     def switch_off(self, variant: str) -> None:

@@ -24,6 +24,10 @@ GATHER_S = 0.005
 """Seconds for which a token waits for those of the texts that took part in the last request. Between two tokens of a text
 lie one or two milliseconds here. With less, texts are more often read alone; with more, all wait longer for a text whose
 client reads slowly."""
+APART_S = 10.0
+"""Seconds for which the tokens of a row are read one after the other once devices could not read them together: they may
+have no memory for that, or not be ready yet. With less, more requests fail for nothing; with more, texts take turns for
+longer than they have to."""
 NO_STEP = SequenceStep("", 0, 0)
 """The step of a place whose sequence takes no part in a request."""
 
@@ -71,8 +75,8 @@ class Row:
     deployment: str
     name: str
     places: list[Placed | None]
-    together: bool = True
-    """Whether devices can read a token in each of them by one request."""
+    apart_until_s: float = 0.0
+    """The time until which devices are not asked to read a token in each of them by one request."""
     named: int = 0
     """The number of names that were made for sequences here."""
     reading: int = 0
@@ -169,16 +173,20 @@ class StepBatches:
 
     async def _read_all(self, row: Row, ones: Sequence[WaitingToken]) -> None:
         try:
-            if len(ones) > 1 and row.together and not row.reading and await self._read_together(row, ones):
+            if self._may_be_together(row, ones) and await self._read_together(row, ones):
                 return
             found = await asyncio.gather(*(self._settle(self._read_alone(row, one), one) for one in ones))
-            if len(ones) > 1 and all(found) and not row.reading:
-                row.together = False  # No states were lost: devices do not have them side by side.
+            if all(found) and self._may_be_together(row, ones):
+                # No states were lost: devices do not have them side by side, or cannot do this now.
+                row.apart_until_s = self._loop.time() + APART_S
         finally:
             for one in ones:
                 if not one.logits.done():
                     one.logits.set_exception(InternalError("a token was not read: the agent's log says why"))
             self._end(row, ones)
+
+    def _may_be_together(self, row: Row, ones: Sequence[WaitingToken]) -> bool:
+        return len(ones) > 1 and not row.reading and self._loop.time() >= row.apart_until_s
 
     async def _read_together(self, row: Row, ones: Sequence[WaitingToken]) -> bool:
         """Read the tokens by one request; False if devices cannot do so now."""

@@ -102,9 +102,15 @@ def test_texts_at_the_same_time_are_what_they_are_alone(talkers: LocalCluster) -
 
     alone = [write(first) for first in range(30, 34)]
     assert len({tuple(tokens) for tokens in alone}) == 4
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(write, range(30, 34))) == alone
-    assert talkers.status(talkers.first)["sequences"]["batches"] > 20
+
+    def write_all() -> bool:
+        """Write them at the same time; returns whether some tokens were read together: the devices get ready for that
+        when nothing else is to be done."""
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(write, range(30, 34))) == alone
+        return bool(talkers.status(talkers.first)["sequences"]["batches"] > 20)
+
+    talkers.wait(write_all, "texts to be read together")
 
 
 def test_a_client_that_hangs_up_frees_the_sequence(talkers: LocalCluster) -> None:

@@ -33,9 +33,11 @@ class Prepared:
     program: Program
     full: bool = False
     """Whether there is no memory for another array."""
+    most_bytes: float = np.inf
+    """The largest array for which there is memory."""
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        if self.full:
+        if self.full or np.prod(shape) * dtype.itemsize > self.most_bytes:
             raise MemoryError("1 MiB is shared already")
         return np.full(shape, 7, dtype)
 
@@ -270,7 +272,7 @@ def of(*steps: SequenceStep) -> dict[SequenceKey, SequenceStep]:
 
 def begin(device: KeptSequences, program: Any, step: SequenceStep, batch: Any) -> Sequence[Any]:
     ((key, _),) = of(step).items()
-    began = device.begin(key, step, program, 0.0, batch=batch)
+    began = device.begin(key, step, program, 0.0, batch=batch.program)
     device.finish(key, step, program, began, began, 0.0)
     return began
 
@@ -346,7 +348,7 @@ def test_what_comes_late_of_a_sequence_that_has_ended_does_not_take_its_place_ag
 def test_without_memory_for_a_row_sequences_lie_by_themselves() -> None:
     device, program = KeptSequences(), two_dimensional()
     batch = side_by_side(program)
-    batch.full = True
+    program.most_bytes = 8 * ROWS
     assert len(begin(device, program, placed(0), batch)) == 2
     with pytest.raises(StateLost):
         device.begin_batch(of(placed(0, 1)), batch, 1.0)

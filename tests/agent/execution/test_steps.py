@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
+from edgepart.agent.wire.inference import Tensors
 from tests.agent.execution.stateful import (
     EPOCH,
     GATE,
@@ -205,3 +207,16 @@ def test_a_step_that_waits_for_another_keeps_no_other_deployment_waiting() -> No
         assert device.answer("second") == after([1, 2])
 
     on_device(story, deployments=("m", "other"))
+
+
+def test_a_kind_of_steps_that_is_not_installed_yet_is_refused_and_harms_nothing() -> None:
+    def story(device: Device) -> None:
+        device.give("p", 1, step=step_of(0))
+        device.answer("p")
+        together = Tensors("m", EPOCH, f"{GATE}/0/both", X, (), steps=(step_of(1), step_of(0, OTHER)))
+        device.executor.deliver(together, [np.ones(2, np.float32)], GATE)
+        assert device.failure("both").lost_state
+        device.give("p1", 1, step=step_of(1))
+        assert device.answer("p1") == after([1, 1])
+
+    on_device(story)
