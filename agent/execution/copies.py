@@ -116,16 +116,16 @@ class CopyPlan:
         """The piece: the held array itself if it fits as it is, a part of it that is contiguous as it is, or else an array
         that `empty(shape, dtype)` makes."""
         value = held[self.slots[0]]
-        if not self.copies and self.crop is None:
-            return value
-        part = None if self.copies or self.crop is None else self.crop.crop(value)
-        if part is not None and part.flags.c_contiguous:
+        if self.copies:
+            whole = empty(self.piece.region.shape, value.dtype)
+            for copy in self.copies:
+                copy.into(whole, held[copy.slot])
+            return whole
+        part = value if self.crop is None else self.crop.crop(value)
+        if self.crop is None or part.flags.c_contiguous:
             return part
-        whole: Array = empty(self.piece.region.shape, value.dtype)
-        if part is not None:
-            whole[...] = part
-        for copy in self.copies:
-            copy.into(whole, held[copy.slot])
+        whole = empty(part.shape, part.dtype)
+        whole[...] = part
         return whole
 
 

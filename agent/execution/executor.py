@@ -22,6 +22,7 @@ from edgepart.agent.execution.prepared import RunnableProgram, describe_segment
 from edgepart.agent.execution.schedule import Progress, ReadyStep
 from edgepart.agent.execution.sequences import KeptSequences, make_first_states
 from edgepart.agent.execution.tasks import (
+    START_TRANSFER,
     EndedRequest,
     InstalledProgram,
     RequestTask,
@@ -63,10 +64,6 @@ COMPUTE_THREAD = "edgepart-compute"
 EXCLUSIVE_STEP_S = 1.0
 """Seconds for which a step has the device to itself. If it were longer, deployments would disturb each other less; if
 shorter, they would wait less for a step that takes long or never ends."""
-
-START_TRANSFER = -1
-"""The `Tensors.transfer` of a message without arrays, with which the gateway starts a device whose program receives
-nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,12 +321,9 @@ class Executor:
             kind = kind_of(message)
             installed = self._installed.get(key, {}).get(kind)
             if installed is None and key in self._installed:
-                why = f"this device makes no {kind.value} steps by this plan now"
                 return [
-                    (
-                        gateway_of(message.request),
-                        Failed(*key, message.request, True, why, lost_state=True),
-                        (),
+                    _stale(
+                        message, f"this device makes no {kind.value} steps by this plan now", lost_state=True
                     )
                 ]
             if installed is None:
@@ -645,5 +639,6 @@ class Executor:
                 log.info("cannot tell node %s: %s", node, error)
 
 
-def _stale(about: Tensors | EndedRequest, error: str) -> OutgoingMessage:
-    return gateway_of(about.request), Failed(about.deployment, about.epoch, about.request, True, error), ()
+def _stale(about: Tensors | EndedRequest, error: str, *, lost_state: bool = False) -> OutgoingMessage:
+    failed = Failed(about.deployment, about.epoch, about.request, True, error, lost_state=lost_state)
+    return gateway_of(about.request), failed, ()

@@ -231,12 +231,13 @@ class Progress:
 
     def begin(self, kept: Sequence[Value]) -> None:
         """Let the steps begin with these kept pieces, as the last step of the sequence left them, in the program's
-        order. Raises InternalError if there are not as many as the program keeps. They are not looked at otherwise: a
-        language model keeps some sixty, and `done` looked at them when they were made."""
-        if len(kept) != len(self.schedule.program.kept):
-            raise InternalError(
-                f"a step of a sequence began with {len(kept)} pieces of {len(self.schedule.program.kept)}"
-            )
+        order. Raises InternalError if they do not fit."""
+        pieces = self.schedule.program.kept
+        if len(kept) != len(pieces):
+            raise InternalError(f"a step of a sequence began with {len(kept)} pieces of {len(pieces)}")
+        for piece, value in zip(pieces, kept, strict=True):
+            if fault := _misfit(piece.read, value, {}):
+                raise InternalError(f"a step of a sequence began with {fault}")
         self._held.update(enumerate(kept))
         self.begun = True
 

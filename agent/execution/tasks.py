@@ -22,6 +22,11 @@ from edgepart.planner.plans.plan import GATEWAY, Transfer
 log = logging.getLogger(__name__)
 
 
+START_TRANSFER = -1
+"""The `Tensors.transfer` of a message without arrays, with which the gateway starts a device whose program receives
+nothing."""
+
+
 class StepKind(Enum):
     """The kinds of steps, each of which has programs of its own."""
 
@@ -32,12 +37,17 @@ class StepKind(Enum):
     BATCH = "batch"
     """A step in each of several sequences."""
 
+    @classmethod
+    def of(cls, steps: Sequence[SequenceStep], *, prefill: bool) -> StepKind:
+        """The kind of a request that makes `steps` in several sequences, or reads many rows at once, or neither."""
+        if steps:
+            return cls.BATCH
+        return cls.PREFILL if prefill else cls.USUAL
+
 
 def kind_of(message: Tensors) -> StepKind:
     """The kind of step of which the message is a part."""
-    if message.steps:
-        return StepKind.BATCH
-    return StepKind.PREFILL if message.prefill else StepKind.USUAL
+    return StepKind.of(message.steps, prefill=message.prefill)
 
 
 def steps_of(message: Tensors) -> tuple[SequenceStep, ...]:

@@ -10,8 +10,7 @@ import numpy as np
 
 from edgepart.agent.cluster.state.bindings import describe_input
 from edgepart.agent.execution.copies import CopyPlan, plan_copy
-from edgepart.agent.execution.executor import START_TRANSFER
-from edgepart.agent.execution.tasks import StepKind
+from edgepart.agent.execution.tasks import START_TRANSFER, StepKind
 from edgepart.agent.serving import request_state as rules
 from edgepart.agent.wire.dtypes import element_dtype, element_name
 from edgepart.agent.wire.tensors import Value

@@ -108,9 +108,7 @@ class _Held:
 
     @property
     def kind(self) -> StepKind:
-        if self.steps:
-            return StepKind.BATCH
-        return StepKind.PREFILL if self.prefill else StepKind.USUAL
+        return StepKind.of(self.steps, prefill=self.prefill)
 
 
 @dataclass

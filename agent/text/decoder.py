@@ -9,7 +9,7 @@ end.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -53,13 +53,8 @@ class Decoder:
 
     def feed_batch(self, tokens: Sequence[tuple[int, int]]) -> dict[str, Value]:
         """The inputs of a request that reads these tokens, each at its number in its sequence: one for each place."""
-        rows = [
-            {info.name: self._value(replace(info, shape=(1, *(info.shape or ())[1:])), [token], position)}
-            for token, position in tokens
-            for info in self.batch_inputs
-        ]
-        names = [info.name for info in self.batch_inputs]
-        return {name: np.concatenate([row[name] for row in rows if name in row]) for name in names}
+        steps = [self.feed([token], position) for token, position in tokens]
+        return {name: np.concatenate([step[name] for step in steps]) for name in steps[0]}
 
     def read_batch(self, outputs: dict[str, Value]) -> Array:
         """The logits in the answer of such a request, [place, token]. Raises RunError if they are not what the plan

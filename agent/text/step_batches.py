@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from edgepart.agent.serving.requester import AnswerInfo
 from edgepart.agent.serving.sequences import RunStep
@@ -33,7 +33,7 @@ NO_STEP = SequenceStep("", 0, 0)
 
 
 class RunSteps(Protocol):
-    """The interface of Requester.run for requests that make a step in several sequences."""
+    """The interface of Requester.run."""
 
     async def __call__(
         self,
@@ -42,6 +42,8 @@ class RunSteps(Protocol):
         deadline_s: float,
         outputs: tuple[str, ...],
         *,
+        step: SequenceStep | None = None,
+        prefill: bool = False,
         steps: tuple[SequenceStep, ...] = (),
     ) -> tuple[dict[str, Value], AnswerInfo]: ...
 
@@ -66,6 +68,16 @@ class WaitingToken:
     @property
     def position(self) -> int:
         return len(self.sequence.tokens)
+
+    def answer(self, logits: Array) -> None:
+        """Tell whoever waits that the token was read."""
+        if not self.logits.done():
+            self.logits.set_result(logits)
+
+    def fail(self, error: EdgepartError) -> None:
+        """Tell whoever waits that the token could not be read."""
+        if not self.logits.done():
+            self.logits.set_exception(error)
 
 
 @dataclass(eq=False)
@@ -175,14 +187,13 @@ class StepBatches:
         try:
             if self._may_be_together(row, ones) and await self._read_together(row, ones):
                 return
-            found = await asyncio.gather(*(self._settle(self._read_alone(row, one), one) for one in ones))
+            found = await asyncio.gather(*(self._settle(row, one) for one in ones))
             if all(found) and self._may_be_together(row, ones):
                 # No states were lost: devices do not have them side by side, or cannot do this now.
                 row.apart_until_s = self._loop.time() + APART_S
         finally:
             for one in ones:
-                if not one.logits.done():
-                    one.logits.set_exception(InternalError("a token was not read: the agent's log says why"))
+                one.fail(InternalError("a token was not read: the agent's log says why"))
             self._end(row, ones)
 
     def _may_be_together(self, row: Row, ones: Sequence[WaitingToken]) -> bool:
@@ -214,13 +225,11 @@ class StepBatches:
             return False
         except EdgepartError as error:
             for one in ones:
-                if not one.logits.done():
-                    one.logits.set_exception(error)
+                one.fail(error)
             return True
         self.made += 1
         for one in ones:
-            if not one.logits.done():
-                one.logits.set_result(logits[one.sequence.place])
+            one.answer(logits[one.sequence.place])
         return True
 
     async def _read_alone(self, row: Row, one: WaitingToken) -> Array:
@@ -230,14 +239,11 @@ class StepBatches:
         outputs, _ = await self._run(row.deployment, inputs, self._within_s, (decoder.logits,), step)
         return decoder.read(outputs)
 
-    async def _settle(self, reading: Any, one: WaitingToken) -> bool:
-        """Await the reading for whoever waits for the token; returns whether it was read."""
+    async def _settle(self, row: Row, one: WaitingToken) -> bool:
+        """Read the token alone for whoever waits for it; returns whether it was read."""
         try:
-            logits = await reading
+            one.answer(await self._read_alone(row, one))
+            return True
         except EdgepartError as error:
-            if not one.logits.done():
-                one.logits.set_exception(error)
+            one.fail(error)
             return False
-        if not one.logits.done():
-            one.logits.set_result(logits)
-        return True

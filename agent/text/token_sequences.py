@@ -13,14 +13,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from edgepart.agent.serving.requester import AnswerInfo
 from edgepart.agent.serving.sequences import REPLAY_PAUSE_S, RunStep
 from edgepart.agent.text.decoder import Decoder, common_start
-from edgepart.agent.text.step_batches import Row, StepBatches
+from edgepart.agent.text.step_batches import Row, RunSteps, StepBatches
 from edgepart.agent.wire.inference import SequenceStep
-from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import StateLost, Unavailable
 from edgepart.planner.region import Array
 
@@ -33,22 +30,6 @@ MOST_REPLAYS = 8
 the client sooner that the cluster is in it."""
 SPEEDS = 8
 """The number of last answers of which the average speed is told."""
-
-
-class RunBlock(Protocol):
-    """The interface of Requester.run."""
-
-    async def __call__(
-        self,
-        deployment: str,
-        inputs: dict[str, Value],
-        deadline_s: float,
-        outputs: tuple[str, ...],
-        *,
-        step: SequenceStep | None = None,
-        prefill: bool = False,
-        steps: tuple[SequenceStep, ...] = (),
-    ) -> tuple[dict[str, Value], AnswerInfo]: ...
 
 
 @dataclass(eq=False)
@@ -76,17 +57,17 @@ class TokenSequences:
     def __init__(
         self,
         run: RunStep,
-        run_block: RunBlock,
+        run_block: RunSteps,
         make_name: Callable[[], str],
         end: Callable[[str, str], None],
         room: Callable[[str], int],
         serving: Callable[[str], str | None],
     ) -> None:
         """`run` makes steps that read one token; `run_block` sends steps that read a block of them, without an answer, and
-        makes those that read a token in each of several sequences. `make_name` returns
-        a name that no other sequence has. `end(deployment, name)` tells devices that they need to keep a sequence no
-        longer. `room(deployment)` is the most sequences that a deployment may have. `serving(deployment)` is the digest of
-        the model that serves under this name; None if none does now."""
+        makes those that read a token in each of several sequences. `make_name` returns a name that no other sequence has.
+        `end(deployment, name)` tells devices that they need to keep a sequence no longer. `room(deployment)` is the most
+        sequences that a deployment may have. `serving(deployment)` is the digest of the model that serves under this name;
+        None if none does now."""
         self._run = run
         self._run_block = run_block
         self._make_name = make_name
@@ -214,6 +195,7 @@ class TokenSequences:
                 self._end_idle(sequence)
             del self._idle[gone]
             self._speeds.pop(gone, None)
+            self._rows.pop(gone, None)
 
     def _end_idle(self, sequence: TokenSequence) -> None:
         self._idle[sequence.deployment].remove(sequence)

@@ -1,4 +1,4 @@
-"""Step forms: adds to a plan the programs of other kinds of steps, for the same states. Rules only.
+"""Prefill and batches: adds to a plan the programs of other kinds of steps, for the same states. Rules only.
 
 A prompt is read several times faster in blocks of rows (prefill) than row by row. Such steps give no answer; they only
 leave states behind, so what only answers depend on is not computed. And one request that makes a step in each of several

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from edgepart.agent.execution.copies import Scratch
-from edgepart.agent.execution.executor import START_TRANSFER, Executor, QueueLimits
+from edgepart.agent.execution.executor import Executor, QueueLimits
 from edgepart.agent.execution.nchwc_array import PLAIN
 from edgepart.agent.execution.sessions import PreparedProgram, Sessions
+from edgepart.agent.execution.tasks import START_TRANSFER
 from edgepart.agent.wire.inference import Epoch, Failed, RequestMessage, Tensors
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import InternalError, Unavailable, WorkerDied
