@@ -88,6 +88,21 @@ def test_a_plan_that_was_slower_than_predicted_and_faster_than_one_stays() -> No
     assert not found.note
 
 
+@pytest.mark.parametrize(("drift", "devices"), [(0.5, 2), (1.0, 2), (4.0, 1)])
+def test_one_device_is_not_expected_to_gain_as_much_as_parts_of_the_model_did(
+    drift: float, devices: int
+) -> None:
+    """Halves of a language model ran in half of the time that was expected, and then the whole model, which was expected to
+    do the same and does not, took their place."""
+    split = thorough()
+    made = order(2, "auto", split.plan)
+    key = replace(made.key, drifts=tuple((node, drift) for node in NODES))
+    measured_s = (0.9 if devices > 1 else 8.0) * split.single_s
+    found = computed(replace(made, quick=False, key=key, measured_s=measured_s))
+    assert len(found.names) == devices
+    assert found.single_s == pytest.approx(max(1.0, drift) * split.single_s, rel=0.1)
+
+
 def test_where_throughput_is_wanted_plans_are_weighed_by_it() -> None:
     first = order(2, "auto")
     options = replace(first.deployment.options, objective="throughput")
