@@ -217,7 +217,7 @@ def make_compute(
 ) -> ComputeParts:
     """Make the parts that compute on `device` with `threads` threads. The executor runs when this returns."""
     node, options = base.identity.node_id, base.options
-    executor = Executor(links.post.values, recorder=base.recorder)
+    executor = Executor(links.post.values, recorder=base.recorder, data_from=links.transport.data_from)
     requester = Requester(node, links.post.values, recorder=base.recorder)
 
     def rest(took_s: float) -> None:

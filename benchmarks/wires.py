@@ -79,13 +79,18 @@ class Wire:
         self._transport.send(self._node, "data", Frame(kind, {}, (payload,)))
 
 
-def measure(folder: Path, url: str, sizes: list[int], rounds: int) -> list[Trips]:
-    """Measure all ways in turn, so that other load on the machine weighs on all of them."""
+def make_members(folder: Path) -> None:
+    """Make two members of one cluster, whose states are the folders "near" and "far"."""
     first = identity.create_cluster(folder / "near", time.time())
     key = certificates.new_key()
     encoded = first.issue(certificates.new_request(key), time.time())
     node, _ = certificates.read_node(encoded, first.ca)
     identity.write_identity(folder / "far", first.ca, node, key, first.admin)
+
+
+def measure(folder: Path, url: str, sizes: list[int], rounds: int) -> list[Trips]:
+    """Measure all ways in turn, so that other load on the machine weighs on all of them."""
+    make_members(folder)
     found = []
     with ExitStack() as stack:
         wires = [stack.enter_context(_open(folder, way, url)) for way in WAYS]

@@ -14,10 +14,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from threading import Condition, RLock, Thread
+from functools import partial
+from threading import RLock, Thread
 
 from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.execution.counters import Counters, SegmentTime
+from edgepart.agent.execution.lanes import EXCLUSIVE_STEP_S, BorrowedConnection, Lane
 from edgepart.agent.execution.prepared import RunnableProgram, describe_segment
 from edgepart.agent.execution.schedule import Progress, ReadyStep
 from edgepart.agent.execution.sequences import KeptSequences, make_first_states
@@ -33,6 +35,7 @@ from edgepart.agent.execution.tasks import (
     kind_of,
     make_installed,
     may_send,
+    source_of,
     steps_of,
 )
 from edgepart.agent.trace.recorder import Recorder
@@ -57,13 +60,16 @@ Send = Callable[[str, RequestMessage, Sequence[Value]], None]
 """send(node id, message, values) sends to a member or to this device itself. The `arrays` of a Tensors are left () for
 the sender to fill in while packing `values`. Raises ClusterError if the node cannot be reached."""
 
+DataFrom = Callable[[str], BorrowedConnection | None]
+"""data_from(node id) is the connection on which transfers come from that node; None if there is none."""
+
 ProgramKey = tuple[str, Epoch]
 """Deployment and epoch of an installed program."""
 
 COMPUTE_THREAD = "edgepart-compute"
-EXCLUSIVE_STEP_S = 1.0
-"""Seconds for which a step has the device to itself. If it were longer, deployments would disturb each other less; if
-shorter, they would wait less for a step that takes long or never ends."""
+READ_HERE_BYTES = 64 << 10
+"""The largest transfer for whose sake a compute thread reads a connection itself. Larger ones are better received by
+several threads at once, and their bytes take longer than waking a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,26 +89,6 @@ class QueueLimits:
     """Seconds after its end in which a request goes back to its gateway if a link that it used breaks."""
 
 
-@dataclass(eq=False)
-class _Lane:
-    """The compute thread of one deployment, with all its variants and epochs."""
-
-    name: str
-    changed: Condition
-    """Wakes the thread; a condition of the executor's lock."""
-    thread: Thread | None = None
-    task: RequestTask | None = None
-    """The request whose step is being done."""
-    began_s: float = 0.0
-    """The time at which that step began, on the monotonic clock."""
-    unblocked: tuple[str, int] = ("", START_TRANSFER)
-    """The request and the transfer that woke the thread last."""
-
-    def has_turn(self, now: float) -> bool:
-        """Whether the other lanes have to wait for this one."""
-        return self.task is not None and now < self.began_s + EXCLUSIVE_STEP_S
-
-
 OutgoingMessage = tuple[str, RequestMessage, Sequence[Value]]
 """The arguments of a `Send`."""
 
@@ -111,9 +97,15 @@ class Executor:
     """The programs installed on this device, their requests under way, and the compute threads. Thread-safe."""
 
     def __init__(
-        self, send: Send, limits: QueueLimits | None = None, recorder: Recorder | None = None
+        self,
+        send: Send,
+        limits: QueueLimits | None = None,
+        recorder: Recorder | None = None,
+        data_from: DataFrom = lambda node: None,
     ) -> None:
+        """`data_from` has the connections on which transfers come, which compute threads may read themselves."""
         self._send = send
+        self._data_from = data_from
         self._limits = limits or QueueLimits()
         self._recorder = recorder or Recorder()
         self._installed: dict[ProgramKey, dict[StepKind, InstalledProgram]] = {}
@@ -125,7 +117,7 @@ class Executor:
         self._sequences = KeptSequences()
         self._counters = Counters()
         self._lock = RLock()
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[str, Lane] = {}
         self._threads: list[Thread] = []
         self._started = False
         self._stopping = False
@@ -143,7 +135,7 @@ class Executor:
         with self._lock:
             self._stopping = True
             for lane in self._lanes.values():
-                lane.changed.notify_all()
+                lane.wake()
             threads = list(self._threads)
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))
@@ -236,7 +228,7 @@ class Executor:
                 # Only when it is ready: of several transfers that a step needs, the last one wakes the thread.
                 lane = self._lanes[task.lane]
                 lane.unblocked = message.request, message.transfer
-                lane.changed.notify()
+                lane.wake()
         self._post(out)
 
     def cancel(self, request: str) -> None:
@@ -409,14 +401,14 @@ class Executor:
         if lane is not None and lane.task is task:
             task.installed.prepared.stop()
         elif lane is not None and task.steps:
-            lane.changed.notify()  # The next step of its sequence may wait for this one.
+            lane.wake()  # The next step of its sequence may wait for this one.
 
     def _remember(self, request: str, ended: EndedRequest | None) -> None:
         self._ended[request] = ended
         while len(self._ended) > self._limits.remembered:
             self._ended.popitem(last=False)
 
-    def _next(self, lane: _Lane, now: float) -> tuple[RequestTask, ReadyStep | EdgepartError] | None:
+    def _next(self, lane: Lane, now: float) -> tuple[RequestTask, ReadyStep | EdgepartError] | None:
         """The step of the oldest request that can continue, if it belongs to this lane, or the error that keeps it from
         beginning; otherwise the lane that it belongs to is woken."""
         if any(other.has_turn(now) for other in self._lanes.values() if other is not lane):
@@ -425,7 +417,7 @@ class Executor:
             if task.lane != lane.name:
                 other = self._lanes.get(task.lane)
                 if other is not None and other.task is None and self._is_ready(task):
-                    other.changed.notify()
+                    other.wake()
                     return None
                 continue
             if not task.progress.begun:
@@ -462,35 +454,34 @@ class Executor:
 
     def _open(self, name: str) -> None:
         if name not in self._lanes:
-            lane = self._lanes[name] = _Lane(name, Condition(self._lock))
+            lane = self._lanes[name] = Lane(name, self._lock)
             if self._started:
                 self._begin(lane)
 
-    def _begin(self, lane: _Lane) -> None:
-        lane.thread = Thread(target=self._work, args=[lane], name=COMPUTE_THREAD, daemon=True)
-        self._threads = [thread for thread in self._threads if thread.is_alive()] + [lane.thread]
-        lane.thread.start()
+    def _begin(self, lane: Lane) -> None:
+        started = lane.start(partial(self._work, lane), COMPUTE_THREAD)
+        self._threads = [thread for thread in self._threads if thread.is_alive()] + [started]
 
     def _close_idle(self, name: str) -> None:
         """End the deployment's thread if nothing of that deployment is installed any more."""
         if not any(parent_of(deployment) == name for deployment, _ in self._installed):
             lane = self._lanes.pop(name, None)
             if lane is not None:
-                lane.changed.notify_all()
+                lane.wake()
                 self._give_turn(lane)
 
-    def _is_open(self, lane: _Lane) -> bool:
+    def _is_open(self, lane: Lane) -> bool:
         return not self._stopping and self._lanes.get(lane.name) is lane
 
-    def _give_turn(self, lane: _Lane) -> None:
+    def _give_turn(self, lane: Lane) -> None:
         """Wake the other lanes, which may have waited for this one."""
         for other in self._lanes.values():
             if other is not lane:
-                other.changed.notify()
+                other.wake()
 
     # The compute threads
 
-    def _work(self, lane: _Lane) -> None:
+    def _work(self, lane: Lane) -> None:
         while True:
             with self._lock:
                 job = None
@@ -505,7 +496,7 @@ class Executor:
                     self._give_turn(lane)
             self._do(lane, *job)
 
-    def _await(self, lane: _Lane) -> None:
+    def _await(self, lane: Lane) -> None:
         """Wait until the lane is woken, or until a step of another lane has taken so long that it must share the device.
         The wait is recorded as one of the lane's oldest request."""
         turns = [
@@ -513,14 +504,14 @@ class Executor:
         ]
         later = [at for at in turns if at > time.monotonic()]
         patience_s = max(0.0, min(later) - time.monotonic()) if later else None
-        mine = (one for one in self._tasks.values() if one.lane == lane.name)
-        task = next(mine, None) if self._recorder.on else None
-        awaited = task.progress.awaited if task else None
+        task = next((one for one in self._tasks.values() if one.lane == lane.name), None)
+        connections = self._connections(task) if task is not None else ()
+        awaited = task.progress.awaited if task is not None and self._recorder.on else None
         if task is None or awaited is None:
-            lane.changed.wait(patience_s)
+            lane.wait(patience_s, connections)
             return
         began_s = self._recorder.now()
-        lane.changed.wait(patience_s)
+        lane.wait(patience_s, connections)
         request, last = lane.unblocked
         if request == task.request:
             awaited = task.installed.schedule.incoming.get(last, awaited)
@@ -528,21 +519,24 @@ class Executor:
         node = task.installed.nodes[source] if source != GATEWAY else ""
         self._recorder.add(COMPUTING, WAIT, began_s, task.subject, "", node, awaited.number)
 
-    def _do(self, lane: _Lane, task: RequestTask, work: ReadyStep | EdgepartError) -> None:
+    def _connections(self, task: RequestTask) -> Sequence[BorrowedConnection]:
+        """The connections on which the transfers come that the request waits for, if the compute thread may as well read
+        them itself."""
+        missing = task.progress.missing
+        if any(one.nbytes > READ_HERE_BYTES for one in missing):
+            return ()
+        nodes = {source_of(task.installed, task.request, one) for one in missing}
+        return [one for node in nodes if (one := self._data_from(node)) is not None]
+
+    def _do(self, lane: Lane, task: RequestTask, work: ReadyStep | EdgepartError) -> None:
         """Do one step of one request. An error fails that request only; the thread goes on."""
-        began_s, flags = time.monotonic(), {"stale": False}
+        flags = {"stale": False}
         try:
             if isinstance(work, EdgepartError):
                 raise work
-            outputs = self._step(task, work)
-            with self._lock:
-                self._step_ended(lane)
-                if self._tasks.get(task.request) is task:
-                    task.progress.done(outputs)
-                    if task.progress.finished:
-                        self._finish(task)
-                if isinstance(work.step, Run):
-                    self._count_run(task, work.step.segment, time.monotonic() - began_s)
+            following: ReadyStep | None = work
+            while following is not None:
+                following = self._do_step(lane, task, following)
             return
         except EdgepartError as error:
             fault = str(error)
@@ -561,7 +555,23 @@ class Executor:
             out = [self._fail(task, fault, **flags)] if current else []
         self._post(out)
 
-    def _step_ended(self, lane: _Lane) -> None:
+    def _do_step(self, lane: Lane, task: RequestTask, work: ReadyStep) -> ReadyStep | None:
+        """Do the step. If what it made is to be sent next, return that step, as others wait for it."""
+        began_s = time.monotonic()
+        outputs = self._step(task, work)
+        with self._lock:
+            if self._tasks.get(task.request) is task:
+                task.progress.done(outputs)
+                if task.progress.finished:
+                    self._finish(task)
+            if isinstance(work.step, Run):
+                self._count_run(task, work.step.segment, time.monotonic() - began_s)
+                if task.progress.sends_next and self._tasks.get(task.request) is task:
+                    return task.progress.next_work()
+            self._step_ended(lane)
+        return None
+
+    def _step_ended(self, lane: Lane) -> None:
         lane.task = None
         if len(self._lanes) > 1:
             self._give_turn(lane)
@@ -624,7 +634,9 @@ class Executor:
         """Count the time of the whole step, because that is what the planner predicts: putting the inputs together,
         running the segment and keeping its outputs."""
         digest = task.installed.prepared.program.segments[segment].digest
-        times = self._counters.segments.setdefault((task.deployment, digest), SegmentTime())
+        times = self._counters.segments.get((task.deployment, digest))
+        if times is None:
+            times = self._counters.segments[task.deployment, digest] = SegmentTime()
         times.runs += 1
         times.total_s += took_s
         times.least_s = min(times.least_s, took_s)

@@ -246,6 +246,11 @@ class Progress:
         return self._next >= len(self.schedule.program.steps)
 
     @property
+    def sends_next(self) -> bool:
+        """Whether the next step is a Send."""
+        return not self.finished and isinstance(self.schedule.program.steps[self._next], Send)
+
+    @property
     def ready(self) -> bool:
         """Whether `next_work` would return a step, or find that all steps are done, without waiting for anything."""
         if self._working or not self.begun:
@@ -259,6 +264,17 @@ class Progress:
                 return False
             at += 1
         return True
+
+    @property
+    def missing(self) -> list[Transfer]:
+        """The transfers that have to come before the next Run or Send."""
+        found: list[Transfer] = []
+        for step in self.schedule.program.steps[self._next :]:
+            if not isinstance(step, Receive):
+                break
+            if step.transfer not in self._arrived:
+                found.append(self.schedule.incoming[step.transfer])
+        return found
 
     @property
     def awaited(self) -> Transfer | None:

@@ -85,7 +85,7 @@ class RequestTask:
     began: Sequence[Value] = field(default=(), init=False)
     """The kept pieces of states with which it began."""
 
-    @property
+    @cached_property
     def lane(self) -> str:
         return parent_of(self.deployment)
 
@@ -148,14 +148,16 @@ def check_same_request(task: RequestTask, message: Tensors) -> None:
         raise FrameError(f"request {message.request} is a step of another gateway's sequence")
 
 
+def source_of(installed: InstalledProgram, request: str, transfer: Transfer | None) -> str:
+    """The node id from which a transfer of a request comes, or with None the message that starts the request."""
+    by_gateway = transfer is None or transfer.source == GATEWAY
+    return gateway_of(request) if by_gateway or transfer is None else installed.nodes[transfer.source]
+
+
 def may_send(installed: InstalledProgram, message: Tensors, source: str) -> bool:
     """Whether a frame comes from the node that the plan names. A `source` of "" is unknown, as in trials, and passes."""
     transfer = installed.schedule.incoming.get(message.transfer)
-    by_gateway = transfer is None or transfer.source == GATEWAY
-    expected = (
-        gateway_of(message.request) if by_gateway or transfer is None else installed.nodes[transfer.source]
-    )
-    if not source or source == expected:
+    if not source or source == source_of(installed, message.request, transfer):
         return True
     log.warning("node %s sent data of a request that is not its to send", source)
     return False

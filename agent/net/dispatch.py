@@ -20,6 +20,7 @@ from edgepart.agent.wire.codec import frame_to_message, kinds, message_to_frame
 from edgepart.agent.wire.frames import Buffer, Frame
 from edgepart.agent.wire.inference import Cancel, EndSequence, Failed, RequestMessage, Tensors
 from edgepart.agent.wire.tensors import Value, pack_arrays, unpack_arrays
+from edgepart.agent.wire.transfer_headers import pack_header
 
 log = logging.getLogger(__name__)
 
@@ -138,14 +139,15 @@ class FrameDispatcher:
             if self._requests is not None:
                 self._requests.arrived(message, values, node)
         elif isinstance(message, Tensors):
-            self.arrays(node, message, values)
+            metas, buffers = pack_arrays(values)
+            sent = message.with_arrays(metas)
+            frame = Frame(Tensors.__name__, {}, tuple(buffers), sent, pack_header(sent))
+            self._send_frame(node, DATA, frame)
         else:
             self.data(node, message)
 
-    def arrays(
-        self, node: str, message: Tensors | queries.Echo | queries.Echoed, values: Sequence[Value]
-    ) -> None:
-        """Send a message with these values as its `arrays`. Any thread may call it. Raises Unavailable if there is no
+    def arrays(self, node: str, message: queries.Echo | queries.Echoed, values: Sequence[Value]) -> None:
+        """Send an echo with these values as its `arrays`. Any thread may call it. Raises Unavailable if there is no
         link."""
         metas, buffers = pack_arrays(values)
         self.data(node, replace(message, arrays=metas), buffers)
@@ -164,7 +166,7 @@ class FrameDispatcher:
             else:
                 self._loop.call_soon_threadsafe(self._to_core, MessageReceived(node, told))
             return
-        message = frame_to_message(frame, DATA_KINDS)
+        message = frame.message or frame_to_message(frame, DATA_KINDS)
         match message:
             case Tensors() | Failed() | Cancel() | EndSequence():
                 arrays = message.arrays if isinstance(message, Tensors) else ()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
+from edgepart.agent.net.incoming import IncomingConnection
 from edgepart.agent.net.stream import Stream
 from edgepart.agent.net.writer import Writer
 from edgepart.agent.security.charter import Charter
@@ -61,6 +62,8 @@ class PeerLink:
     """The boot of the other side."""
     out: dict[str, Writer] = field(default_factory=dict)
     into: dict[str, Stream] = field(default_factory=dict)
+    readers: dict[str, IncomingConnection] = field(default_factory=dict)
+    """What reads the connections in `into`, once the link is announced."""
     attempt_in: int = -1
     """The other side's attempt that `into` belongs to."""
     via: str = ""

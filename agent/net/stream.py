@@ -18,10 +18,14 @@ import numpy as np
 from edgepart.agent.net.faults import Fault, Unreached, blame
 from edgepart.agent.wire.address import Address, format_address, mqtt_node
 from edgepart.agent.wire.frames import PREFIX, Buffer, Frame, FrameLimits, encode, parse_frame, parse_prefix
+from edgepart.agent.wire.transfer_headers import TransferHeaders
 from edgepart.planner.errors import Unavailable
 
 COALESCE_BYTES = 16 << 10
 """Buffers of up to this size together are sent as one TLS record."""
+RECORD_BYTES = 16 << 10
+"""The most bytes of a TLS record. As many are asked for at once, so that a frame that was sent as one record is received by
+one call."""
 
 
 class Stream:
@@ -31,37 +35,72 @@ class Stream:
         self.connection = connection
         self.began_s = 0.0
         """The time at which the frame that `read` returned last began to arrive, by time.monotonic()."""
+        self.began_cpu_s = 0.0
+        """The CPU time, by time.thread_time(), that the thread that read that frame had taken by then."""
+        self._received = memoryview(bytearray(RECORD_BYTES))
+        self._start = self._end = 0
+        """Where the bytes that were received and belong to no frame yet begin and end in `_received`."""
 
-    def read(self, limits: FrameLimits, deadline: float | None = None) -> Frame:
-        """Return the next frame; its payload is received in place.
+    @property
+    def holds_bytes(self) -> bool:
+        """Whether bytes were received that `read` has not returned yet, so that the socket need not become readable."""
+        return self._start < self._end or self.connection.pending() > 0
+
+    def read(
+        self, limits: FrameLimits, deadline: float | None = None, headers: TransferHeaders | None = None
+    ) -> Frame:
+        """Return the next frame; its payload is received in place. With `headers`, frames of `Tensors` have their message.
 
         `deadline` is a time of time.monotonic(); None waits for ever. A frame over `limits` raises FrameError before
         memory is allocated for it.
         """
-        prefix = bytearray(PREFIX.size)
-        self._fill(memoryview(prefix), deadline)
-        self.began_s = time.monotonic()
-        sizes = parse_prefix(prefix, limits)
-        header = bytearray(sizes.header_bytes)
-        self._fill(memoryview(header), deadline)
-        if not sizes.payload_bytes:
-            return parse_frame(header, None)
-        # numpy does not clear its memory first, and takes real pages only as bytes arrive.
-        payload = np.empty(sizes.payload_bytes, np.uint8).data
-        self._fill(payload, deadline)
+        if self._start == self._end:
+            self._start, self._end = 0, self._receive(self._received, deadline)
+        self.began_s, self.began_cpu_s = time.monotonic(), time.thread_time()
+        sizes = parse_prefix(self._next(PREFIX.size, deadline), limits)
+        header = self._next(sizes.header_bytes, deadline)
+        payload = None
+        if sizes.payload_bytes:
+            # numpy does not clear its memory first, and takes real pages only as bytes arrive.
+            payload = np.empty(sizes.payload_bytes, np.uint8).data
+            self._fill(payload, deadline)
+        message = headers.read(header) if headers is not None else None
+        if message is not None:
+            return Frame(type(message).__name__, {}, () if payload is None else (payload,), message)
         return parse_frame(header, payload)
 
+    def _next(self, count: int, deadline: float | None) -> bytes:
+        """The next `count` bytes."""
+        if count <= self._end - self._start:
+            self._start += count
+            return bytes(self._received[self._start - count : self._start])
+        whole = bytearray(count)
+        self._fill(memoryview(whole), deadline)
+        return bytes(whole)
+
     def _fill(self, target: memoryview, deadline: float | None) -> None:
-        filled = 0
-        while filled < len(target):
-            try:
-                self._arm(deadline)
-                count = self.connection.recv_into(target[filled:])
-            except (OSError, ValueError) as error:
-                raise _describe_loss(error) from error
-            if not count:
-                raise Unavailable("connection closed by the other side")
+        filled, size = 0, len(target)
+        while filled < size:
+            if self._start == self._end and size - filled >= RECORD_BYTES:
+                filled += self._receive(target[filled:], deadline)
+                continue
+            if self._start == self._end:
+                self._start, self._end = 0, self._receive(self._received, deadline)
+            count = min(size - filled, self._end - self._start)
+            target[filled : filled + count] = self._received[self._start : self._start + count]
+            self._start += count
             filled += count
+
+    def _receive(self, target: memoryview, deadline: float | None) -> int:
+        """Receive at least one byte into `target`, and return how many there are."""
+        try:
+            self._arm(deadline)
+            count = self.connection.recv_into(target)
+        except (OSError, ValueError) as error:
+            raise _describe_loss(error) from error
+        if not count:
+            raise Unavailable("connection closed by the other side")
+        return count
 
     def write(self, frame: Frame, deadline: float | None = None) -> None:
         self.write_buffers(encode(frame), deadline)

@@ -4,8 +4,9 @@ sockets and threads.
 links.py defines links, and agent/wire/ the bytes; docs/protocol.md describes both. Which agents to dial, and when to dial
 again, is decided elsewhere (redial.py): `connect` tries once. The other side dials back by itself.
 
-Threads: one accepts connections, one for each incoming connection reads it and calls `on_frame`, one for each outgoing
-connection writes it (writer.py), and one calls `on_link`, so that these calls come in order. For each link the order is:
+Threads: one accepts connections; one for each incoming connection reads it and calls `on_frame`, unless a thread that
+waits for its frames does so itself (incoming.py); one for each outgoing connection writes it (writer.py); and one calls
+`on_link`, so that these calls come in order. For each link the order is:
 on_link(up), frames, on_link(down). A frame that is being handled when the link ends may finish after on_link(down).
 """
 
@@ -27,6 +28,7 @@ from typing import Protocol
 from edgepart.agent.net.acceptor import AcceptOptions, Acceptor
 from edgepart.agent.net.dialer import DialAttempts, Dialer
 from edgepart.agent.net.faults import Fault, Mistrusted, Unreached
+from edgepart.agent.net.incoming import IncomingConnection
 from edgepart.agent.net.interfaces import interfaces
 from edgepart.agent.net.links import (
     CHANNELS,
@@ -53,7 +55,7 @@ from edgepart.planner.errors import EdgepartError, FrameError, NotAuthorised, Un
 log = logging.getLogger(__name__)
 
 OnFrame = Callable[[str, str, Frame], None]
-"""(node id, channel, frame). Called in the reader's thread: while it runs, nothing more is read from that connection.
+"""(node id, channel, frame). Called in the thread that read it: while it runs, nothing more is read from that connection.
 An exception that it raises ends the link."""
 OnLink = Callable[[str, bool, str], None]
 """(node id, up, text). The text of a link that is up is the address that was dialled ("" if the other side dialled), that
@@ -198,6 +200,11 @@ class Transport:
             writer.put(frame, self._options.full_s if channel == DATA else 0.0)
         except Unavailable as error:
             raise Unavailable(f"cannot send {frame.kind} to {node_id}: {error}") from error
+
+    def data_from(self, node_id: str) -> IncomingConnection | None:
+        """The connection on which frames of the data channel come from a node; None if there is none now."""
+        link = self._links.get(node_id)
+        return link.readers.get(DATA) if link is not None else None
 
     def linked_nodes(self) -> frozenset[str]:
         """The nodes to which a link is up."""
@@ -425,13 +432,11 @@ class Transport:
         try:
             if not link.announced.wait(4 * self._options.connect_s):
                 raise Unavailable("the link was not completed")
-            while link.over is None:
-                before_s = time.thread_time() if self._recorder.on else None
-                frame = stream.read(self._options.limits)
-                if link.over is None:
-                    self._on_frame(link.node_id, channel, frame)
-                    if self._recorder.on and channel == DATA:
-                        self._record(link.node_id, stream.began_s, frame, before_s)
+            incoming = IncomingConnection(
+                stream, self._options.limits, partial(self._take, link, channel, stream)
+            )
+            link.readers[channel] = incoming
+            incoming.serve(lambda: link.over is not None)
         except EdgepartError as error:
             why = str(error)
             if not isinstance(error, Unavailable):
@@ -443,10 +448,15 @@ class Transport:
         finally:
             self._drop(link, why)
 
-    def _record(self, node_id: str, began_s: float, frame: Frame, before_s: float | None) -> None:
-        cpu_s = 0.0 if before_s is None else time.thread_time() - before_s
-        lane = receiving_lane(node_id)
-        self._recorder.add_frame(lane, RECEIVE, began_s, node_id, frame, frame.payload_bytes, cpu_s)
+    def _take(self, link: PeerLink, channel: str, stream: Stream, frame: Frame) -> None:
+        if link.over is not None:
+            return
+        self._on_frame(link.node_id, channel, frame)
+        if self._recorder.on and channel == DATA:
+            lane, cpu_s = receiving_lane(link.node_id), time.thread_time() - stream.began_cpu_s
+            self._recorder.add_frame(
+                lane, RECEIVE, stream.began_s, link.node_id, frame, frame.payload_bytes, cpu_s
+            )
 
     # The table of links: each of these methods is called with the lock held, or takes it
 

@@ -24,6 +24,7 @@ from edgepart.agent.wire.frames import Buffer, Frame, encode
 from edgepart.planner.errors import Unavailable
 
 _INT = struct.Struct("@i")
+_ZERO = bytes(_INT.size)
 
 _BATCH_BYTES = 256 << 10
 """The thread takes queued frames for one write until they have at least this many bytes."""
@@ -63,6 +64,8 @@ class Writer:
         """The lock that is held while bytes are written. It is taken under `_changed` only if nothing is queued, when
         nobody holds it."""
         self._over: str | None = None
+        self._capacity = 0
+        """The bytes that the kernel's buffer was last known to take."""
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -77,7 +80,8 @@ class Writer:
         buffers = encode(frame)
         size = sum(map(len, buffers))
         with self._changed:
-            self._changed.wait_for(lambda: self._over is not None or self._room(size), wait_s)
+            if self._queued_bytes:
+                self._changed.wait_for(lambda: self._over is not None or self._room(size), wait_s)
             if self._over is not None:
                 raise Unavailable(self._over)
             if not self._room(size):
@@ -95,11 +99,13 @@ class Writer:
 
     def _takes_at_once(self, size: int) -> bool:
         """Whether the kernel has enough room for writing not to wait for the other side."""
-        if size > AT_ONCE_BYTES or self._stream.connection.fileno() < 0:
+        descriptor = self._stream.connection.fileno()
+        if size > AT_ONCE_BYTES or descriptor < 0:
             return False
-        capacity = self._stream.connection.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
-        (unsent,) = _INT.unpack(fcntl.ioctl(self._stream.connection, termios.TIOCOUTQ, bytes(_INT.size)))
-        return bool(unsent + size <= capacity // _ROOM)
+        (unsent,) = _INT.unpack(fcntl.ioctl(descriptor, termios.TIOCOUTQ, _ZERO))
+        if unsent + size > self._capacity // _ROOM:  # The kernel may have enlarged it meanwhile.
+            self._capacity = self._stream.connection.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        return bool(unsent + size <= self._capacity // _ROOM)
 
     def _write_at_once(self, buffers: list[Buffer], size: int, frame: Frame) -> None:
         """Write the buffers in the sender's thread, which holds `_writing`. Raises Unavailable if the connection ends."""

@@ -26,7 +26,7 @@ from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.model.states import keep_states
 from edgepart.planner.planner import Digests, best_single_device, choose_plan
-from edgepart.planner.plans.plan import Plan, plan_from_bytes, plan_to_bytes
+from edgepart.planner.plans.plan import Plan, Run, plan_from_bytes, plan_to_bytes
 from edgepart.planner.report.sentences import as_sentence
 from edgepart.planner.search import checkpoint as choices
 from edgepart.planner.search.prefill import add_batch, add_prefill
@@ -113,11 +113,10 @@ class PlanComputer:
             # The latency of a single request says nothing about a plan for throughput.
             found = replace(found, latency_s=1 / plan.predicted_throughput_per_s)
             return replace(found, note=_note(order, found))
-        latency_s, single_s = simulation.latency_s, _single_s(study)
+        single_s = _single_s(study)
+        latency_s = _without_common_gain(study, plan, simulation.latency_s)
         if len(plan.programs) > 1:
             latency_s *= _prediction_miss(order, current_s)
-        elif order.measured_s:
-            latency_s = _expected_alone_s(study, plan, latency_s)
         found = replace(
             found,
             latency_s=latency_s,
@@ -127,7 +126,7 @@ class PlanComputer:
         divided = options.strategy == "auto" and len(plan.programs) > 1
         if divided and not order.quick and single_s <= latency_s:
             alone, of_one, chosen = search("single")
-            found = replace(found, single_s=_expected_alone_s(study, alone, of_one.latency_s))
+            found = replace(found, single_s=_without_common_gain(study, alone, of_one.latency_s))
             if alone.structure not in refused and found.single_s <= latency_s:
                 found = _replace_by_single(order, found, alone, chosen)
         return replace(found, note=_note(order, found))
@@ -288,22 +287,29 @@ def _memory_note(order: ComputePlan) -> str:
 
 def _single_s(study: Study) -> float:
     found = best_single_device(study)
-    return _without_gain(study, *found) if found else math.inf
+    return found[1] / _common_gain(study) if found else math.inf
 
 
-def _expected_alone_s(study: Study, plan: Plan, predicted_s: float) -> float:
-    """Seconds of a plan on one device, as expected when it is to replace a plan that was measured."""
-    ((device, program),) = plan.programs.items()
-    known = (study.memo.cost.profiled_s(segment.digest, device) for segment in program.segments)
-    return predicted_s if all(known) else _without_gain(study, device, predicted_s)
+def _common_gain(study: Study) -> float:
+    """The share of the calibrated time that even the slowest device takes, compared with its calibration; at most 1."""
+    return min(1.0, max(device.drift for device in study.memo.cluster.devices))
 
 
-def _without_gain(study: Study, device: str, predicted_s: float) -> float:
-    """The prediction for a device without a drift that makes it quicker. Parts of a model may have run more quickly than
-    calibrated because caches hold their weights, or because one operator of theirs is not as slow as expected; the whole
-    model then does not."""
-    drifts = {one.name: one.drift for one in study.memo.cluster.devices}
-    return predicted_s / min(1.0, drifts.get(device, 1.0))
+def _without_common_gain(study: Study, plan: Plan, latency_s: float) -> float:
+    """The latency predicted for the plan, if segments that were never timed take as long as calibrated although all devices
+    seem quicker than that. The devices then have not become quicker: the segments that serve are, because caches hold their
+    weights, or because an operator of theirs is not as slow as expected. A whole model would not be."""
+    cost, more = study.memo.cost, 1 / _common_gain(study) - 1
+    untimed = (
+        sum(
+            program.segments[step.segment].compute_s
+            for step in program.steps
+            if isinstance(step, Run)
+            and cost.profiled_s(program.segments[step.segment].digest, device) is None
+        )
+        for device, program in plan.programs.items()
+    )
+    return latency_s + more * max(untimed)
 
 
 def _prediction_miss(order: ComputePlan, current_s: float) -> float:

@@ -99,6 +99,9 @@ class Recorder:
 def subject_of(frame: Frame) -> tuple[Subject, int]:
     """The subject of a frame, and the number of its transfer; NOTHING and -1 if it has none. The frame comes from a peer
     and is not checked yet, so it may hold anything."""
+    if frame.message is not None:
+        message = frame.message
+        return Subject(message.deployment, message.epoch, message.request), message.transfer
     header = frame.header
     deployment, request, transfer = (header.get(key) for key in ("deployment", "request", "transfer"))
     if not isinstance(deployment, str) or not isinstance(request, str):

@@ -14,6 +14,7 @@ __all__ = [
     "queries",
     "reduced_precision",
     "tensors",
+    "transfer_headers",
     "versions",
     "vocabulary",
 ]

@@ -28,6 +28,7 @@ def element_dtype(name: str) -> np.dtype[Any] | None:
         return None
 
 
+@lru_cache(maxsize=64)
 def element_name(dtype: np.dtype[Any]) -> str:
     """Return ONNX's name of a numpy type, for people; numpy's own name if ONNX has none.
 

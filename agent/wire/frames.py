@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgpack
@@ -47,6 +47,10 @@ class Frame:
     header: dict[str, Any] = field(default_factory=dict)
     payload: tuple[Buffer, ...] = ()
     """The buffers of the payload, which are sent as one run of bytes; a received frame has one memoryview, or none."""
+    message: Any = None
+    """The message, if it is known already (transfer_headers.py). `header` is then empty."""
+    packed: bytes = b""
+    """The bytes of the header of a frame with a message that is to be sent."""
 
     @property
     def body(self) -> memoryview:
@@ -86,7 +90,9 @@ def encode(frame: Frame) -> list[Buffer]:
     """
     payload = list(byte_views(frame.payload))
     try:
-        header = msgpack.packb([frame.kind, frame.header], use_bin_type=True, unicode_errors="surrogatepass")
+        header = frame.packed or msgpack.packb(
+            [frame.kind, frame.header], use_bin_type=True, unicode_errors="surrogatepass"
+        )
     except (TypeError, ValueError, OverflowError) as error:
         raise InternalError(f"{frame.kind} cannot be sent: {error}") from error
     if len(header) > MEMBER.header_bytes:
@@ -119,6 +125,12 @@ def parse_prefix(prefix: Buffer, limits: FrameLimits) -> Sizes:
 
 def parse_frame(header: Buffer, payload: memoryview | None) -> Frame:
     """Return the frame of this header and payload. FrameError if the header is not MessagePack of [kind, fields]."""
+    found = read_header(header)
+    return found if payload is None else replace(found, payload=(payload,))
+
+
+def read_header(header: Buffer) -> Frame:
+    """Return a frame without a payload, of this header. FrameError if the header is not MessagePack of [kind, fields]."""
     try:
         document = msgpack.unpackb(
             header, raw=False, use_list=False, strict_map_key=False, unicode_errors="surrogatepass"
@@ -129,5 +141,5 @@ def parse_frame(header: Buffer, payload: memoryview | None) -> Frame:
         raise FrameError(f"a frame's header is not MessagePack: {type(error).__name__}: {error}") from error
     match document:
         case (str() as kind, dict() as fields) if all(isinstance(name, str) for name in fields):
-            return Frame(kind, fields, () if payload is None else (payload,))
+            return Frame(kind, fields)
     raise FrameError("a frame's header is not [kind, fields]")

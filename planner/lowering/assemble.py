@@ -16,9 +16,11 @@ from edgepart.planner.lowering.segment import (
     Digests,
     Value,
     WeightRefs,
+    border_bytes,
     build_segment,
     input_values,
     make_ports,
+    nbytes_of,
     segment_digest,
     weight_refs,
     whole_refs,
@@ -129,12 +131,6 @@ def _transfer(graph: Graph, message: StageMessage, number: int, asked: str) -> T
     )
 
 
-def _nbytes_of(graph: Graph, name: str, region: Region) -> int:
-    """Bytes of a region; 0 if the tensor's shape is not known before the run."""
-    tensor = graph.tensors[name]
-    return 0 if tensor.shape is None else region.size * tensor.item_bytes
-
-
 def _steps(
     schedule: Schedule, device: str, stages: Sequence[Stage], numbers: Mapping[int, int]
 ) -> Iterator[Step]:
@@ -195,9 +191,8 @@ class _SegmentMaker:
             model = b"" if self.digests is None else build_segment(self.draft, shares, outputs, refs)
         shapes = (region.shape for _, region in (*inputs, *outputs))
         digest = segment_digest(model, refs, shapes) if model else ""
-        # Inputs and outputs are cut, joined and reordered for the runtime; each of these copies them.
-        border_bytes = sum(_nbytes_of(graph, name, region) for name, region in (*inputs, *outputs))
-        predicted = self.cost.segment_s(self.device) + self.cost.copy_s(self.device, border_bytes)
+        copied = border_bytes(graph, (*inputs, *outputs))
+        predicted = self.cost.segment_s(self.device) + self.cost.copy_s(self.device, copied)
         predicted += stage_s(self.draft, stage, self.seconds, self.cost)
         measured = self.cost.profiled_s(digest, self.device) if digest else None
         return Segment(
@@ -236,11 +231,11 @@ def _workspace_bytes(
     """The most bytes of values that are alive at once while the shares run in order."""
     last = {name: n for n, share in enumerate(shares) for name, _ in share.needs}
     last.update((name, len(shares)) for name, _ in outputs)
-    alive = {(name, region): _nbytes_of(graph, name, region) for name, region in inputs}
+    alive = {(name, region): nbytes_of(graph, name, region) for name, region in inputs}
     most = now = sum(alive.values())
     for n, share in enumerate(shares):
         for name, region in share.written:
-            alive[name, region] = _nbytes_of(graph, name, region)
+            alive[name, region] = nbytes_of(graph, name, region)
             now += alive[name, region]
         most = max(most, now)
         for value in [value for value in alive if last.get(value[0], -1) <= n]:
@@ -285,7 +280,7 @@ def kept_pieces(draft: Draft, device: str) -> Iterator[KeptPiece]:
     for state in graph.states:
         for written in draft.kept_regions(state.output, device):
             read = graph.read_region(state, written)
-            nbytes = _nbytes_of(graph, state.input, read)
+            nbytes = nbytes_of(graph, state.input, read)
             yield KeptPiece(
                 Piece(state.input, read),
                 Piece(state.output, written),
@@ -325,7 +320,7 @@ def _peak_bytes(
         for name, region in new:
             of_tensor = held.setdefault(name, {})
             if region not in of_tensor and name not in in_place:
-                of_tensor[region] = _nbytes_of(graph, name, region)
+                of_tensor[region] = nbytes_of(graph, name, region)
                 now += of_tensor[region]
         most = max(most, now)
         for name, _ in (*used[n], *new):

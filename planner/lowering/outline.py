@@ -17,13 +17,12 @@ from edgepart.planner.lowering.liveness import stage_outputs
 from edgepart.planner.lowering.schedule import CostModel, Seconds, Stage, StagePlace, stage_s
 from edgepart.planner.lowering.schedule import Schedule as Planned
 from edgepart.planner.lowering.schedule import StageMessage as Sent
-from edgepart.planner.lowering.segment import Value, input_values
+from edgepart.planner.lowering.segment import Value, border_bytes, input_values, nbytes_of
 from edgepart.planner.lowering.session_memory import REORDERING_FACTOR, SESSION_BYTES, THREAD_BYTES
 from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.plans.plan import Receive, Send
 from edgepart.planner.plans.reduced_precision import EXACT, rounded_dtype, rounding_copy_bytes, transfer_bytes
 from edgepart.planner.plans.timeline import Compute, MessageTimes, TimedSchedule
-from edgepart.planner.region import Region
 
 _Own = Mapping[int, Sequence[tuple[str, int]]]
 """The tensors that each share reads from its own device, each with a number of levels, by id of the share."""
@@ -155,8 +154,8 @@ class Outliner:
         found = self._runs.get(key)
         if found is None:
             graph, cost = draft.graph, self.cost
-            border_bytes = sum(_size(graph, *value) for value in (*input_values(draft, shares), *handed))
-            predicted = cost.segment_s(device) + cost.copy_s(device, border_bytes)
+            copied = border_bytes(graph, (*input_values(draft, shares), *handed))
+            predicted = cost.segment_s(device) + cost.copy_s(device, copied)
             predicted += stage_s(draft, stage, seconds, cost)
             found = self._runs[key] = Compute(predicted, f"{len(shares)} operators"), shares
         return found[0]
@@ -171,8 +170,8 @@ class Outliner:
             weights = [graph.constants[n] for n in names if n in graph.constants]
             kept = sum(kept_bytes(one.dtype, one.nbytes) for one in weights)
             making = max(kept, ceil(REORDERING_FACTOR * sum(one.nbytes for one in weights)))
-            reads = sum(_size(graph, n, graph.region_of(n)) for n in names if n in graph.tensors)
-            writes = sum(_size(graph, n, graph.region_of(n)) for n in op.outputs if n)
+            reads = sum(nbytes_of(graph, n, graph.region_of(n)) for n in names if n in graph.tensors)
+            writes = sum(nbytes_of(graph, n, graph.region_of(n)) for n in op.outputs if n)
             found = self._bytes[id(op)] = OPERATOR_BYTES + kept + making + reads + 2 * writes, op
         return found[0]
 
@@ -194,22 +193,16 @@ def _sequence_bytes(draft: Draft, device: str) -> int:
     before it, and those that a step writes."""
     sequences = draft.blueprint.problem.sequences
     return sum(
-        (2 * sequences + 1) * _size(draft.graph, name, region)
+        (2 * sequences + 1) * nbytes_of(draft.graph, name, region)
         for name in draft.kept
         for region in draft.kept_regions(name, device)
     )
 
 
 def _nbytes(graph: Graph, message: Sent) -> int:
-    return sum(_size(graph, move.tensor, move.region) for move in message.moves)
+    return sum(nbytes_of(graph, move.tensor, move.region) for move in message.moves)
 
 
 def _count_travelling(graph: Graph, message: Sent, asked: str) -> int:
     ends = message.source, message.target
     return sum(transfer_bytes(graph.tensors[m.tensor], m.region, ends, asked) for m in message.moves)
-
-
-def _size(graph: Graph, name: str, region: Region) -> int:
-    """Bytes of a region; 0 if the tensor's shape is not known before the run."""
-    tensor = graph.tensors[name]
-    return 0 if tensor.shape is None else region.size * tensor.item_bytes

@@ -409,3 +409,16 @@ def domains_of(graph: GraphProto) -> Iterator[str]:
         for attribute in node.attribute:
             for inner in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
                 yield from domains_of(inner)
+
+
+def nbytes_of(graph: Graph, name: str, region: Region) -> int:
+    """Bytes of a region; 0 if the tensor's shape is not known before the run."""
+    tensor = graph.tensors[name]
+    return 0 if tensor.shape is None else region.size * tensor.item_bytes
+
+
+def border_bytes(graph: Graph, values: Iterable[Value]) -> int:
+    """Bytes of the inputs and outputs of a segment that are cut, joined or reordered for the runtime, each of which copies
+    them. What is written in place stays where it is."""
+    in_place = {name for state in graph.states if state.in_place for name in (state.input, state.output)}
+    return sum(nbytes_of(graph, name, region) for name, region in values if name not in in_place)

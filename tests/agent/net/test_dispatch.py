@@ -14,7 +14,7 @@ from edgepart.agent.net.dispatch import FrameDispatcher
 from edgepart.agent.net.links import CONTROL, DATA
 from edgepart.agent.wire.codec import message_to_frame
 from edgepart.agent.wire.control import Goodbye, Heartbeat
-from edgepart.agent.wire.frames import Frame
+from edgepart.agent.wire.frames import PREFIX, Frame, encode, parse_frame
 from edgepart.agent.wire.inference import Cancel, Epoch, Failed, Tensors
 from edgepart.agent.wire.queries import Echo, Echoed, EchoTogether, Part, WantFiles
 from edgepart.planner.errors import FrameError, Unavailable
@@ -70,8 +70,9 @@ def run(work: Callable[[Box], Awaitable[None] | None]) -> Box:
 
 def over(box: Box) -> Frame:
     """The last frame out, as it comes in elsewhere: its payload in one piece."""
-    frame = box.out[-1][2]
-    return Frame(frame.kind, frame.header, (frame.body,) if frame.payload else ())
+    head, *payload = encode(box.out[-1][2])
+    header = bytes(head)[PREFIX.size :]
+    return parse_frame(header, memoryview(b"".join(payload)) if payload else None)
 
 
 def test_tensors_go_over_the_wire_and_come_back_the_same() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from benchmarks.models import light
 
+from edgepart.agent.cluster.leader.replan_policy import PlanningTiming, ReplanPolicy
 from edgepart.agent.cluster.state.cards import MeasuredDevice, write_card
 from edgepart.agent.cluster.state.events import ComputePlan, PlanComputed, PlanFailed, PlanKey
 from edgepart.agent.planwork.plan_job import QUICK_S, THOROUGH_S, PlanComputer, search_budget_s
@@ -88,18 +89,33 @@ def test_a_plan_that_was_slower_than_predicted_and_faster_than_one_stays() -> No
     assert not found.note
 
 
-@pytest.mark.parametrize(("drift", "devices"), [(0.5, 2), (1.0, 2), (4.0, 1)])
+@pytest.mark.parametrize(
+    ("drift", "took", "moves"), [(0.5, 0.9, False), (0.25, 0.9, False), (1.0, 0.9, False), (4.0, 8.0, True)]
+)
 def test_one_device_is_not_expected_to_gain_as_much_as_parts_of_the_model_did(
-    drift: float, devices: int
+    drift: float, took: float, moves: bool
 ) -> None:
     """Halves of a language model ran in half of the time that was expected, and then the whole model, which was expected to
     do the same and does not, took their place."""
     split = thorough()
     made = order(2, "auto", split.plan)
-    key = replace(made.key, drifts=tuple((node, drift) for node in NODES))
-    measured_s = (0.9 if devices > 1 else 8.0) * split.single_s
-    found = computed(replace(made, quick=False, key=key, measured_s=measured_s))
-    assert len(found.names) == devices
+    pace = DEVICE.with_drift(drift).pace
+    profiles = {
+        segment.digest: Profile(segment.digest, pace, DEVICE.threads, drift * segment.compute_s)
+        for program in plan_from_bytes(split.plan).programs.values()
+        for segment in program.segments
+    }
+    found = computed(
+        replace(
+            made,
+            quick=False,
+            key=replace(made.key, drifts=tuple((node, drift) for node in NODES)),
+            measured_s=took * split.single_s,
+            profiles=tuple(profiles.values()),
+        )
+    )
+    better = ReplanPolicy(PlanningTiming()).is_gain(found.latency_s, found.current_latency_s)
+    assert (better and len(found.names) == 1) == moves
     assert found.single_s == pytest.approx(max(1.0, drift) * split.single_s, rel=0.1)
 
 
