@@ -33,6 +33,7 @@ from edgepart.agent.options import AgentOptions
 from edgepart.agent.replication.throttle import UNKNOWN_BYTES_S
 from edgepart.agent.rpc_server import RpcServer
 from edgepart.agent.security.identity import Identity, load
+from edgepart.agent.serving.continued_sequences import watch_sequences
 from edgepart.agent.shutdown import Withdrawal
 from edgepart.agent.state_files import StateFiles
 from edgepart.agent.storage.integrity import StoreIntegrity
@@ -162,6 +163,8 @@ class Agent:
         self._keep_doing("keeping charter and certificate", links.renewal.run)
         self._keep_doing("measuring", self._measuring.run)
         self._keep_doing("timing", self._time_segments)
+        continued = compute.executor.continued_sequences
+        self._keep_doing("telling of sequences", lambda: watch_sequences(continued, self.post))
         comparison = RoundingComparison(compute.requester.run, self.post)
         self._keep_doing("comparing rounded answers", lambda: comparison.watch(self._led_plans))
         self._keep_doing("deleting what nothing uses", maintenance.collect_garbage)

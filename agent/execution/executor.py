@@ -287,6 +287,11 @@ class Executor:
         with self._lock:
             return len(self._sequences), self._sequences.nbytes, self._sequences.evictions
 
+    def continued_sequences(self, lately_s: float) -> set[tuple[str, Epoch]]:
+        """The deployments and epochs of sequences that were continued here in the last `lately_s` seconds."""
+        with self._lock:
+            return self._sequences.continued(time.monotonic() - lately_s)
+
     def count_waiting(self) -> tuple[int, int]:
         """The number of requests under way, and the bytes of the pieces that they hold."""
         with self._lock:

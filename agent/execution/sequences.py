@@ -105,6 +105,10 @@ class KeptSequences:
         arrays = {id(value): value for value in every if isinstance(value, np.ndarray)}
         return sum(value.nbytes for value in arrays.values())
 
+    def continued(self, since_s: float) -> set[tuple[str, Epoch]]:
+        """The deployments and epochs of sequences that have made a step since then."""
+        return {key[:2] for key, one in self._kept.items() if one.used_at_s >= since_s}
+
     def begin(
         self,
         key: SequenceKey,

@@ -1,7 +1,8 @@
 """Echoes: measures round trips to other agents on the path of tensors. A door: threads and the clock.
 
-At both ends an echo is packed, written, read, unpacked and handed from thread to thread as a transfer of a request is: the
-planner needs to know how long such a transfer takes, not what the cable could do.
+At both ends an echo is packed, written, read, unpacked and handed from thread to thread as a large transfer of a request:
+the planner needs to know how long such a transfer takes, not what the cable could do. A small transfer may be quicker, as a
+compute thread reads it itself.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ are 16 hex digits, addresses are "host:port", digests are SHA-256 in hex.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated
 
@@ -34,6 +34,7 @@ from edgepart.agent.wire.bounds import (
     WholeNumber,
     Word,
 )
+from edgepart.agent.wire.codec import OPTIONAL
 from edgepart.agent.wire.inference import DeployOptions, Epoch
 
 ALIVE = "alive"
@@ -276,6 +277,8 @@ class Holding:
     active: bool
     error: Sentence = ""
     """Why the plan FAILED to load, for people."""
+    continued: bool = field(default=False, metadata=OPTIONAL)
+    """Whether sequences whose states this member keeps were continued on the plan in the last seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ from edgepart.agent.cluster.state.events import (
     RoundingMeasured,
     SegmentsTimed,
     SendMessage,
+    SequencesContinued,
     StandingChanged,
     TermKept,
     UndeployRequested,
@@ -348,6 +349,9 @@ class Core:
                 if news := self.profiles.learn(timings):
                     yield from self._apply_news()
                     yield from self._tell_all(Timed(news))
+            case SequencesContinued(plans):
+                self.follower.continued = plans
+                self.follower.changed = True
             case DriftMeasured(name, factor):
                 told = Drift(name, factor)
                 self.drifts.learn(self.node, told, now)

@@ -53,6 +53,8 @@ class Follower:
 
     def __init__(self, boot: str, *, linger_s: float) -> None:
         self.models: tuple[str, ...] = ()
+        self.continued: frozenset[tuple[str, Epoch]] = frozenset()
+        """The plans on which sequences were continued here in the last seconds."""
         self.changed = True
         """Whether something was not reported yet; the sender of the report resets it."""
         self._boot = boot
@@ -91,7 +93,14 @@ class Follower:
 
     def report(self, versions: tuple[tuple[str, Version], ...]) -> Report:
         holdings = [
-            Holding(name, epoch, held.state, self._active.get(name) == epoch, held.error)
+            Holding(
+                name,
+                epoch,
+                held.state,
+                self._active.get(name) == epoch,
+                held.error,
+                (name, epoch) in self.continued,
+            )
             for (name, epoch), held in sorted(self._held.items(), key=lambda item: item[0])
         ]
         return Report(self._boot, tuple(holdings), self.models, versions)

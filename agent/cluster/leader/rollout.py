@@ -67,6 +67,11 @@ MAX_EVERYWHERE_BYTES = 256_000_000
 not fetch them first."""
 
 
+REREADING_S = 30.0
+"""A pause of a long text whose plan changes, in seconds: all of it is read again. A move waits until it has gained as much,
+if no sequences were continued; with a longer time texts pause less often, and better plans serve later."""
+
+
 class DeploymentRollout:
     """The active and the next plan of one deployment."""
 
@@ -131,7 +136,7 @@ class DeploymentRollout:
         world = world.restrict_to([node for node, _, _ in key.devices])
         effects: list[Effect] = list(self._abandon(world, now))
         self._step_in(world, new_epoch)
-        effects += self._promote(world, new_epoch)
+        effects += self._promote(world, new_epoch, now)
         effects += self._store_model(world, now)
         effects += self._request_plan(world, new_epoch, now)
         self._make_room(world)
@@ -263,7 +268,7 @@ class DeploymentRollout:
             ],
         )
 
-    def _promote(self, world: LeaderView, new_epoch: Iterator[Epoch]) -> Iterator[Effect]:
+    def _promote(self, world: LeaderView, new_epoch: Iterator[Epoch], now: float) -> Iterator[Effect]:
         if self.next is None or not self.next.is_ready(world):
             return
         waiting = self._requests_wait or (self.active is not None and self.active.loses(world))
@@ -280,7 +285,23 @@ class DeploymentRollout:
             self.next = None
             yield from (SendMessage(node, order) for node in world.nodes)
             return
+        if not waiting and self._waits_for_sequences(self.next, world, now):
+            return
         self._serve(self.next, world, new_epoch)
+
+    def _waits_for_sequences(self, placement: PlanRollout, world: LeaderView, now: float) -> bool:
+        """Whether the plan, which is ready, should not serve yet: all steps of sequences that are continued on the plan that
+        serves would have to be made again. The less it gains, the longer it waits for them to end."""
+        serving = self.active
+        if (
+            not self.serving
+            or serving is None
+            or not world.is_continued(serving.order.deployment, serving.epoch)
+        ):
+            return False
+        placement.ready_at = min(placement.ready_at, now)
+        gain = 1 - placement.order.latency_s / placement.instead_of_s
+        return gain > 0 and now < placement.ready_at + REREADING_S / gain
 
     def _falls_short(self, placement: PlanRollout, world: LeaderView) -> bool:
         """Whether the measured times of the plan's segments say that the move is not worth its cost."""

@@ -83,6 +83,11 @@ class LeaderView:
                 return holding
         return None
 
+    def is_continued(self, deployment: str, epoch: Epoch) -> bool:
+        """Whether sequences were continued on that plan in the last seconds."""
+        holdings = (self.find_holding(node, deployment, epoch) for node in self.nodes)
+        return any(holding is not None and holding.continued for holding in holdings)
+
     def safe_holders(self, model: str) -> list[str]:
         """The staying members that hold the model."""
         holders = set(self.holders(model))
@@ -113,6 +118,8 @@ class PlanRollout:
     """The plan's structure, as in PlanComputed."""
     verdict: str = ""
     """The verdict of the plan's trial, as in PlanTried; "" if the plan was not tried yet."""
+    ready_at: float = math.inf
+    """The time at which the plan was first seen to be ready and worth the move; inf before."""
 
     @property
     def epoch(self) -> Epoch:

@@ -234,6 +234,13 @@ class SegmentsTimed:
 
 
 @dataclass(frozen=True, slots=True)
+class SequencesContinued:
+    """The plans on which sequences were continued on this device in the last seconds: deployments and epochs."""
+
+    plans: frozenset[tuple[str, Epoch]]
+
+
+@dataclass(frozen=True, slots=True)
 class DriftMeasured:
     """A device takes `factor` times as long for this deployment's segments as it was calibrated to take."""
 
@@ -323,6 +330,7 @@ Event = (
     | PlanComputed
     | PlanFailed
     | SegmentsTimed
+    | SequencesContinued
     | DriftMeasured
     | StarvationSeen
     | LatencyMeasured

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from edgepart.agent.cluster.leader.replan_policy import ClusterView, PlanningTiming
-from edgepart.agent.cluster.leader.rollout import DeploymentRollout
+from edgepart.agent.cluster.leader.rollout import REREADING_S, DeploymentRollout
 from edgepart.agent.cluster.leader.rollout_state import LeaderView, epochs
 from edgepart.agent.cluster.state.cards import MeasuredDevice, write_card
 from edgepart.agent.cluster.state.drift import DriftBook
@@ -67,6 +67,8 @@ class Story:
     held: dict[Epoch, bool] = field(default_factory=dict)
     orders: list[ComputePlan] = field(default_factory=list)
     prepared: list[Prepare] = field(default_factory=list)
+    continued: bool = False
+    """Whether sequences are continued on the plan that serves."""
 
     def __post_init__(self) -> None:
         self.cutover = DeploymentRollout(self.entry, None, PlanningTiming())
@@ -77,7 +79,10 @@ class Story:
         members = tuple(Member(n, n, "boot", ALIVE, (), "", "0") for n in NODES)
         cards = {n: Card(n, write_card(MeasuredDevice(replace(DEVICE, name=n)))) for n in NODES}
         cluster = ClusterView(members, cards, {n: f"digest-{n}" for n in NODES}, frozenset())
-        holdings = tuple(Holding("net", epoch, READY, active) for epoch, active in self.held.items())
+        holdings = tuple(
+            Holding("net", epoch, READY, active, continued=active and self.continued)
+            for epoch, active in self.held.items()
+        )
         report = Report("boot", holdings, ("m",), (("net", VERSION),))
         return LeaderView(
             "a", 1, cluster, dict.fromkeys(NODES, report), self.book, drifts=self.book_of_drifts
@@ -149,10 +154,11 @@ def timed(profiles: Iterable[tuple[str, float]]) -> list[Profile]:
     return [Profile(name, DEVICE.pace, DEVICE.threads, seconds) for name, seconds in profiles]
 
 
-def better_offered(measured: list[Profile]) -> Story:
+def better_offered(measured: list[Profile], *, continued: bool = False) -> Story:
     """A plan serves in 1 s; another one is predicted to take 0.5 s, of which 0.4 s are b's work."""
     story = Story()
     story.serve(plan(1.0, a=1.0))
+    story.continued = continued
     story.book.learn(measured)
     story.entry = story.cutover.deployment
     story.cutover.planning.look(replace(story.orders[-1].key, disappointed="news"), story.now)
@@ -176,6 +182,30 @@ def test_a_candidate_that_keeps_its_promise_serves() -> None:
     story = better_offered(timed([("a", 0.3), ("b", 0.5)]))
     assert story.cutover.active is not None
     assert plan_from_bytes(story.cutover.active.order.plan).predicted_latency_s == 0.5
+
+
+def serves(story: Story) -> float:
+    assert story.cutover.active is not None
+    return float(plan_from_bytes(story.cutover.active.order.plan).predicted_latency_s)
+
+
+def test_a_better_plan_waits_for_the_end_of_sequences_as_it_would_make_all_their_steps_again() -> None:
+    story = better_offered([], continued=True)
+    for _ in range(3):
+        story.step()
+        assert serves(story) == 1.0
+    story.continued = False
+    story.step()
+    assert serves(story) == 0.5
+
+
+def test_it_waits_no_longer_than_until_it_would_have_gained_what_that_costs() -> None:
+    story = better_offered([], continued=True)
+    began = story.now
+    while serves(story) == 1.0:
+        story.step(5.0)
+        assert story.now < began + 1000
+    assert story.now - began == pytest.approx(REREADING_S / 0.5, abs=10.0)
 
 
 def test_a_candidate_whose_segments_were_not_all_timed_serves() -> None:

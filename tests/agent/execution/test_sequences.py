@@ -183,6 +183,15 @@ def test_the_one_that_was_idle_longest_makes_room_for_another() -> None:
     assert (len(room.device), room.device.evictions) == (2, 1)
 
 
+def test_sequences_of_which_a_step_was_made_lately_keep_their_plan() -> None:
+    room = Room()
+    room.step("p", 0, now=1.0)
+    room.step("q", 0, now=2.0, epoch=E2)
+    assert room.device.continued(1.0) == {key_of("p", E1)[:2], key_of("q", E2)[:2]}
+    assert room.device.continued(1.5) == {key_of("q", E2)[:2]}
+    assert room.device.continued(2.5) == set()
+
+
 @pytest.mark.parametrize(("late", "busy"), [(-0.001, ()), (0.0, ("p",))], ids=["recent", "busy"])
 def test_those_in_use_are_spared(late: float, busy: Sequence[str]) -> None:
     room = Room()

@@ -14,9 +14,19 @@ from edgepart.agent.net.dispatch import CONTROL_KINDS, DATA_KINDS
 from edgepart.agent.net.links import LINK_KINDS
 from edgepart.agent.trace.spans import Span, Subject, pack, unpack
 from edgepart.agent.wire.codec import Kinds, frame_to_message, message_to_frame
-from edgepart.agent.wire.frames import MEMBER, UNAUTHENTICATED, Frame, FrameLimits, encode, parse_frame
+from edgepart.agent.wire.frames import (
+    MEMBER,
+    UNAUTHENTICATED,
+    Frame,
+    FrameLimits,
+    encode,
+    parse_frame,
+    read_header,
+)
+from edgepart.agent.wire.inference import Epoch, SequenceStep, Tensors
 from edgepart.agent.wire.reduced_precision import Rounded, restore_array, round_array
 from edgepart.agent.wire.tensors import pack_arrays, unpack_arrays
+from edgepart.agent.wire.transfer_headers import TransferHeaders, pack_header
 from edgepart.planner.errors import FrameError
 from tests.agent.wire.decoder import Decoder
 from tests.fuzz.doors.samples import sample
@@ -126,6 +136,26 @@ def _shown(value: Any) -> Any:
     return repr(value)
 
 
+def _transfer_headers(data: bytes) -> None:
+    """Read a header twice, the second time with its parts known, and then as the codec does."""
+    headers, found = TransferHeaders(), []
+    for seed in _header_seeds():
+        headers.read(seed)
+    for _ in range(2):
+        found.append(repr(headers.read(data)))
+    frame = read_header(data)
+    if frame.kind == Tensors.__name__ and found[0] != repr(None):
+        expect(repr(frame_to_message(frame, DATA_KINDS)) == found[0], "the codec reads another message")
+    expect(found[0] == found[1], "a header is another when its parts are known")
+
+
+def _header_seeds() -> list[bytes]:
+    metas, _ = pack_arrays([np.ones(2, np.float32)])
+    step = SequenceStep("gate/0/1", 4, 5)
+    made = [Tensors("m", Epoch(3, 1), "gate/0/1", n, metas, step=step) for n in (2, 300)]
+    return [pack_header(one) for one in (*made, Tensors("m", Epoch(3, 1), "gate/0/2", 2, ()))]
+
+
 SPANS = [
     Span("compute", "wait", 1.0, 2.0),
     Span("to a", "send", 0.0, 1e-9, Subject("net"), "x", "b", 3, 4, 0.5),
@@ -155,5 +185,6 @@ TARGETS = (
         (FrameError,),
         Headed(MessagePack()),
     ),
+    Target("headers of transfers", _header_seeds, plainly(_transfer_headers), (FrameError,), MessagePack()),
     Target("spans", lambda: [pack(SPANS), pack([])], plainly(_spans), (FrameError,), MessagePack()),
 )
