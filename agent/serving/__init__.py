@@ -4,4 +4,11 @@ May import: agent/cluster/core, agent/cluster/leader, agent/cluster/state, agent
 planner/errors, planner/plans, planner/region.
 """
 
-__all__ = ["active_plan", "loaded_plans", "requester", "sequences", "shape_routing"]
+__all__ = [
+    "active_plan",
+    "continued_sequences",
+    "loaded_plans",
+    "requester",
+    "sequences",
+    "shape_routing",
+]

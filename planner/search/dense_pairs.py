@@ -17,23 +17,41 @@ DENSE = frozenset({"gemm", "conv", "pointwise"})
 """Families of operators with weights that are worth dividing."""
 
 
-def pair_dense_layers(memo: Memo, shares: Shares) -> dict[int, Choice] | None:
+def pair_dense_layers(memo: Memo, shares: Shares, *, heads: bool = True) -> dict[int, Choice] | None:
     """Choices by layer that pair dense layers; None if there is no pair. Between pairs, every device computes
-    everything."""
+    everything; without `heads` also attention, with the dense layers before and behind it. That needs half as many sums,
+    and may be quicker where heads are few or sums are slow."""
     everywhere = Whole(tuple(name for name, _ in shares))
+    apart = frozenset() if heads else frozenset(_around_heads(memo))
     choices: dict[int, Choice] = {}
     for layer in memo.layers:
-        arriving = tuple(_arriving_extents(memo, choices, layer))
+        if layer.number in apart:
+            choices[layer.number] = everywhere
+            continue
+        arriving = tuple(_arriving_units(memo, choices, layer))
         choices[layer.number] = _choice(memo, layer, shares, everywhere, arriving)
     return choices if any(isinstance(choice, Reduce) for choice in choices.values()) else None
 
 
-def _arriving_extents(memo: Memo, choices: Mapping[int, Choice], layer: Layer) -> Iterator[int]:
-    """Yields the lengths of the axes along which the layer's inputs are divided."""
+def _around_heads(memo: Memo) -> Iterator[int]:
+    """Yields the layers with heads, and those that they read from or that read from them."""
+    with_heads = {layer.number for layer in memo.layers if layer.splits("head")}
+    yield from with_heads
+    for layer in memo.layers:
+        sources = _sources(memo, layer)
+        if layer.number in with_heads:
+            yield from sources
+        elif not with_heads.isdisjoint(sources):
+            yield layer.number
+
+
+def _arriving_units(memo: Memo, choices: Mapping[int, Choice], layer: Layer) -> Iterator[int]:
+    """Yields the most parts into which each of the layer's inputs that arrive divided can be divided: its columns, or its
+    groups of heads."""
     for number in _sources(memo, layer):
         choice = choices.get(number)
-        if isinstance(choice, Divide):
-            yield memo.coarse.layers[number].extent(choice.axes[0])
+        if isinstance(choice, Divide) and (axis := memo.coarse.layers[number].axis(choice.axes[0])):
+            yield -(-axis.extent // axis.quantum)
 
 
 def _choice(memo: Memo, layer: Layer, shares: Shares, everywhere: Whole, arriving: Sequence[int]) -> Choice:

@@ -285,10 +285,11 @@ class _AutoSearch:
         if study.memo.problem.axis is not None or dense < DENSE_PART * sum(study.memo.fastest_s.values()):
             return
         for devices in teams(study.memo):
-            choices = pair_dense_layers(study.memo, study.memo.shares(devices))
-            if choices is not None:
-                why = f"dense layers in pairs are shared by {', '.join(devices)}: columns of the first, rows of the second"
-                yield from self._cook(choices, why)
+            for heads, but in ((True, ""), (False, "; attention is whole with everybody")):
+                choices = pair_dense_layers(study.memo, study.memo.shares(devices), heads=heads)
+                if choices is not None:
+                    whose = f"dense layers in pairs are shared by {', '.join(devices)}"
+                    yield from self._cook(choices, f"{whose}: columns of the first, rows of the second{but}")
 
     def _cook(
         self, choices: Choices, why: str, free: bool = False, likely: float = 1.0, order: Order | None = None

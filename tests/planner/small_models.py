@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
@@ -12,11 +12,11 @@ from edgepart.planner.region import Array
 
 def model(
     nodes: Sequence[NodeProto],
-    inputs: dict[str, Sequence[int]],
+    inputs: Mapping[str, Sequence[int]],
     outputs: Sequence[str],
-    weights: dict[str, Array],
+    weights: Mapping[str, Array],
 ) -> bytes:
-    """Serialized, opset 13."""
+    """Serialized, opset 13, with ONNX Runtime's own operators."""
     graph = helper.make_graph(
         list(nodes),
         "small",
@@ -24,8 +24,8 @@ def model(
         [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in outputs],
         [numpy_helper.from_array(value, name) for name, value in weights.items()],
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    return bytes(made.SerializeToString())
+    opsets = [helper.make_opsetid("", 13), helper.make_opsetid("com.microsoft", 1)]
+    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
 
 
 def random(seed: int, *shape: int) -> Array:

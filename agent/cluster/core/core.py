@@ -335,11 +335,8 @@ class Core:
                 card = Card(self.node, document)
                 yield from self._card(card)
                 yield from self._tell_all(card)
-            case ModelsStored(models):
-                self.follower.models = tuple(sorted(models))
-                self.follower.changed = True
-            case PlanLoaded():
-                self.follower.loaded(event)
+            case PlanLoaded() | ModelsStored() | SequencesContinued():
+                self.follower.note(event)
             case ModelCrashed(name, model, why):
                 if (entry := self.deployments.set_aside(self.node, name, model, why)) is not None:
                     yield from self._apply_deployments((entry,))
@@ -349,9 +346,6 @@ class Core:
                 if news := self.profiles.learn(timings):
                     yield from self._apply_news()
                     yield from self._tell_all(Timed(news))
-            case SequencesContinued(plans):
-                self.follower.continued = plans
-                self.follower.changed = True
             case DriftMeasured(name, factor):
                 told = Drift(name, factor)
                 self.drifts.learn(self.node, told, now)

@@ -18,7 +18,9 @@ from edgepart.agent.cluster.state.events import (
     DropPlan,
     Effect,
     LoadPlan,
+    ModelsStored,
     PlanLoaded,
+    SequencesContinued,
     StoreModel,
     SwitchOff,
     SwitchTo,
@@ -120,12 +122,19 @@ class Follower:
             case FetchModel(_, model, model_bytes, sources):
                 return [] if model in self.models else [StoreModel(model, model_bytes, sources)]
 
-    def loaded(self, event: PlanLoaded) -> None:
-        """Take the answer to LoadPlan."""
-        held = self._held.get((event.deployment, event.epoch))
-        if held is not None and held.state == LOADING:
-            held.state, held.error = (FAILED, event.error) if event.error else (READY, "")
-            self.changed = True
+    def note(self, event: PlanLoaded | ModelsStored | SequencesContinued) -> None:
+        """Note what has changed on this device, for the next report."""
+        match event:
+            case PlanLoaded(name, epoch, error):
+                held = self._held.get((name, epoch))
+                if held is None or held.state != LOADING:
+                    return
+                held.state, held.error = (FAILED, error) if error else (READY, "")
+            case ModelsStored(models):
+                self.models = tuple(sorted(models))
+            case SequencesContinued(plans):
+                self.continued = plans
+        self.changed = True
 
     def deployments_changed(self, deployments: DeploymentMap) -> list[Effect]:
         """Drop plans of deployments that are gone or set aside."""

@@ -290,8 +290,8 @@ class DeploymentRollout:
         self._serve(self.next, world, new_epoch)
 
     def _waits_for_sequences(self, placement: PlanRollout, world: LeaderView, now: float) -> bool:
-        """Whether the plan, which is ready, should not serve yet: all steps of sequences that are continued on the plan that
-        serves would have to be made again. The less it gains, the longer it waits for them to end."""
+        """Whether the plan, which is ready, should not serve yet: all steps of sequences that are continued on the serving
+        plan would have to be made again. The less it gains, the longer it waits for them to end."""
         serving = self.active
         if (
             not self.serving

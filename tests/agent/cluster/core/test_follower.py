@@ -46,7 +46,7 @@ class Member:
     def serve(self, number: int, now: float = 0.0, name: str = "net") -> list[object]:
         """Prepare, load and activate."""
         self.obey(replace(prepare(number), deployment=name), now)
-        self.follower.loaded(PlanLoaded(name, Epoch(TERM, number)))
+        self.follower.note(PlanLoaded(name, Epoch(TERM, number)))
         return self.obey(replace(activate(number), deployment=name), now)
 
     @property
@@ -73,7 +73,7 @@ def test_prepare_load_switch(member: Member) -> None:
     assert isinstance(load, LoadPlan) and load.plan == b"plan"
     assert member.obey(activate(1)) == []  # not loaded yet
     assert [holding.state for holding in member.holdings] == [LOADING]
-    member.follower.loaded(PlanLoaded("net", Epoch(TERM, 1)))
+    member.follower.note(PlanLoaded("net", Epoch(TERM, 1)))
     assert member.obey(activate(1)) == [SwitchTo("net", Epoch(TERM, 1))]
     assert member.holdings == (Holding("net", Epoch(TERM, 1), READY, True),)
     assert member.obey(prepare(1)) == [] and member.obey(activate(1)) == []  # again is no harm
@@ -106,7 +106,7 @@ def test_the_replaced_plan_lingers_and_the_one_before_that_does_not(member: Memb
 
 def test_a_failed_load_is_reported_with_its_reason(member: Member) -> None:
     member.obey(prepare(1))
-    member.follower.loaded(PlanLoaded("net", Epoch(TERM, 1), "out of memory"))
+    member.follower.note(PlanLoaded("net", Epoch(TERM, 1), "out of memory"))
     assert member.holdings == (Holding("net", Epoch(TERM, 1), FAILED, False, "out of memory"),)
     assert member.obey(activate(1)) == []
 
@@ -116,7 +116,7 @@ def test_retire_drops_what_does_not_serve(member: Member) -> None:
     member.obey(prepare(2))
     assert member.obey(Retire(TERM, "net", Epoch(TERM, 2))) == [DropPlan("net", Epoch(TERM, 2))]
     assert member.obey(Retire(TERM, "net", Epoch(TERM, 1))) == []
-    member.follower.loaded(PlanLoaded("net", Epoch(TERM, 2)))  # too late
+    member.follower.note(PlanLoaded("net", Epoch(TERM, 2)))  # too late
     assert len(member.holdings) == 1
 
 
@@ -164,3 +164,12 @@ def test_a_model_that_it_has_is_not_fetched(member: Member) -> None:
     assert member.obey(order) == [StoreModel("m", 9, ("b",))]
     member.follower.models = ("m",)
     assert member.obey(order) == []
+
+
+def test_a_member_says_on_which_of_its_plans_sequences_are_continued(member: Member) -> None:
+    member.serve(1)
+    member.obey(prepare(2))
+    member.follower.note(SequencesContinued(frozenset({("net", Epoch(TERM, 2)), ("gone", Epoch(TERM, 9))})))
+    assert [(one.epoch.number, one.continued) for one in member.holdings] == [(1, False), (2, True)]
+    member.follower.note(SequencesContinued(frozenset()))
+    assert not any(one.continued for one in member.holdings)
