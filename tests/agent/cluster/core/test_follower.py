@@ -12,6 +12,7 @@ from edgepart.agent.cluster.state.events import (
     DropPlan,
     LoadPlan,
     PlanLoaded,
+    SequencesContinued,
     StoreModel,
     SwitchOff,
     SwitchTo,
