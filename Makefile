@@ -8,7 +8,7 @@ HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --fo
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: rooms figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency throughput links truth dominance placing placing-scale placing-proofs search transports ciphers memory replan chaos generation answers exports models docs cases emulators processors avx2 aarch64 fuzz load simulate third lock clean
+.PHONY: rooms figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency throughput links messages truth dominance placing placing-scale placing-proofs search transports ciphers memory replan chaos generation answers exports models docs cases emulators processors avx2 aarch64 fuzz load simulate third lock clean
 .DEFAULT_GOAL := test
 # Tests start hundreds of processes, and each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -126,6 +126,10 @@ search: .venv/.dev | results  ## how long strategies search; takes some minutes
 transports: .venv/.dev | results  ## the data path over TCP and through a broker (mosquitto has to be installed); takes a minute
 	$(BIN)/python -m benchmarks.transports --markdown > results/transports.md
 	$(call record,transports)
+
+messages: .venv/.dev | results  ## what a message between compute threads takes, beside bare TLS and TCP; takes a minute
+	$(BIN)/python -m benchmarks.messages --markdown > results/messages.md
+	$(call record,messages)
 
 ciphers: .venv/.dev | results  ## what TLS costs; takes a minute
 	$(BIN)/python -m benchmarks.ciphers > results/ciphers.md
