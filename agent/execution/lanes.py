@@ -34,8 +34,9 @@ class BorrowedConnection(Protocol):
     def holds_bytes(self) -> bool:
         """Whether bytes of the next frame were received already."""
 
-    def read(self) -> None:
-        """Read one frame, and handle it as the other thread does. Never raises."""
+    def read(self) -> bool:
+        """Read one frame, and handle it as the other thread does. False if the connection cannot be read any more; the loan
+        then has to end."""
 
     def end_loan(self) -> None:
         """Let others read."""
@@ -120,7 +121,8 @@ class Lane:
         while True:
             for one in borrowed:
                 while one.holds_bytes and not self._woken:
-                    one.read()
+                    if not one.read():
+                        return
             with self._lock:
                 if self._woken:
                     return
@@ -134,5 +136,5 @@ class Lane:
             for descriptor, _ in found:
                 if descriptor == self._bell:
                     os.eventfd_read(self._bell)
-                elif not self._woken:
-                    by_descriptor[descriptor].read()
+                elif not self._woken and not by_descriptor[descriptor].read():
+                    return

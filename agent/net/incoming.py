@@ -98,15 +98,18 @@ class IncomingConnection:
         """Whether bytes have been received that belong to no frame that was read."""
         return self._stream.holds_bytes
 
-    def read(self) -> None:
-        """Read one frame. Errors are raised in the connection's own thread."""
+    def read(self) -> bool:
+        """Read one frame. Returns False if the connection cannot be read any more: its own thread raises the error as soon
+        as the loan has ended."""
         try:
             self._read()
+            return True
         except EdgepartError as error:
             self._fail(error)
         except Exception as error:
             log.exception("a frame could not be handled")
             self._fail(InternalError(f"a frame could not be handled: {error!r}"))
+        return False
 
     def end_loan(self) -> None:
         """Let others read. If this thread borrows the connection again soon, the connection's own thread sleeps on."""

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import pytest
+
 from edgepart.agent.execution.lanes import Lane
 
 BOUND_S = 15.0
@@ -21,6 +23,7 @@ class Pipe:
         self._free = free
         self.held = 0
         """Frames that were received already."""
+        self.broken = False
         self.readers: list[threading.Thread] = []
         self.log: list[str] = []
 
@@ -38,13 +41,16 @@ class Pipe:
     def holds_bytes(self) -> bool:
         return self.held > 0
 
-    def read(self) -> None:
+    def read(self) -> bool:
+        if self.broken:
+            return False
         if self.held:
             self.held -= 1
         else:
             os.read(self._out, 1)
         self.readers.append(threading.current_thread())
         self._take()
+        return True
 
     def end_loan(self) -> None:
         self.log.append("end")
@@ -124,6 +130,17 @@ def test_a_connection_that_another_thread_reads_is_left_to_it() -> None:
         pipe.send()
     assert pipe.readers == []
     assert pipe.log == ["borrow"]
+
+
+@pytest.mark.parametrize("held", [0, 1])
+def test_a_connection_that_breaks_is_left_to_the_thread_that_says_so(held: int) -> None:
+    """It stays readable for ever, and its own thread can only end the link when the loan has ended."""
+    one = Waiting()
+    pipe = Pipe()
+    pipe.broken, pipe.held = True, held
+    with one.waits(None, [pipe]):
+        pipe.send()
+    assert pipe.log == ["borrow", "end"]
 
 
 def test_of_several_connections_all_are_read_and_what_is_not_needed_any_more_is_given_back() -> None:
