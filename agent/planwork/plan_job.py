@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -287,19 +287,19 @@ def _memory_note(order: ComputePlan) -> str:
 
 def _single_s(study: Study) -> float:
     found = best_single_device(study)
-    return found[1] / _common_gain(study) if found else math.inf
+    return found[1] / _common_gain(study, found[:1]) if found else math.inf
 
 
-def _common_gain(study: Study) -> float:
-    """The share of the calibrated time that even the slowest device takes, compared with its calibration; at most 1."""
-    return min(1.0, max(device.drift for device in study.memo.cluster.devices))
+def _common_gain(study: Study, devices: Iterable[str]) -> float:
+    """The share of its calibrated time that the one of these devices takes that has gained least; at most 1."""
+    return min(1.0, max(study.memo.cluster.device(name).drift for name in devices))
 
 
 def _without_common_gain(study: Study, plan: Plan, latency_s: float) -> float:
-    """The latency predicted for the plan, if segments that were never timed take as long as calibrated although all devices
-    seem quicker than that. The devices then have not become quicker: the segments that serve are, because caches hold their
-    weights, or because an operator of theirs is not as slow as expected. A whole model would not be."""
-    cost, more = study.memo.cost, 1 / _common_gain(study) - 1
+    """The latency predicted for the plan, if segments that were never timed take as long as calibrated although all its
+    devices seem quicker than that. The devices then have not become quicker: the segments that serve are, because caches
+    hold their weights, or because an operator of theirs is not as slow as expected. A whole model would not be."""
+    cost, more = study.memo.cost, 1 / _common_gain(study, plan.programs) - 1
     untimed = (
         sum(
             program.segments[step.segment].compute_s
