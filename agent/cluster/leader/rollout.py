@@ -628,10 +628,12 @@ class DeploymentRollout:
 
     def _state(self, world: LeaderView) -> tuple[str, str]:
         holders = world.holders(self.deployment.model)
-        if self.next is not None:
+        waits = self.next is not None and self.next.ready_at < math.inf
+        if self.next is not None and not waits:
             return "preparing", status.describe_preparing(self.next, world)
         if self.active is not None and self.serving:
-            return "serving", status.describe_serving(self.active)
+            later = "; a faster plan is ready, and waits for sequences to end" if waits else ""
+            return "serving", f"{status.describe_serving(self.active)}{later}"
         if not holders:
             return "waiting", "no member here stores its model; start one that does"
         if world.node not in holders:

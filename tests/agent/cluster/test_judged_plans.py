@@ -194,9 +194,14 @@ def test_a_better_plan_waits_for_the_end_of_sequences_as_it_would_make_all_their
     for _ in range(3):
         story.step()
         assert serves(story) == 1.0
+        assert story.cutover.standing is not None and story.cutover.standing.state == "serving"
+        assert story.cutover.standing.text.endswith(
+            "; a faster plan is ready, and waits for sequences to end"
+        )
     story.continued = False
     story.step()
     assert serves(story) == 0.5
+    assert story.cutover.standing is not None and "waits" not in story.cutover.standing.text
 
 
 def test_it_waits_no_longer_than_until_it_would_have_gained_what_that_costs() -> None:
