@@ -510,24 +510,21 @@ class Executor:
         later = [at for at in turns if at > time.monotonic()]
         patience_s = max(0.0, min(later) - time.monotonic()) if later else None
         task = next((one for one in self._tasks.values() if one.lane == lane.name), None)
-        connections = self._connections(task) if task is not None else ()
-        awaited = task.progress.awaited if task is not None and self._recorder.on else None
-        if task is None or awaited is None:
-            lane.wait(patience_s, connections)
-            return
+        missing = task.progress.missing if task is not None else []
         began_s = self._recorder.now()
-        lane.wait(patience_s, connections)
-        request, last = lane.unblocked
+        lane.wait(patience_s, self._connections(task, missing) if task is not None else ())
+        if task is None or not missing or not self._recorder.on:
+            return
+        awaited, (request, last) = missing[0], lane.unblocked
         if request == task.request:
             awaited = task.installed.schedule.incoming.get(last, awaited)
         source = awaited.source
         node = task.installed.nodes[source] if source != GATEWAY else ""
         self._recorder.add(COMPUTING, WAIT, began_s, task.subject, "", node, awaited.number)
 
-    def _connections(self, task: RequestTask) -> Sequence[BorrowedConnection]:
+    def _connections(self, task: RequestTask, missing: Sequence[Transfer]) -> Sequence[BorrowedConnection]:
         """The connections on which the transfers come that the request waits for, if the compute thread may as well read
         them itself."""
-        missing = task.progress.missing
         if any(one.nbytes > READ_HERE_BYTES for one in missing):
             return ()
         nodes = {source_of(task.installed, task.request, one) for one in missing}

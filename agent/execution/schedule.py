@@ -253,36 +253,18 @@ class Progress:
     @property
     def ready(self) -> bool:
         """Whether `next_work` would return a step, or find that all steps are done, without waiting for anything."""
-        if self._working or not self.begun:
-            return False
-        steps, at = self.schedule.program.steps, self._next
-        while at < len(steps):
-            step = steps[at]
-            if not isinstance(step, Receive):
-                return True
-            if step.transfer not in self._arrived:
-                return False
-            at += 1
-        return True
+        return self.begun and not self._working and not self.missing
 
     @property
     def missing(self) -> list[Transfer]:
         """The transfers that have to come before the next Run or Send."""
+        steps, at = self.schedule.program.steps, self._next
         found: list[Transfer] = []
-        for step in self.schedule.program.steps[self._next :]:
-            if not isinstance(step, Receive):
-                break
+        while at < len(steps) and isinstance(step := steps[at], Receive):
             if step.transfer not in self._arrived:
                 found.append(self.schedule.incoming[step.transfer])
+            at += 1
         return found
-
-    @property
-    def awaited(self) -> Transfer | None:
-        """The transfer that the next step waits for; None if the next step waits for none."""
-        step = None if self.finished else self.schedule.program.steps[self._next]
-        if not isinstance(step, Receive) or step.transfer in self._arrived:
-            return None
-        return self.schedule.incoming[step.transfer]
 
     def keep_pieces(self, transfer: int, values: Sequence[Value]) -> bool:
         """Keep a transfer's pieces. Returns False, and keeps nothing, if that transfer arrived before.
