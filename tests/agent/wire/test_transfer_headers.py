@@ -61,6 +61,15 @@ def test_what_is_packed_and_read_is_what_the_codec_reads(messages: list[Tensors]
             assert found is not None and repr(found) == repr(message)
 
 
+@pytest.mark.parametrize(
+    "metas", [((),), (7,), ({"a": ()},), (("array", ({},), (1,)),), (("array", "float", (1.0,)),)], ids=str
+)
+def test_what_a_peer_sends_in_place_of_metas_is_read_as_by_the_codec(metas: Any) -> None:
+    headers, header = TransferHeaders(), by_codec(Tensors("m", Epoch(1, 1), "gate/0/1", 3, metas))
+    for _ in range(2):
+        assert repr(headers.read(header)) == repr(frame_to_message(read_header(header), KINDS))
+
+
 def test_a_header_of_another_kind_is_not_read() -> None:
     assert TransferHeaders().read(by_codec(Failed("m", Epoch(1, 1), "gate/0/1", True, "why"))) is None
     assert TransferHeaders().read(b"") is None
