@@ -293,11 +293,9 @@ class DeploymentRollout:
         """Whether the plan, which is ready, should not serve yet: all steps of sequences that are continued on the serving
         plan would have to be made again. The less it gains, the longer it waits for them to end."""
         serving = self.active
-        if (
-            not self.serving
-            or serving is None
-            or not world.is_continued(serving.order.deployment, serving.epoch)
-        ):
+        if not self.serving or serving is None or placement.instead_of_s == math.inf:
+            return False  # It was not made for the sake of speed.
+        if not world.is_continued(serving.order.deployment, serving.epoch):
             return False
         placement.ready_at = min(placement.ready_at, now)
         gain = 1 - placement.order.latency_s / placement.instead_of_s

@@ -3,6 +3,7 @@ device is replaced, once, and says so."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -154,7 +155,9 @@ def timed(profiles: Iterable[tuple[str, float]]) -> list[Profile]:
     return [Profile(name, DEVICE.pace, DEVICE.threads, seconds) for name, seconds in profiles]
 
 
-def better_offered(measured: list[Profile], *, continued: bool = False) -> Story:
+def better_offered(
+    measured: list[Profile], *, continued: bool = False, current_s: float = 1.0, weighed: bool = True
+) -> Story:
     """A plan serves in 1 s; another one is predicted to take 0.5 s, of which 0.4 s are b's work."""
     story = Story()
     story.serve(plan(1.0, a=1.0))
@@ -165,9 +168,9 @@ def better_offered(measured: list[Profile], *, continued: bool = False) -> Story
     story.cutover._disappointed = (story.orders[-1].key, "news")
     story.step()
     assert story.orders[-1].current == plan(1.0, a=1.0)
-    story.answer(plan(0.5, a=0.3, b=0.4), current_s=1.0)
+    story.answer(plan(0.5, a=0.3, b=0.4), current_s=current_s)
     story.step()
-    assert story.prepared[-1].weighed
+    assert story.prepared[-1].weighed == weighed
     story.step()
     return story
 
@@ -202,6 +205,11 @@ def test_a_better_plan_waits_for_the_end_of_sequences_as_it_would_make_all_their
     story.step()
     assert serves(story) == 0.5
     assert story.cutover.standing is not None and "waits" not in story.cutover.standing.text
+
+
+def test_a_plan_that_was_not_made_for_the_sake_of_speed_waits_for_nobody() -> None:
+    """Members that a division should follow have come, for example."""
+    assert serves(better_offered([], continued=True, current_s=math.inf, weighed=False)) == 0.5
 
 
 def test_it_waits_no_longer_than_until_it_would_have_gained_what_that_costs() -> None:
