@@ -287,8 +287,9 @@ class Executor:
         with self._lock:
             return len(self._sequences), self._sequences.nbytes, self._sequences.evictions
 
-    def continued_sequences(self, lately_s: float) -> set[tuple[str, Epoch]]:
-        """The deployments and epochs of sequences that were continued here in the last `lately_s` seconds."""
+    def continued_sequences(self, lately_s: float) -> dict[tuple[str, Epoch], int]:
+        """The deployments and epochs of sequences that were continued here in the last `lately_s` seconds, each with the
+        furthest position."""
         with self._lock:
             return self._sequences.continued(time.monotonic() - lately_s)
 

@@ -105,9 +105,13 @@ class KeptSequences:
         arrays = {id(value): value for value in every if isinstance(value, np.ndarray)}
         return sum(value.nbytes for value in arrays.values())
 
-    def continued(self, since_s: float) -> set[tuple[str, Epoch]]:
-        """The deployments and epochs of sequences that have made a step since then."""
-        return {key[:2] for key, one in self._kept.items() if one.used_at_s >= since_s}
+    def continued(self, since_s: float) -> dict[tuple[str, Epoch], int]:
+        """The deployments and epochs of sequences that have made a step since then, each with the furthest position."""
+        found: dict[tuple[str, Epoch], int] = {}
+        for key, one in self._kept.items():
+            if one.used_at_s >= since_s:
+                found[key[:2]] = max(found.get(key[:2], 0), one.position)
+        return found
 
     def begin(
         self,

@@ -4,7 +4,7 @@ again from their first step. Door: the event loop and the clock."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping
 
 from edgepart.agent.cluster.state.events import SequencesContinued
 from edgepart.agent.wire.inference import Epoch
@@ -17,14 +17,17 @@ gateway pauses; with more, better plans wait longer."""
 
 
 async def watch_sequences(
-    continued: Callable[[float], Set[tuple[str, Epoch]]], post: Callable[[SequencesContinued], None]
+    continued: Callable[[float], Mapping[tuple[str, Epoch], int]], post: Callable[[SequencesContinued], None]
 ) -> None:
     """Post the plans on which sequences are continued whenever they change, until cancelled. `continued(lately_s)` returns
-    those by which a sequence made a step in the last `lately_s` seconds."""
-    told: frozenset[tuple[str, Epoch]] = frozenset()
+    those by which a sequence made a step in the last `lately_s` seconds, each with the furthest position."""
+    told: dict[tuple[str, Epoch], int] = {}
     while True:
         await asyncio.sleep(LOOK_S)
-        found = frozenset(continued(LATELY_S))
+        # Rounded up to powers of two, so that not every step is news.
+        found = {
+            plan: 1 << max(0, position - 1).bit_length() for plan, position in continued(LATELY_S).items()
+        }
         if found != told:
             told = found
             post(SequencesContinued(found))

@@ -277,8 +277,9 @@ class Holding:
     active: bool
     error: Sentence = ""
     """Why the plan FAILED to load, for people."""
-    continued: bool = field(default=False, metadata=OPTIONAL)
-    """Whether sequences whose states this member keeps were continued on the plan in the last seconds."""
+    continued: Count = field(default=0, metadata=OPTIONAL)
+    """About how far sequences have come (`SequenceStep.after`) that were continued on the plan in the last seconds and
+    whose states this member keeps: of several the furthest, of none 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ later term than the order's own.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from edgepart.agent.cluster.state.bindings import is_variant, parent_of
@@ -55,8 +55,8 @@ class Follower:
 
     def __init__(self, boot: str, *, linger_s: float) -> None:
         self.models: tuple[str, ...] = ()
-        self.continued: frozenset[tuple[str, Epoch]] = frozenset()
-        """The plans on which sequences were continued here in the last seconds."""
+        self.continued: Mapping[tuple[str, Epoch], int] = {}
+        """The plans on which sequences were continued here in the last seconds, as in SequencesContinued."""
         self.changed = True
         """Whether something was not reported yet; the sender of the report resets it."""
         self._boot = boot
@@ -101,7 +101,7 @@ class Follower:
                 held.state,
                 self._active.get(name) == epoch,
                 held.error,
-                (name, epoch) in self.continued,
+                self.continued.get((name, epoch), 0),
             )
             for (name, epoch), held in sorted(self._held.items(), key=lambda item: item[0])
         ]

@@ -68,8 +68,9 @@ not fetch them first."""
 
 
 REREADING_S = 30.0
-"""A pause of a long text whose plan changes, in seconds: all of it is read again. A move waits until it has gained as much,
-if no sequences were continued; with a longer time texts pause less often, and better plans serve later."""
+"""The longest pause of a text whose plan changes that a move takes into account, in seconds: all of the text is read again.
+While texts are continued a move waits for as long as it takes to gain that pause; with a higher limit long texts pause less
+often, and better plans serve later."""
 
 
 class DeploymentRollout:
@@ -291,15 +292,17 @@ class DeploymentRollout:
 
     def _waits_for_sequences(self, placement: PlanRollout, world: LeaderView, now: float) -> bool:
         """Whether the plan, which is ready, should not serve yet: all steps of sequences that are continued on the serving
-        plan would have to be made again. The less it gains, the longer it waits for them to end."""
+        plan would have to be made again. The more steps and the less it gains, the longer it waits for them to end."""
         serving = self.active
         if not self.serving or serving is None or placement.instead_of_s == math.inf:
             return False  # It was not made for the sake of speed.
-        if not world.is_continued(serving.order.deployment, serving.epoch):
+        steps = world.continued(serving.order.deployment, serving.epoch)
+        if not steps:
             return False
         placement.ready_at = min(placement.ready_at, now)
         gain = 1 - placement.order.latency_s / placement.instead_of_s
-        return gain > 0 and now < placement.ready_at + REREADING_S / gain
+        pause_s = min(REREADING_S, steps * placement.order.latency_s)
+        return gain > 0 and now < placement.ready_at + pause_s / gain
 
     def _falls_short(self, placement: PlanRollout, world: LeaderView) -> bool:
         """Whether the measured times of the plan's segments say that the move is not worth its cost."""

@@ -83,10 +83,11 @@ class LeaderView:
                 return holding
         return None
 
-    def is_continued(self, deployment: str, epoch: Epoch) -> bool:
-        """Whether sequences were continued on that plan in the last seconds."""
+    def continued(self, deployment: str, epoch: Epoch) -> int:
+        """About how many steps (or tokens) sequences have made that were continued on that plan in the last seconds; of
+        several the most, of none 0."""
         holdings = (self.find_holding(node, deployment, epoch) for node in self.nodes)
-        return any(holding is not None and holding.continued for holding in holdings)
+        return max((holding.continued for holding in holdings if holding is not None), default=0)
 
     def safe_holders(self, model: str) -> list[str]:
         """The staying members that hold the model."""

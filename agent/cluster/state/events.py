@@ -6,6 +6,7 @@ device of them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edgepart.agent.wire.control import (
@@ -235,9 +236,10 @@ class SegmentsTimed:
 
 @dataclass(frozen=True, slots=True)
 class SequencesContinued:
-    """The plans on which sequences were continued on this device in the last seconds: deployments and epochs."""
+    """The plans on which sequences were continued on this device in the last seconds."""
 
-    plans: frozenset[tuple[str, Epoch]]
+    plans: Mapping[tuple[str, Epoch], int]
+    """By deployment and epoch, about how far the sequence has come that has come furthest, as in SequenceStep."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,8 +68,8 @@ class Story:
     held: dict[Epoch, bool] = field(default_factory=dict)
     orders: list[ComputePlan] = field(default_factory=list)
     prepared: list[Prepare] = field(default_factory=list)
-    continued: bool = False
-    """Whether sequences are continued on the plan that serves."""
+    continued: int = 0
+    """How many steps a sequence has made that is continued on the plan that serves."""
 
     def __post_init__(self) -> None:
         self.cutover = DeploymentRollout(self.entry, None, PlanningTiming())
@@ -81,7 +81,7 @@ class Story:
         cards = {n: Card(n, write_card(MeasuredDevice(replace(DEVICE, name=n)))) for n in NODES}
         cluster = ClusterView(members, cards, {n: f"digest-{n}" for n in NODES}, frozenset())
         holdings = tuple(
-            Holding("net", epoch, READY, active, continued=active and self.continued)
+            Holding("net", epoch, READY, active, continued=self.continued if active else 0)
             for epoch, active in self.held.items()
         )
         report = Report("boot", holdings, ("m",), (("net", VERSION),))
@@ -156,7 +156,7 @@ def timed(profiles: Iterable[tuple[str, float]]) -> list[Profile]:
 
 
 def better_offered(
-    measured: list[Profile], *, continued: bool = False, current_s: float = 1.0, weighed: bool = True
+    measured: list[Profile], *, continued: int = 0, current_s: float = 1.0, weighed: bool = True
 ) -> Story:
     """A plan serves in 1 s; another one is predicted to take 0.5 s, of which 0.4 s are b's work."""
     story = Story()
@@ -193,7 +193,7 @@ def serves(story: Story) -> float:
 
 
 def test_a_better_plan_waits_for_the_end_of_sequences_as_it_would_make_all_their_steps_again() -> None:
-    story = better_offered([], continued=True)
+    story = better_offered([], continued=1024)
     for _ in range(3):
         story.step()
         assert serves(story) == 1.0
@@ -201,7 +201,7 @@ def test_a_better_plan_waits_for_the_end_of_sequences_as_it_would_make_all_their
         assert story.cutover.standing.text.endswith(
             "; a faster plan is ready, and waits for sequences to end"
         )
-    story.continued = False
+    story.continued = 0
     story.step()
     assert serves(story) == 0.5
     assert story.cutover.standing is not None and "waits" not in story.cutover.standing.text
@@ -209,16 +209,19 @@ def test_a_better_plan_waits_for_the_end_of_sequences_as_it_would_make_all_their
 
 def test_a_plan_that_was_not_made_for_the_sake_of_speed_waits_for_nobody() -> None:
     """Members that a division should follow have come, for example."""
-    assert serves(better_offered([], continued=True, current_s=math.inf, weighed=False)) == 0.5
+    assert serves(better_offered([], continued=1024, current_s=math.inf, weighed=False)) == 0.5
 
 
-def test_it_waits_no_longer_than_until_it_would_have_gained_what_that_costs() -> None:
-    story = better_offered([], continued=True)
+@pytest.mark.parametrize(("steps", "pause_s"), [(16, 16 * 0.5), (1024, REREADING_S)])
+def test_it_waits_no_longer_than_until_it_would_have_gained_what_that_costs(
+    steps: int, pause_s: float
+) -> None:
+    story = better_offered([], continued=steps)
     began = story.now
     while serves(story) == 1.0:
-        story.step(5.0)
+        story.step(1.0)
         assert story.now < began + 1000
-    assert story.now - began == pytest.approx(REREADING_S / 0.5, abs=10.0)
+    assert story.now - began == pytest.approx(pause_s / 0.5, abs=4.0)
 
 
 def test_a_candidate_whose_segments_were_not_all_timed_serves() -> None:

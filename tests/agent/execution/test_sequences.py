@@ -187,9 +187,11 @@ def test_sequences_of_which_a_step_was_made_lately_keep_their_plan() -> None:
     room = Room()
     room.step("p", 0, now=1.0)
     room.step("q", 0, now=2.0, epoch=E2)
-    assert room.device.continued(1.0) == {key_of("p", E1)[:2], key_of("q", E2)[:2]}
-    assert room.device.continued(1.5) == {key_of("q", E2)[:2]}
-    assert room.device.continued(2.5) == set()
+    room.step("q", 1, now=2.0, epoch=E2)
+    room.step("r", 0, now=2.0, epoch=E2)
+    assert room.device.continued(1.0) == {key_of("p", E1)[:2]: 1, key_of("q", E2)[:2]: 2}
+    assert room.device.continued(1.5) == {key_of("q", E2)[:2]: 2}
+    assert room.device.continued(2.5) == {}
 
 
 @pytest.mark.parametrize(("late", "busy"), [(-0.001, ()), (0.0, ("p",))], ids=["recent", "busy"])

@@ -170,7 +170,7 @@ def test_a_model_that_it_has_is_not_fetched(member: Member) -> None:
 def test_a_member_says_on_which_of_its_plans_sequences_are_continued(member: Member) -> None:
     member.serve(1)
     member.obey(prepare(2))
-    member.follower.note(SequencesContinued(frozenset({("net", Epoch(TERM, 2)), ("gone", Epoch(TERM, 9))})))
-    assert [(one.epoch.number, one.continued) for one in member.holdings] == [(1, False), (2, True)]
-    member.follower.note(SequencesContinued(frozenset()))
+    member.follower.note(SequencesContinued({("net", Epoch(TERM, 2)): 8, ("gone", Epoch(TERM, 9)): 1}))
+    assert [(one.epoch.number, one.continued) for one in member.holdings] == [(1, 0), (2, 8)]
+    member.follower.note(SequencesContinued({}))
     assert not any(one.continued for one in member.holdings)
