@@ -30,6 +30,7 @@ import numpy as np
 from rich.table import Table
 
 from benchmarks import wires
+from benchmarks.latency import numbers
 from benchmarks.machine import describe, sentence, show_table
 from edgepart.agent.execution.copies import Scratch
 from edgepart.agent.execution.executor import Executor
@@ -89,7 +90,7 @@ class Job:
 
 
 class Idle:
-    """A program that computes nothing: its one segment returns its input after a pause."""
+    """A program that computes nothing: its segments return their input after a pause."""
 
     dtypes: Mapping[str, np.dtype[Any]] = {}
     kept = KeptBlocked()
@@ -197,6 +198,7 @@ async def _near(job: Job, far: Connection[Any, Any]) -> list[tuple[float, float]
 
 
 async def _far(job: Job, near: Connection[Any, Any]) -> None:
+    """Take turns with the near end, and tell it the processor time of this one, until it ends."""
     end = End(job, FAR)
     near.send(end.address)
     end.install(job, FAR, {FAR: end.me.node_id, NEAR: await asyncio.to_thread(near.recv)})
@@ -207,14 +209,14 @@ async def _far(job: Job, near: Connection[Any, Any]) -> None:
 
 
 def _bare(job: Job, other: Connection[Any, Any], name: str) -> list[tuple[float, float]]:
-    """The same turns over one connection."""
+    """Take the same turns over one connection; return the same figures if this is the near end."""
     me, near, found = identity.load(Path(job.folder) / name), name == NEAR, []
     if near:
         raw = socket.create_connection(tuple(other.recv()))
     else:
-        listener = socket.create_server(("127.0.0.1", 0))
-        other.send(listener.getsockname())
-        raw, _ = listener.accept()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            other.send(listener.getsockname())
+            raw, _ = listener.accept()
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     line: socket.socket = raw
     if job.way == "bare TLS":
@@ -265,10 +267,11 @@ def measure(job: Job) -> Message:
     near, far = spawn.Pipe()
     process = spawn.Process(target=_run_far, args=(job, far))
     process.start()
-    ours = near
-    found = asyncio.run(_near(job, ours)) if job.way == "edgepart" else _bare(job, ours, NEAR)
-    near.close()
-    process.join(WAIT_S)
+    try:
+        found = asyncio.run(_near(job, near)) if job.way == "edgepart" else _bare(job, near, NEAR)
+        process.join(WAIT_S)
+    finally:
+        process.kill()
     messages = 2 * EXCHANGES
     times = [took_s / messages - job.pause_s for took_s, _ in found[1:]]
     return Message(job.way, job.nbytes, median(times), median(used / messages for _, used in found[1:]))
@@ -279,7 +282,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="bytes of each message")
+    parser.add_argument("--sizes", type=numbers, default=SIZES, help="bytes of each message, as in 200,2304")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument(
         "--pause", type=float, default=0.0, help="seconds that each end sleeps before it sends"
@@ -290,7 +293,7 @@ def main() -> None:
     found: list[Message] = []
     with tempfile.TemporaryDirectory(prefix="edgepart-") as folder:
         wires.make_members(Path(folder))
-        for nbytes in map(int, options.sizes.split(",")):
+        for nbytes in options.sizes:
             for way in WAYS:
                 note(f"{way}, {nbytes} bytes")
                 found.append(measure(Job(folder, way, nbytes, options.rounds + 1, options.pause)))

@@ -1,4 +1,5 @@
-"""Executor: runs this device's programs. A door: one compute thread for each deployment, which is woken and never polls.
+"""Executor: runs this device's programs. A door: one compute thread for each deployment, which sleeps until there is work
+(lanes.py).
 
 Reader threads and the local gateway call `deliver` with the arrays of arriving frames, which the executor keeps and nobody
 may change afterwards. The oldest request that can continue does; while one waits for a halo, another computes. One

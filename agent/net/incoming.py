@@ -13,9 +13,12 @@ import logging
 import os
 import select
 import threading
+import time
 from collections.abc import Callable
 
 from edgepart.agent.net.stream import Stream
+from edgepart.agent.trace.recorder import Recorder
+from edgepart.agent.trace.spans import RECEIVE, receiving_lane
 from edgepart.agent.wire.frames import Frame, FrameLimits
 from edgepart.agent.wire.transfer_headers import TransferHeaders
 from edgepart.planner.errors import EdgepartError, InternalError
@@ -30,11 +33,21 @@ them waits for is read up to so much later; shorter times take the processor mor
 class IncomingConnection:
     """Reads one connection, in one thread at a time. `read` and `end_loan` are for a thread whose `borrow` was granted."""
 
-    def __init__(self, stream: Stream, limits: FrameLimits, take: Callable[[Frame], None]) -> None:
-        """`take` gets each frame, in the thread that read it. Its errors end the reading, as those of the connection do."""
+    def __init__(
+        self,
+        stream: Stream,
+        limits: FrameLimits,
+        take: Callable[[Frame], None],
+        recorder: Recorder | None = None,
+        node: str = "",
+    ) -> None:
+        """`take` gets each frame, in the thread that read it. Its errors end the reading, as those of the connection do.
+        `recorder` records the frames that come from `node`."""
         self._stream = stream
         self._limits = limits
         self._take = take
+        self._recorder = recorder or Recorder()
+        self._node = node
         self._headers = TransferHeaders()
         self._turn = threading.Lock()
         """Held by the thread that reads, or waits for the next frame in order to read it."""
@@ -127,7 +140,13 @@ class IncomingConnection:
         os.eventfd_write(self._bell, 1)
 
     def _read(self) -> None:
-        self._take(self._stream.read(self._limits, headers=self._headers))
+        before_s = time.thread_time() if self._recorder.on else None
+        frame = self._stream.read(self._limits, headers=self._headers)
+        self._take(frame)
+        if self._recorder.on:
+            lane, began_s = receiving_lane(self._node), self._stream.began_s
+            cpu_s = 0.0 if before_s is None else time.thread_time() - before_s
+            self._recorder.add_frame(lane, RECEIVE, began_s, self._node, frame, frame.payload_bytes, cpu_s)
 
     @property
     def _is_readable(self) -> bool:

@@ -35,8 +35,6 @@ class Stream:
         self.connection = connection
         self.began_s = 0.0
         """The time at which the frame that `read` returned last began to arrive, by time.monotonic()."""
-        self.began_cpu_s = 0.0
-        """The CPU time, by time.thread_time(), that the thread that read that frame had taken by then."""
         self._received = memoryview(bytearray(RECORD_BYTES))
         self._start = self._end = 0
         """Where the bytes that were received and belong to no frame yet begin and end in `_received`."""
@@ -56,7 +54,7 @@ class Stream:
         """
         if self._start == self._end:
             self._start, self._end = 0, self._receive(self._received, deadline)
-        self.began_s, self.began_cpu_s = time.monotonic(), time.thread_time()
+        self.began_s = time.monotonic()
         sizes = parse_prefix(self._next(PREFIX.size, deadline), limits)
         header = self._next(sizes.header_bytes, deadline)
         payload = None
@@ -70,7 +68,7 @@ class Stream:
         return parse_frame(header, payload)
 
     def _next(self, count: int, deadline: float | None) -> bytes:
-        """The next `count` bytes."""
+        """Return the next `count` bytes."""
         if count <= self._end - self._start:
             self._start += count
             return bytes(self._received[self._start - count : self._start])
@@ -79,12 +77,13 @@ class Stream:
         return bytes(whole)
 
     def _fill(self, target: memoryview, deadline: float | None) -> None:
+        """Receive as many bytes as `target` holds; many at once directly, so that they are not copied."""
         filled, size = 0, len(target)
         while filled < size:
-            if self._start == self._end and size - filled >= RECORD_BYTES:
-                filled += self._receive(target[filled:], deadline)
-                continue
             if self._start == self._end:
+                if size - filled >= RECORD_BYTES:
+                    filled += self._receive(target[filled:], deadline)
+                    continue
                 self._start, self._end = 0, self._receive(self._received, deadline)
             count = min(size - filled, self._end - self._start)
             target[filled : filled + count] = self._received[self._start : self._start + count]

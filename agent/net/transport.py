@@ -46,7 +46,6 @@ from edgepart.agent.net.writer import Writer
 from edgepart.agent.security.charter import Charter
 from edgepart.agent.security.identity import Identity
 from edgepart.agent.trace.recorder import Recorder
-from edgepart.agent.trace.spans import RECEIVE, receiving_lane
 from edgepart.agent.wire.address import Address, format_address
 from edgepart.agent.wire.codec import frame_to_message, message_to_frame
 from edgepart.agent.wire.frames import MEMBER, UNAUTHENTICATED, Frame, FrameLimits
@@ -203,6 +202,7 @@ class Transport:
 
     def data_from(self, node_id: str) -> IncomingConnection | None:
         """The connection on which frames of the data channel come from a node; None if there is none now."""
+        # Without the lock: compute threads ask before each wait, and a link that has ended cannot be borrowed from.
         link = self._links.get(node_id)
         return link.readers.get(DATA) if link is not None else None
 
@@ -432,10 +432,13 @@ class Transport:
         try:
             if not link.announced.wait(4 * self._options.connect_s):
                 raise Unavailable("the link was not completed")
-            incoming = IncomingConnection(
-                stream, self._options.limits, partial(self._take, link, channel, stream)
+            incoming = link.readers[channel] = IncomingConnection(
+                stream,
+                self._options.limits,
+                partial(self._take, link, channel),
+                self._recorder if channel == DATA else None,
+                link.node_id,
             )
-            link.readers[channel] = incoming
             incoming.serve(lambda: link.over is not None)
         except EdgepartError as error:
             why = str(error)
@@ -448,15 +451,9 @@ class Transport:
         finally:
             self._drop(link, why)
 
-    def _take(self, link: PeerLink, channel: str, stream: Stream, frame: Frame) -> None:
-        if link.over is not None:
-            return
-        self._on_frame(link.node_id, channel, frame)
-        if self._recorder.on and channel == DATA:
-            lane, cpu_s = receiving_lane(link.node_id), time.thread_time() - stream.began_cpu_s
-            self._recorder.add_frame(
-                lane, RECEIVE, stream.began_s, link.node_id, frame, frame.payload_bytes, cpu_s
-            )
+    def _take(self, link: PeerLink, channel: str, frame: Frame) -> None:
+        if link.over is None:
+            self._on_frame(link.node_id, channel, frame)
 
     # The table of links: each of these methods is called with the lock held, or takes it
 

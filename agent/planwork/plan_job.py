@@ -26,7 +26,7 @@ from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.model.states import keep_states
 from edgepart.planner.planner import Digests, best_single_device, choose_plan
-from edgepart.planner.plans.plan import Plan, Run, plan_from_bytes, plan_to_bytes
+from edgepart.planner.plans.plan import Plan, plan_from_bytes, plan_to_bytes
 from edgepart.planner.report.sentences import as_sentence
 from edgepart.planner.search import checkpoint as choices
 from edgepart.planner.search.prefill import add_batch, add_prefill
@@ -291,7 +291,8 @@ def _single_s(study: Study) -> float:
 
 
 def _common_gain(study: Study, devices: Iterable[str]) -> float:
-    """The share of its calibrated time that the one of these devices takes that has gained least; at most 1."""
+    """The least gain of these devices: measured divided by calibrated time of the device that has become quicker by the
+    least; 1 if one of them has not become quicker."""
     return min(1.0, max(study.memo.cluster.device(name).drift for name in devices))
 
 
@@ -300,16 +301,11 @@ def _without_common_gain(study: Study, plan: Plan, latency_s: float) -> float:
     devices seem quicker than that. The devices then have not become quicker: the segments that serve are, because caches
     hold their weights, or because an operator of theirs is not as slow as expected. A whole model would not be."""
     cost, more = study.memo.cost, 1 / _common_gain(study, plan.programs) - 1
-    untimed = (
-        sum(
-            program.segments[step.segment].compute_s
-            for step in program.steps
-            if isinstance(step, Run)
-            and cost.profiled_s(program.segments[step.segment].digest, device) is None
-        )
+    untimed_s = (
+        sum(one.compute_s for one in program.runs if cost.profiled_s(one.digest, device) is None)
         for device, program in plan.programs.items()
     )
-    return latency_s + more * max(untimed)
+    return latency_s + more * max(untimed_s)
 
 
 def _prediction_miss(order: ComputePlan, current_s: float) -> float:

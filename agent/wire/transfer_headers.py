@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from functools import lru_cache
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import msgpack
 
@@ -33,14 +33,24 @@ _BEGIN = b"\x92" + msgpack.packb(Tensors.__name__)
 """The bytes before the map of fields: a sequence of two, and the kind."""
 _FIELDS = 0x80
 """The byte of a map of no more than 15 fields, to which their number is added."""
-K = TypeVar("K")
+_Part = tuple[int, bytes]
+"""The number of fields of a part of a header, and their names and values as they stand in a map."""
 
 
 def pack_header(message: Tensors) -> bytes:
     """The header of the message."""
+    return _join(*_parts_of(message))
+
+
+def _join(transfer: _Part, request: _Part) -> bytes:
+    return b"".join((_BEGIN, bytes((_FIELDS + transfer[0] + request[0],)), transfer[1], request[1]))
+
+
+def _parts_of(message: Tensors) -> tuple[_Part, _Part]:
+    """What is the same for the transfer in all requests, and what is the same for all transfers of the request."""
     pack = _pack_transfer if _can_be_known(message.arrays) else _pack_transfer.__wrapped__
     epoch = message.epoch
-    count, transfer = pack(
+    transfer = pack(
         message.deployment,
         (epoch.term, epoch.number),
         message.transfer,
@@ -48,8 +58,7 @@ def pack_header(message: Tensors) -> bytes:
         message.exact,
         message.prefill,
     )
-    more, request = _pack_request(message.request, message.step, message.steps)
-    return b"".join((_BEGIN, bytes((_FIELDS + count + more,)), transfer, request))
+    return transfer, _pack_request(message.request, message.step, message.steps)
 
 
 def _can_be_known(metas: tuple[Any, ...]) -> bool:
@@ -71,19 +80,16 @@ def _pack_transfer(
     arrays: tuple[Any, ...],
     exact: bool,
     prefill: bool,
-) -> tuple[int, bytes]:
+) -> _Part:
     return _pack(Tensors(deployment, Epoch(*epoch), "", transfer, arrays, exact, None, prefill), PER_TRANSFER)
 
 
 @lru_cache(KNOWN)
-def _pack_request(
-    request: str, step: SequenceStep | None, steps: tuple[SequenceStep, ...]
-) -> tuple[int, bytes]:
+def _pack_request(request: str, step: SequenceStep | None, steps: tuple[SequenceStep, ...]) -> _Part:
     return _pack(Tensors("", Epoch(0, 0), request, 0, (), False, step, False, steps), PER_REQUEST)
 
 
-def _pack(message: Tensors, names: tuple[str, ...]) -> tuple[int, bytes]:
-    """How many of these fields are written, and their names and values as they stand in a map."""
+def _pack(message: Tensors, names: tuple[str, ...]) -> _Part:
     written = {name: value for name, value in json_record(message).items() if name in names}
     parts = [msgpack.packb(one, unicode_errors="surrogatepass") for pair in written.items() for one in pair]
     return len(written), b"".join(parts)
@@ -93,8 +99,7 @@ class TransferHeaders:
     """Reads the headers of `Tensors` that come on one connection. One thread at a time uses it."""
 
     def __init__(self) -> None:
-        self._transfers: _Latest[Tensors] = _Latest()
-        self._requests: _Latest[Tensors] = _Latest()
+        self._transfers, self._requests = _KnownParts(), _KnownParts()
         self._lengths: list[int] = []
 
     def read(self, header: bytes) -> Tensors | None:
@@ -131,27 +136,31 @@ class TransferHeaders:
         return None
 
     def _learn(self, header: bytes, message: Tensors) -> None:
-        if not _can_be_known(message.arrays) or header != pack_header(message):
-            return  # Another release writes the fields in another order, for example.
-        count, transfer = _pack(message, PER_TRANSFER)
-        more, request = _pack(message, PER_REQUEST)
-        self._transfers.keep(transfer, (count, message))
-        self._requests.keep(request, (more, message))
-        if len(transfer) not in self._lengths:
-            self._lengths = [len(transfer), *self._lengths[: MOST_LENGTHS - 1]]
+        if not _can_be_known(message.arrays):
+            return
+        transfer, request = _parts_of(message)
+        if header != _join(transfer, request):
+            return  # Another release may write the fields in another order.
+        self._transfers.keep(transfer, message)
+        self._requests.keep(request, message)
+        length = len(transfer[1])
+        if length not in self._lengths:
+            self._lengths = [length, *self._lengths[: MOST_LENGTHS - 1]]
 
 
-class _Latest(Generic[K]):
-    """The latest parts, each with its number of fields and a message that has it."""
+class _KnownParts:
+    """The parts that were read, by their bytes; each with its number of fields and a message that has it."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[bytes, tuple[int, K]] = OrderedDict()
+        self._known: OrderedDict[bytes, tuple[int, Tensors]] = OrderedDict()
 
-    def get(self, part: bytes) -> tuple[int, K] | None:
+    def get(self, part: bytes) -> tuple[int, Tensors] | None:
         return self._known.get(part)
 
-    def keep(self, part: bytes, found: tuple[int, K]) -> None:
-        if len(part) <= MOST_PART_BYTES:
-            self._known[part] = found
+    def keep(self, part: _Part, message: Tensors) -> None:
+        """Know the part from now on, and forget the first one if there are too many."""
+        count, written = part
+        if len(written) <= MOST_PART_BYTES:
+            self._known[written] = count, message
             if len(self._known) > KNOWN:
                 self._known.popitem(last=False)

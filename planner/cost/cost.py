@@ -38,8 +38,6 @@ class Cost:
         self.free = _find_fused(self.graph)
         """Operators that cost nothing of their own: the runtime computes each together with the operator before it."""
         self._addends: dict[str, float] = {}
-        self._in_place = frozenset(state.output for state in self.graph.states if state.in_place)
-        """Outputs of which only the rows that a step adds are written."""
 
     def know(self, graph: Graph) -> None:
         """Adds the tensors of `graph`, which is this cost's own graph with partial sums written out."""
@@ -116,7 +114,7 @@ class Cost:
         writes = [
             (region, region.size * self.item_bytes(op.outputs[index]))
             for index, region in outputs.items()
-            if op.outputs[index] and op.outputs[index] not in self._in_place
+            if op.outputs[index] and op.outputs[index] not in self.graph.in_place
         ]
         return work_of(self.graph, op, access.family, access.flops(outputs), reads, writes)
 

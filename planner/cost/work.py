@@ -117,8 +117,9 @@ ROUNDING = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLine
 PICKING = frozenset({"Gather", "GatherElements", "GatherND", "EmbedLayerNormalization"})
 """Operators that read as much of their first input as they write, whatever its size."""
 TABLES: Mapping[str, tuple[int, ...]] = {"GroupQueryAttention": (7, 8), "RotaryEmbedding": (1, 2, 3)}
-"""The inputs that may be tables of angles, with a row for each position: of these an operator reads a row for each row that
-it writes, whatever the table's size. (The two operators of the name RotaryEmbedding have theirs in different places.)"""
+"""The inputs that may be tables of angles, with a row for each position: of these an operator reads a row for each row of
+its first input, whatever the table's size. (The two operators of the name RotaryEmbedding have theirs in different
+places.)"""
 
 EXPONENTS = ("2", "3", "0.5", "1")
 """Constant exponents of powers that the runtime computes by multiplication."""
@@ -182,8 +183,8 @@ def work_of(
     if kind == "round" and _inside_group(graph, op):
         return NO_WORK
     written = sum([nbytes for _, nbytes in writes])
-    if op.op_type in TABLES and writes:
-        reads = list(_without_unread_rows(op, reads, writes[0][0]))
+    if op.op_type in TABLES and reads:
+        reads = list(_without_unread_rows(op, reads))
     if op.op_type in PICKING and reads:
         nbytes = 2 * written + sum([size for _, _, size in reads[1:]])
     else:
@@ -201,11 +202,11 @@ def work_of(
 
 
 def _without_unread_rows(
-    op: Operator, reads: Sequence[tuple[str, Region, float]], written: Region
+    op: Operator, reads: Sequence[tuple[str, Region, float]]
 ) -> Iterator[tuple[str, Region, float]]:
-    """Yields `reads` with the bytes of those rows of tables that the operator reads to write `written`."""
+    """Yields `reads` with the bytes of those rows of tables that the operator reads."""
     tables = {op.inputs[place] for place in TABLES[op.op_type] if place < len(op.inputs)}
-    rows = prod(written.shape[:-1])
+    rows = prod(reads[0][1].shape[:-1])
     for name, region, nbytes in reads:
         if name in tables and region.rank == 2:
             nbytes *= min(1.0, rows / max(1, region.shape[0]))

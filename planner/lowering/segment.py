@@ -420,5 +420,4 @@ def nbytes_of(graph: Graph, name: str, region: Region) -> int:
 def border_bytes(graph: Graph, values: Iterable[Value]) -> int:
     """Bytes of the inputs and outputs of a segment that are cut, joined or reordered for the runtime, each of which copies
     them. What is written in place stays where it is."""
-    in_place = {name for state in graph.states if state.in_place for name in (state.input, state.output)}
-    return sum(nbytes_of(graph, name, region) for name, region in values if name not in in_place)
+    return sum(nbytes_of(graph, name, region) for name, region in values if name not in graph.in_place)

@@ -139,6 +139,13 @@ class Graph:
         kept = {state.output for state in self.states}
         return tuple(name for name in self.outputs if name not in kept)
 
+    @cached_property
+    def in_place(self) -> frozenset[str]:
+        """The inputs and outputs of states that an operator writes in place: of the output only the rows that a step adds
+        are written, and neither is copied."""
+        kept = [state for state in self.states if state.in_place]
+        return frozenset(name for state in kept for name in (state.input, state.output))
+
     def written_region(self, state: State, read: Region) -> Region:
         """The region of a state's output that becomes the region `read` of its input."""
         return read if state.grows is None else read.shift(state.grows, self._rows_added(state, state.grows))

@@ -187,6 +187,11 @@ class Program:
     """The most sequences for which the device keeps them at the same time."""
 
     @property
+    def runs(self) -> list[Segment]:
+        """The segments that the device runs for one request, in order; one that it runs twice is there twice."""
+        return [self.segments[step.segment] for step in self.steps if isinstance(step, Run)]
+
+    @property
     def sequence_bytes(self) -> int:
         """Bytes that the device keeps for each sequence."""
         return sum(piece.sequence_bytes for piece in self.kept)

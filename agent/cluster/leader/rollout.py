@@ -299,10 +299,10 @@ class DeploymentRollout:
         steps = world.continued(serving.order.deployment, serving.epoch)
         if not steps:
             return False
-        placement.ready_at = min(placement.ready_at, now)
+        placement.waits_since = min(placement.waits_since, now)
         gain = 1 - placement.order.latency_s / placement.instead_of_s
         pause_s = min(REREADING_S, steps * placement.order.latency_s)
-        return gain > 0 and now < placement.ready_at + pause_s / gain
+        return gain > 0 and now < placement.waits_since + pause_s / gain
 
     def _falls_short(self, placement: PlanRollout, world: LeaderView) -> bool:
         """Whether the measured times of the plan's segments say that the move is not worth its cost."""
@@ -629,7 +629,7 @@ class DeploymentRollout:
 
     def _state(self, world: LeaderView) -> tuple[str, str]:
         holders = world.holders(self.deployment.model)
-        waits = self.next is not None and self.next.ready_at < math.inf
+        waits = self.next is not None and self.next.waits_since < math.inf
         if self.next is not None and not waits:
             return "preparing", status.describe_preparing(self.next, world)
         if self.active is not None and self.serving:

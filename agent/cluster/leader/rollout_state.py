@@ -119,8 +119,8 @@ class PlanRollout:
     """The plan's structure, as in PlanComputed."""
     verdict: str = ""
     """The verdict of the plan's trial, as in PlanTried; "" if the plan was not tried yet."""
-    ready_at: float = math.inf
-    """The time at which the plan was first seen to be ready and worth the move; inf before."""
+    waits_since: float = math.inf
+    """The time since when the plan, which is ready, has waited for sequences to end; inf if it has not."""
 
     @property
     def epoch(self) -> Epoch:

@@ -14,7 +14,7 @@ from typing import Any
 
 from edgepart.agent.cluster.state.profiles import ProfileBook
 from edgepart.agent.wire.control import Latency
-from edgepart.planner.plans.plan import Plan, Run
+from edgepart.planner.plans.plan import Plan
 
 MIN_REQUESTS = 5
 """The number of requests that must have run alone before a plan is judged by them: their median then stands
@@ -35,7 +35,7 @@ def sum_computing_s(plan: Plan, kinds: Kinds, profiles: ProfileBook) -> dict[str
     was not timed."""
     found: dict[str, tuple[float, float | None]] = {}
     for name, program in plan.programs.items():
-        run = [program.segments[step.segment] for step in program.steps if isinstance(step, Run)]
+        run = program.runs
         known = [profiles.seconds(segment.digest, *kinds[name]) if name in kinds else None for segment in run]
         measured = [seconds for seconds in known if seconds is not None]
         whole = sum(measured) if len(measured) == len(run) else None
