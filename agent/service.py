@@ -202,7 +202,7 @@ class Agent:
         self._wired.wait()
         self._links.hint_collector.linked(node, up, text)
         if up:
-            self._compute.requester.found(node)
+            self._compute.remember(node)
             event: events.Event = events.LinkUp(node, text)
         else:
             self._forget(node)

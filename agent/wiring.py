@@ -64,8 +64,11 @@ from edgepart.agent.security.charter import CHARTERS, ISSUER
 from edgepart.agent.security.identity import Identity
 from edgepart.agent.serving.loaded_plans import LoadedPlans
 from edgepart.agent.serving.requester import Requester
+from edgepart.agent.serving.resumption import Resumptions
 from edgepart.agent.serving.sequences import Sequences
 from edgepart.agent.serving.shape_routing import ShapeRouter
+from edgepart.agent.serving.state_carrier import StateCarrier
+from edgepart.agent.serving.state_exchange import StateExchange
 from edgepart.agent.state_files import StateFiles
 from edgepart.agent.storage.integrity import StoreIntegrity
 from edgepart.agent.storage.store import Source, Store
@@ -152,6 +155,8 @@ class ComputeParts:
     workers: Workers
     referee: ReferenceProcess
     plans: LoadedPlans
+    carrier: StateCarrier
+    resumptions: Resumptions
     fetching: BlobFetcher
     serving: BlobServer
     aside: ModelProcess
@@ -165,6 +170,13 @@ class ComputeParts:
         """Tell the parts that nothing comes back from the node. Any thread may call this."""
         self.executor.lost(node)
         self.requester.lost(node)
+        self.carrier.lost(node)
+        self.resumptions.lost(node)
+
+    def remember(self, node: str) -> None:
+        """Tell the parts that there is a connection with the node. Any thread may call this."""
+        self.requester.found(node)
+        self.carrier.found(node)
 
     def room_bytes(self) -> int:
         """The bytes of memory that one more process may take here for a moment."""
@@ -235,6 +247,9 @@ def make_compute(
     timing = SegmentTimer(
         node, device, options.profile_budget_s, profiles, drifts, react.post, rest, starving
     )
+    resumptions = Resumptions(links.post.values, requester.resumes, lambda name: plans.nodes(name))
+    exchange = StateExchange(node, links.post.values, executor.carried, lambda *key: plans.held(*key))
+    carrier = StateCarrier(exchange, resumptions.deliver)
     plans = LoadedPlans(
         node,
         workers,
@@ -243,16 +258,21 @@ def make_compute(
         fetching.weights,
         fetching.constants,
         react.post,
+        carrier,
         timing.time,
     )
     executor.start()
     base.undo(executor.stop)
+    carrier.start()
+    base.undo(carrier.stop)
     return ComputeParts(
         executor,
         requester,
         workers,
         referee,
         plans,
+        carrier,
+        resumptions,
         fetching,
         serving,
         aside,
@@ -375,7 +395,13 @@ def _make_token_sequences(compute: ComputeParts, core: Core, router: ShapeRouter
         return entry.options.sequences if entry is not None else 1
 
     return TokenSequences(
-        router.infer, requester.run, requester.name_sequence, requester.end_sequence, room, requester.serving
+        router.infer,
+        requester.run,
+        requester.name_sequence,
+        requester.end_sequence,
+        room,
+        requester.serving,
+        compute.resumptions.resume,
     )
 
 
@@ -453,6 +479,7 @@ def _make_node(
             Sequences(router.infer, requester.name_sequence, requester.end_sequence, requester.serving),
             tokens,
             executor.count_sequences,
+            lambda: compute.carrier.mirrored_bytes,
             requester.latencies,
             lambda: executor.counters().requests_done,
             compute.workers.deaths,

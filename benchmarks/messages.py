@@ -38,7 +38,7 @@ from edgepart.agent.execution.nchwc_array import KeptBlocked
 from edgepart.agent.net.dispatch import FrameDispatcher
 from edgepart.agent.net.transport import Transport
 from edgepart.agent.security import identity
-from edgepart.agent.wire.inference import Epoch, RequestMessage, Tensors
+from edgepart.agent.wire.inference import Epoch, RequestMessage, StateMessage, Tensors
 from edgepart.agent.wire.tensors import Value
 from edgepart.cli.output import note, say
 from edgepart.planner.errors import InternalError
@@ -151,7 +151,7 @@ class End:
     def _take(self, node: str, channel: str, frame: Any) -> None:
         self.post.take(node, channel, frame)
 
-    def arrived(self, message: RequestMessage, values: Sequence[Value], source: str) -> None:
+    def arrived(self, message: RequestMessage | StateMessage, values: Sequence[Value], source: str) -> None:
         if not isinstance(message, Tensors):
             raise InternalError(f"the other end sent {message}")
         if message.transfer == 2 * EXCHANGES:

@@ -121,6 +121,13 @@ Sequences = Annotated[
         help="For how many sequences devices keep the states of a model at the same time.",
     ),
 ]
+Mirrors = Annotated[
+    bool,
+    typer.Option(
+        "--mirror",
+        help="Let each device keep a copy of another one's caches, so that a text goes on at once when a device is lost.",
+    ),
+]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the model is served.")]
 Timeout = Annotated[
     str,
@@ -147,6 +154,7 @@ def deploy(
     no_states: NoStates = False,
     context: Context = None,
     sequences: Sequences = USUAL.sequences,
+    mirror: Mirrors = False,
     wait: Wait = True,
     timeout: Timeout = "10m",
     state: State = None,
@@ -172,6 +180,7 @@ def deploy(
         states=read_pairs(state_pair, no_states=no_states),
         context=context,
         sequences=sequences,
+        mirrors=mirror,
     )
     patience = DeployPatience(parse_duration(timeout, "--timeout"), timeout) if wait else None
     note(f"reading {model}")

@@ -84,6 +84,8 @@ class RequestServing:
     tokens: TokenSequences
     kept: Callable[[], tuple[int, int, int]]
     """Returns Executor.count_sequences."""
+    mirrored_bytes: Callable[[], int]
+    """Returns the bytes that copies of other devices' states take here."""
     latencies: Callable[[], Mapping[tuple[str, Epoch], Sequence[float]]]
     """Returns the seconds that requests took that ran alone on this gateway, by deployment and epoch."""
     computed: Callable[[], int]
@@ -516,6 +518,8 @@ class NodeApi:
             "evictions": evictions,
             "replays": replays,
             "batches": batches,
+            "resumed": serving.tokens.resumed,
+            "mirrored_bytes": serving.mirrored_bytes(),
         }
 
     def _about(self, member: events.Member, starved: Starved) -> tuple[str, ...]:

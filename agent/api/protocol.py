@@ -203,9 +203,9 @@ class Node(Protocol):
         """Return {"name", "node", "version", "cluster", "http", "leader", "term", "uptime_s", "members":
         [{"name", "node", "state", "http", "address", "leader"}], "deployments": [...], "drains": devices that
         are drained or being removed, "refused": devices that are not taken in, "disk": {"free_bytes",
-        "trouble", "damaged"}, "sequences": {"kept", "bytes", "evictions", "replays", "batches"} of this
-        device}. `leader` is the leader's name or null, `http` a URL or null; `members` lists this device too.
-        `deployments` may be left out: the gateway puts the cards of `models()` there."""
+        "trouble", "damaged"}, "sequences": {"kept", "bytes", "evictions", "replays", "batches", "resumed",
+        "mirrored_bytes"} of this device}. `leader` is the leader's name or null, `http` a URL or null; `members`
+        lists this device too. `deployments` may be left out: the gateway puts the cards of `models()` there."""
 
     def devices(self) -> dict[str, Any]:
         """The devices in the form of cluster.json (planner/devices/cluster.py), with extra keys if they are

@@ -4,6 +4,7 @@ May import: agent/cluster/state, agent/host, agent/trace, agent/wire, planner/er
 """
 
 __all__ = [
+    "carried_states",
     "copies",
     "counters",
     "executor",

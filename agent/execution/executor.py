@@ -19,11 +19,12 @@ from functools import partial
 from threading import RLock, Thread
 
 from edgepart.agent.cluster.state.bindings import parent_of
+from edgepart.agent.execution.carried_states import CarriedStates, PlanKey
 from edgepart.agent.execution.counters import Counters, SegmentTime
 from edgepart.agent.execution.lanes import EXCLUSIVE_STEP_S, BorrowedConnection, Lane
 from edgepart.agent.execution.prepared import RunnableProgram, describe_segment
 from edgepart.agent.execution.schedule import Progress, ReadyStep
-from edgepart.agent.execution.sequences import KeptSequences, make_first_states
+from edgepart.agent.execution.sequences import KeptSequences, SequenceKey, make_first_states
 from edgepart.agent.execution.tasks import (
     START_TRANSFER,
     EndedRequest,
@@ -63,9 +64,6 @@ the sender to fill in while packing `values`. Raises ClusterError if the node ca
 
 DataFrom = Callable[[str], BorrowedConnection | None]
 """data_from(node id) is the connection on which transfers come from that node; None if there is none."""
-
-ProgramKey = tuple[str, Epoch]
-"""Deployment and epoch of an installed program."""
 
 COMPUTE_THREAD = "edgepart-compute"
 READ_HERE_BYTES = 64 << 10
@@ -109,15 +107,19 @@ class Executor:
         self._data_from = data_from
         self._limits = limits or QueueLimits()
         self._recorder = recorder or Recorder()
-        self._installed: dict[ProgramKey, dict[StepKind, InstalledProgram]] = {}
-        self._batches: dict[ProgramKey, Program] = {}
+        self._installed: dict[PlanKey, dict[StepKind, InstalledProgram]] = {}
+        self._batches: dict[PlanKey, Program] = {}
         """The programs that make steps in several sequences, as far as there are such, loaded or not."""
-        self._expected: dict[ProgramKey, list[tuple[Tensors, Sequence[Value], str]]] = {}
+        self._expected: dict[PlanKey, list[tuple[Tensors, Sequence[Value], str]]] = {}
         self._tasks: dict[str, RequestTask] = {}
         self._ended: OrderedDict[str, EndedRequest | None] = OrderedDict()
         self._sequences = KeptSequences()
         self._counters = Counters()
         self._lock = RLock()
+        self.carried = CarriedStates(
+            self._lock, self._sequences, self._usual_program, self._batches.get, self._busy_sequences
+        )
+        """What other devices get and bring of the states that are kept here."""
         self._lanes: dict[str, Lane] = {}
         self._threads: list[Thread] = []
         self._started = False
@@ -350,7 +352,7 @@ class Executor:
         return []
 
     def _take_early(
-        self, key: ProgramKey, message: Tensors, values: Sequence[Value], source: str
+        self, key: PlanKey, message: Tensors, values: Sequence[Value], source: str
     ) -> list[OutgoingMessage]:
         early = self._expected[key]
         if len(early) >= self._limits.early_frames:
@@ -380,12 +382,20 @@ class Executor:
             task.progress.begin(self._sequences.begin_batch(steps, prepared, now))
             return
         for key, step in steps.items():
-            busy = {key for one in self._tasks.values() if one.progress.begun for key in one.by_sequence}
+            busy = self._busy_sequences()
             batch = self._batches.get((task.deployment, task.epoch))
             task.began = self._sequences.begin(key, step, prepared, now, busy, batch)
             task.progress.begin(task.began)
         if not steps:
             task.progress.begin(make_first_states(prepared))
+
+    def _busy_sequences(self) -> set[SequenceKey]:
+        """The sequences whose steps are under way."""
+        return {key for one in self._tasks.values() if one.progress.begun for key in one.by_sequence}
+
+    def _usual_program(self, key: PlanKey) -> RunnableProgram | None:
+        installed = self._installed.get(key)
+        return installed[StepKind.USUAL].prepared if installed is not None else None
 
     def _is_full(self, more_bytes: int) -> bool:
         too_many = len(self._tasks) >= self._limits.requests

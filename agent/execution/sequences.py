@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
@@ -26,7 +26,7 @@ from edgepart.agent.wire.dtypes import element_dtype
 from edgepart.agent.wire.inference import Epoch, SequenceStep
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import StateLost, Unavailable
-from edgepart.planner.plans.plan import KeptPiece, Program
+from edgepart.planner.plans.plan import IN_PLACE_ROWS, KeptPiece, Program
 from edgepart.planner.region import Array
 
 log = logging.getLogger(__name__)
@@ -79,6 +79,48 @@ class _Kept:
     used_at_s: float
     row: _Row | None = None
     """The arrays of which its pieces are parts; None if they are by themselves."""
+    revision: int = 0
+    """The revision of the step that came last (SequenceStep.revision)."""
+    mirrored: tuple[int, int] = (0, 0)
+    """The revision and the position to which the device that mirrors this one has its rows."""
+
+    @property
+    def carried(self) -> KeptRows | None:
+        """Its rows, if they may be carried to another device."""
+        return KeptRows(self.revision, self.position, self.values) if self.revision else None
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRows:
+    """The states of a sequence that are written in place: of each piece, the first `position` rows are what its steps
+    left."""
+
+    revision: int
+    position: int
+    values: Sequence[Array]
+    """The kept pieces, in the program's order. A later step may write behind their first rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrownRows:
+    """Copies of the rows from `begin` to `end` of all pieces of a sequence."""
+
+    sequence: str
+    revision: int
+    begin: int
+    end: int
+    arrays: Sequence[Array]
+
+
+def first_rows(value: Array, count: int) -> Array:
+    """The first rows of a kept piece that is written in place."""
+    found: Array = value[_between(0, count)]
+    return found
+
+
+def _between(begin: int, end: int) -> tuple[slice, ...]:
+    """The index of these rows of a kept piece that is written in place."""
+    return (*(slice(None),) * IN_PLACE_ROWS, slice(begin, end))
 
 
 class KeptSequences:
@@ -136,15 +178,19 @@ class KeptSequences:
             place = place_of(step.sequence)
             if row is None or place is None:
                 return make_first_states(prepared)
-            values = [array[place[1] : place[1] + 1] for array in row.arrays]
-            for value in values:
-                value.fill(0)
-            self._kept[key] = _Kept(0, values, None, now, row)
-            return values
-        known.used_at_s = now
-        if step.position != known.position:
-            _go_back(known, step, prepared, in_place=in_place)
+            made = self._place(key, row, place[1], now)
+            made.revision = step.revision
+            return made.values
+        _continue(known, step, prepared, now, in_place=in_place)
         return known.values
+
+    def _place(self, key: SequenceKey, row: _Row, place: int, now: float) -> _Kept:
+        """Keep a new sequence at its place in a row."""
+        values = [array[place : place + 1] for array in row.arrays]
+        for value in values:
+            value.fill(0)
+        made = self._kept[key] = _Kept(0, values, None, now, row)
+        return made
 
     def begin_batch(
         self, steps: Mapping[SequenceKey, SequenceStep], batch: RunnableProgram, now: float
@@ -156,9 +202,7 @@ class KeptSequences:
             known = self._kept.get(key)
             if known is None or known.row is None:
                 raise StateLost(f"sequence {step.sequence} is not kept here (any more)")
-            known.used_at_s = now
-            if step.position != known.position:
-                _go_back(known, step, batch, in_place=True)
+            _continue(known, step, batch, now, in_place=True)
             rows.append(known.row)
         if not rows or any(row is not rows[0] for row in rows):
             raise StateLost("the sequences of one request do not lie side by side here")
@@ -201,7 +245,71 @@ class KeptSequences:
             known.position, known.used_at_s = step.after, now
             return
         before = None if _all_in_place(prepared.program.kept) else (step.position, began)
-        self._kept[key] = _Kept(step.after, ended, before, now)
+        mirrored = known.mirrored if known is not None else (0, 0)
+        self._kept[key] = _Kept(step.after, ended, before, now, None, step.revision, mirrored)
+
+    def rows(self, sequence: str) -> dict[tuple[str, Epoch], KeptRows]:
+        """What is kept of a sequence that may be carried to other devices, by deployment and epoch."""
+        found = {key[:2]: one.carried for key, one in self._kept.items() if key[2] == sequence}
+        return {plan: rows for plan, rows in found.items() if rows is not None}
+
+    def adopt(
+        self,
+        key: SequenceKey,
+        prepared: RunnableProgram,
+        now: float,
+        busy: Collection[SequenceKey] = (),
+        batch: Program | None = None,
+    ) -> Sequence[Value]:
+        """Arrays for the pieces of a sequence that comes from other devices, as `begin` makes them for its first step. The
+        sequence is at position 0 until `adopted`. Raises StateLost if it has ended, and Unavailable if there is no room."""
+        if key[2] in self._ended:
+            raise StateLost(f"sequence {key[2]} has ended")
+        known = self._kept.get(key)
+        if known is None:
+            self._make_room(key, prepared, now, busy)
+            row = self._row_of(key, batch, prepared) if batch is not None else None
+            place = place_of(key[2])
+            if row is not None and place is not None:
+                known = self._place(key, row, place[1], now)
+            else:
+                known = self._kept[key] = _Kept(0, make_first_states(prepared), None, now)
+        known.position, known.mirrored, known.used_at_s = 0, (0, 0), now
+        return known.values
+
+    def adopted(self, key: SequenceKey, revision: int, position: int) -> None:
+        """Note that the arrays of `adopt` have this many rows now."""
+        if (known := self._kept.get(key)) is not None:
+            known.revision, known.position = revision, position
+
+    def grown(self, plan: tuple[str, Epoch], most_bytes: int) -> Iterator[GrownRows]:
+        """Yield the rows of a plan's sequences that the device that mirrors this one does not have yet, of each at most as
+        many as are of `most_bytes`. It counts as having them from now on."""
+        for key, one in self._kept.items():
+            rows = one.carried if key[:2] == plan else None
+            if rows is None or one.mirrored == (rows.revision, rows.position):
+                continue
+            begin = min(one.mirrored[1], rows.position)
+            row_bytes = sum(value[_between(0, 1)].nbytes for value in rows.values)
+            end = min(rows.position, begin + max(1, most_bytes // max(1, row_bytes)))
+            one.mirrored = rows.revision, end
+            yield GrownRows(
+                key[2],
+                rows.revision,
+                begin,
+                end,
+                [value[_between(begin, end)].copy() for value in rows.values],
+            )
+
+    def mirror_anew(self, plan: tuple[str, Epoch], sequence: str | None = None) -> None:
+        """The device that mirrors this one has nothing of a plan's sequences, or of one of them."""
+        for key, one in self._kept.items():
+            if key[:2] == plan and sequence in (None, key[2]):
+                one.mirrored = 0, 0
+
+    def names(self, plan: tuple[str, Epoch]) -> set[str]:
+        """The names of the plan's sequences."""
+        return {key[2] for key in self._kept if key[:2] == plan}
 
     def _make_room(
         self, key: SequenceKey, prepared: RunnableProgram, now: float, busy: Collection[SequenceKey]
@@ -239,11 +347,23 @@ class KeptSequences:
             del self._kept[key]
 
 
+def _continue(
+    known: _Kept, step: SequenceStep, prepared: RunnableProgram, now: float, *, in_place: bool
+) -> None:
+    """Let the sequence go on with this step. Raises StateLost if it has not come to the step's position."""
+    known.used_at_s = now
+    if step.position != known.position:
+        _go_back(known, step, prepared, in_place=in_place)
+    known.revision = step.revision
+
+
 def _go_back(known: _Kept, step: SequenceStep, prepared: RunnableProgram, *, in_place: bool) -> None:
     """Undo the steps from this one's position on: it may have other inputs than they had. Raises StateLost if that cannot
     be done."""
     if step.position < known.position and in_place:
         known.position = step.position
+        # Rows from here on will be others, and the mirror has to get them again.
+        known.mirrored = known.mirrored[0], min(known.mirrored[1], step.position)
     elif known.before is not None and step.position == known.before[0]:
         known.position, known.values = known.before
         known.before = None

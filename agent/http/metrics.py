@@ -197,6 +197,16 @@ def _sequences(cards: Sequence[ModelCard], here: Mapping[str, int]) -> Iterator[
         "Requests of this agent that read a token in each of several texts",
         value=here["batches"],
     )
+    yield CounterMetricFamily(
+        "edgepart_sequences_resumed",
+        "How often a text of this agent's clients went on with states that devices had from others",
+        value=here["resumed"],
+    )
+    yield GaugeMetricFamily(
+        "edgepart_mirrored_state_bytes",
+        "Memory that copies of other devices' states take at most",
+        value=here["mirrored_bytes"],
+    )
 
 
 class Metrics:

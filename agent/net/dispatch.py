@@ -18,7 +18,7 @@ from edgepart.agent.security.charter import Charter
 from edgepart.agent.wire import control, inference, queries
 from edgepart.agent.wire.codec import frame_to_message, kinds, message_to_frame
 from edgepart.agent.wire.frames import Buffer, Frame
-from edgepart.agent.wire.inference import Cancel, EndSequence, Failed, RequestMessage, Tensors
+from edgepart.agent.wire.inference import RequestMessage, RowsMessage, StateMessage, Tensors
 from edgepart.agent.wire.tensors import Value, pack_arrays, unpack_arrays
 from edgepart.agent.wire.transfer_headers import pack_header
 
@@ -56,6 +56,11 @@ DATA_KINDS = kinds(
     inference.Failed,
     inference.Cancel,
     inference.EndSequence,
+    inference.ResumeSequence,
+    inference.SequenceResumed,
+    inference.WantRows,
+    inference.SentRows,
+    inference.MirroredRows,
     queries.WantFiles,
     queries.Files,
     queries.WantPart,
@@ -81,7 +86,9 @@ SendFrame = Callable[[str, str, Frame], None]
 class RequestFrames(Protocol):
     """The receiver of the frames of requests (agent/serving/loaded_plans.py); it is called from any thread."""
 
-    def arrived(self, message: RequestMessage, values: Sequence[Value], source: str) -> None: ...
+    def arrived(
+        self, message: RequestMessage | StateMessage, values: Sequence[Value], source: str
+    ) -> None: ...
 
 
 class EchoFrames(Protocol):
@@ -132,9 +139,9 @@ class FrameDispatcher:
         """Send a message on the data channel. Raises Unavailable if there is no link."""
         self._send_frame(node, DATA, message_to_frame(message, payload))
 
-    def values(self, node: str, message: RequestMessage, values: Sequence[Value]) -> None:
-        """Send a frame of a request to a device. If that is this device, nothing is packed. Any thread may call it.
-        Raises Unavailable if there is no link."""
+    def values(self, node: str, message: RequestMessage | StateMessage, values: Sequence[Value]) -> None:
+        """Send a frame of a request, or of a sequence's states, to a device. If that is this device, nothing is packed. Any
+        thread may call it. Raises Unavailable if there is no link."""
         if node == self._node:
             if self._requests is not None:
                 self._requests.arrived(message, values, node)
@@ -143,11 +150,15 @@ class FrameDispatcher:
             sent = message.with_arrays(metas)
             frame = Frame(Tensors.__name__, {}, tuple(buffers), sent, pack_header(sent))
             self._send_frame(node, DATA, frame)
+        elif isinstance(message, RowsMessage):
+            self.arrays(node, message, values)
         else:
             self.data(node, message)
 
-    def arrays(self, node: str, message: queries.Echo | queries.Echoed, values: Sequence[Value]) -> None:
-        """Send an echo with these values as its `arrays`. Any thread may call it. Raises Unavailable if there is no
+    def arrays(
+        self, node: str, message: queries.Echo | queries.Echoed | RowsMessage, values: Sequence[Value]
+    ) -> None:
+        """Send a message with these values as its `arrays`. Any thread may call it. Raises Unavailable if there is no
         link."""
         metas, buffers = pack_arrays(values)
         self.data(node, replace(message, arrays=metas), buffers)
@@ -168,8 +179,8 @@ class FrameDispatcher:
             return
         message = frame.message or frame_to_message(frame, DATA_KINDS)
         match message:
-            case Tensors() | Failed() | Cancel() | EndSequence():
-                arrays = message.arrays if isinstance(message, Tensors) else ()
+            case _ if isinstance(message, RequestMessage | StateMessage):
+                arrays = message.arrays if isinstance(message, Tensors | RowsMessage) else ()
                 values = unpack_arrays(arrays, frame.body)
                 if self._requests is not None:
                     self._requests.arrived(message, values, node)

@@ -29,6 +29,7 @@ from edgepart.planner.planner import Digests, best_single_device, choose_plan
 from edgepart.planner.plans.plan import Plan, plan_from_bytes, plan_to_bytes
 from edgepart.planner.report.sentences import as_sentence
 from edgepart.planner.search import checkpoint as choices
+from edgepart.planner.search.mirrors import add_mirrors, bytes_by_mirror
 from edgepart.planner.search.prefill import add_batch, add_prefill
 from edgepart.planner.search.refine import refine
 from edgepart.planner.search.study import Study
@@ -101,7 +102,7 @@ class PlanComputer:
         found = PlanComputed(
             order.key,
             plan_to_bytes(plan),
-            tuple(plan.programs),
+            _devices(plan),
             simulation.latency_s,
             current_s,
             order.quick,
@@ -195,6 +196,11 @@ def _search(
             plan, fault = add(study, found, plan, graph, model, digests)
             if fault:
                 plan = replace(plan, why=f"{plan.why}\n{as_sentence(f'{what}: {fault}')}")
+    if order.deployment.options.mirrors:
+        memory = {device.name: device.memory_bytes for device in study.memo.cluster.devices}
+        plan, fault = add_mirrors(plan, memory)
+        if fault:
+            plan = replace(plan, why=f"{plan.why}\n{as_sentence(f'states are not mirrored: {fault}')}")
     return plan, simulation, choices.write(study.candidates, found)
 
 
@@ -226,7 +232,7 @@ def _replace_by_single(order: ComputePlan, found: PlanComputed, alone: Plan, cho
     return replace(
         found,
         plan=plan_to_bytes(plan),
-        names=tuple(plan.programs),
+        names=_devices(plan),
         latency_s=found.single_s,
         memory_bytes=_memory(plan),
         chosen=chosen,
@@ -235,7 +241,8 @@ def _replace_by_single(order: ComputePlan, found: PlanComputed, alone: Plan, cho
 
 def _note(order: ComputePlan, found: PlanComputed) -> str:
     """The note about a plan that was made because of measurements; "" for other plans."""
-    return _replacement_note(order, len(found.names), found.latency_s) or _refinement_note(order, found)
+    devices = len(plan_from_bytes(found.plan).programs)
+    return _replacement_note(order, devices, found.latency_s) or _refinement_note(order, found)
 
 
 def _replacement_note(order: ComputePlan, devices: int, single_s: float) -> str:
@@ -261,8 +268,18 @@ def _refinement_note(order: ComputePlan, found: PlanComputed) -> str:
     return f"refined: shares moved after measuring{why}, predicted {format_seconds(before)} -> {format_seconds(now)}"
 
 
+def _devices(plan: Plan) -> tuple[str, ...]:
+    """The devices that compute, and then those that only mirror states of others."""
+    return tuple(dict.fromkeys((*plan.programs, *plan.mirrors.values())))
+
+
 def _memory(plan: Plan) -> tuple[tuple[str, int], ...]:
-    return tuple((name, program.peak_memory_bytes) for name, program in plan.programs.items())
+    """The predicted peak memory of each device. Those of mirrors that compute are in their programs'."""
+    mirroring = bytes_by_mirror(plan)
+    return tuple(
+        (name, plan.programs[name].peak_memory_bytes if name in plan.programs else mirroring[name])
+        for name in _devices(plan)
+    )
 
 
 def limit_memory(cluster: Cluster, deployment: Deployment, taken: Mapping[str, int]) -> Cluster:

@@ -9,6 +9,9 @@ __all__ = [
     "continued_sequences",
     "loaded_plans",
     "requester",
+    "resumption",
     "sequences",
     "shape_routing",
+    "state_carrier",
+    "state_exchange",
 ]

@@ -57,6 +57,11 @@ class ActivePlan:
     """The plan of requests that make a step in each of several sequences; None if there is none."""
 
     @property
+    def holders(self) -> frozenset[str]:
+        """Node ids of the devices that have states of sequences, their own or copies of others'."""
+        return frozenset(self.nodes[name] for name in (*self.plan.programs, *self.plan.mirrors.values()))
+
+    @property
     def rules(self) -> tuple[rules.ReplicaSide, ...]:
         """The sides as request_state.py knows them."""
         # Without a plan for them such requests fail, and are not answered before that.

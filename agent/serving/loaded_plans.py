@@ -26,7 +26,16 @@ from edgepart.agent.execution.executor import Executor
 from edgepart.agent.execution.prepared import Loader, RunnableProgram
 from edgepart.agent.execution.tasks import StepKind, gateway_of, kind_of
 from edgepart.agent.serving.requester import Requester
-from edgepart.agent.wire.inference import Cancel, EndSequence, Epoch, Failed, RequestMessage, Tensors
+from edgepart.agent.serving.state_carrier import StateCarrier
+from edgepart.agent.wire.inference import (
+    Cancel,
+    EndSequence,
+    Epoch,
+    Failed,
+    RequestMessage,
+    StateMessage,
+    Tensors,
+)
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import CrashError, EdgepartError, InternalError
 from edgepart.planner.plans.check import check_plan
@@ -73,6 +82,7 @@ class LoadedPlans:
         fetch: FetchWeights,
         constants: FetchConstants,
         loaded: Callable[[PlanLoaded | SegmentsTimed | DriftMeasured], None],
+        carrier: StateCarrier,
         time: Callable[[str, RunnableProgram], Sequence[SegmentsTimed | DriftMeasured]] = lambda *_: (),
     ) -> None:
         """`loaded` is called when a plan is loaded or cannot be, and with what `time(deployment, program)` measures of its
@@ -84,6 +94,7 @@ class LoadedPlans:
         self._fetch = fetch
         self._constants = constants
         self._loaded = loaded
+        self._carrier = carrier
         self._time = time
         self._held: dict[tuple[str, Epoch], HeldPlan] = {}
         self._loading: dict[tuple[str, Epoch], asyncio.Task[None]] = {}
@@ -105,6 +116,15 @@ class LoadedPlans:
     def held(self, deployment: str, epoch: Epoch) -> HeldPlan | None:
         """The plan of that epoch; None if it is not loaded here."""
         return self._held.get((deployment, epoch))
+
+    def nodes(self, deployment: str) -> frozenset[str]:
+        """The nodes that compute or mirror by any plan of the deployment that is held here."""
+        return frozenset(
+            node
+            for (name, _), held in self._held.items()
+            if name == deployment
+            for node in held.nodes.values()
+        )
 
     def variants(self, deployment: str) -> list[tuple[Epoch, HeldPlan]]:
         """The epochs and plans on which requests for the deployment's variants start."""
@@ -152,7 +172,7 @@ class LoadedPlans:
     async def _load(self, order: LoadPlan) -> None:
         plan = await asyncio.to_thread(lambda: check_plan(plan_from_bytes(order.plan)))
         names = dict(order.names)
-        if unknown := sorted(plan.programs.keys() - names.keys()):
+        if unknown := sorted({*plan.programs, *plan.mirrors.values()} - names.keys()):
             raise InternalError(f"the plan uses {unknown}, and the order does not say which nodes they are")
         held = HeldPlan(
             plan,
@@ -189,6 +209,9 @@ class LoadedPlans:
         else:
             self._executor.retire(order.deployment, order.epoch)  # Ends `expect`: no frames will come.
         self._held[order.deployment, order.epoch] = held
+        mirror = plan.mirrors.get(program.device) if program is not None else None
+        if mirror is not None:
+            self._carrier.mirror((order.deployment, order.epoch), names[mirror])
 
     def _time_segments(
         self, deployment: str, prepared: RunnableProgram
@@ -277,6 +300,7 @@ class LoadedPlans:
         if task := self._loading.pop(key, None):
             task.cancel()
         self._held.pop(key, None)
+        self._carrier.retire(key)
         for prepared in self._executor.retire(*key):
             self._loader.release(prepared)
         if self._active.get(order.deployment) == order.epoch:
@@ -305,7 +329,7 @@ class LoadedPlans:
         ]
         return frozenset(ref.digest for p in programs for segment in p.segments for ref in segment.weights)
 
-    def arrived(self, message: RequestMessage, values: Sequence[Value], source: str) -> None:
+    def arrived(self, message: RequestMessage | StateMessage, values: Sequence[Value], source: str) -> None:
         """Hand a request's frame to this device's gateway or to its executor. For any thread."""
         match message:
             case Cancel():
@@ -314,6 +338,9 @@ class LoadedPlans:
             case EndSequence():
                 if source == gateway_of(message.sequence):
                     self._executor.end_sequence(message.sequence)
+                    self._carrier.end(message.sequence)
+            case _ if isinstance(message, StateMessage):
+                self._carrier.arrived(message, values, source)
             case Failed():
                 self._requester.deliver(message, (), source)
             case Tensors():

@@ -322,7 +322,7 @@ class Requests:
         at = inf
         for request in self._requests.values():
             at = min(at, request.deadline_s)
-            current = self._current(request.deployment)
+            current = self.current(request.deployment)
             if request.attempt is None and any(epoch == current for epoch, _ in request.tried):
                 at = min(at, request.not_before_s)
         return at
@@ -335,6 +335,16 @@ class Requests:
             started = request.attempt is not None
             found[request.deployment] = (flying + started, waiting + (not started))
         return found
+
+    def current(self, deployment: str) -> Epoch | None:
+        """The epoch on which requests start; None if the deployment is not known."""
+        known = self._deployments.get(deployment)
+        return known.current if known else None
+
+    def home_of(self, deployment: str, home: str) -> int | None:
+        """The side of the current plan to which steps of these sequences went last; None if none did."""
+        known = self._deployments.get(deployment)
+        return known.homes.get(home) if known else None
 
     def _handle(self, event: Event, now: float) -> Iterator[Effect]:
         match event:
@@ -477,7 +487,7 @@ class Requests:
                 else ""
             )
             kind = "full" if request.no_room else "deadline"
-            if self._current(request.deployment) == NO_EPOCH:
+            if self.current(request.deployment) == NO_EPOCH:
                 kind = "unplanned"
             yield from self._end(request)
             yield Fail(request.number, f"the deadline passed while it {state}{last}", kind)
@@ -552,7 +562,3 @@ class Requests:
         if request.attempt is None:
             return None
         return self._deployments[request.deployment].plans[request.attempt.epoch][request.attempt.side]
-
-    def _current(self, deployment: str) -> Epoch | None:
-        known = self._deployments.get(deployment)
-        return known.current if known else None

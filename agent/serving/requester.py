@@ -43,7 +43,15 @@ from edgepart.agent.trace.spans import (
     SEND,
     Subject,
 )
-from edgepart.agent.wire.inference import Cancel, EndSequence, Epoch, Failed, SequenceStep, Tensors
+from edgepart.agent.wire.inference import (
+    NO_EPOCH,
+    Cancel,
+    EndSequence,
+    Epoch,
+    Failed,
+    SequenceStep,
+    Tensors,
+)
 from edgepart.agent.wire.tensors import Value, value_bytes
 from edgepart.planner.errors import (
     ClusterError,
@@ -224,8 +232,19 @@ class Requester:
         self._prefilled.discard(sequence)
         for (name, epoch), active in list(self._plans.items()):
             if parent_of(name) == deployment:
-                for node in sorted({node for side in active.sides for node in side.nodes}):
+                for node in sorted(active.holders):
                     self._tell(node, EndSequence(active.program or name, epoch, sequence))
+
+    def resumes(self, deployment: str, sequence: str) -> tuple[str, Epoch, frozenset[str]] | None:
+        """The deployment's plan by which the next step of the sequence would be made: the name under which devices hold it,
+        its epoch and the devices that would make the step. None if there is no plan."""
+        epoch = self._rules.current(deployment) or NO_EPOCH
+        active = self._plans.get((deployment, epoch))
+        if active is None:
+            return None
+        side = self._rules.home_of(deployment, home_of(sequence))
+        nodes = (active.sides[n].nodes for n in (range(len(active.sides)) if side is None else (side,)))
+        return active.program or deployment, epoch, frozenset().union(*nodes)
 
     def activate(
         self,

@@ -17,7 +17,7 @@ import numpy as np
 from edgepart.agent.wire.dtypes import element_dtype
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import RequestError, RunError
-from edgepart.planner.plans.plan import KeptState, Plan, ValueInfo
+from edgepart.planner.plans.plan import IN_PLACE_ROWS, KeptState, Plan, ValueInfo
 from edgepart.planner.region import Array
 
 TOKENS, MASK, POSITIONS = "input_ids", "attention_mask", "position_ids"
@@ -138,9 +138,8 @@ def read_decoder(name: str, plan: Plan) -> Decoder:
 
 
 def _axis(state: KeptState) -> int | None:
-    """The axis of a state that has a row for each token: the one along which it grows, or the third one of a cache that is
-    written in place, [batch, heads, rows, size]."""
-    return 2 if state.in_place else state.grows
+    """The axis of a state that has a row for each token."""
+    return IN_PLACE_ROWS if state.in_place else state.grows
 
 
 def _rows(state: KeptState) -> int:

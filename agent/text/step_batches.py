@@ -54,6 +54,7 @@ class Placed(Protocol):
     name: str
     place: int
     tokens: list[int]
+    revision: int
 
 
 @dataclass(eq=False)
@@ -68,6 +69,11 @@ class WaitingToken:
     @property
     def position(self) -> int:
         return len(self.sequence.tokens)
+
+    @property
+    def step(self) -> SequenceStep:
+        """The step that reads it."""
+        return SequenceStep(self.sequence.name, self.position, self.position + 1, self.sequence.revision)
 
     def answer(self, logits: Array) -> None:
         """Tell whoever waits that the token was read."""
@@ -185,10 +191,11 @@ class StepBatches:
 
     async def _read_all(self, row: Row, ones: Sequence[WaitingToken]) -> None:
         try:
-            if self._may_be_together(row, ones) and await self._read_together(row, ones):
+            tried = self._may_be_together(row, ones)
+            if tried and await self._read_together(row, ones):
                 return
             found = await asyncio.gather(*(self._settle(row, one) for one in ones))
-            if all(found) and self._may_be_together(row, ones):
+            if all(found) and tried:
                 # No states were lost: devices do not have them side by side, or cannot do this now.
                 row.apart_until_s = self._loop.time() + APART_S
         finally:
@@ -214,7 +221,7 @@ class StepBatches:
                 steps.append(NO_STEP)
             else:
                 tokens.append((one.token, one.position))
-                steps.append(SequenceStep(one.sequence.name, one.position, one.position + 1))
+                steps.append(one.step)
         inputs, names = decoder.feed_batch(tokens), (decoder.logits,)
         try:
             outputs, _ = await self._run_steps(
@@ -233,10 +240,9 @@ class StepBatches:
         return True
 
     async def _read_alone(self, row: Row, one: WaitingToken) -> Array:
-        decoder, at = one.decoder, one.position
-        step = SequenceStep(one.sequence.name, at, at + 1)
-        inputs = decoder.feed([one.token], at)
-        outputs, _ = await self._run(row.deployment, inputs, self._within_s, (decoder.logits,), step)
+        decoder = one.decoder
+        inputs = decoder.feed([one.token], one.position)
+        outputs, _ = await self._run(row.deployment, inputs, self._within_s, (decoder.logits,), one.step)
         return decoder.read(outputs)
 
     async def _settle(self, row: Row, one: WaitingToken) -> bool:

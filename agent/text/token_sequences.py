@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -32,6 +32,10 @@ SPEEDS = 8
 """The number of last answers of which the average speed is told."""
 
 
+Resume = Callable[[str, str, int, int], Awaitable[int]]
+"""resume(deployment, sequence, revision, position) is Resumptions.resume."""
+
+
 @dataclass(eq=False)
 class TokenSequence:
     """A sequence of tokens, of which devices keep the states."""
@@ -43,8 +47,10 @@ class TokenSequence:
     """Its name among agents."""
     tokens: list[int] = field(default_factory=list)
     """The tokens that were read."""
+    revision: int = 1
+    """Counts how often the tokens after some place were given up, which devices may have read (SequenceStep.revision)."""
     replays: int = 0
-    """How often all tokens were read again since the sequence was taken into use."""
+    """How often tokens were read again since the sequence was taken into use."""
     row: Row | None = None
     """The sequences beside it on the devices; None if it lies by itself."""
     place: int = 0
@@ -62,18 +68,20 @@ class TokenSequences:
         end: Callable[[str, str], None],
         room: Callable[[str], int],
         serving: Callable[[str], str | None],
+        resume: Resume,
     ) -> None:
         """`run` makes steps that read one token; `run_block` sends steps that read a block of them, without an answer, and
         makes those that read a token in each of several sequences. `make_name` returns a name that no other sequence has.
         `end(deployment, name)` tells devices that they need to keep a sequence no longer. `room(deployment)` is the most
         sequences that a deployment may have. `serving(deployment)` is the digest of the model that serves under this name;
-        None if none does now."""
+        None if none does now. `resume` lets the devices that make the next step have states that others have."""
         self._run = run
         self._run_block = run_block
         self._make_name = make_name
         self._end = end
         self._room = room
         self._serving = serving
+        self._resume = resume
         self._loop = asyncio.get_running_loop()
         self._idle: dict[str, deque[TokenSequence]] = {}
         """The sequences that are not in use, the one that was used last at the end."""
@@ -84,6 +92,8 @@ class TokenSequences:
         self._rows: dict[str, list[Row]] = {}
         self._batches = StepBatches(run, run_block, STEP_S)
         self.replays = 0
+        self.resumed = 0
+        """How often a text went on with states that devices had from others."""
 
     def count(self, deployment: str) -> tuple[int, int]:
         """The numbers of sequences of a deployment that are in use, and that are kept for later prompts."""
@@ -170,6 +180,7 @@ class TokenSequences:
         if not shared[id(best)]:
             best = idle[0]
         idle.remove(best)
+        best.revision += len(best.tokens) > shared[id(best)]
         del best.tokens[shared[id(best)] :]
         return best
 
@@ -214,10 +225,7 @@ class TokenSequences:
                 sequence.tokens[:] = whole
                 return logits
             except StateLost:
-                at = 0
-                sequence.replays += 1
-                self.replays += 1
-                await asyncio.sleep(REPLAY_PAUSE_S)
+                at = await self._go_on(sequence, decoder)
             except BaseException:
                 self._break_off(sequence, len(whole) - at)
                 raise
@@ -225,6 +233,19 @@ class TokenSequences:
         raise Unavailable(
             f"devices lost the states of a text of {sequence.deployment!r} {MOST_REPLAYS} times while tokens were read"
         )
+
+    async def _go_on(self, sequence: TokenSequence, decoder: Decoder) -> int:
+        """Find out how many tokens need not be read again, now that devices do not have the states of the sequence."""
+        known = len(sequence.tokens)
+        resume = self._resume if decoder.in_place else _resume_nothing
+        at = await resume(sequence.deployment, sequence.name, sequence.revision, known)
+        self.resumed += at > 0
+        if at < known or not known:
+            sequence.replays += 1
+            self.replays += 1
+        if not at:
+            await asyncio.sleep(REPLAY_PAUSE_S)
+        return at
 
     async def _read_on(
         self, sequence: TokenSequence, decoder: Decoder, whole: Sequence[int], at: int, *, in_blocks: bool
@@ -247,7 +268,7 @@ class TokenSequences:
             self._check_model(sequence)
             count = decoder.count_next(last - at, at) if in_blocks else 1
             inputs = decoder.feed(whole[at : at + count], at)
-            step = SequenceStep(sequence.name, at, at + count)
+            step = SequenceStep(sequence.name, at, at + count, sequence.revision)
             if count > 1:
                 await self._run_block(sequence.deployment, inputs, STEP_S, (), step=step, prefill=True)
                 blocks += 1
@@ -255,7 +276,7 @@ class TokenSequences:
                 await self._run(sequence.deployment, inputs, STEP_S, (decoder.logits,), step)
             at += count
         self._check_model(sequence)
-        step = SequenceStep(sequence.name, last, last + 1)
+        step = SequenceStep(sequence.name, last, last + 1, sequence.revision)
         inputs, within_s = decoder.feed(whole[last:], last), STEP_S * (1 + blocks)
         outputs, _ = await self._run(sequence.deployment, inputs, within_s, (decoder.logits,), step)
         return decoder.read(outputs)
@@ -266,6 +287,7 @@ class TokenSequences:
 
     def _break_off(self, sequence: TokenSequence, unread: int) -> None:
         """Leave a sequence in the middle of what it reads. Blocks may wait on devices, which drop them with its states."""
+        sequence.revision += 1
         if unread > 1:
             self._rename(sequence)
             sequence.tokens.clear()
@@ -275,6 +297,11 @@ class TokenSequences:
         self._end(sequence.deployment, sequence.name)
         row = sequence.row
         sequence.name = self._make_name() if row is None else row.new_name(sequence.place)
+
+
+async def _resume_nothing(deployment: str, name: str, revision: int, position: int) -> int:
+    """Implements Resume for states that are not written in place, which cannot be carried."""
+    return 0
 
 
 def _usable(decoder: Decoder, tokens: Sequence[int], prompt: Sequence[int]) -> int:

@@ -14,6 +14,8 @@ from edgepart.agent.wire.bounds import (
     MOST_NAMES,
     Count,
     Many,
+    Name,
+    Nodes,
     Number,
     OneOf,
     PlanName,
@@ -70,6 +72,9 @@ class SequenceStep:
     """What the steps before this one have brought the sequence to, in a unit of the gateway's choice (steps, or tokens)."""
     after: Count
     """What this step brings it to."""
+    revision: Count = field(default=0, metadata=OPTIONAL)
+    """Counts, from 1, how often the gateway has cut the sequence to go on differently from there. States that were left
+    under one revision are never taken for those of another. 0 stands for a sequence whose states are not carried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +155,83 @@ class EndSequence:
     sequence: Word
 
 
+@dataclass(frozen=True, slots=True)
+class ResumeSequence:
+    """A gateway asks a device of a plan to get the states of a sequence from the devices that have them, by whatever plan
+    they were made. SequenceResumed is the answer."""
+
+    deployment: PlanName
+    epoch: Epoch
+    sequence: Word
+    revision: Count
+    position: Count
+    """What the sequence has come to for the gateway; states of later steps are of no use."""
+    sources: Nodes
+    """The nodes that may have states of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceResumed:
+    """How far a device has the states of a sequence now; 0 if it does not have them."""
+
+    deployment: PlanName
+    epoch: Epoch
+    sequence: Word
+    position: Count
+
+
+@dataclass(frozen=True, slots=True)
+class WantRows:
+    """A device that resumes a sequence by this plan asks another one for the rows of states that it needs. SentRows are the
+    answer."""
+
+    deployment: PlanName
+    epoch: Epoch
+    sequence: Word
+    revision: Count
+    position: Count
+
+
+@dataclass(frozen=True, slots=True)
+class SentRows:
+    """The first rows of some of the states that a device keeps of a sequence, from its first step to `position`: an answer
+    to WantRows, or a part of it. The payload holds them, in the order of `pieces`."""
+
+    deployment: PlanName
+    epoch: Epoch
+    """The plan by which the states were made."""
+    sequence: Word
+    revision: Count
+    device: Name
+    """The device of that plan whose states they are: the sender, or one that it mirrors."""
+    position: Count
+    pieces: Annotated[tuple[Count, ...], Many(MOST_NAMES)] = ()
+    """The numbers of the pieces in `Program.kept`; () in an answer that has none."""
+    arrays: Annotated[tuple[Any, ...], Many(MOST_NAMES)] = ()
+    last: bool = True
+    """Whether nothing of the answer follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class MirroredRows:
+    """A device sends the rows by which its states of a sequence have grown to the device that mirrors it, late and a few
+    at a time. The payload holds the rows from `begin` to `position` of all pieces in `Program.kept`, in this order. A
+    `position` of 0 says that the states are not kept any more."""
+
+    deployment: PlanName
+    epoch: Epoch
+    sequence: Word
+    revision: Count
+    begin: Count
+    position: Count
+    arrays: Annotated[tuple[Any, ...], Many(MOST_NAMES)] = ()
+
+
+StateMessage = ResumeSequence | SequenceResumed | WantRows | SentRows | MirroredRows
+"""The messages by which states of sequences go from device to device."""
+RowsMessage = SentRows | MirroredRows
+"""Those of them that have a payload."""
+
 RequestMessage = Tensors | Failed | Cancel | EndSequence
 """The messages about requests."""
 
@@ -194,3 +276,6 @@ class DeployOptions:
     text: bool = field(default=False, metadata=OPTIONAL)
     """Whether the model is a language model with a tokenizer beside it, which can be asked for text. The agent that takes
     the model finds this out."""
+    mirrors: bool = field(default=False, metadata=OPTIONAL)
+    """Whether each device keeps a copy of another one's states, so that after a loss only the end of a text has to be read
+    again."""

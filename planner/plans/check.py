@@ -13,6 +13,7 @@ from edgepart.planner.errors import InternalError
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.plans.plan import (
     GATEWAY,
+    IN_PLACE_ROWS,
     Piece,
     Plan,
     Program,
@@ -43,6 +44,7 @@ def broken_plan_rules(plan: Plan, graph: Graph | None = None) -> Iterator[str]:
         yield from _prefill_faults(plan, plan.prefill)
     if plan.batch is not None:
         yield from _batch_faults(plan, plan.batch)
+    yield from _mirror_faults(plan)
 
 
 def _prefill_faults(plan: Plan, prefill: Plan) -> Iterator[str]:
@@ -63,6 +65,19 @@ def _batch_faults(plan: Plan, batch: Plan) -> Iterator[str]:
         yield f"batch: its devices do not keep what {rows} sequences keep"
     if [one.name for one in batch.outputs] != [one.name for one in plan.outputs]:
         yield "batch: it has other outputs"
+
+
+def _mirror_faults(plan: Plan) -> Iterator[str]:
+    """Yields the faults of mirrors: each copies the states of another device, all of which are written in place and have a
+    row for each step."""
+    for device, mirror in plan.mirrors.items():
+        program = plan.programs.get(device)
+        if program is None or not program.kept:
+            yield f"{mirror!r} mirrors {device!r}, which keeps no states"
+        elif device == mirror:
+            yield f"{device!r} mirrors itself"
+        elif any(not one.in_place or one.read.region.rank <= IN_PLACE_ROWS for one in program.kept):
+            yield f"{mirror!r} mirrors states of {device!r} that are not written in place, row after row"
 
 
 def check_plan(plan: Plan, graph: Graph | None = None) -> Plan:

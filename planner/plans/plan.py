@@ -148,6 +148,11 @@ class KeptPiece:
         return self.nbytes if self.in_place else 2 * self.nbytes
 
 
+IN_PLACE_ROWS = 2
+"""The axis along which states that are written in place have a row for each step: they are caches of keys and values,
+[batch, heads, rows, size]."""
+
+
 def widen(pieces: Sequence[KeptPiece], rows: int) -> tuple[KeptPiece, ...]:
     """Kept pieces of a single sequence as the programs of a batch keep them, for `rows` sequences."""
 
@@ -269,6 +274,8 @@ class Plan:
     batch: Plan | None = None
     """The programs of requests that make a step in each of several sequences, one for each row of the inputs' first axis.
     Their kept pieces have these rows too. None if there are none."""
+    mirrors: Mapping[str, str] = field(default_factory=dict)
+    """The devices that keep copies of other devices' states, by the device whose states they copy."""
 
     @property
     def forms(self) -> tuple[Plan, ...]:
@@ -346,6 +353,8 @@ def plan_to_bytes(plan: Plan) -> bytes:
         del document["states"]
         for program in document["programs"]:
             del program["kept"], program["sequences"]
+    if not plan.mirrors:
+        del document["mirrors"]
     return bytes(msgpack.packb(document, use_bin_type=True))
 
 
@@ -368,6 +377,7 @@ def plan_from_bytes(data: bytes) -> Plan:
             states=tuple(map(_kept_state, document.get("states", ()))),
             prefill=plan_from_bytes(document["prefill"]) if "prefill" in document else None,
             batch=plan_from_bytes(document["batch"]) if "batch" in document else None,
+            mirrors=_mirrors(document.get("mirrors", {})),
         )
         _check_types(plan)
         return plan
@@ -445,6 +455,12 @@ def _check_types(record: Any) -> None:
             for item in value if many else () if value is None and "None" in str(one.type) else (value,):
                 if not isinstance(item, kinds) or (isinstance(item, bool) and bool not in kinds):
                     raise TypeError(f"{type(record).__name__}.{one.name} is {value!r:.50}")
+
+
+def _mirrors(packed: Any) -> dict[str, str]:
+    if not all(isinstance(name, str) for pair in packed.items() for name in pair):
+        raise TypeError("mirrors are not names of devices")
+    return dict(packed)
 
 
 def _piece(packed: Any) -> Piece:

@@ -13,6 +13,7 @@ __all__ = [
     "force_axis",
     "lower_bound",
     "memo",
+    "mirrors",
     "moves",
     "openings",
     "prefill",

@@ -263,7 +263,9 @@ def test_status_and_metrics_tell_of_sequences(
     assert "sequences of" not in edgepart("status", "--state", str(member))[1]
     figures = SequenceFigures(1, 2, 4, {"pi-a": 3_000_000, "pi-b": 1_500_000}, 20.74)
     cards = [replace(card, sequences=figures) for card in served.node.models() if card.name == "add"]
-    known, here = served.node.status(), {"kept": 3, "bytes": 4500, "evictions": 5, "replays": 6, "batches": 7}
+    here = {"kept": 3, "bytes": 4500, "evictions": 5, "replays": 6, "batches": 7, "resumed": 8}
+    here["mirrored_bytes"] = 900
+    known = served.node.status()
     monkeypatch.setattr(served.node, "models", lambda: cards)
     monkeypatch.setattr(served.node, "status", lambda: known | {"sequences": here})
 
@@ -282,6 +284,7 @@ def test_status_and_metrics_tell_of_sequences(
     }
 
     lines = served.ask("GET", "/metrics").body.decode().splitlines()
+    assert "edgepart_mirrored_state_bytes 900.0" in lines
     assert {line for line in lines if line.startswith(("edgepart_sequence", "edgepart_state_"))} == {
         'edgepart_sequences{model="add",state="under_way"} 1.0',
         'edgepart_sequences{model="add",state="idle"} 2.0',
@@ -290,6 +293,7 @@ def test_status_and_metrics_tell_of_sequences(
         "edgepart_sequences_evicted_total 5.0",
         "edgepart_sequence_batches_total 7.0",
         "edgepart_sequence_replays_total 6.0",
+        "edgepart_sequences_resumed_total 8.0",
     }
 
 

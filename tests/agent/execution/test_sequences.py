@@ -326,6 +326,63 @@ def test_a_step_of_several_needs_all_of_them_side_by_side_and_at_the_right_posit
         device.begin_batch(of(placed(0, 1), placed(1, 1)), batch, 1.0)
 
 
+def revised(place: int, position: int, revision: int) -> SequenceStep:
+    return replace(placed(place, position), revision=revision)
+
+
+def test_rows_tell_the_revision_of_the_step_that_came_last() -> None:
+    device, program = KeptSequences(), two_dimensional()
+    batch = side_by_side(program)
+
+    def told(place: int) -> tuple[int, int]:
+        found = device.rows(placed(place).sequence)["m", E1]
+        return found.revision, found.position
+
+    for place in (0, 1):
+        begin(device, program, revised(place, 0, 1), batch)
+    assert told(0) == told(1) == (1, 1)
+    steps = of(revised(0, 1, 1), revised(1, 0, 4))
+    device.begin_batch(steps, batch, 1.0)
+    assert told(1) == (4, 0)  # The rows of the revision before are given up when the step begins.
+    device.finish_batch(steps, 1.0)
+    assert (told(0), told(1)) == ((1, 2), (4, 1))
+    begin(device, program, revised(1, 1, 5), batch)
+    assert told(1) == (5, 2)
+
+
+def test_states_of_steps_without_a_revision_are_not_carried() -> None:
+    device, program = KeptSequences(), two_dimensional()
+    begin(device, program, placed(0), side_by_side(program))
+    assert device.rows(placed(0).sequence) == {}
+    assert list(device.grown(("m", E1), 1 << 20)) == []
+
+
+def test_a_sequence_that_comes_from_elsewhere_lies_in_its_place_and_goes_on() -> None:
+    device, program = KeptSequences(), two_dimensional()
+    batch, key = side_by_side(program), ("m", E1, placed(2).sequence)
+    begin(device, program, revised(0, 0, 1), batch)
+    arrays: Any = device.adopt(key, program, 1.0, batch=batch.program)
+    assert device.rows(key[2]) == {}
+    for array in arrays:
+        array[:, :3] = 5
+    device.adopted(key, 2, 3)
+    steps = of(revised(2, 3, 2), revised(0, 1, 1))
+    began: Any = device.begin_batch(steps, batch, 1.0)
+    assert all((value[2, :3] == 5).all() and not value[0].any() for value in began)
+    device.end(key[2])
+    with pytest.raises(StateLost):
+        device.adopt(key, program, 2.0, batch=batch.program)
+
+
+def test_there_is_no_more_room_for_what_comes_from_elsewhere_than_for_others() -> None:
+    device, program = KeptSequences(), prepared(BUFFER, sequences=1)
+    device.adopt(key_of("p"), program, 0.0)
+    with pytest.raises(Unavailable):
+        device.adopt(key_of("q"), program, 0.0)
+    device.adopt(key_of("q"), program, SPARED_S)
+    assert device.evictions == 1
+
+
 def test_a_row_is_freed_with_its_last_sequence() -> None:
     device, program = KeptSequences(), two_dimensional()
     batch = side_by_side(program)

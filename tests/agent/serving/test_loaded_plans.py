@@ -22,6 +22,8 @@ from edgepart.agent.execution.executor import Executor
 from edgepart.agent.execution.prepared import RunnableProgram
 from edgepart.agent.execution.sessions import Sessions
 from edgepart.agent.serving.loaded_plans import LoadedPlans
+from edgepart.agent.serving.state_carrier import StateCarrier
+from edgepart.agent.serving.state_exchange import StateExchange
 from edgepart.agent.wire.control import Profile, Version
 from edgepart.agent.wire.inference import Cancel, Epoch, Failed, Tensors
 from edgepart.planner.errors import RequestError, Unavailable
@@ -85,6 +87,10 @@ class Bench:
         self.gateway = Gateway()
         self.fetching = asyncio.Event()
         self.fetching.set()
+        exchange = StateExchange(
+            node, lambda *_: None, self.executor.carried, lambda *key: self.plans.held(*key)
+        )
+        self.carrier = StateCarrier(exchange, lambda *_: None)
         self.fails = False
         """Whether segments cannot be timed."""
         self.plans = LoadedPlans(
@@ -95,6 +101,7 @@ class Bench:
             self._fetch,
             self._constants,
             self.loaded.put_nowait,
+            self.carrier,
             self._time,
         )
 

@@ -93,9 +93,15 @@ class FakeDevices:
         """What the next step raises once it was computed, as if its answer were lost."""
         self.gate: asyncio.Event | None = None
         """Steps wait for it once they were computed, where there is one."""
+        self.step_s = 0.0
         self.rooms = 2
+        self.copying: list[int] = []
+        """The numbers of steps before which all states are copied."""
+        self.copies: dict[str, tuple[int, list[int]]] = {}
+        """The revisions and tokens of states that were copied."""
+        self.revisions: dict[str, int] = {}
         self._named = 0
-        self._asked = 0
+        self.asked = 0
 
     def name(self) -> str:
         self._named += 1
@@ -104,6 +110,13 @@ class FakeDevices:
     def end(self, deployment: str, name: str) -> None:
         self.ended.append((deployment, name))
         self.states.pop(name, None)
+
+    async def resume(self, deployment: str, name: str, revision: int, position: int) -> int:
+        copied, tokens = self.copies.get(name, (0, []))
+        if copied != revision:
+            return 0
+        self.states[name] = tokens[:position]
+        return len(self.states[name])
 
     def room(self, _: str) -> int:
         return self.rooms
@@ -120,7 +133,7 @@ class FakeDevices:
         step: SequenceStep | None = None,
     ) -> tuple[dict[str, Any], AnswerInfo]:
         assert step is not None and outputs == ("logits",) and deadline_s > 0
-        await asyncio.sleep(0)
+        await asyncio.sleep(self.step_s)
         self._count()
         logits = self._step(inputs, step)
         if self.gate is not None:
@@ -140,6 +153,7 @@ class FakeDevices:
             del self.states[step.sequence]
             raise StateLost(f"kept up to {len(kept)}, and the step begins at {step.position}")
         kept[step.position :] = [token]
+        self.revisions[step.sequence] = step.revision
         self.read.append((step.sequence, step.position, token))
         return logits_after(kept, self.model or "")
 
@@ -176,6 +190,7 @@ class FakeDevices:
             del self.states[step.sequence]
         else:
             kept[step.position :] = tokens
+            self.revisions[step.sequence] = step.revision
             self.read += [(step.sequence, step.position + n, token) for n, token in enumerate(tokens)]
             self.blocks.append(count)
         return {}, AnswerInfo(NO_EPOCH, 0, "by hand")
@@ -209,8 +224,12 @@ class FakeDevices:
                 kept[position : position + 1] = [-1] if position < len(kept) else []
 
     def _count(self) -> None:
-        self._asked += 1
-        if self._asked in self.losses:
+        self.asked += 1
+        if self.asked in self.copying:
+            self.copies |= {
+                name: (self.revisions[name], list(tokens)) for name, tokens in self.states.items()
+            }
+        if self.asked in self.losses:
             self.states.clear()
 
     def _check(self, inputs: Mapping[str, Any], position: int) -> None:

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from edgepart.agent.text import step_batches, token_sequences
 from edgepart.agent.text.decoder import read_decoder
+from edgepart.agent.text.step_batches import APART_S
 from edgepart.planner.errors import RunError
+from tests.agent.serving.virtual_time import run_virtually
 from tests.agent.text.fake_devices import decoder_plan, greedy, logits_after
 from tests.agent.text.test_token_sequences import Desk, settle
 
@@ -94,6 +96,22 @@ def test_devices_without_memory_for_a_row_are_asked_for_one_step_after_the_other
         assert desk.devices.together == [] and desk.sequences.replays == 0
 
     run(story)
+
+
+@pytest.mark.parametrize("step_s", [0.7, 3.0, 9.0])
+def test_devices_that_get_ready_are_asked_for_common_steps_again_before_long(step_s: float) -> None:
+    async def story() -> None:
+        desk = Desk(block=4, batch=BATCH)
+        desk.devices.side_by_side, desk.devices.step_s = False, step_s
+        writers = [asyncio.create_task(write(desk, [number, 1], 30)) for number in range(2)]
+        await asyncio.sleep(3 * step_s)
+        desk.devices.side_by_side = True
+        # The last one may have failed just before, and single steps are under way when its time is over.
+        await asyncio.sleep(APART_S + 3 * step_s)
+        assert desk.devices.together
+        await asyncio.gather(*writers)
+
+    run_virtually(story())
 
 
 def test_an_error_is_that_of_all_texts_that_were_read_together() -> None:

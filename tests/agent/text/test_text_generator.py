@@ -79,7 +79,9 @@ class House:
         """What the next loads raise."""
         self.templates = FakeTemplates()
         made = self.devices
-        self.sequences = TokenSequences(made, made.block, made.name, made.end, made.room, made.serving)
+        self.sequences = TokenSequences(
+            made, made.block, made.name, made.end, made.room, made.serving, made.resume
+        )
         self.generator = TextGenerator(
             self, self.sequences, cast(TemplateProcess, self.templates), lambda: datetime(2026, 5, 4)
         )

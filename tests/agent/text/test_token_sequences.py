@@ -31,7 +31,9 @@ class Desk:
 
     def __init__(self, *, in_place: bool = True, block: int = 0, batch: int = 0) -> None:
         self.devices = made = FakeDevices(in_place=in_place)
-        self.sequences = TokenSequences(made, made.block, made.name, made.end, made.room, made.serving)
+        self.sequences = TokenSequences(
+            made, made.block, made.name, made.end, made.room, made.serving, made.resume
+        )
         self.decoder = read_decoder("chat", decoder_plan(in_place=in_place, block=block, batch=batch))
 
     @asynccontextmanager
@@ -129,14 +131,29 @@ PROMPTS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=20), max_siz
 STYLES = st.sampled_from([(True, 0, 0), (False, 0, 0), (True, 2, 0), (True, 4, 3), (True, 0, 2)])
 
 
-@given(PROMPTS, STYLES, st.lists(st.integers(1, 40), max_size=4))
+@given(
+    PROMPTS,
+    STYLES,
+    st.lists(st.integers(1, 40), max_size=4),
+    st.lists(st.integers(1, 40), max_size=4),
+    st.lists(st.integers(0, 7), max_size=3),
+)
 def test_whatever_came_before_and_is_lost_the_logits_are_those_of_the_prompt(
-    prompts: list[list[int]], style: tuple[bool, int, int], losses: list[int]
+    prompts: list[list[int]],
+    style: tuple[bool, int, int],
+    losses: list[int],
+    copying: list[int],
+    failing: list[int],
 ) -> None:
     async def story(desk: Desk) -> None:
-        desk.devices.losses = losses
-        for prompt in prompts:
-            await desk.answer(prompt)  # which compares the logits
+        desk.devices.losses, desk.devices.copying = losses, copying
+        for number, prompt in enumerate(prompts):
+            if number in failing:  # A step of it is made, and its answer is lost.
+                desk.devices.failure = RunError("no memory")
+                with pytest.raises(RunError):
+                    await desk.answer(prompt)
+            else:
+                await desk.answer(prompt)  # which compares the logits
 
     run(story, in_place=style[0], block=style[1], batch=style[2])
 
@@ -288,6 +305,65 @@ def test_after_a_loss_all_tokens_are_read_again_and_the_logits_are_the_same(
             assert sequence.replays == desk.sequences.replays == replays
 
     run(story, in_place=in_place)
+
+
+@pytest.mark.parametrize(("copying", "again"), [([5], 0), ([3], 2), ([3, 4], 1), ([], 4)])
+def test_only_what_copies_of_the_states_lack_is_read_again(copying: list[int], again: int) -> None:
+    async def story(desk: Desk) -> None:
+        desk.devices.copying = copying
+        async with desk.take([1]) as sequence:
+            for token in (3, 1, 4, 1):
+                await desk.step(sequence, token)
+            desk.devices.losses = [desk.devices.asked + 1]
+            before = len(desk.devices.read)
+            logits = await desk.step(sequence, 5)
+            assert logits.tolist() == logits_after([3, 1, 4, 1, 5]).tolist()
+            assert len(desk.devices.read) - before == again + 1
+            assert sequence.replays == desk.sequences.replays == (again > 0)
+            assert desk.sequences.resumed == (again < 4)
+
+    run(story)
+
+
+def test_copies_of_tokens_that_were_given_up_are_of_no_use() -> None:
+    async def story(desk: Desk) -> None:
+        desk.devices.rooms = 1
+        await desk.answer([1, 2, 3, 4])
+        desk.devices.copying = [5]
+        await desk.answer([1, 2, 7, 8, 9])  # Two tokens of the copy are others now.
+        desk.devices.losses = [desk.devices.asked + 1]
+        _, read = await desk.answer([1, 2, 7, 8, 9, 5])
+        assert read == [1, 2, 7, 8, 9, 5]
+
+    run(story)
+
+
+def test_a_copy_of_a_step_whose_answer_was_lost_is_of_no_use() -> None:
+    async def story(desk: Desk) -> None:
+        async with desk.take([1]) as sequence:
+            await desk.step(sequence, 3)
+            desk.devices.failure = RunError("no memory")
+            with pytest.raises(RunError):
+                await desk.step(sequence, 1)
+            desk.devices.copying = [3]  # The devices have made the step.
+            await desk.step(sequence, 4)
+            desk.devices.losses = [desk.devices.asked + 1]
+            logits = await desk.step(sequence, 5)
+            assert logits.tolist() == logits_after([3, 4, 5]).tolist()
+
+    run(story)
+
+
+def test_states_that_are_not_written_in_place_are_not_asked_for() -> None:
+    async def story(desk: Desk) -> None:
+        desk.devices.copying = [2]
+        async with desk.take([1]) as sequence:
+            await desk.step(sequence, 3)
+            desk.devices.losses = [desk.devices.asked + 1]
+            await desk.step(sequence, 5)
+        assert desk.sequences.resumed == 0 and desk.sequences.replays == 1
+
+    run(story, in_place=False)
 
 
 def test_states_that_are_lost_again_and_again_end_the_text() -> None:

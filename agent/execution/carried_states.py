@@ -1,0 +1,90 @@
+"""Carried states: what other devices get of the states of sequences that are kept here, and what comes from them. Rules:
+the executor's lock is given.
+
+Only states that are written in place are carried: of these, the rows of steps that were made never change, so that they can
+be read while the next step is computed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from threading import RLock
+
+from edgepart.agent.execution.prepared import RunnableProgram
+from edgepart.agent.execution.sequences import GrownRows, KeptRows, KeptSequences, SequenceKey
+from edgepart.agent.wire.inference import Epoch
+from edgepart.planner.errors import StateLost
+from edgepart.planner.plans.plan import KeptPiece, Program
+from edgepart.planner.region import Array
+
+PlanKey = tuple[str, Epoch]
+"""Deployment and epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptedPieces:
+    """The pieces of a sequence that comes from other devices, and the arrays into which its rows go."""
+
+    pieces: Sequence[KeptPiece]
+    arrays: Sequence[Array]
+
+
+class CarriedStates:
+    """The states that the executor keeps, as far as they are carried. Thread-safe."""
+
+    def __init__(
+        self,
+        lock: RLock,
+        sequences: KeptSequences,
+        program: Callable[[PlanKey], RunnableProgram | None],
+        batch: Callable[[PlanKey], Program | None],
+        busy: Callable[[], Collection[SequenceKey]],
+    ) -> None:
+        """`program` is the installed program of a plan, `batch` the one that makes steps in several sequences, and `busy`
+        are the sequences whose steps are under way."""
+        self._lock = lock
+        self._sequences = sequences
+        self._program = program
+        self._batch = batch
+        self._busy = busy
+
+    def rows_of(self, sequence: str) -> Mapping[PlanKey, KeptRows]:
+        """What is kept of a sequence here, by the plans by which its states were made."""
+        with self._lock:
+            return self._sequences.rows(sequence)
+
+    def adopt(self, plan: PlanKey, sequence: str) -> AdoptedPieces:
+        """Room for a sequence that comes from other devices. Raises StateLost if this device has no program of that plan,
+        or its states cannot be carried, and Unavailable if there is no room."""
+        with self._lock:
+            prepared = self._program(plan)
+            if prepared is None:
+                raise StateLost("this device has left that epoch, or does not know it")
+            if not prepared.program.kept or not all(piece.in_place for piece in prepared.program.kept):
+                raise StateLost("the states of this model are not written in place")
+            key, now = (*plan, sequence), time.monotonic()
+            arrays = self._sequences.adopt(key, prepared, now, self._busy(), self._batch(plan))
+            return AdoptedPieces(prepared.program.kept, arrays)
+
+    def adopted(self, plan: PlanKey, sequence: str, revision: int, position: int) -> None:
+        """Note how many rows the arrays of `adopt` have now."""
+        with self._lock:
+            self._sequences.adopted((*plan, sequence), revision, position)
+
+    def grown(self, plan: PlanKey, most_bytes: int) -> Sequence[GrownRows]:
+        """Copies of the rows that the device that mirrors this one does not have yet, of each sequence at most
+        `most_bytes`."""
+        with self._lock:
+            return list(self._sequences.grown(plan, most_bytes))
+
+    def names(self, plan: PlanKey) -> set[str]:
+        """The names of the plan's sequences that are kept here."""
+        with self._lock:
+            return self._sequences.names(plan)
+
+    def mirror_anew(self, plan: PlanKey, sequence: str | None = None) -> None:
+        """Let `grown` begin with the first rows again: of one sequence, or of all of the plan."""
+        with self._lock:
+            self._sequences.mirror_anew(plan, sequence)

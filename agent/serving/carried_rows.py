@@ -1,0 +1,101 @@
+"""Carried rows: which rows of states a device needs to go on with a sequence, and how it puts them together from those that
+several devices have. Rules: arrays only."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgepart.agent.execution.copies import plan_copy
+from edgepart.agent.execution.sequences import first_rows
+from edgepart.agent.wire.dtypes import element_dtype
+from edgepart.agent.wire.tensors import Value
+from edgepart.planner.errors import FrameError
+from edgepart.planner.plans.plan import IN_PLACE_ROWS, KeptPiece, Piece
+from edgepart.planner.region import Array, span
+
+
+@dataclass(frozen=True, slots=True)
+class PieceRows:
+    """The first rows of a piece of a state."""
+
+    piece: Piece
+    """The whole piece."""
+    array: Array
+    """It has at least `position` rows."""
+    position: int
+
+    def overlaps(self, wanted: Iterable[KeptPiece]) -> bool:
+        """Whether a device that keeps `wanted` needs something of it."""
+        return any(_overlap(self.piece, one.read) for one in wanted)
+
+
+def _overlap(one: Piece, other: Piece) -> bool:
+    same = one.tensor == other.tensor and one.region.rank == other.region.rank
+    return same and not one.region.intersect(other.region).is_empty
+
+
+def gather_rows(
+    pieces: Sequence[KeptPiece], arrays: Sequence[Array], found: Collection[PieceRows], most: int
+) -> int:
+    """Copy the first rows of `pieces` into `arrays`, from what was found. Returns their number, at most `most`; 0, with
+    nothing copied, if rows of a piece are missing."""
+    useful = [one for one in found if one.overlaps(pieces)]
+    position = min((most, *(one.position for one in useful)))
+    slots = {n: _rows_of(one.piece, position) for n, one in enumerate(useful)} if position > 0 else {}
+    recipes = [plan_copy(_rows_of(piece.read, position), slots) for piece in pieces] if slots else [None]
+    if position <= 0 or any(recipe is None for recipe in recipes):
+        return 0
+    held: dict[int, Value] = {n: first_rows(one.array, position) for n, one in enumerate(useful)}
+    for array, recipe in zip(arrays, recipes, strict=True):
+        if recipe is not None:
+            # Not contiguous: `make` would copy a crop once more.
+            target = first_rows(array, position)
+            if recipe.copies:
+                for copy in recipe.copies:
+                    copy.into(target, held[copy.slot])
+            else:
+                whole = held[recipe.slots[0]]
+                target[...] = whole if recipe.crop is None else recipe.crop.crop(whole)
+    return position
+
+
+def _rows_of(piece: Piece, position: int) -> Piece:
+    return Piece(piece.tensor, piece.region.replace(IN_PLACE_ROWS, span((0, position))))
+
+
+def check_rows(pieces: Sequence[KeptPiece], arrays: Sequence[Value], begin: int, end: int) -> list[Array]:
+    """The arrays, if they are the rows from `begin` to `end` of these pieces; raises FrameError otherwise."""
+    if len(arrays) != len(pieces):
+        raise FrameError(f"rows of {len(arrays)} pieces came for {len(pieces)}")
+    return [_check(piece, array, begin, end) for piece, array in zip(pieces, arrays, strict=True)]
+
+
+def _check(piece: KeptPiece, array: Value, begin: int, end: int) -> Array:
+    region, dtype = piece.read.region, element_dtype(piece.dtype)
+    if not 0 <= begin <= end <= region.shape[IN_PLACE_ROWS]:
+        raise FrameError(f"{piece.read.tensor} has no rows from {begin} to {end}")
+    shape = (*region.shape[:IN_PLACE_ROWS], end - begin, *region.shape[IN_PLACE_ROWS + 1 :])
+    if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype != dtype:
+        what = getattr(array, "shape", type(array).__name__)
+        raise FrameError(f"rows of {piece.read.tensor} came as {what}, not as {shape} of {piece.dtype}")
+    return array
+
+
+def parts_of(nbytes: Sequence[int], most_bytes: int) -> Iterator[range]:
+    """Yield runs of consecutive numbers that together have all of them. The values with these numbers take no more than
+    `most_bytes` in a run, unless one alone does.
+
+    >>> [list(part) for part in parts_of([4, 4, 9, 1], 8)]
+    [[0, 1], [2], [3]]
+    """
+    begin = total = 0
+    for number, size in enumerate(nbytes):
+        if number > begin and total + size > most_bytes:
+            yield range(begin, number)
+            begin, total = number, 0
+        total += size
+    if begin < len(nbytes):
+        yield range(begin, len(nbytes))
