@@ -104,7 +104,7 @@ def test_devices_that_get_ready_are_asked_for_common_steps_again_before_long(ste
         desk = Desk(block=4, batch=BATCH)
         desk.devices.side_by_side, desk.devices.step_s = False, step_s
         writers = [asyncio.create_task(write(desk, [number, 1], 30)) for number in range(2)]
-        await asyncio.sleep(3 * step_s)
+        await asyncio.sleep(5.5 * step_s)
         desk.devices.side_by_side = True
         # The last one may have failed just before, and single steps are under way when its time is over.
         await asyncio.sleep(APART_S + 3 * step_s)
