@@ -26,7 +26,7 @@ from benchmarks.generation_answers import (
     same_answers,
 )
 from benchmarks.generation_hosts import Say
-from benchmarks.generation_losses import LossSettings, killed_hosts
+from benchmarks.generation_losses import LossSettings, killed_hosts, mirrored_hosts
 from benchmarks.generation_report import Figure, documents, merged, tabled
 from benchmarks.generation_speed import CASES, SpeedSettings, many_streams, one_device, slow_hosts
 from benchmarks.generation_states import StateSettings, growing_texts, memory_of_states, second_turns
@@ -55,6 +55,7 @@ PARTS: Mapping[str, Part] = {
     "growth": lambda how, say: growing_texts(how.states, say),
     "speed": lambda how, say: slow_hosts(how.speed, say),
     "kill": lambda how, say: killed_hosts(how.losses, say),
+    "mirror": lambda how, say: mirrored_hosts(how.losses, say),
     "second-turn": lambda how, say: second_turns(how.states, say),
     "memory": lambda how, say: memory_of_states(how.states, say),
     "many": lambda how, say: many_streams(how.speed, say),
@@ -67,7 +68,13 @@ def settings_of(given: argparse.Namespace) -> Settings:
     """Return the settings for parsed arguments."""
     answers = AnswerSettings(given.prompts, given.tokens, given.hosts, given.splits, given.steps)
     speed = SpeedSettings(given.timed, given.rounds, given.streams, given.cases)
-    losses = replace(LossSettings(), kills=given.kills, strategy=given.kill_split, seed=given.seed)
+    losses = replace(
+        LossSettings(),
+        kills=given.kills,
+        mirrored_kills=given.mirrored_kills,
+        strategy=given.kill_split,
+        seed=given.seed,
+    )
     states = replace(
         StateSettings(), grown=given.grown, context=given.grown + 96, left=given.left, rounds=given.rounds
     )
@@ -94,6 +101,7 @@ def parser() -> argparse.ArgumentParser:
         help=f"slow hosts to try, of {';'.join(case.key for case in CASES)}",
     )
     made.add_argument("--kills", type=int, default=100)
+    made.add_argument("--mirrored-kills", type=int, default=10, help="kills while states are mirrored")
     made.add_argument(
         "--kill-split", default=LossSettings.strategy, help="the strategy while hosts are killed"
     )

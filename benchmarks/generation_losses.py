@@ -14,16 +14,20 @@ from benchmarks.generation_asking import read_told
 from benchmarks.generation_bare import BareDecoder
 from benchmarks.generation_hosts import Say, TextHosts, text_hosts
 from benchmarks.generation_prompts import TEXTS
-from benchmarks.generation_report import Figure, Loss, judge_losses
+from benchmarks.generation_report import Figure, Loss, judge_losses, judge_mirrored
 from edgepart.planner.errors import InternalError
 
-PART = "kill"
+PART, MIRROR = "kill", "mirror"
 LANGUAGE = "smollm2_genai_float32"
 CONTEXT = 256
 LEADER, FOLLOWER = "leader", "follower"
 LOOK_S = 0.01
 WITHIN_S = 300.0
 PROMPTS, PROMPT_TOKENS = 4, 12
+MIRRORED_TOKENS, MIRRORED_ANSWER = 2000, 60
+"""The tokens of a history that is mirrored, and of what follows."""
+CAUGHT_UP_S = 20.0
+"""Seconds in which the copies of a history of that length are brought up to date."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class LossSettings:
     kills: int = 100
     hosts: int = 3
     tokens: int = 80
+    mirrored_kills: int = 10
     strategy: str = "pipeline"
     language: str = LANGUAGE
     seed: int = 0
@@ -71,6 +76,43 @@ def killed_hosts(settings: LossSettings, say: Say) -> Iterator[Figure]:
             what = f"kill {number + 1}, {kind} {victim} of {', '.join(computing)}, after {after} tokens"
             say(f"{what}: {state}, a pause of {loss.pause_s:.2f} s")
         yield from judge_losses(PART, losses, sum(map(len, prompts)) // len(prompts), step_s)
+
+
+def mirrored_hosts(settings: LossSettings, say: Say) -> Iterator[Figure]:
+    """Kill hosts in the middle of texts with a long history, of which other hosts have copies."""
+    rng = random.Random(settings.seed)
+    with (
+        text_hosts((1.0,) * settings.hosts, say) as made,
+        made.serving(
+            settings.language,
+            context=MIRRORED_TOKENS + 2 * MIRRORED_ANSWER,
+            strategy=settings.strategy,
+            mirrors=True,
+        ) as deployed,
+    ):
+        words = deployed.encode(" ".join(TEXTS))
+        prompt = (words * (1 + MIRRORED_TOKENS // len(words)))[:MIRRORED_TOKENS]
+        undisturbed = made.ask(deployed, [prompt], MIRRORED_ANSWER)[0]
+        losses: list[Loss] = []
+        for number in range(settings.mirrored_kills):
+            computing = tuple(made.settled(deployed.name)["devices"])
+            kind = (LEADER, FOLLOWER)[number % 2]
+            victim, gateway = _choose(made, computing, kind)
+            made.ask(deployed, [prompt], 1, at=gateway)
+            time.sleep(CAUGHT_UP_S)
+            process, out = made.begin_asking(deployed, [prompt], MIRRORED_ANSWER, at=gateway)
+            _wait_for_tokens(out, rng.randrange(5, MIRRORED_ANSWER // 2))
+            killed_s = time.monotonic()
+            made.made.lab.kill(victim)
+            process.wait(WITHIN_S)
+            loss = Loss(kind, read_told(out, 1)[0], undisturbed.tokens, killed_s)
+            _start_again(made, victim)
+            losses.append(loss)
+            state = loss.told.error or ("the same" if loss.told.tokens == loss.wanted else "changed")
+            say(
+                f"kill {number + 1}, {kind} {victim} of {', '.join(computing)}: {state}, a pause of {loss.pause_s:.2f} s"
+            )
+        yield from judge_mirrored(MIRROR, losses, len(prompt))
 
 
 def _choose(made: TextHosts, computing: Sequence[str], kind: str) -> tuple[str, str]:

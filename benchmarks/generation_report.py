@@ -140,20 +140,39 @@ class Loss:
         return sum(at <= self.killed_s for at in self.told.at_s)
 
 
-def judge_losses(part: str, losses: Sequence[Loss], prompt_tokens: int, step_s: float) -> list[Figure]:
-    """Judge kills: no text may break, no token be lost, doubled or changed, and the pause is bounded by the time that
-    reading the history takes. `step_s` is the time of a step without trouble."""
+def judge_mirrored(part: str, losses: Sequence[Loss], history: int) -> list[Figure]:
+    """Judge kills of hosts whose states others have copies of: the pause has a bound that does not depend on the length of
+    the history."""
+    pauses = sorted(loss.pause_s for loss in losses)
+    found, case = _at(pauses, 0.95), f"{len(losses)} kills after {history} tokens"
+    return [
+        *_judge_texts(part, case, losses),
+        known(part, f"{case}: pause, median", f"{_at(pauses, 0.5):.2f} s"),
+        Figure(part, f"{case}: pause, 95th percentile", f"{found:.2f} s", "at most 1 s", found <= 1),
+    ]
+
+
+def _judge_texts(part: str, case: str, losses: Sequence[Loss]) -> list[Figure]:
+    """Judge that no text broke, and that no token was lost, doubled or changed."""
     broken = sum(bool(loss.told.error) or not loss.told.reason for loss in losses)
     changed = sum(loss.told.tokens != loss.wanted and not loss.told.error for loss in losses)
-    pauses = sorted(loss.pause_s for loss in losses)
-    share = sorted(loss.pause_s / (0.5 + 1.3 * step_s * (prompt_tokens + loss.history)) for loss in losses)
-    case = f"{len(losses)} kills ({', '.join(f'{n} of the {k}' for k, n in counted(losses).items())})"
     replays = sum(loss.told.replays > 0 for loss in losses)
-    bound = "0.5 s + 1.3 times reading the history"
     return [
         Figure(part, f"{case}: texts broken", str(broken), "0", broken == 0),
         Figure(part, f"{case}: texts with tokens lost, doubled or changed", str(changed), "0", changed == 0),
-        known(part, f"{case}: texts whose history was read again", str(replays)),
+        known(part, f"{case}: texts whose history was read again, at least in part", str(replays)),
+    ]
+
+
+def judge_losses(part: str, losses: Sequence[Loss], prompt_tokens: int, step_s: float) -> list[Figure]:
+    """Judge kills: no text may break, no token be lost, doubled or changed, and the pause is bounded by the time that
+    reading the history takes. `step_s` is the time of a step without trouble."""
+    pauses = sorted(loss.pause_s for loss in losses)
+    share = sorted(loss.pause_s / (0.5 + 1.3 * step_s * (prompt_tokens + loss.history)) for loss in losses)
+    case = f"{len(losses)} kills ({', '.join(f'{n} of the {k}' for k, n in counted(losses).items())})"
+    bound = "0.5 s + 1.3 times reading the history"
+    return [
+        *_judge_texts(part, case, losses),
         known(part, f"{case}: pause, median and 95th percentile", f"{_at(pauses, 0.5):.2f} s, {_at(pauses, 0.95):.2f} s"),
         Figure(
             part,

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 MIRROR_EVERY_S = 0.2
 """Seconds between two looks at what has grown. With fewer, rows are sent singly, which costs the processor more; with more,
 more tokens are read again after a loss."""
-MIRROR_PAUSE_S = 0.02
+MIRROR_PAUSE_S = 0.01
 """Seconds between two messages while a mirror is far behind, as after a long prompt: requests come first."""
 
 

@@ -16,6 +16,7 @@ from benchmarks.generation_report import (
     at_most,
     documents,
     judge_losses,
+    judge_mirrored,
     judge_texts,
     known,
     merged,
@@ -79,6 +80,15 @@ def test_losses_are_judged_by_texts_and_by_the_time_of_reading_the_history() -> 
     assert [figure.found for figure in bad[:3]] == ["1", "1", "1"]
     assert [figure.reached for figure in bad] == [False, False, None, None, False]
     assert "1 of the leader, 2 of the follower" in bad[0].case
+
+
+def test_with_copies_of_states_the_pause_has_a_bound_whatever_the_history() -> None:
+    good = Loss("leader", told("abcd", (1.0, 2.0, 3.0, 4.0)), tuple("abcd"), 2.5)
+    slow = Loss("leader", told("abcd", (1.0, 2.0, 3.0, 4.6), replays=1), tuple("abcd"), 2.5)
+    assert all(figure.reached is not False for figure in judge_mirrored("mirror", [good], 2000))
+    bad = judge_mirrored("mirror", [good, slow], 2000)
+    assert [figure.reached for figure in bad] == [True, True, None, None, False]
+    assert bad[2].found == "1" and "2000 tokens" in bad[4].case
 
 
 def test_texts_at_once_get_equal_shares_and_more_together() -> None:
