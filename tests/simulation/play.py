@@ -11,9 +11,11 @@ from edgepart.agent.cluster.state.events import UndeployRequested
 from edgepart.agent.wire.control import DRAINED, IN, REMOVING, Deployment
 from edgepart.planner.errors import UsageError
 from tests.simulation.cluster import SimNet, node_id
+from tests.simulation.decoder_layers import CHAT, PLACES
 from tests.simulation.disk import Disk
 from tests.simulation.schedule import LARGE, Fault, Schedule, schedule
 from tests.simulation.sequences import PAUSES_S, SequenceClient
+from tests.simulation.texts import make_up_prompt
 from tests.simulation.trace import Broken, Trace, short
 
 SETTLE_S = 45.0
@@ -28,6 +30,10 @@ FOUND_S = 0.9
 """Virtual seconds that those seeds share."""
 SEQUENCES_S = 30.0
 """Bound on the virtual seconds in which sequences of a calm cluster end. Many wait for room on devices."""
+WAITING = 5
+"""One seed of so many has texts that wait for the room of others (SPARED_S). Waiting takes long to simulate."""
+TEXTS_WAIT_S = 75.0
+"""The same bound for those seeds: three times the time for which a text that has ended keeps its room."""
 BEGINNING = 2
 """Gateways that begin a sequence of each deployment at the end."""
 ASKING = 8
@@ -51,6 +57,11 @@ class Outcome:
     steps: int
     """Answers to steps of sequences."""
     replayed_sequences: int
+    tokens: int
+    """Tokens of texts."""
+    blocks: int
+    batches: int
+    replayed_texts: int
 
 
 def play(seed: int, agents: int, trace: Trace | None = None) -> Outcome:
@@ -79,17 +90,22 @@ def go_on(net: SimNet, seed: int) -> Outcome:
         return _play(net, plan)
     except (AssertionError, UsageError) as error:
         raise Broken(f"seed {seed}, {plan.agents} agents, at {net.now:.3f} s: {error}") from error
+    finally:
+        for box in net.boxes.values():
+            if box.device is not None:
+                box.device.died()
 
 
 def _play(net: SimNet, plan: Schedule) -> Outcome:
     net.run(plan.first_s)
-    net.deploy(net.running[plan.seed % len(net.running)])
+    for name in ("net", CHAT):
+        net.deploy(net.running[plan.seed % len(net.running)], name)
     for fault in plan.faults:
         net.run(fault.after_s)
         strike(net, fault)
     _repair(net, plan)
     settled_s = _settle(net)
-    _all_is_well(net)
+    _all_is_well(net, plan)
     tally = net.ledger
     return Outcome(
         plan.seed,
@@ -103,6 +119,10 @@ def _play(net: SimNet, plan: Schedule) -> Outcome:
         tally.replays,
         tally.steps,
         tally.replayed_sequences,
+        tally.tokens,
+        tally.blocks,
+        tally.batches,
+        tally.replayed_texts,
     )
 
 
@@ -148,7 +168,7 @@ def _hit(net: SimNet, node: str, fault: Fault) -> None:
         case "leave" if awake:
             net.leave(node)
         case "deploy" if awake:
-            net.deploy(node, "other" if fault.amount < 0.5 else "net")
+            net.deploy(node, "other" if fault.amount < 0.4 else "net" if fault.amount < 0.8 else CHAT)
         case "undeploy" if awake and net.core(node).deployments.get("other"):
             net.give(box, UndeployRequested("other"))
         case "drain" if awake:
@@ -163,7 +183,11 @@ def _hit(net: SimNet, node: str, fault: Fault) -> None:
             _ask(net, node, 0.5 + 25 * fault.amount**2)
         case "sequence" if awake:
             for entry in net.core(node).deployments.list_live():
-                _begin_sequence(net, node, entry, 4 + int(24 * fault.amount), 0.5 + 25 * fault.amount**2)
+                if entry.name != CHAT:
+                    steps, deadline_s = 4 + int(24 * fault.amount), 0.5 + 25 * fault.amount**2
+                    _begin_sequence(net, node, entry, steps, deadline_s)
+        case "text" if awake and net.core(node).deployments.get(CHAT):
+            _begin_texts(net, node, 1 + int(6 * fault.amount), 24)
 
 
 def _wish(net: SimNet, node: str, fault: Fault, state: str) -> None:
@@ -187,6 +211,14 @@ def _begin_sequence(
     device = net.boxes[node].device
     assert device is not None
     return device.begin_sequence(entry.name, steps, deadline_s)
+
+
+def _begin_texts(net: SimNet, node: str, count: int, most: int) -> None:
+    """Let so many texts of up to `most` tokens begin at once."""
+    device = net.boxes[node].device
+    assert device is not None
+    for _ in range(count):
+        device.texts.begin(make_up_prompt(device), net.random.randint(1, most))
 
 
 def _repair(net: SimNet, plan: Schedule) -> None:
@@ -217,7 +249,7 @@ def _settle(net: SimNet) -> float:
     return net.now - start
 
 
-def _all_is_well(net: SimNet) -> None:
+def _all_is_well(net: SimNet, plan: Schedule) -> None:
     net.run(LOOK_S)  # until everything that is being written is on disk
     if lost := net.invariants.lost_deployments(net):
         raise Broken("; ".join(lost))
@@ -232,7 +264,8 @@ def _all_is_well(net: SimNet) -> None:
     if unanswered := [number for number in asked if number not in accounted]:
         why = [net.ledger.failed.get(number, "nothing") for number in unanswered]
         raise Broken(f"requests {unanswered} of a calm cluster: {why[:3]}")
-    _sequences_end(net, stored)
+    _sequences_end(net, stored, texts_wait=plan.seed % WAITING == 0)
+    _end_texts(net)
     net.run(1.0)
     if left := _states_left(net):
         raise Broken("; ".join(left))
@@ -244,26 +277,43 @@ def _all_is_well(net: SimNet) -> None:
         net.note(net.boxes[net.running[0]], f"was restless: {faults}")
 
 
-def _sequences_end(net: SimNet, served: Sequence[Deployment]) -> None:
-    """Check that all sequences of a calm cluster come to their end, those that begin now too."""
+def _sequences_end(net: SimNet, served: Sequence[Deployment], *, texts_wait: bool) -> None:
+    """Check that all sequences of a calm cluster come to their end, those that begin now too. `texts_wait`: texts that have
+    ended take room on devices until others may have it."""
     for entry in served:
         for node in net.running[:BEGINNING]:
-            _begin_sequence(net, node, entry, 3, FINAL_S)
+            if entry.name == CHAT:
+                _begin_texts(net, node, PLACES, 6)
+            else:
+                _begin_sequence(net, node, entry, 3, FINAL_S)
     names = {entry.name for entry in served}
-    end = net.now + SEQUENCES_S
-    while going := [one for one in net.ledger.sequences if one.history.key[0] in names]:
+    end = net.now + (TEXTS_WAIT_S if texts_wait else SEQUENCES_S)
+    while True:
+        going = [one for one in net.ledger.sequences if one.history.key[0] in names]
+        texts = net.ledger.texts if CHAT in names else set()
+        if not going and not texts:
+            return
         if net.now > end:
-            raise Broken(
-                f"sequences {sorted(one.history.name for one in going)} of a calm cluster do not end"
-            )
-        for client in going:
+            left = sorted([*(one.history.name for one in going), *(text.name for text in texts)])
+            raise Broken(f"sequences {left} of a calm cluster do not end")
+        for client in (*going, *texts):
             client.pause_s = min(PAUSES_S)
+        if not texts_wait:
+            _end_texts(net)
         net.run(LOOK_S)
+
+
+def _end_texts(net: SimNet) -> None:
+    """Let all gateways forget their texts; their caches are kept for the next turn of a chat otherwise."""
+    for node in net.running:
+        if (device := net.boxes[node].device) is not None:
+            device.texts.sequences.keep(())
 
 
 def _states_left(net: SimNet) -> list[str]:
     """Say which devices keep states of sequences that have ended."""
     going = {client.history.name for client in net.ledger.sequences}
+    going |= {text.name for text in net.ledger.texts}
     return [
         f"{short(node)} still keeps states of sequence {name}"
         for node in net.running

@@ -31,6 +31,7 @@ KINDS = {
     "want": 2,
     "ask": 14,
     "sequence": 8,
+    "text": 12,
 }
 """Relative frequency of each kind of fault."""
 
