@@ -40,8 +40,10 @@ TWO_SIDES = 4
 """Minimum number of devices of a plan that has two replicas."""
 SMALL = 5
 """One box of so many has no memory for the caches of several texts side by side."""
+SOON = 0.7
+"""The share of devices that can make steps of several texts as soon as a plan begins."""
 MOST_UNTIL_BATCHES_S = 1.0
-"""The longest time from the begin of a plan until a device can make steps of several texts by it."""
+"""The longest time until the others can."""
 
 
 class Asker(Protocol):
@@ -171,9 +173,9 @@ class Device:
     def switched(self, order: LoadPlan) -> None:
         self.handle(rules.Activated(order.deployment, order.epoch, tuple(map(_side, routes(order)))))
         if order.deployment == CHAT:
-            self.later(
-                self.net.random.uniform(0.0, MOST_UNTIL_BATCHES_S), self._add_batch, (CHAT, order.epoch)
-            )
+            soon = self.net.random.random() < SOON
+            after_s = 0.0 if soon else self.net.random.uniform(0.0, MOST_UNTIL_BATCHES_S)
+            self.later(after_s, self._add_batch, (CHAT, order.epoch))
 
     def _add_batch(self, key: tuple[str, Epoch]) -> None:
         if key in self.box.loaded:
@@ -369,9 +371,7 @@ class Device:
     def failed(self, job: Job, error: str, lost_state: bool, no_room: bool) -> None:
         """Handle a device's report that an attempt is lost."""
         if job.life == self.life and self._jobs.get(job.attempt) == job:
-            self.handle(
-                rules.AttemptFailed(job.attempt, True, error, lost_state=lost_state, no_room=no_room)
-            )
+            self.handle(rules.AttemptFailed(job.attempt, True, error, lost_state=lost_state, no_room=no_room))
 
     def cancel(self, job: Job) -> None:
         """Forget an attempt, which its gateway has abandoned."""

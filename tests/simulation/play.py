@@ -98,11 +98,11 @@ def go_on(net: SimNet, seed: int) -> Outcome:
 
 def _play(net: SimNet, plan: Schedule) -> Outcome:
     net.run(plan.first_s)
-    for name in ("net", CHAT):
+    for name in ("net", CHAT) if plan.texts else ("net",):
         net.deploy(net.running[plan.seed % len(net.running)], name)
     for fault in plan.faults:
         net.run(fault.after_s)
-        strike(net, fault)
+        strike(net, fault, texts=plan.texts)
     _repair(net, plan)
     settled_s = _settle(net)
     _all_is_well(net, plan)
@@ -126,8 +126,8 @@ def _play(net: SimNet, plan: Schedule) -> Outcome:
     )
 
 
-def strike(net: SimNet, fault: Fault) -> None:
-    """Let a fault happen, if it can."""
+def strike(net: SimNet, fault: Fault, *, texts: bool = False) -> None:
+    """Let a fault happen, if it can. `texts`: there are texts, so that their decoder may be deployed (again)."""
     nodes = [node_id(number) for number in fault.boxes]
     if fault.kind == "split":
         net.partition(nodes, [node for node in net.boxes if node not in nodes])
@@ -142,10 +142,10 @@ def strike(net: SimNet, fault: Fault) -> None:
     else:
         for node in nodes:
             if net.boxes[node].core is not None:
-                _hit(net, node, fault)
+                _hit(net, node, fault, texts=texts)
 
 
-def _hit(net: SimNet, node: str, fault: Fault) -> None:
+def _hit(net: SimNet, node: str, fault: Fault, *, texts: bool) -> None:
     box = net.boxes[node]
     awake = box.stalled_until <= net.now
     match fault.kind:
@@ -168,7 +168,9 @@ def _hit(net: SimNet, node: str, fault: Fault) -> None:
         case "leave" if awake:
             net.leave(node)
         case "deploy" if awake:
-            net.deploy(node, "other" if fault.amount < 0.4 else "net" if fault.amount < 0.8 else CHAT)
+            net.deploy(
+                node, "other" if fault.amount < 0.4 else "net" if fault.amount < 0.8 or not texts else CHAT
+            )
         case "undeploy" if awake and net.core(node).deployments.get("other"):
             net.give(box, UndeployRequested("other"))
         case "drain" if awake:
@@ -187,7 +189,7 @@ def _hit(net: SimNet, node: str, fault: Fault) -> None:
                     steps, deadline_s = 4 + int(24 * fault.amount), 0.5 + 25 * fault.amount**2
                     _begin_sequence(net, node, entry, steps, deadline_s)
         case "text" if awake and net.core(node).deployments.get(CHAT):
-            _begin_texts(net, node, 1 + int(6 * fault.amount), 24)
+            _begin_texts(net, node, 2 + int(5 * fault.amount), 24)
 
 
 def _wish(net: SimNet, node: str, fault: Fault, state: str) -> None:
@@ -266,6 +268,8 @@ def _all_is_well(net: SimNet, plan: Schedule) -> None:
         raise Broken(f"requests {unanswered} of a calm cluster: {why[:3]}")
     _sequences_end(net, stored, texts_wait=plan.seed % WAITING == 0)
     _end_texts(net)
+    if CHAT in {entry.name for entry in stored} and not net.ledger.texts:
+        _texts_go_on(net)
     net.run(1.0)
     if left := _states_left(net):
         raise Broken("; ".join(left))
@@ -301,6 +305,28 @@ def _sequences_end(net: SimNet, served: Sequence[Deployment], *, texts_wait: boo
         if not texts_wait:
             _end_texts(net)
         net.run(LOOK_S)
+
+
+def _texts_go_on(net: SimNet) -> None:
+    """Check that texts of a calm cluster that have room are not read again, unless their plan has changed meanwhile."""
+
+    def plans() -> list[object]:
+        return [(node, net.boxes[node].life, net.boxes[node].active.get(CHAT)) for node in net.running]
+
+    net.run(LOOK_S)
+    before, replays = plans(), net.ledger.replayed_texts
+    _begin_texts(net, net.running[-1], PLACES, 12)
+    end = net.now + SEQUENCES_S
+    while net.ledger.texts and net.now < end:
+        for text in net.ledger.texts:
+            text.pause_s = min(PAUSES_S)
+        net.run(LOOK_S)
+    if net.ledger.texts:
+        raise Broken(f"texts {sorted(text.name for text in net.ledger.texts)} of a calm cluster do not end")
+    replays = net.ledger.replayed_texts - replays
+    if replays and plans() == before:
+        raise Broken(f"texts of a calm cluster were read again {replays} times")
+    _end_texts(net)
 
 
 def _end_texts(net: SimNet) -> None:
