@@ -49,6 +49,10 @@ class TokenSequence:
     """The sequences beside it on the devices; None if it lies by itself."""
     place: int = 0
     """Its place there."""
+    unsure: bool = False
+    """Whether devices may keep rows of other tokens behind these, or of none. Blocks have no answer: if one is lost, a device
+    that has such rows would go on with them. So the next step is one with an answer, after which all devices are where it
+    has ended."""
 
 
 class TokenSequences:
@@ -170,6 +174,7 @@ class TokenSequences:
         if not shared[id(best)]:
             best = idle[0]
         idle.remove(best)
+        best.unsure |= shared[id(best)] < len(best.tokens)
         del best.tokens[shared[id(best)] :]
         return best
 
@@ -211,10 +216,10 @@ class TokenSequences:
         for trial in range(MOST_REPLAYS):
             try:
                 logits = await self._read_on(sequence, decoder, whole, at, in_blocks=trial < BLOCK_TRIALS)
-                sequence.tokens[:] = whole
+                sequence.tokens[:], sequence.unsure = whole, False
                 return logits
             except StateLost:
-                at = 0
+                at, sequence.unsure = 0, True
                 sequence.replays += 1
                 self.replays += 1
                 await asyncio.sleep(REPLAY_PAUSE_S)
@@ -245,7 +250,7 @@ class TokenSequences:
         last, blocks = len(whole) - 1, 0
         while at < last:
             self._check_model(sequence)
-            count = decoder.count_next(last - at, at) if in_blocks else 1
+            count = decoder.count_next(last - at, at) if in_blocks and not sequence.unsure else 1
             inputs = decoder.feed(whole[at : at + count], at)
             step = SequenceStep(sequence.name, at, at + count)
             if count > 1:
@@ -253,6 +258,7 @@ class TokenSequences:
                 blocks += 1
             else:
                 await self._run(sequence.deployment, inputs, STEP_S, (decoder.logits,), step)
+                sequence.unsure = False
             at += count
         self._check_model(sequence)
         step = SequenceStep(sequence.name, last, last + 1)
@@ -275,6 +281,7 @@ class TokenSequences:
         self._end(sequence.deployment, sequence.name)
         row = sequence.row
         sequence.name = self._make_name() if row is None else row.new_name(sequence.place)
+        sequence.unsure = False
 
 
 def _usable(decoder: Decoder, tokens: Sequence[int], prompt: Sequence[int]) -> int:

@@ -309,6 +309,8 @@ class Device:
             self._early.setdefault(key, []).append((job, value))
         elif job.kind is StepKind.BATCH and key not in self._batches:
             self._say_lost(job, "this device makes no batch steps by this plan now", lost_state=True)
+        elif job.name == CHAT and self.net.random.random() < self.net.full:
+            self._say_lost(job, "this device has too many requests under way")
         else:
             self._under_way[job] = value
             begins_s, took_s = self.net.now, self.net.random.uniform(0.001, 0.02)

@@ -67,7 +67,7 @@ def read_inputs(inputs: Mapping[str, Any]) -> Rows:
 
 def logits_of(number: int) -> list[int]:
     """What the decoder says, where its last layer says `number`."""
-    return [mix(number, token) for token in range(VOCABULARY)]
+    return [number * (token + 2) % 1_000_003 for token in range(VOCABULARY)]
 
 
 def outputs_of(rows: Rows) -> dict[str, Value]:

@@ -30,6 +30,8 @@ FOUND_S = 0.9
 """Virtual seconds that those seeds share."""
 SEQUENCES_S = 30.0
 """Bound on the virtual seconds in which sequences of a calm cluster end. Many wait for room on devices."""
+FULL = 0.02
+"""The share of steps of texts for which a device has no room among its requests, while there are faults."""
 WAITING = 5
 """One seed of so many has texts that wait for the room of others (SPARED_S). Waiting takes long to simulate."""
 TEXTS_WAIT_S = 75.0
@@ -98,6 +100,7 @@ def go_on(net: SimNet, seed: int) -> Outcome:
 
 def _play(net: SimNet, plan: Schedule) -> Outcome:
     net.run(plan.first_s)
+    net.full = FULL
     for name in ("net", CHAT) if plan.texts else ("net",):
         net.deploy(net.running[plan.seed % len(net.running)], name)
     for fault in plan.faults:
@@ -225,6 +228,7 @@ def _begin_texts(net: SimNet, node: str, count: int, most: int) -> None:
 
 def _repair(net: SimNet, plan: Schedule) -> None:
     """Restore cables, start boxes except those that are gone for good, and end slowness."""
+    net.full = 0.0
     gone = {node_id(number) for number in plan.gone}
     removed = net.removed()
     for node, box in net.boxes.items():

@@ -89,13 +89,15 @@ class FakeDevices:
         """Whether they have memory for several sequences side by side."""
         self.losses: list[int] = []
         """The numbers of steps, counted over all, before which all states are lost."""
+        self.lost_blocks: list[int] = []
+        """The numbers of blocks, counted over all, that do not come: nobody is told, and the states are as before."""
         self.failure: Exception | None = None
         """What the next step raises once it was computed, as if its answer were lost."""
         self.gate: asyncio.Event | None = None
         """Steps wait for it once they were computed, where there is one."""
         self.rooms = 2
         self._named = 0
-        self._asked = 0
+        self._asked = self._blocks_asked = 0
 
     def name(self) -> str:
         self._named += 1
@@ -167,11 +169,15 @@ class FakeDevices:
         if self.gate is not None:
             await self.gate.wait()
         self._count()
+        self._blocks_asked += 1
         count, rows = step.after - step.position, inputs["input_ids"].shape[1]
         mask = inputs["attention_mask"][0]
         assert mask[: step.position + rows].all() and mask.sum() == step.position + rows
         tokens = inputs["input_ids"][0, :count].tolist()
-        kept = self.states.setdefault(step.sequence, [])
+        kept = self.states.get(step.sequence, [])
+        if self._blocks_asked in self.lost_blocks:
+            return {}, AnswerInfo(NO_EPOCH, 0, "by hand")
+        self.states[step.sequence] = kept
         if step.position > len(kept):
             del self.states[step.sequence]
         else:

@@ -129,12 +129,12 @@ PROMPTS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=20), max_siz
 STYLES = st.sampled_from([(True, 0, 0), (False, 0, 0), (True, 2, 0), (True, 4, 3), (True, 0, 2)])
 
 
-@given(PROMPTS, STYLES, st.lists(st.integers(1, 40), max_size=4))
+@given(PROMPTS, STYLES, st.lists(st.integers(1, 40), max_size=4), st.lists(st.integers(1, 12), max_size=4))
 def test_whatever_came_before_and_is_lost_the_logits_are_those_of_the_prompt(
-    prompts: list[list[int]], style: tuple[bool, int, int], losses: list[int]
+    prompts: list[list[int]], style: tuple[bool, int, int], losses: list[int], lost_blocks: list[int]
 ) -> None:
     async def story(desk: Desk) -> None:
-        desk.devices.losses = losses
+        desk.devices.losses, desk.devices.lost_blocks = losses, lost_blocks
         for prompt in prompts:
             await desk.answer(prompt)  # which compares the logits
 
@@ -145,6 +145,20 @@ def test_a_prompt_is_read_in_blocks_but_for_its_last_token() -> None:
     async def story(desk: Desk) -> None:
         _, read = await desk.answer(list(range(14)))
         assert read == list(range(14)) and desk.devices.blocks == [4, 4, 4]
+
+    run(story, block=4)
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_a_block_that_is_lost_is_missed_though_devices_have_rows_of_another_text_there(lost: int) -> None:
+    async def story(desk: Desk) -> None:
+        desk.devices.rooms = 1
+        await desk.answer([1] * 20)
+        before = len(desk.devices.blocks)
+        desk.devices.lost_blocks = [before + lost]
+        _, read = await desk.answer([1, 1, *[2] * 16])  # which compares the logits
+        # The first token that is another one is read by a step with an answer, before any block.
+        assert read[0] == 2 and desk.sequences.replays == 1
 
     run(story, block=4)
 
