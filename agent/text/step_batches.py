@@ -55,6 +55,9 @@ class Placed(Protocol):
     place: int
     tokens: list[int]
 
+    def answered(self, info: AnswerInfo, position: int) -> None:
+        """Its step at `position` was answered. Raises StateLost if that was by devices that may keep other tokens of it."""
+
 
 @dataclass(eq=False)
 class WaitingToken:
@@ -217,7 +220,7 @@ class StepBatches:
                 steps.append(SequenceStep(one.sequence.name, one.position, one.position + 1))
         inputs, names = decoder.feed_batch(tokens), (decoder.logits,)
         try:
-            outputs, _ = await self._run_steps(
+            outputs, info = await self._run_steps(
                 row.deployment, inputs, self._within_s, names, steps=tuple(steps)
             )
             logits = decoder.read_batch(outputs)
@@ -229,14 +232,20 @@ class StepBatches:
             return True
         self.made += 1
         for one in ones:
-            one.answer(logits[one.sequence.place])
+            try:
+                one.sequence.answered(info, one.position)
+            except StateLost as error:
+                one.fail(error)
+            else:
+                one.answer(logits[one.sequence.place])
         return True
 
     async def _read_alone(self, row: Row, one: WaitingToken) -> Array:
         decoder, at = one.decoder, one.position
         step = SequenceStep(one.sequence.name, at, at + 1)
         inputs = decoder.feed([one.token], at)
-        outputs, _ = await self._run(row.deployment, inputs, self._within_s, (decoder.logits,), step)
+        outputs, info = await self._run(row.deployment, inputs, self._within_s, (decoder.logits,), step)
+        one.sequence.answered(info, at)
         return decoder.read(outputs)
 
     async def _settle(self, row: Row, one: WaitingToken) -> bool:

@@ -14,10 +14,11 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from edgepart.agent.serving.requester import AnswerInfo
 from edgepart.agent.serving.sequences import REPLAY_PAUSE_S, RunStep
 from edgepart.agent.text.decoder import Decoder, common_start
 from edgepart.agent.text.step_batches import Row, RunSteps, StepBatches
-from edgepart.agent.wire.inference import SequenceStep
+from edgepart.agent.wire.inference import Epoch, SequenceStep
 from edgepart.planner.errors import StateLost, Unavailable
 from edgepart.planner.region import Array
 
@@ -50,9 +51,17 @@ class TokenSequence:
     place: int = 0
     """Its place there."""
     unsure: bool = False
-    """Whether devices may keep rows of other tokens behind these, or of none. Blocks have no answer: if one is lost, a device
-    that has such rows would go on with them. So the next step is one with an answer, after which all devices are where it
-    has ended."""
+    """Whether devices may keep rows of other tokens behind these. Blocks have no answer: if one were lost, a device with
+    such rows would go on with them. So the next step is one with an answer, after which all devices are where it ended."""
+    side: tuple[Epoch, int] | None = None
+    """The plan and the replica that answered its last step."""
+
+    def answered(self, info: AnswerInfo, position: int) -> None:
+        """Its step at `position` was answered. Raises StateLost if that was by another replica than the step before: what that
+        one keeps under this name may be of other tokens."""
+        known, self.side, self.unsure = self.side, (info.epoch, info.side), False
+        if position and known not in (None, self.side):
+            raise StateLost(f"another replica has gone on with sequence {self.name}")
 
 
 class TokenSequences:
@@ -216,7 +225,7 @@ class TokenSequences:
         for trial in range(MOST_REPLAYS):
             try:
                 logits = await self._read_on(sequence, decoder, whole, at, in_blocks=trial < BLOCK_TRIALS)
-                sequence.tokens[:], sequence.unsure = whole, False
+                sequence.tokens[:] = whole
                 return logits
             except StateLost:
                 at, sequence.unsure = 0, True
@@ -257,13 +266,14 @@ class TokenSequences:
                 await self._run_block(sequence.deployment, inputs, STEP_S, (), step=step, prefill=True)
                 blocks += 1
             else:
-                await self._run(sequence.deployment, inputs, STEP_S, (decoder.logits,), step)
-                sequence.unsure = False
+                _, info = await self._run(sequence.deployment, inputs, STEP_S, (decoder.logits,), step)
+                sequence.answered(info, at)
             at += count
         self._check_model(sequence)
         step = SequenceStep(sequence.name, last, last + 1)
         inputs, within_s = decoder.feed(whole[last:], last), STEP_S * (1 + blocks)
-        outputs, _ = await self._run(sequence.deployment, inputs, within_s, (decoder.logits,), step)
+        outputs, info = await self._run(sequence.deployment, inputs, within_s, (decoder.logits,), step)
+        sequence.answered(info, last)
         return decoder.read(outputs)
 
     def _check_model(self, sequence: TokenSequence) -> None:
@@ -281,7 +291,7 @@ class TokenSequences:
         self._end(sequence.deployment, sequence.name)
         row = sequence.row
         sequence.name = self._make_name() if row is None else row.new_name(sequence.place)
-        sequence.unsure = False
+        sequence.unsure, sequence.side = False, None
 
 
 def _usable(decoder: Decoder, tokens: Sequence[int], prompt: Sequence[int]) -> int:

@@ -49,7 +49,7 @@ MOST_UNTIL_BATCHES_S = 1.0
 class Asker(Protocol):
     """Whoever wants the answer of a request."""
 
-    def answered(self, value: Any) -> None: ...
+    def answered(self, value: Any, job: Job) -> None: ...
 
     def failed(self, kind: str, error: str) -> None: ...
 
@@ -229,15 +229,15 @@ class Device:
                 order = self.box.plans[name, epoch]
                 work = self._steps[number][1] if number in self._steps else Work(0, ())
                 route = routes(order)[side]
-                job = Job(self.box.node, self.life, attempt, name, epoch, route, work.kind, work.steps)
+                job = Job(self.box.node, self.life, attempt, name, epoch, route, work.kind, work.steps, side)
                 self._jobs[attempt] = job
                 self._pass_on(job, 0, work.value)
             case rules.Answered(number, attempt, _, _, replays):
                 self._close(number)
-                self._jobs.pop(attempt)
+                job = self._jobs.pop(attempt)
                 self.net.ledger.answered.add(number)
                 self.net.ledger.replays += replays
-                self._tell_client(number, "answered", self._outputs.pop(attempt, None))
+                self._tell_client(number, "answered", self._outputs.pop(attempt, None), job)
             case rules.Abandon(attempt):
                 self._outputs.pop(attempt, None)
                 if (abandoned := self._jobs.pop(attempt, None)) is not None:

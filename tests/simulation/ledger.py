@@ -82,6 +82,8 @@ class Job:
     kind: StepKind = StepKind.USUAL
     steps: tuple[SequenceStep, ...] = ()
     """The steps of sequences that it makes: none, one, or one for each place of a batch."""
+    side: int = 0
+    """The replica whose route it is."""
 
     @property
     def by_sequence(self) -> Mapping[SequenceKey, SequenceStep]:

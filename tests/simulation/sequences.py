@@ -122,7 +122,7 @@ class SequenceClient:
         left_s = self._until_s - self.device.now
         self.device.ask_step(self, left_s, step, int(np.asarray(given["x"])[0]))
 
-    def answered(self, value: int) -> None:
+    def answered(self, value: int, job: Job) -> None:
         """Handle the answer of a step: of one that was made again, or of the one that the client asked for."""
         assert self._step is not None
         if not self._step.is_last:

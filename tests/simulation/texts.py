@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from edgepart.agent.execution.tasks import StepKind
 from edgepart.agent.serving.requester import FAILURES, AnswerInfo
 from edgepart.agent.text.token_sequences import TokenSequence, TokenSequences
-from edgepart.agent.wire.inference import NO_EPOCH, SequenceStep
+from edgepart.agent.wire.inference import SequenceStep
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import ClusterError, EdgepartError, InternalError, Unavailable
 from edgepart.planner.region import Array
@@ -29,7 +29,7 @@ from tests.simulation.decoder_layers import (
     read_inputs,
     undisturbed_logits,
 )
-from tests.simulation.ledger import Work
+from tests.simulation.ledger import Job, Work
 from tests.simulation.trace import Broken, short
 from tests.simulation.virtual_loop import VirtualLoop
 
@@ -43,7 +43,7 @@ IMPATIENT = 0.03
 """The share of requests that have only about as much time as one takes. Some devices have made such a step then."""
 MOST_IMPATIENT_S = 0.06
 PATIENT_S = 25.0
-"""The time that other requests have at most. It is shorter than in the product, so that it ends while a cluster is watched."""
+"""The time that other requests have at most. In the product it is longer than a run goes on."""
 LEAVING = 0.2
 """The share of clients that hang up before their text is done."""
 WAIT_S = 20.0
@@ -56,10 +56,10 @@ class Asked:
     def __init__(self, loop: VirtualLoop) -> None:
         self.value = loop.create_future()
 
-    def answered(self, value: Any) -> None:
-        """Handle the answer; None if the request has none."""
+    def answered(self, value: Any, job: Job) -> None:
+        """Handle the answer of that attempt; None if the request has none."""
         if not self.value.done():
-            self.value.set_result(value)
+            self.value.set_result((value, AnswerInfo(job.epoch, 0, "by formula", side=job.side)))
 
     def failed(self, kind: str, error: str) -> None:
         """Handle the failure."""
@@ -129,11 +129,11 @@ class Texts:
         work = Work(read_inputs(inputs), steps or ((step,) if step is not None else ()), kind)
         number = self.device.submit(asked, deployment, left_s, work, patient=True)
         try:
-            rows = await asked.value
+            rows, info = await asked.value
         finally:
             self.device.withdraw(number)
         self.device.net.ledger.batches += kind is StepKind.BATCH
-        return (outputs_of(rows) if outputs else {}), AnswerInfo(NO_EPOCH, 0, "by formula")
+        return (outputs_of(rows) if outputs else {}), info
 
 
 class TextClient:

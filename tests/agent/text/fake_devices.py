@@ -91,6 +91,11 @@ class FakeDevices:
         """The numbers of steps, counted over all, before which all states are lost."""
         self.lost_blocks: list[int] = []
         """The numbers of blocks, counted over all, that do not come: nobody is told, and the states are as before."""
+        self.moves: list[int] = []
+        """The numbers of steps, counted over all, from which on the other replica makes them, with the states that it has."""
+        self._side = 0
+        self._elsewhere: dict[str, list[int]] = {}
+        """The states of the other replica."""
         self.failure: Exception | None = None
         """What the next step raises once it was computed, as if its answer were lost."""
         self.gate: asyncio.Event | None = None
@@ -106,6 +111,11 @@ class FakeDevices:
     def end(self, deployment: str, name: str) -> None:
         self.ended.append((deployment, name))
         self.states.pop(name, None)
+        self._elsewhere.pop(name, None)
+
+    @property
+    def _info(self) -> AnswerInfo:
+        return AnswerInfo(NO_EPOCH, 0, "by hand", side=self._side)
 
     def room(self, _: str) -> int:
         return self.rooms
@@ -128,7 +138,7 @@ class FakeDevices:
         if self.gate is not None:
             await self.gate.wait()
         self._fail()
-        return {"logits": logits.reshape(1, 1, -1)}, AnswerInfo(NO_EPOCH, 0, "by hand")
+        return {"logits": logits.reshape(1, 1, -1)}, self._info
 
     def _step(self, inputs: Mapping[str, Any], step: SequenceStep) -> Array:
         """Make a step that reads one token; returns what the model says then."""
@@ -176,7 +186,7 @@ class FakeDevices:
         tokens = inputs["input_ids"][0, :count].tolist()
         kept = self.states.get(step.sequence, [])
         if self._blocks_asked in self.lost_blocks:
-            return {}, AnswerInfo(NO_EPOCH, 0, "by hand")
+            return {}, self._info
         self.states[step.sequence] = kept
         if step.position > len(kept):
             del self.states[step.sequence]
@@ -184,7 +194,7 @@ class FakeDevices:
             kept[step.position :] = tokens
             self.read += [(step.sequence, step.position + n, token) for n, token in enumerate(tokens)]
             self.blocks.append(count)
-        return {}, AnswerInfo(NO_EPOCH, 0, "by hand")
+        return {}, self._info
 
     async def _together(
         self, inputs: Mapping[str, Any], steps: tuple[SequenceStep, ...]
@@ -206,7 +216,7 @@ class FakeDevices:
         if self.gate is not None:
             await self.gate.wait()
         self._fail()
-        return {"logits": logits}, AnswerInfo(NO_EPOCH, 0, "by hand")
+        return {"logits": logits}, self._info
 
     def _overwrite(self, row: str, place: int, position: int) -> None:
         """Write a token that nobody said where the sequence in this place has the row of number `position`."""
@@ -218,6 +228,8 @@ class FakeDevices:
         self._asked += 1
         if self._asked in self.losses:
             self.states.clear()
+        if self._asked in self.moves:
+            self._side, self.states, self._elsewhere = 1 - self._side, self._elsewhere, self.states
 
     def _check(self, inputs: Mapping[str, Any], position: int) -> None:
         """The mask has a one for each token up to this one, at the side where the style has them."""
