@@ -57,8 +57,8 @@ class TokenSequence:
     """The plan and the replica that answered its last step."""
 
     def answered(self, info: AnswerInfo, position: int) -> None:
-        """Its step at `position` was answered. Raises StateLost if that was by another replica than the step before: what that
-        one keeps under this name may be of other tokens."""
+        """Its step at `position` was answered. Raises StateLost if that was by another replica than the step before: what
+        that one keeps under this name may be of other tokens."""
         known, self.side, self.unsure = self.side, (info.epoch, info.side), False
         if position and known not in (None, self.side):
             raise StateLost(f"another replica has gone on with sequence {self.name}")

@@ -25,6 +25,8 @@ WAITING = 5
 """One seed of so many has texts that wait for the room of others (SPARED_S). Waiting takes long to simulate."""
 TEXTS_WAIT_S = 75.0
 """The same bound for those seeds: three times the time for which a text that has ended keeps its room."""
+OLD_PLANS_S = 60.0
+"""Bound on the virtual seconds for which devices of a calm cluster hold plans that do not serve any more."""
 BEGINNING = 2
 """Gateways that begin a sequence of each deployment at the end."""
 ASKING = 8
@@ -76,7 +78,10 @@ def all_is_well(net: SimNet, plan: Schedule) -> None:
     if CHAT in {entry.name for entry in stored} and not net.ledger.texts:
         _texts_go_on(net)
     net.run(1.0)
-    if left := _states_left(net):
+    if _states_left(net, old=True):
+        # Their gateway has dropped that plan, and cannot tell the device any more: they go with the plan.
+        net.until(lambda: not _states_left(net, old=True), OLD_PLANS_S)
+    if left := _states_left(net, old=False):
         raise Broken("; ".join(left))
     late = [number for number, deadline in net.ledger.accepted.items() if deadline < net.now - 1.0]
     if late:
@@ -105,8 +110,10 @@ def _sequences_end(net: SimNet, served: Sequence[Deployment], *, texts_wait: boo
         if net.now > end:
             left = sorted([*(one.history.name for one in going), *(text.name for text in texts)])
             raise Broken(f"sequences {left} of a calm cluster do not end")
-        for client in (*going, *texts):
+        for client in going:
             client.pause_s = min(PAUSES_S)
+        for text in texts:
+            text.pause_s = min(PAUSES_S)
         if not texts_wait:
             _end_texts(net)
         net.run(LOOK_S)
@@ -141,16 +148,16 @@ def _end_texts(net: SimNet) -> None:
             device.texts.sequences.keep(())
 
 
-def _states_left(net: SimNet) -> list[str]:
-    """Say which devices keep states of sequences that have ended."""
+def _states_left(net: SimNet, *, old: bool) -> list[str]:
+    """Say which devices keep states of sequences that have ended: those of plans that do not serve any more, or others."""
     going = {client.history.name for client in net.ledger.sequences}
     going |= {text.name for text in net.ledger.texts}
     return [
         f"{short(node)} still keeps states of sequence {name}"
         for node in net.running
         if (device := net.boxes[node].device) is not None
-        for _, _, name in device.states.kept_now
-        if name not in going
+        for deployment, epoch, name in device.states.kept_now
+        if name not in going and old == (net.boxes[node].active.get(deployment) != epoch)
     ]
 
 

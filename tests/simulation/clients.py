@@ -152,11 +152,11 @@ class Device:
         for node in sorted({node for order in plans for _, node in order.names}):
             self._tell(node, "sequence_ended", sequence)
 
-    def later(self, seconds: float, do: Callable[..., None], *arguments: object) -> None:
+    def later(self, seconds: float, do: Callable[..., object], *arguments: object) -> None:
         """Do something for a client after that time, if the box is still in the same life and not stalled."""
         self.net.at(self.net.now + seconds, self._due, do, arguments)
 
-    def _due(self, do: Callable[..., None], arguments: tuple[object, ...]) -> None:
+    def _due(self, do: Callable[..., object], arguments: tuple[object, ...]) -> None:
         if self.box.life != self.life or self.box.core is None:
             return
         if self.box.stalled_until > self.net.now:

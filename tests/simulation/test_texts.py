@@ -166,7 +166,9 @@ def test_a_loop_that_is_closed_ends_its_tasks_at_once_and_what_they_raise_before
     async def fail() -> None:
         raise Broken("at once")
 
-    loop = VirtualLoop(lambda: 0.0, lambda seconds, do, *arguments: due.append((do, *arguments)))
+    loop = VirtualLoop(  # type: ignore[abstract]
+        lambda: 0.0, lambda seconds, do, *arguments: due.append((do, *arguments))
+    )
     loop.create_task(wait())
     loop.create_task(fail())
     with pytest.raises(Broken, match="at once"):

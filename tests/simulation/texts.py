@@ -73,7 +73,7 @@ class Texts:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.loop = VirtualLoop(lambda: device.net.now, device.later)
+        self.loop = VirtualLoop(lambda: device.net.now, device.later)  # type: ignore[abstract]
         self._names = 0
         with self.loop.running():
             self.sequences = TokenSequences(

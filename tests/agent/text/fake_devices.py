@@ -92,7 +92,7 @@ class FakeDevices:
         self.lost_blocks: list[int] = []
         """The numbers of blocks, counted over all, that do not come: nobody is told, and the states are as before."""
         self.moves: list[int] = []
-        """The numbers of steps, counted over all, from which on the other replica makes them, with the states that it has."""
+        """The numbers of steps, counted over all, from which on the other replica makes them, with its states."""
         self._side = 0
         self._elsewhere: dict[str, list[int]] = {}
         """The states of the other replica."""
