@@ -121,7 +121,7 @@ def test_a_trace_shows_messages_only_to_those_who_ask() -> None:
 
 
 def noticed(what: str, seeds: int = 40, agents: int = 4, *, step: int = 1) -> None:
-    """Check that some seed fails with that text. With a `step` of 2, only seeds with texts are played."""
+    """Check that some seed fails with that text. With a `step` of WITH_TEXTS, all of them have texts."""
     said = []
     for seed in range(step - 1, seeds, step):
         try:

@@ -26,6 +26,7 @@ from tests.simulation.decoder_layers import (
     undisturbed_logits,
 )
 from tests.simulation.play import play
+from tests.simulation.schedule import WITH_TEXTS
 from tests.simulation.test_simulation import noticed
 from tests.simulation.trace import Broken
 from tests.simulation.virtual_loop import VirtualLoop
@@ -55,7 +56,7 @@ def test_the_decoder_says_the_same_on_any_number_of_devices_by_any_steps(count: 
 
 
 def test_texts_grow_in_every_way_and_are_read_again_in_some_runs() -> None:
-    played = [play(seed, 3) for seed in range(1, 12, 2)]
+    played = [play(seed, 3) for seed in range(WITH_TEXTS - 1, 20, WITH_TEXTS)]
     assert sum(one.tokens for one in played) > 100
     assert any(one.batches for one in played)
     assert any(one.blocks for one in played)
@@ -70,7 +71,7 @@ def test_a_request_of_several_texts_that_brings_one_of_them_nowhere_is_noticed(
 
     finishes = kept.KeptSequences.finish_batch
     monkeypatch.setattr(kept.KeptSequences, "finish_batch", finish_batch)
-    noticed("of a calm cluster were read again", step=2)
+    noticed("of a calm cluster were read again", step=WITH_TEXTS)
 
 
 def test_two_texts_in_one_place_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +81,7 @@ def test_two_texts_in_one_place_are_noticed(monkeypatch: pytest.MonkeyPatch) -> 
 
     finds = kept.place_of
     monkeypatch.setattr(kept, "place_of", place_of)
-    noticed(WRONG, step=2)
+    noticed(WRONG, step=WITH_TEXTS)
 
 
 def test_a_gateway_that_gives_a_place_twice_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +90,7 @@ def test_a_gateway_that_gives_a_place_twice_is_noticed(monkeypatch: pytest.Monke
 
     names = Row.new_name
     monkeypatch.setattr(Row, "new_name", new_name)
-    noticed(WRONG, step=2)
+    noticed(WRONG, step=WITH_TEXTS)
 
 
 def test_states_of_another_position_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +100,7 @@ def test_states_of_another_position_are_noticed(monkeypatch: pytest.MonkeyPatch)
 
     goes_back = kept._go_back
     monkeypatch.setattr(kept, "_go_back", go_back)
-    noticed(WRONG, step=2)
+    noticed(WRONG, step=WITH_TEXTS)
 
 
 def test_a_request_of_several_texts_while_one_reads_a_prompt_is_noticed(
@@ -111,7 +112,7 @@ def test_a_request_of_several_texts_while_one_reads_a_prompt_is_noticed(
 
     may = StepBatches._may_be_together
     monkeypatch.setattr(StepBatches, "_may_be_together", may_be_together)
-    noticed(WRONG, step=2)
+    noticed(WRONG, step=WITH_TEXTS)
 
 
 def test_answers_that_are_given_to_the_wrong_texts_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +122,7 @@ def test_answers_that_are_given_to_the_wrong_texts_are_noticed(monkeypatch: pyte
 
     reads = Decoder.read_batch
     monkeypatch.setattr(Decoder, "read_batch", read_batch)
-    noticed(WRONG, step=2)
+    noticed(WRONG, step=WITH_TEXTS)
 
 
 def test_a_lost_text_that_goes_on_from_zeros_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,12 +132,12 @@ def test_a_lost_text_that_goes_on_from_zeros_is_noticed(monkeypatch: pytest.Monk
 
     begins = kept.KeptSequences.begin
     monkeypatch.setattr(kept.KeptSequences, "begin", begin)
-    noticed(WRONG, step=2)
+    noticed(WRONG, step=WITH_TEXTS)
 
 
 def test_blocks_over_the_rows_of_another_text_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TokenSequence, "unsure", property(lambda self: False, lambda self, value: None))
-    noticed(WRONG, seeds=120, agents=3, step=2)
+    noticed(WRONG, seeds=120, agents=3, step=WITH_TEXTS)
 
 
 def test_a_text_that_is_read_again_in_part_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,12 +146,12 @@ def test_a_text_that_is_read_again_in_part_is_noticed(monkeypatch: pytest.Monkey
 
     reads = TokenSequences._read_on
     monkeypatch.setattr(TokenSequences, "_read_on", read_on)
-    noticed("of a calm cluster do not end", step=2)
+    noticed("of a calm cluster do not end", step=WITH_TEXTS)
 
 
 def test_caches_of_texts_that_are_forgotten_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept.KeptSequences, "end", lambda self, sequence: None)
-    noticed("still keeps states of sequence", step=2)
+    noticed("still keeps states of sequence", step=WITH_TEXTS)
 
 
 def test_a_loop_that_is_closed_ends_its_tasks_at_once_and_what_they_raise_before_ends_the_play() -> None:
