@@ -112,7 +112,7 @@ def test_a_request_of_several_texts_while_one_reads_a_prompt_is_noticed(
 
     may = StepBatches._may_be_together
     monkeypatch.setattr(StepBatches, "_may_be_together", may_be_together)
-    noticed(WRONG, step=WITH_TEXTS)
+    noticed(WRONG, agents=3, step=WITH_TEXTS)
 
 
 def test_answers_that_are_given_to_the_wrong_texts_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,14 @@ def test_a_lost_text_that_goes_on_from_zeros_is_noticed(monkeypatch: pytest.Monk
 
 def test_blocks_over_the_rows_of_another_text_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TokenSequence, "unsure", property(lambda self: False, lambda self, value: None))
-    noticed(WRONG, seeds=120, agents=3, step=WITH_TEXTS)
+    noticed(WRONG, step=WITH_TEXTS)
+
+
+def test_a_replica_that_goes_on_with_the_rows_of_another_text_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(TokenSequence, "side", property(lambda self: None, lambda self, value: None))
+    noticed(WRONG, agents=5, step=WITH_TEXTS)
 
 
 def test_a_text_that_is_read_again_in_part_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
