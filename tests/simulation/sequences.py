@@ -125,6 +125,11 @@ class SequenceClient:
     def answered(self, value: int, job: Job) -> None:
         """Handle the answer of a step: of one that was made again, or of the one that the client asked for."""
         assert self._step is not None
+        try:
+            self._step.answered((job.epoch, job.side))
+        except StateLost as lost:
+            self.failed("state", str(lost))
+            return
         if not self._step.is_last:
             self._step.made()
             self._make()
