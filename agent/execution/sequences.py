@@ -350,8 +350,14 @@ class KeptSequences:
 def _continue(
     known: _Kept, step: SequenceStep, prepared: RunnableProgram, now: float, *, in_place: bool
 ) -> None:
-    """Let the sequence go on with this step. Raises StateLost if it has not come to the step's position."""
+    """Let the sequence go on with this step. Raises StateLost if it has not come to the step's position, or what is kept
+    here may be of steps that were given up since."""
     known.used_at_s = now
+    same = step.since if step.revision == known.revision + 1 else 0
+    if step.revision != known.revision and step.position > min(same, known.position):
+        raise StateLost(
+            f"sequence {step.sequence} is kept here in revision {known.revision}, and the step is of {step.revision}"
+        )
     if step.position != known.position:
         _go_back(known, step, prepared, in_place=in_place)
     known.revision = step.revision

@@ -92,6 +92,8 @@ class AnswerInfo:
     strategy: str
     request: str = ""
     """The name under which agents knew the attempt that gave the answer."""
+    side: int = 0
+    """The replica that gave it."""
 
 
 @dataclass
@@ -515,7 +517,7 @@ class Requester:
         except EdgepartError as error:
             held.answer.set_exception(error)
         else:
-            info = AnswerInfo(effect.epoch, effect.replays, active.plan.strategy, about.request)
+            info = AnswerInfo(effect.epoch, effect.replays, active.plan.strategy, about.request, flight.side)
             held.answer.set_result((outputs, info))
         self._record_copy(about, began_s, flight.got.values())
         if self._recorder.on:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from edgepart.agent.wire.inference import SequenceStep
+from edgepart.agent.wire.inference import Epoch, SequenceStep
 from edgepart.agent.wire.tensors import Value, value_bytes
 from edgepart.planner.errors import RequestError, StateLost, Unavailable
 
@@ -53,6 +53,8 @@ class SequenceHistory:
     """The inputs of all steps; None if they were given up."""
     nbytes: int = 0
     replays: int = 0
+    side: tuple[Epoch, int] | None = None
+    """The plan and the replica that answered its last step."""
 
     def check_shapes(self, inputs: Mapping[str, Value]) -> None:
         """Raises RequestError if the inputs do not have the shapes of the first step's."""
@@ -98,6 +100,13 @@ class StepUnderWay:
         """The step to be made next, and its inputs."""
         inputs = self.inputs if self.is_last else (self._before or ())[self._made]
         return SequenceStep(self.history.name, self._made, self._made + 1), inputs
+
+    def answered(self, side: tuple[Epoch, int]) -> None:
+        """The step to be made next was answered by this plan and replica. Raises StateLost if another one answered the step
+        before: what this one keeps may be of a step with other inputs, which was not answered."""
+        known, self.history.side = self.history.side, side
+        if self._made and known not in (None, side):
+            raise StateLost(f"another replica has gone on with sequence {self.history.name}")
 
     def made(self) -> None:
         """A step that is not the last one was made."""

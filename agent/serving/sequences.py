@@ -139,6 +139,7 @@ class Sequences:
             wanted, left_s = outputs if under_way.is_last else (), until_s - self._loop.time()
             try:
                 answer = await self._run(deployment, given, left_s, wanted, step)
+                under_way.answered((answer[1].epoch, answer[1].side))
             except StateLost as error:
                 under_way.lost(str(error))
                 self.replays += 1

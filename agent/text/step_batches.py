@@ -54,7 +54,9 @@ class Placed(Protocol):
     name: str
     place: int
     tokens: list[int]
-    revision: int
+
+    def step(self, position: int, after: int) -> SequenceStep:
+        """The step that reads the tokens from `position` to `after`."""
 
 
 @dataclass(eq=False)
@@ -73,7 +75,7 @@ class WaitingToken:
     @property
     def step(self) -> SequenceStep:
         """The step that reads it."""
-        return SequenceStep(self.sequence.name, self.position, self.position + 1, self.sequence.revision)
+        return self.sequence.step(self.position, self.position + 1)
 
     def answer(self, logits: Array) -> None:
         """Tell whoever waits that the token was read."""

@@ -48,13 +48,29 @@ class TokenSequence:
     tokens: list[int] = field(default_factory=list)
     """The tokens that were read."""
     revision: int = 1
-    """Counts how often the tokens after some place were given up, which devices may have read (SequenceStep.revision)."""
+    since: int = 0
+    """The fields of SequenceStep: tokens from `since` on may be others than devices have read in the revision before."""
+    asked: bool = False
+    """Whether a step of this revision may have been made."""
     replays: int = 0
     """How often tokens were read again since the sequence was taken into use."""
     row: Row | None = None
     """The sequences beside it on the devices; None if it lies by itself."""
     place: int = 0
     """Its place there."""
+
+    def step(self, position: int, after: int) -> SequenceStep:
+        """The step that reads the tokens from `position` to `after`."""
+        self.asked = True
+        return SequenceStep(self.name, position, after, self.revision, self.since)
+
+    def cut(self, length: int) -> None:
+        """Give up the tokens after the first `length` ones, and what devices may have read beyond them."""
+        del self.tokens[length:]
+        if self.asked:
+            self.revision, self.since, self.asked = self.revision + 1, length, False
+        else:
+            self.since = min(self.since, length)
 
 
 class TokenSequences:
@@ -180,8 +196,8 @@ class TokenSequences:
         if not shared[id(best)]:
             best = idle[0]
         idle.remove(best)
-        best.revision += len(best.tokens) > shared[id(best)]
-        del best.tokens[shared[id(best)] :]
+        if shared[id(best)] < len(best.tokens):
+            best.cut(shared[id(best)])
         return best
 
     def _begin(self, deployment: str, decoder: Decoder) -> TokenSequence:
@@ -268,7 +284,7 @@ class TokenSequences:
             self._check_model(sequence)
             count = decoder.count_next(last - at, at) if in_blocks else 1
             inputs = decoder.feed(whole[at : at + count], at)
-            step = SequenceStep(sequence.name, at, at + count, sequence.revision)
+            step = sequence.step(at, at + count)
             if count > 1:
                 await self._run_block(sequence.deployment, inputs, STEP_S, (), step=step, prefill=True)
                 blocks += 1
@@ -276,7 +292,7 @@ class TokenSequences:
                 await self._run(sequence.deployment, inputs, STEP_S, (decoder.logits,), step)
             at += count
         self._check_model(sequence)
-        step = SequenceStep(sequence.name, last, last + 1, sequence.revision)
+        step = sequence.step(last, last + 1)
         inputs, within_s = decoder.feed(whole[last:], last), STEP_S * (1 + blocks)
         outputs, _ = await self._run(sequence.deployment, inputs, within_s, (decoder.logits,), step)
         return decoder.read(outputs)
@@ -287,10 +303,10 @@ class TokenSequences:
 
     def _break_off(self, sequence: TokenSequence, unread: int) -> None:
         """Leave a sequence in the middle of what it reads. Blocks may wait on devices, which drop them with its states."""
-        sequence.revision += 1
+        sequence.cut(len(sequence.tokens))
         if unread > 1:
             self._rename(sequence)
-            sequence.tokens.clear()
+            sequence.cut(0)
 
     def _rename(self, sequence: TokenSequence) -> None:
         """Let devices drop what they have of the sequence, and what they have yet to do for it."""

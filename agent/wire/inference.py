@@ -73,8 +73,11 @@ class SequenceStep:
     after: Count
     """What this step brings it to."""
     revision: Count = field(default=0, metadata=OPTIONAL)
-    """Counts, from 1, how often the gateway has cut the sequence to go on differently from there. States that were left
-    under one revision are never taken for those of another. 0 stands for a sequence whose states are not carried."""
+    """Counts, from 1, how often the gateway has cut the sequence to go on differently from there. 0 stands for a sequence
+    that is never cut, and whose states are not carried."""
+    since: Count = field(default=0, metadata=OPTIONAL)
+    """The position at which the sequence was cut last. Up to there, and no further, it is what it was one revision before:
+    a device that was not told of a cut may keep states of the steps that were given up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,10 @@ def summary(outcomes: list[Outcome], failures: list[str], agents: int, took_s: f
         "replays": sum(o.replays for o in outcomes),
         "steps_of_sequences_answered": sum(o.steps for o in outcomes),
         "sequences_made_again": sum(o.replayed_sequences for o in outcomes),
+        "tokens_of_texts": sum(o.tokens for o in outcomes),
+        "blocks_of_prompts_read": sum(o.blocks for o in outcomes),
+        "requests_of_several_texts": sum(o.batches for o in outcomes),
+        "texts_read_again": sum(o.replayed_texts for o in outcomes),
         "took_s": round(took_s, 1),
     }
 

@@ -12,27 +12,46 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.cluster.state.events import LoadPlan
+from edgepart.agent.execution.sequences import home_of
+from edgepart.agent.execution.tasks import StepKind
 from edgepart.agent.serving import request_state as rules
 from edgepart.agent.serving.sequence_history import SequenceHistories
 from edgepart.agent.wire.inference import Epoch, SequenceStep
 from edgepart.planner.errors import StateLost, Unavailable
-from tests.simulation.ledger import Job
+from tests.simulation.decoder_layers import CHAT
+from tests.simulation.ledger import Job, Work
 from tests.simulation.network import DATA
 from tests.simulation.sequences import SequenceClient, States
+from tests.simulation.texts import Texts
 from tests.simulation.trace import Broken, short
 
 if TYPE_CHECKING:
     from tests.simulation.box import Box
     from tests.simulation.cluster import SimNet
+    from tests.simulation.ledger import Passed
 
 REMEMBERED = 256
 """Attempts that a device remembers after its part of them."""
 TWO_SIDES = 4
 """Minimum number of devices of a plan that has two replicas."""
+SMALL = 5
+"""One box of so many has no memory for the caches of several texts side by side."""
+SOON = 0.7
+"""The share of devices that can make steps of several texts as soon as a plan begins."""
+MOST_UNTIL_BATCHES_S = 1.0
+"""The longest time until the others can."""
+
+
+class Asker(Protocol):
+    """Whoever wants the answer of a request."""
+
+    def answered(self, value: Any, job: Job) -> None: ...
+
+    def failed(self, kind: str, error: str) -> None: ...
 
 
 class Device:
@@ -41,21 +60,24 @@ class Device:
     def __init__(self, net: SimNet, box: Box) -> None:
         self.net, self.box, self.life = net, box, box.life
         self.requests = rules.Requests()
-        self.states = States()
+        self.states = States(fits_rows=int(box.node, 16) % SMALL != 0)
         self.histories = SequenceHistories(self._name_sequence)
         self._names = 0
-        self._steps: dict[int, tuple[SequenceClient, SequenceStep, int]] = {}
-        """The client, the step and the input of each request that is a step."""
-        self._outputs: dict[int, int] = {}
+        self._texts: Texts | None = None
+        self._steps: dict[int, tuple[Asker, Work]] = {}
+        """Who wants to know of each request that makes steps, and what it asks for."""
+        self._outputs: dict[int, Passed] = {}
         """What attempts gave, by number."""
         self._mine: dict[int, float] = {}
         self._jobs: dict[int, Job] = {}
         """Attempts that this gateway started, by number."""
-        self._under_way: dict[Job, int] = {}
-        """Attempts at which this device computes, and the number that each came with."""
+        self._under_way: dict[Job, Passed] = {}
+        """Attempts at which this device computes, and what each came with."""
+        self._batches: set[tuple[str, Epoch]] = set()
+        """Plans of which it has loaded the program that makes steps in several sequences."""
         self._ended: OrderedDict[Job, bool] = OrderedDict()
         """Whether a lost connection still matters to the attempt."""
-        self._early: dict[tuple[str, Epoch], list[tuple[Job, int]]] = {}
+        self._early: dict[tuple[str, Epoch], list[tuple[Job, Passed]]] = {}
         self._woken_at = -1.0
         self._spins = 0
 
@@ -93,25 +115,48 @@ class Device:
 
     def ask_step(self, client: SequenceClient, left_s: float, step: SequenceStep, value: int) -> None:
         """Accept the step of a client's sequence."""
+        self.submit(client, client.history.key[0], left_s, Work(value, (step,)))
+
+    def submit(self, asker: Asker, name: str, left_s: float, work: Work, *, patient: bool = False) -> int:
+        """Accept a request that makes steps of sequences, and return its number. `asker` is told of its end."""
         number = self._accept(left_s)
-        self._steps[number] = client, step, value
+        self._steps[number] = asker, work
         self.net.ledger.steps_asked.add(number)
-        name = client.history.key[0]
-        self.handle(rules.Submitted(number, name, self.now + left_s, home=step.sequence))
+        home = home_of(next((one.sequence for one in work.steps if one.sequence), ""))
+        self.handle(rules.Submitted(number, name, self.now + left_s, patient, home, work.kind))
+        return number
+
+    def withdraw(self, number: int) -> None:
+        """Forget a request whose client does not want the answer any more."""
+        if number in self._mine:
+            self._close(number)
+            del self._steps[number]
+            self.handle(rules.Withdrawn(number))
+
+    @property
+    def texts(self) -> Texts:
+        """The texts that clients of this gateway let grow."""
+        if self._texts is None:
+            self._texts = Texts(self)
+        return self._texts
 
     def end_sequence(self, client: SequenceClient) -> None:
         """End a sequence, and tell the devices so."""
         self.histories.end(client.history.key)
         self.net.ledger.sequences.discard(client)
-        plans = [order for (name, _), order in self.box.plans.items() if name == client.history.key[0]]
-        for node in sorted({node for order in plans for _, node in order.names}):
-            self._tell(node, "sequence_ended", client.history.name)
+        self.tell_ended(client.history.key[0], client.history.name)
 
-    def later(self, seconds: float, do: Callable[..., None], *arguments: object) -> None:
+    def tell_ended(self, deployment: str, sequence: str) -> None:
+        """Tell the devices that a sequence has no further steps."""
+        plans = [order for (name, _), order in self.box.plans.items() if name == deployment]
+        for node in sorted({node for order in plans for _, node in order.names}):
+            self._tell(node, "sequence_ended", sequence)
+
+    def later(self, seconds: float, do: Callable[..., object], *arguments: object) -> None:
         """Do something for a client after that time, if the box is still in the same life and not stalled."""
         self.net.at(self.net.now + seconds, self._due, do, arguments)
 
-    def _due(self, do: Callable[..., None], arguments: tuple[object, ...]) -> None:
+    def _due(self, do: Callable[..., object], arguments: tuple[object, ...]) -> None:
         if self.box.life != self.life or self.box.core is None:
             return
         if self.box.stalled_until > self.net.now:
@@ -127,6 +172,14 @@ class Device:
 
     def switched(self, order: LoadPlan) -> None:
         self.handle(rules.Activated(order.deployment, order.epoch, tuple(map(_side, routes(order)))))
+        if order.deployment == CHAT:
+            soon = self.net.random.random() < SOON
+            after_s = 0.0 if soon else self.net.random.uniform(0.0, MOST_UNTIL_BATCHES_S)
+            self.later(after_s, self._add_batch, (CHAT, order.epoch))
+
+    def _add_batch(self, key: tuple[str, Epoch]) -> None:
+        if key in self.box.loaded:
+            self._batches.add(key)
 
     def died(self) -> None:
         """Drop the clients' requests: the box is off, and its clients cannot get an answer."""
@@ -136,6 +189,9 @@ class Device:
         ledger.orphaned.update(self._mine)
         self._mine.clear()
         ledger.sequences = {client for client in ledger.sequences if client.device is not self}
+        ledger.texts = {client for client in ledger.texts if client.device is not self}
+        if self._texts is not None:
+            self._texts.loop.close()
 
     @property
     def busy(self) -> bool:
@@ -171,16 +227,17 @@ class Device:
         match effect:
             case rules.Start(number, attempt, name, epoch, side):
                 order = self.box.plans[name, epoch]
-                _, step, value = self._steps.get(number, (None, None, 0))
-                job = Job(self.box.node, self.life, attempt, name, epoch, routes(order)[side], step)
+                work = self._steps[number][1] if number in self._steps else Work(0, ())
+                route = routes(order)[side]
+                job = Job(self.box.node, self.life, attempt, name, epoch, route, work.kind, work.steps, side)
                 self._jobs[attempt] = job
-                self._pass_on(job, 0, value)
+                self._pass_on(job, 0, work.value)
             case rules.Answered(number, attempt, _, _, replays):
                 self._close(number)
-                self._jobs.pop(attempt)
+                job = self._jobs.pop(attempt)
                 self.net.ledger.answered.add(number)
                 self.net.ledger.replays += replays
-                self._tell_client(number, "answered", self._outputs.pop(attempt))
+                self._tell_client(number, "answered", self._outputs.pop(attempt, None), job)
             case rules.Abandon(attempt):
                 self._outputs.pop(attempt, None)
                 if (abandoned := self._jobs.pop(attempt, None)) is not None:
@@ -221,20 +278,22 @@ class Device:
 
     # As a device
 
-    def _pass_on(self, job: Job, hop: int, value: int) -> None:
+    def _pass_on(self, job: Job, hop: int, value: Passed) -> None:
         """Pass the attempt on to the next device of its route; after the last one, to its gateway with the
-        outputs."""
+        outputs, if there are any."""
+        if hop == len(job.route) and job.kind is StepKind.PREFILL:
+            return
         target = job.route[hop] if hop < len(job.route) else job.gateway
         if target == self.box.node:
             self.net.at(self.net.now + 0.0001, self._here, job, hop, value)
         elif not self.net.carry(self.box, target, DATA, "take", job, hop, value):
             self._say_lost(job, f"no connection with {target}")
 
-    def _here(self, job: Job, hop: int, value: int) -> None:
+    def _here(self, job: Job, hop: int, value: Passed) -> None:
         if self.box.life == self.life and self.box.core is not None:
             self.take(job, hop, value)
 
-    def take(self, job: Job, hop: int, value: int) -> None:
+    def take(self, job: Job, hop: int, value: Passed) -> None:
         """Handle a frame of an attempt."""
         if hop >= len(job.route):
             if job.life == self.life and self._jobs.get(job.attempt) == job:
@@ -248,10 +307,14 @@ class Device:
             self._say_lost(job, "this device has left that epoch, or does not know it")
         elif key not in self.box.loaded:
             self._early.setdefault(key, []).append((job, value))
+        elif job.kind is StepKind.BATCH and key not in self._batches:
+            self._say_lost(job, "this device makes no batch steps by this plan now", lost_state=True)
+        elif job.name == CHAT and self.net.random.random() < self.net.full:
+            self._say_lost(job, "this device has too many requests under way")
         else:
             self._under_way[job] = value
             begins_s, took_s = self.net.now, self.net.random.uniform(0.001, 0.02)
-            if job.step is not None:
+            if job.steps:
                 begins_s = max(begins_s, self.states.free_s)
                 self.states.free_s = begins_s + took_s
                 self.net.at(begins_s, self._begin, job, hop)
@@ -273,14 +336,16 @@ class Device:
         try:
             self.states.begin(job, hop, self.now)
         except (StateLost, Unavailable) as error:
-            self._say_lost(job, str(error), lost_state=isinstance(error, StateLost))
+            no_room = isinstance(error, Unavailable)
+            self._say_lost(job, str(error), lost_state=isinstance(error, StateLost), no_room=no_room)
 
     def _done(self, job: Job, hop: int) -> None:
         if not self._computes(job, hop, self._done):
             return
         value = self._under_way.pop(job)
-        if job.step is not None:
+        if job.steps:
             value = self.states.finish(job, hop, value, self.now)
+            self.net.ledger.blocks += job.kind is StepKind.PREFILL
         self._remember(job, True)
         self._pass_on(job, hop + 1, value)
 
@@ -291,22 +356,24 @@ class Device:
 
     def _end(self, job: Job) -> None:
         """End an attempt that is not finished here; what comes of it later is ignored."""
-        self._under_way.pop(job, None)
-        self.states.drop(job)
+        value = self._under_way.pop(job, None)
+        if value is not None:
+            hop, computed = job.route.index(self.box.node), self.net.random.random() < 0.5
+            self.states.drop(job, hop, value, computed=computed)
         self._remember(job, False)
 
-    def _say_lost(self, job: Job, error: str, *, lost_state: bool = False) -> None:
+    def _say_lost(self, job: Job, error: str, *, lost_state: bool = False, no_room: bool = False) -> None:
         """Report the attempt to its gateway as lost."""
         self._end(job)
         if job.gateway == self.box.node:
-            self.failed(job, error, lost_state)
+            self.failed(job, error, lost_state, no_room)
         else:
-            self.net.carry(self.box, job.gateway, DATA, "failed", job, error, lost_state)
+            self.net.carry(self.box, job.gateway, DATA, "failed", job, error, lost_state, no_room)
 
-    def failed(self, job: Job, error: str, lost_state: bool) -> None:
+    def failed(self, job: Job, error: str, lost_state: bool, no_room: bool) -> None:
         """Handle a device's report that an attempt is lost."""
         if job.life == self.life and self._jobs.get(job.attempt) == job:
-            self.handle(rules.AttemptFailed(job.attempt, True, error, lost_state=lost_state))
+            self.handle(rules.AttemptFailed(job.attempt, True, error, lost_state=lost_state, no_room=no_room))
 
     def cancel(self, job: Job) -> None:
         """Forget an attempt, which its gateway has abandoned."""
@@ -314,8 +381,9 @@ class Device:
 
     def sequence_ended(self, sequence: str) -> None:
         """Drop what is kept of a sequence, and its steps under way."""
-        for job in [one for one in self._under_way if one.step and one.step.sequence == sequence]:
-            self._end(job)
+        for job in list(self._under_way):
+            if any(step.sequence == sequence for step in job.steps):
+                self._end(job)
         self.states.kept.end(sequence)
 
     def loaded(self, name: str, epoch: Epoch) -> None:
@@ -330,6 +398,7 @@ class Device:
         ]
         for job in jobs:
             self._say_lost(job, "this device has left that epoch")
+        self._batches.discard((name, epoch))
         self.states.kept.retire(name, epoch)
 
     def lost(self, node: str) -> None:
@@ -364,4 +433,4 @@ def routes(order: LoadPlan) -> list[tuple[str, ...]]:
 
 
 def _side(route: tuple[str, ...]) -> rules.ReplicaSide:
-    return rules.ReplicaSide(frozenset(route), frozenset({0}))
+    return rules.ReplicaSide(frozenset(route), frozenset({0}), batch_outputs=frozenset({0}))

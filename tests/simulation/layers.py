@@ -42,14 +42,14 @@ class Part:
         states, ended = iter(began), list[Value]()
         for layer in self.layers:
             if layer == PLAIN:
-                value = _mix(value, 1)
+                value = mix(value, 1)
                 continue
             state: Any = next(states)
             if layer == BUFFER:
                 state[position] = value
-                value = _fold(state[: position + 1].tolist())
+                value = fold(state[: position + 1].tolist())
             else:
-                value = _mix(int(state[0]), value)
+                value = mix(int(state[0]), value)
                 state = np.array([value])
             ended.append(state)
         return value, ended
@@ -68,24 +68,24 @@ def part(number: int, count: int) -> Any:
     return Part(layers, Program("", (), (), 0, 0, kept=tuple(kept), sequences=ROOM))
 
 
-def undisturbed(inputs: Sequence[int]) -> int:
+def undisturbed(inputs: Sequence[int], layers: Sequence[str] = LAYERS) -> int:
     """The answer of the last of the steps with these inputs if nothing happens meanwhile: a plain twin."""
     values = list(inputs)
-    for layer in LAYERS:
+    for layer in layers:
         if layer == PLAIN:
-            values = [_mix(value, 1) for value in values]
+            values = [mix(value, 1) for value in values]
         else:
-            made = [_fold(values[: n + 1]) for n in range(len(values))]
+            made = [fold(values[: n + 1]) for n in range(len(values))]
             values = made
     return values[-1]
 
 
-def _fold(values: Sequence[int]) -> int:
+def fold(values: Sequence[int]) -> int:
     folded = 0
     for value in values:
-        folded = _mix(folded, value)
+        folded = mix(folded, value)
     return folded
 
 
-def _mix(before: int, value: int) -> int:
+def mix(before: int, value: int) -> int:
     return (before * 48_271 + value + 1) % 2_147_483_647

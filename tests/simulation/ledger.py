@@ -3,13 +3,21 @@ attempt."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from edgepart.agent.execution.sequences import SequenceKey
+from edgepart.agent.execution.tasks import StepKind
 from edgepart.agent.wire.inference import Epoch, SequenceStep
 
 if TYPE_CHECKING:
+    from tests.simulation.decoder_layers import Rows
     from tests.simulation.sequences import SequenceClient
+    from tests.simulation.texts import TextClient
+
+    Passed = int | Rows
+    """What goes from device to device."""
 
 
 @dataclass
@@ -34,11 +42,31 @@ class Ledger:
     """Answers to steps of sequences that clients saw."""
     replayed_sequences: int = 0
     """How often all steps of a sequence had to be made again."""
+    texts: set[TextClient] = field(default_factory=set)
+    """The texts that grow."""
+    tokens: int = 0
+    """Tokens of texts that clients saw."""
+    blocks: int = 0
+    """Blocks of prompts that devices have read; each counts once for each device."""
+    batches: int = 0
+    """Requests that read a token in each of several texts."""
+    replayed_texts: int = 0
+    """How often all tokens of a text had to be read again."""
 
     @property
     def whole(self) -> dict[int, float]:
         """Requests in flight that are no steps of sequences, and their deadlines."""
         return {number: at for number, at in self.accepted.items() if number not in self.steps_asked}
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a request asks for, beside its deployment."""
+
+    value: Passed
+    """The inputs."""
+    steps: tuple[SequenceStep, ...]
+    kind: StepKind = StepKind.USUAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,4 +79,13 @@ class Job:
     name: str
     epoch: Epoch
     route: tuple[str, ...]
-    step: SequenceStep | None = None
+    kind: StepKind = StepKind.USUAL
+    steps: tuple[SequenceStep, ...] = ()
+    """The steps of sequences that it makes: none, one, or one for each place of a batch."""
+    side: int = 0
+    """The replica whose route it is."""
+
+    @property
+    def by_sequence(self) -> Mapping[SequenceKey, SequenceStep]:
+        """The steps by their sequences, without places of a batch that are of no sequence."""
+        return {(self.name, self.epoch, one.sequence): one for one in self.steps if one.sequence}

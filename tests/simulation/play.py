@@ -3,35 +3,25 @@ does not hold."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from edgepart.agent.cluster.state.events import UndeployRequested
-from edgepart.agent.wire.control import DRAINED, IN, REMOVING, Deployment
+from edgepart.agent.wire.control import DRAINED, IN, REMOVING
 from edgepart.planner.errors import UsageError
+from tests.simulation.calm import all_is_well, begin_sequence, begin_texts, settle
 from tests.simulation.cluster import SimNet, node_id
+from tests.simulation.decoder_layers import CHAT
 from tests.simulation.disk import Disk
 from tests.simulation.schedule import LARGE, Fault, Schedule, schedule
-from tests.simulation.sequences import PAUSES_S, SequenceClient
-from tests.simulation.trace import Broken, Trace, short
+from tests.simulation.trace import Broken, Trace
 
-SETTLE_S = 45.0
-"""Bound on the virtual seconds from the last fault until all is calm. Most of it is the time for which a
-device that was lost for long is not dialled, and quarantines."""
-FINAL_S = 5.0
-"""Bound on the virtual seconds in which requests of a calm cluster are answered."""
-LOOK_S = 0.25
 SHARED = 10
 """Successive seeds that begin alike in a large cluster, in which finding each other is half of the work."""
 FOUND_S = 0.9
 """Virtual seconds that those seeds share."""
-SEQUENCES_S = 30.0
-"""Bound on the virtual seconds in which sequences of a calm cluster end. Many wait for room on devices."""
-BEGINNING = 2
-"""Gateways that begin a sequence of each deployment at the end."""
-ASKING = 8
-"""Gateways that ask for each deployment at the end."""
+FULL = 0.02
+"""The share of steps of texts for which a device has no room among its requests, while there are faults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +41,11 @@ class Outcome:
     steps: int
     """Answers to steps of sequences."""
     replayed_sequences: int
+    tokens: int
+    """Tokens of texts."""
+    blocks: int
+    batches: int
+    replayed_texts: int
 
 
 def play(seed: int, agents: int, trace: Trace | None = None) -> Outcome:
@@ -79,17 +74,23 @@ def go_on(net: SimNet, seed: int) -> Outcome:
         return _play(net, plan)
     except (AssertionError, UsageError) as error:
         raise Broken(f"seed {seed}, {plan.agents} agents, at {net.now:.3f} s: {error}") from error
+    finally:
+        for box in net.boxes.values():
+            if box.device is not None:
+                box.device.died()
 
 
 def _play(net: SimNet, plan: Schedule) -> Outcome:
     net.run(plan.first_s)
-    net.deploy(net.running[plan.seed % len(net.running)])
+    net.full = FULL
+    for name in ("net", CHAT) if plan.texts else ("net",):
+        net.deploy(net.running[plan.seed % len(net.running)], name)
     for fault in plan.faults:
         net.run(fault.after_s)
-        strike(net, fault)
+        strike(net, fault, texts=plan.texts)
     _repair(net, plan)
-    settled_s = _settle(net)
-    _all_is_well(net)
+    settled_s = settle(net)
+    all_is_well(net, plan)
     tally = net.ledger
     return Outcome(
         plan.seed,
@@ -103,11 +104,15 @@ def _play(net: SimNet, plan: Schedule) -> Outcome:
         tally.replays,
         tally.steps,
         tally.replayed_sequences,
+        tally.tokens,
+        tally.blocks,
+        tally.batches,
+        tally.replayed_texts,
     )
 
 
-def strike(net: SimNet, fault: Fault) -> None:
-    """Let a fault happen, if it can."""
+def strike(net: SimNet, fault: Fault, *, texts: bool = False) -> None:
+    """Let a fault happen, if it can. `texts`: there are texts, so that their decoder may be deployed (again)."""
     nodes = [node_id(number) for number in fault.boxes]
     if fault.kind == "split":
         net.partition(nodes, [node for node in net.boxes if node not in nodes])
@@ -122,10 +127,10 @@ def strike(net: SimNet, fault: Fault) -> None:
     else:
         for node in nodes:
             if net.boxes[node].core is not None:
-                _hit(net, node, fault)
+                _hit(net, node, fault, texts=texts)
 
 
-def _hit(net: SimNet, node: str, fault: Fault) -> None:
+def _hit(net: SimNet, node: str, fault: Fault, *, texts: bool) -> None:
     box = net.boxes[node]
     awake = box.stalled_until <= net.now
     match fault.kind:
@@ -148,7 +153,9 @@ def _hit(net: SimNet, node: str, fault: Fault) -> None:
         case "leave" if awake:
             net.leave(node)
         case "deploy" if awake:
-            net.deploy(node, "other" if fault.amount < 0.5 else "net")
+            net.deploy(
+                node, "other" if fault.amount < 0.4 else "net" if fault.amount < 0.8 or not texts else CHAT
+            )
         case "undeploy" if awake and net.core(node).deployments.get("other"):
             net.give(box, UndeployRequested("other"))
         case "drain" if awake:
@@ -163,7 +170,11 @@ def _hit(net: SimNet, node: str, fault: Fault) -> None:
             _ask(net, node, 0.5 + 25 * fault.amount**2)
         case "sequence" if awake:
             for entry in net.core(node).deployments.list_live():
-                _begin_sequence(net, node, entry, 4 + int(24 * fault.amount), 0.5 + 25 * fault.amount**2)
+                if entry.name != CHAT:
+                    steps, deadline_s = 4 + int(24 * fault.amount), 0.5 + 25 * fault.amount**2
+                    begin_sequence(net, node, entry, steps, deadline_s)
+        case "text" if awake and net.core(node).deployments.get(CHAT):
+            begin_texts(net, node, 2 + int(5 * fault.amount), 24)
 
 
 def _wish(net: SimNet, node: str, fault: Fault, state: str) -> None:
@@ -181,16 +192,9 @@ def _ask(net: SimNet, node: str, deadline_s: float) -> None:
             device.ask(entry.name, deadline_s)
 
 
-def _begin_sequence(
-    net: SimNet, node: str, entry: Deployment, steps: int, deadline_s: float
-) -> SequenceClient:
-    device = net.boxes[node].device
-    assert device is not None
-    return device.begin_sequence(entry.name, steps, deadline_s)
-
-
 def _repair(net: SimNet, plan: Schedule) -> None:
     """Restore cables, start boxes except those that are gone for good, and end slowness."""
+    net.full = 0.0
     gone = {node_id(number) for number in plan.gone}
     removed = net.removed()
     for node, box in net.boxes.items():
@@ -206,81 +210,3 @@ def _repair(net: SimNet, plan: Schedule) -> None:
     off = [node for node, box in net.boxes.items() if box.core is None and node not in gone | removed]
     if off:
         net.start(*off)
-
-
-def _settle(net: SimNet) -> float:
-    start = net.now
-    while faults := net.settled_faults():
-        if net.now > start + SETTLE_S:
-            raise Broken("not calm: " + "; ".join(faults))
-        net.run(LOOK_S)
-    return net.now - start
-
-
-def _all_is_well(net: SimNet) -> None:
-    net.run(LOOK_S)  # until everything that is being written is on disk
-    if lost := net.invariants.lost_deployments(net):
-        raise Broken("; ".join(lost))
-    stored = [entry for entry in net.core(net.running[0]).deployments.list_live() if _served(net, entry)]
-    asked = [number for number, deadline in net.ledger.whole.items() if deadline > net.now + 2 * FINAL_S]
-    asked += [_last(net, node, entry) for entry in stored for node in net.running[:ASKING]]
-    end = net.now + FINAL_S + 0.5
-    while net.now < end and not net.ledger.answered.issuperset(asked):
-        net.run(LOOK_S)
-    removed = {number for number, why in net.ledger.failed.items() if why.startswith("removed")}
-    accounted = net.ledger.answered | net.ledger.orphaned | removed
-    if unanswered := [number for number in asked if number not in accounted]:
-        why = [net.ledger.failed.get(number, "nothing") for number in unanswered]
-        raise Broken(f"requests {unanswered} of a calm cluster: {why[:3]}")
-    _sequences_end(net, stored)
-    net.run(1.0)
-    if left := _states_left(net):
-        raise Broken("; ".join(left))
-    late = [number for number, deadline in net.ledger.accepted.items() if deadline < net.now - 1.0]
-    if late:
-        raise Broken(f"requests {late} were neither answered nor failed by their deadline")
-    if faults := net.settled_faults():
-        net.until(lambda: not net.settled_faults(), 8.0)  # the plan may have been changing
-        net.note(net.boxes[net.running[0]], f"was restless: {faults}")
-
-
-def _sequences_end(net: SimNet, served: Sequence[Deployment]) -> None:
-    """Check that all sequences of a calm cluster come to their end, those that begin now too."""
-    for entry in served:
-        for node in net.running[:BEGINNING]:
-            _begin_sequence(net, node, entry, 3, FINAL_S)
-    names = {entry.name for entry in served}
-    end = net.now + SEQUENCES_S
-    while going := [one for one in net.ledger.sequences if one.history.key[0] in names]:
-        if net.now > end:
-            raise Broken(
-                f"sequences {sorted(one.history.name for one in going)} of a calm cluster do not end"
-            )
-        for client in going:
-            client.pause_s = min(PAUSES_S)
-        net.run(LOOK_S)
-
-
-def _states_left(net: SimNet) -> list[str]:
-    """Say which devices keep states of sequences that have ended."""
-    going = {client.history.name for client in net.ledger.sequences}
-    return [
-        f"{short(node)} still keeps states of sequence {name}"
-        for node in net.running
-        if (device := net.boxes[node].device) is not None
-        for _, _, name in device.states.kept_now
-        if name not in going
-    ]
-
-
-def _served(net: SimNet, entry: Deployment) -> bool:
-    """Whether the deployment is served. It cannot be if boxes that are gone for good had the last copy of the
-    model."""
-    box = net.boxes[net.running[0]]
-    return entry.name in box.active and net.devices(box, entry.name) <= set(net.running)
-
-
-def _last(net: SimNet, node: str, entry: Deployment) -> int:
-    device = net.boxes[node].device
-    assert device is not None
-    return device.ask(entry.name, FINAL_S)

@@ -34,6 +34,11 @@ KINDS = {
 }
 """Relative frequency of each kind of fault."""
 
+WITH_TEXTS = 3
+"""One seed of so many has texts. Such a run takes twice as long to simulate."""
+TEXTS = 0.4
+"""The share of faults before which texts begin, in seeds that have texts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -56,6 +61,8 @@ class Schedule:
     faults: tuple[Fault, ...]
     gone: tuple[int, ...]
     """Boxes that are off at the end."""
+    texts: bool
+    """Whether clients ask for texts too."""
     late: tuple[int, ...]
     """Boxes that join later: by a start among the faults, or at the end."""
 
@@ -79,7 +86,22 @@ def schedule(seed: int, agents: int) -> Schedule:
     many = min(rng.choice([0, 0, 0, 1, 2]), len(stay) - 1)
     gone = tuple(rng.sample(stay, many))
     lossy = rng.choice([0.0, 0.0, 0.0, 0.03])
-    return Schedule(seed, agents, lossy, rng.uniform(0.5, 2.5), tuple(faults), gone, _late(seed, agents))
+    first_s, texts = rng.uniform(0.5, 2.5), seed % WITH_TEXTS == WITH_TEXTS - 1
+    if texts:
+        faults = _with_texts(faults, agents, rng)
+    return Schedule(seed, agents, lossy, first_s, tuple(faults), gone, texts, _late(seed, agents))
+
+
+def _with_texts(faults: list[Fault], agents: int, rng: random.Random) -> list[Fault]:
+    """The faults with texts that begin between them."""
+    found = []
+    for fault in faults:
+        if rng.random() < TEXTS:
+            found.append(
+                Fault(rng.choice([0.0, 0.2, 0.6]), "text", _boxes("text", agents, rng), rng.random())
+            )
+        found.append(fault)
+    return found
 
 
 def _late(seed: int, agents: int) -> tuple[int, ...]:

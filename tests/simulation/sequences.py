@@ -8,21 +8,23 @@ there in its time, is asked for again with another input, which a client may do.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edgepart.agent.execution.sequences import KeptSequences, SequenceKey
+from edgepart.agent.execution.tasks import StepKind
 from edgepart.agent.serving.sequence_history import SequenceHistory, StepUnderWay
 from edgepart.agent.serving.sequences import REPLAY_PAUSE_S
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import StateLost
+from tests.simulation.decoder_layers import CHAT, TextPart, text_part
 from tests.simulation.layers import ROWS, part, undisturbed
 from tests.simulation.trace import Broken, short
 
 if TYPE_CHECKING:
     from tests.simulation.clients import Device
-    from tests.simulation.ledger import Job
+    from tests.simulation.ledger import Job, Passed
 
 PAUSES_S = (0.02, 0.2, 1.0, 3.0)
 """The longest time that a client leaves between two steps; each client has one of these. With the longest one other
@@ -36,7 +38,9 @@ MOST_IMPATIENT_S = 0.06
 class States:
     """The states that one device keeps, and its steps under way."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, fits_rows: bool = True) -> None:
+        """`fits_rows`: whether there is memory for the caches of several texts side by side."""
+        self._fits_rows = fits_rows
         self.kept = KeptSequences()
         self.free_s = 0.0
         """When it is done with all steps that it has taken, in the network's time; it does one after the other."""
@@ -49,28 +53,42 @@ class States:
 
     def begin(self, job: Job, hop: int, now: float) -> None:
         """Raises StateLost or Unavailable if the device does not have the states with which the step begins."""
-        assert job.step is not None
-        mine = part(hop, len(job.route))
-        busy = {_key(other) for other in self._began}
-        self._began[job] = self.kept.begin(_key(job), job.step, mine, now, busy) if mine.program.kept else ()
+        mine = self._part(job, hop)
+        if not mine.program.kept:
+            self._began[job] = ()
+        elif job.kind is StepKind.BATCH:
+            self._began[job] = self.kept.begin_batch(job.by_sequence, mine, now)
+        else:
+            ((key, step),) = job.by_sequence.items()
+            busy = {key for other in self._began for key in other.by_sequence}
+            batch = mine.batch if isinstance(mine, TextPart) else None
+            self._began[job] = self.kept.begin(key, step, mine, now, busy, batch)
 
-    def finish(self, job: Job, hop: int, value: int, now: float) -> int:
+    def finish(self, job: Job, hop: int, value: Any, now: float) -> Passed:
         """Make the step, and return what goes to the next device."""
-        assert job.step is not None
-        mine, began = part(hop, len(job.route)), self._began.pop(job)
-        made, ended = mine.compute(began, job.step.position, value)
-        if mine.program.kept:
-            self.kept.finish(_key(job), job.step, mine, began, ended, now)
-        return int(made)
+        mine, began = self._part(job, hop), self._began.pop(job)
+        made: Passed
+        if isinstance(mine, TextPart):
+            made, ended = mine.compute(began, value), began
+        else:
+            made, ended = mine.compute(began, job.steps[0].position, value)
+        if job.kind is StepKind.BATCH:
+            self.kept.finish_batch(job.by_sequence, now)
+        elif mine.program.kept:
+            ((key, step),) = job.by_sequence.items()
+            self.kept.finish(key, step, mine, began, ended, now)
+        return made
 
-    def drop(self, job: Job) -> None:
-        """Handle the end of a step that was not finished."""
-        self._began.pop(job, None)
+    def drop(self, job: Job, hop: int, value: Any, *, computed: bool) -> None:
+        """Handle the end of a step that was not finished. If it was `computed`, caches are written already."""
+        began, mine = self._began.pop(job, None), self._part(job, hop)
+        if computed and began is not None and isinstance(mine, TextPart):
+            mine.compute(began, value)
 
-
-def _key(job: Job) -> SequenceKey:
-    assert job.step is not None
-    return job.name, job.epoch, job.step.sequence
+    def _part(self, job: Job, hop: int) -> Any:
+        if job.name == CHAT:
+            return text_part(hop, len(job.route), fits_rows=self._fits_rows)
+        return part(hop, len(job.route))
 
 
 class SequenceClient:
@@ -104,9 +122,14 @@ class SequenceClient:
         left_s = self._until_s - self.device.now
         self.device.ask_step(self, left_s, step, int(np.asarray(given["x"])[0]))
 
-    def answered(self, value: int) -> None:
+    def answered(self, value: int, job: Job) -> None:
         """Handle the answer of a step: of one that was made again, or of the one that the client asked for."""
         assert self._step is not None
+        try:
+            self._step.answered((job.epoch, job.side))
+        except StateLost as lost:
+            self.failed("state", str(lost))
+            return
         if not self._step.is_last:
             self._step.made()
             self._make()

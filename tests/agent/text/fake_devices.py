@@ -99,9 +99,17 @@ class FakeDevices:
         """The numbers of steps before which all states are copied."""
         self.copies: dict[str, tuple[int, list[int]]] = {}
         """The revisions and tokens of states that were copied."""
-        self.revisions: dict[str, int] = {}
+        self.lost_blocks: list[int] = []
+        """The numbers of blocks, counted over all, that do not come: nobody is told, and the states are as before."""
+        self.moves: list[int] = []
+        """The numbers of steps, counted over all, from which on the other replica makes them, with its states."""
+        self._side = 0
+        self._revisions: dict[str, int] = {}
+        """The revision of the last step of each sequence in `states`."""
+        self._elsewhere: tuple[dict[str, list[int]], dict[str, int]] = {}, {}
+        """The states and revisions of the other replica."""
         self._named = 0
-        self.asked = 0
+        self.asked = self._blocks_asked = 0
 
     def name(self) -> str:
         self._named += 1
@@ -110,12 +118,17 @@ class FakeDevices:
     def end(self, deployment: str, name: str) -> None:
         self.ended.append((deployment, name))
         self.states.pop(name, None)
+        self._elsewhere[0].pop(name, None)
+
+    @property
+    def _info(self) -> AnswerInfo:
+        return AnswerInfo(NO_EPOCH, 0, "by hand", side=self._side)
 
     async def resume(self, deployment: str, name: str, revision: int, position: int) -> int:
         copied, tokens = self.copies.get(name, (0, []))
         if copied != revision:
             return 0
-        self.states[name] = tokens[:position]
+        self.states[name], self._revisions[name] = tokens[:position], revision
         return len(self.states[name])
 
     def room(self, _: str) -> int:
@@ -139,7 +152,7 @@ class FakeDevices:
         if self.gate is not None:
             await self.gate.wait()
         self._fail()
-        return {"logits": logits.reshape(1, 1, -1)}, AnswerInfo(NO_EPOCH, 0, "by hand")
+        return {"logits": logits.reshape(1, 1, -1)}, self._info
 
     def _step(self, inputs: Mapping[str, Any], step: SequenceStep) -> Array:
         """Make a step that reads one token; returns what the model says then."""
@@ -147,15 +160,21 @@ class FakeDevices:
         token = int(inputs["input_ids"][0, 0])
         self._check(inputs, step.position)
         kept = self.states.setdefault(step.sequence, [])
-        if step.position > len(kept) or (
-            not self.in_place and step.position not in (0, len(kept), len(kept) - 1)
-        ):
+        if not self._fits(step) or (not self.in_place and step.position not in (0, len(kept), len(kept) - 1)):
             del self.states[step.sequence]
             raise StateLost(f"kept up to {len(kept)}, and the step begins at {step.position}")
         kept[step.position :] = [token]
-        self.revisions[step.sequence] = step.revision
+        self._revisions[step.sequence] = step.revision
         self.read.append((step.sequence, step.position, token))
         return logits_after(kept, self.model or "")
+
+    def _fits(self, step: SequenceStep) -> bool:
+        """Whether what is kept are the tokens before the step."""
+        known = len(self.states.get(step.sequence, ()))
+        revision = self._revisions.get(step.sequence, step.revision)
+        if revision != step.revision:
+            known = min(known, step.since) if revision + 1 == step.revision else 0
+        return step.position <= known
 
     def _fail(self) -> None:
         if (failure := self.failure) is not None:
@@ -181,19 +200,22 @@ class FakeDevices:
         if self.gate is not None:
             await self.gate.wait()
         self._count()
+        self._blocks_asked += 1
         count, rows = step.after - step.position, inputs["input_ids"].shape[1]
         mask = inputs["attention_mask"][0]
         assert mask[: step.position + rows].all() and mask.sum() == step.position + rows
         tokens = inputs["input_ids"][0, :count].tolist()
+        if self._blocks_asked in self.lost_blocks:
+            return {}, self._info
         kept = self.states.setdefault(step.sequence, [])
-        if step.position > len(kept):
+        if not self._fits(step):
             del self.states[step.sequence]
         else:
             kept[step.position :] = tokens
-            self.revisions[step.sequence] = step.revision
+            self._revisions[step.sequence] = step.revision
             self.read += [(step.sequence, step.position + n, token) for n, token in enumerate(tokens)]
             self.blocks.append(count)
-        return {}, AnswerInfo(NO_EPOCH, 0, "by hand")
+        return {}, self._info
 
     async def _together(
         self, inputs: Mapping[str, Any], steps: tuple[SequenceStep, ...]
@@ -215,7 +237,7 @@ class FakeDevices:
         if self.gate is not None:
             await self.gate.wait()
         self._fail()
-        return {"logits": logits}, AnswerInfo(NO_EPOCH, 0, "by hand")
+        return {"logits": logits}, self._info
 
     def _overwrite(self, row: str, place: int, position: int) -> None:
         """Write a token that nobody said where the sequence in this place has the row of number `position`."""
@@ -227,10 +249,14 @@ class FakeDevices:
         self.asked += 1
         if self.asked in self.copying:
             self.copies |= {
-                name: (self.revisions[name], list(tokens)) for name, tokens in self.states.items()
+                name: (self._revisions[name], list(tokens)) for name, tokens in self.states.items()
             }
         if self.asked in self.losses:
             self.states.clear()
+        if self.asked in self.moves:
+            here = self.states, self._revisions
+            (self.states, self._revisions), self._elsewhere = self._elsewhere, here
+            self._side = 1 - self._side
 
     def _check(self, inputs: Mapping[str, Any], position: int) -> None:
         """The mask has a one for each token up to this one, at the side where the style has them."""

@@ -131,22 +131,30 @@ PROMPTS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=20), max_siz
 STYLES = st.sampled_from([(True, 0, 0), (False, 0, 0), (True, 2, 0), (True, 4, 3), (True, 0, 2)])
 
 
+STEPS = st.lists(st.integers(1, 40), max_size=4)
+
+
 @given(
     PROMPTS,
     STYLES,
-    st.lists(st.integers(1, 40), max_size=4),
-    st.lists(st.integers(1, 40), max_size=4),
+    STEPS,
+    st.lists(st.integers(1, 12), max_size=4),
+    STEPS,
+    STEPS,
     st.lists(st.integers(0, 7), max_size=3),
 )
 def test_whatever_came_before_and_is_lost_the_logits_are_those_of_the_prompt(
     prompts: list[list[int]],
     style: tuple[bool, int, int],
     losses: list[int],
+    lost_blocks: list[int],
+    moves: list[int],
     copying: list[int],
     failing: list[int],
 ) -> None:
     async def story(desk: Desk) -> None:
-        desk.devices.losses, desk.devices.copying = losses, copying
+        desk.devices.losses, desk.devices.lost_blocks, desk.devices.moves = losses, lost_blocks, moves
+        desk.devices.copying = copying
         for number, prompt in enumerate(prompts):
             if number in failing:  # A step of it is made, and its answer is lost.
                 desk.devices.failure = RunError("no memory")
@@ -164,6 +172,31 @@ def test_a_prompt_is_read_in_blocks_but_for_its_last_token() -> None:
         assert read == list(range(14)) and desk.devices.blocks == [4, 4, 4]
 
     run(story, block=4)
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_a_block_that_is_lost_is_missed_though_devices_have_rows_of_another_text_there(lost: int) -> None:
+    async def story(desk: Desk) -> None:
+        desk.devices.rooms = 1
+        await desk.answer([1] * 20)
+        desk.devices.lost_blocks = [len(desk.devices.blocks) + lost]
+        _, read = await desk.answer([1, 1, *[2] * 16])  # which compares the logits
+        assert 2 in read and desk.sequences.replays == 1
+
+    run(story, block=4)
+
+
+def test_a_replica_that_keeps_rows_of_another_text_does_not_go_on_with_them() -> None:
+    async def story(desk: Desk) -> None:
+        desk.devices.rooms = 1
+        await desk.answer([1] * 4)
+        desk.devices.moves = [5, 6]
+        async with desk.take([2, 2]) as sequence:
+            assert (await desk.step(sequence, 2)).tolist() == logits_after([2]).tolist()
+            assert (await desk.step(sequence, 2)).tolist() == logits_after([2, 2]).tolist()
+            assert sequence.replays == 1
+
+    run(story)
 
 
 def test_a_client_that_leaves_while_blocks_are_read_leaves_no_sequence_that_they_reach() -> None:
