@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from threading import RLock
 
 from edgepart.agent.execution.prepared import RunnableProgram
@@ -23,12 +22,8 @@ PlanKey = tuple[str, Epoch]
 """Deployment and epoch."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdoptedPieces:
-    """The pieces of a sequence that comes from other devices, and the arrays into which its rows go."""
-
-    pieces: Sequence[KeptPiece]
-    arrays: Sequence[Array]
+Fill = Callable[[Sequence[KeptPiece], Sequence[Array]], int]
+"""fill(pieces, arrays) copies rows into the arrays of these pieces, and returns their number."""
 
 
 class CarriedStates:
@@ -55,9 +50,17 @@ class CarriedStates:
         with self._lock:
             return self._sequences.rows(sequence)
 
-    def adopt(self, plan: PlanKey, sequence: str) -> AdoptedPieces:
-        """Room for a sequence that comes from other devices. Raises StateLost if this device has no program of that plan,
-        or its states cannot be carried, and Unavailable if there is no room."""
+    def expect(self, plan: PlanKey, sequence: str) -> None:
+        """The sequence may come from other devices, unless a step of it comes before."""
+        with self._lock:
+            self._sequences.expect((*plan, sequence))
+
+    def adopt(self, plan: PlanKey, sequence: str, revision: int, fill: Fill) -> int:
+        """Keep the rows of a sequence that comes from other devices, as many as `fill` finds; returns their number. All of
+        it is done under the lock, so that no step reads rows while they are written.
+
+        Raises StateLost if the sequence goes on already, this device has no program of that plan, or its states cannot be
+        carried, and Unavailable if there is no room."""
         with self._lock:
             prepared = self._program(plan)
             if prepared is None:
@@ -66,12 +69,9 @@ class CarriedStates:
                 raise StateLost("the states of this model are not written in place")
             key, now = (*plan, sequence), time.monotonic()
             arrays = self._sequences.adopt(key, prepared, now, self._busy(), self._batch(plan))
-            return AdoptedPieces(prepared.program.kept, arrays)
-
-    def adopted(self, plan: PlanKey, sequence: str, revision: int, position: int) -> None:
-        """Note how many rows the arrays of `adopt` have now."""
-        with self._lock:
-            self._sequences.adopted((*plan, sequence), revision, position)
+            position = fill(prepared.program.kept, arrays)
+            self._sequences.adopted(key, revision, position)
+            return position
 
     def grown(self, plan: PlanKey, most_bytes: int) -> Sequence[GrownRows]:
         """Copies of the rows that the device that mirrors this one does not have yet, of each sequence at most

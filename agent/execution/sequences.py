@@ -133,6 +133,8 @@ class KeptSequences:
         self._ended: OrderedDict[str, None] = OrderedDict()
         """Names of sequences that have ended. A gateway may have the last answer, and end the sequence, before this device
         is done with the step."""
+        self._adopting: set[SequenceKey] = set()
+        """The sequences that may come from other devices. One of which a step comes before is not among them any more."""
         self.evictions = 0
         """The number of sequences that were dropped to make room for others."""
 
@@ -168,6 +170,7 @@ class KeptSequences:
         is the program that makes steps of several sequences.
 
         Raises StateLost if they are not here, and Unavailable if there is no room for another sequence now."""
+        self._adopting.discard(key)
         known, in_place = self._kept.get(key), _all_in_place(prepared.program.kept)
         # What was on its way when the sequence ended may come late, when its place is another one's already.
         if known is None and (step.position or step.sequence in self._ended):
@@ -198,6 +201,7 @@ class KeptSequences:
         """The kept pieces of the row in which these sequences lie, with which a step in each of them begins. Raises
         StateLost if one is not here, or they do not lie side by side."""
         rows: list[_Row] = []
+        self._adopting.difference_update(steps)
         for key, step in steps.items():
             known = self._kept.get(key)
             if known is None or known.row is None:
@@ -253,6 +257,10 @@ class KeptSequences:
         found = {key[:2]: one.carried for key, one in self._kept.items() if key[2] == sequence}
         return {plan: rows for plan, rows in found.items() if rows is not None}
 
+    def expect(self, key: SequenceKey) -> None:
+        """The sequence may come from other devices."""
+        self._adopting.add(key)
+
     def adopt(
         self,
         key: SequenceKey,
@@ -262,9 +270,11 @@ class KeptSequences:
         batch: Program | None = None,
     ) -> Sequence[Value]:
         """Arrays for the pieces of a sequence that comes from other devices, as `begin` makes them for its first step. The
-        sequence is at position 0 until `adopted`. Raises StateLost if it has ended, and Unavailable if there is no room."""
-        if key[2] in self._ended:
-            raise StateLost(f"sequence {key[2]} has ended")
+        sequence is at position 0 until `adopted`. Raises StateLost if it has ended, or a step came since it was expected,
+        and Unavailable if there is no room."""
+        if key not in self._adopting or key[2] in self._ended:
+            raise StateLost(f"sequence {key[2]} has ended, or goes on already")
+        self._adopting.discard(key)
         known = self._kept.get(key)
         if known is None:
             self._make_room(key, prepared, now, busy)
@@ -332,10 +342,12 @@ class KeptSequences:
         self._ended[sequence] = None
         if len(self._ended) > REMEMBERED:
             self._ended.popitem(last=False)
+        self._adopting = {key for key in self._adopting if key[2] != sequence}
         self._drop([key for key in self._kept if key[2] == sequence])
 
     def retire(self, deployment: str, epoch: Epoch) -> None:
         """Drop the sequences of an epoch that this device leaves."""
+        self._adopting = {key for key in self._adopting if key[:2] != (deployment, epoch)}
         self._drop([key for key in self._kept if key[:2] == (deployment, epoch)])
 
     def lose(self, gateway: str) -> None:

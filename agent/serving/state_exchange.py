@@ -5,7 +5,8 @@ time, so that they are not in the way of requests. And when a gateway goes on wi
 (ResumeSequence), the devices of that plan get the rows that they need from those that have them: the devices of the plan
 before, and for those that are lost the ones that mirror them. Whatever is missing is made again from the gateway's tokens.
 
-Rows are read without the executor's lock: the sequence makes no steps meanwhile, because its gateway waits.
+A sequence makes no steps while its states are read, because its gateway waits; and if it does not wait any more, what comes
+late is of no use.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from edgepart.agent.wire.inference import (
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import ClusterError, EdgepartError, FrameError, StateLost
 from edgepart.planner.plans.plan import KeptPiece, Plan
+from edgepart.planner.region import Array
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +69,14 @@ class _Resumption:
     begun_s: float
     found: dict[PlanKey, list[PieceRows]] = field(default_factory=dict)
     """What was found so far, by the plans by which it was made."""
+
+    def fill(self, pieces: Sequence[KeptPiece], arrays: Sequence[Array]) -> int:
+        """Copy what was found into the arrays; returns the number of rows. What was made by one plan is not mixed with what
+        was made by another, and the latest plan of which there is enough is taken."""
+        for _, found in sorted(self.found.items(), key=lambda item: item[0][1], reverse=True):
+            if position := gather_rows(pieces, arrays, found, self.asked.position):
+                return position
+        return 0
 
 
 class StateExchange:
@@ -211,6 +221,7 @@ class StateExchange:
         for key in [key for key, one in self._resumptions.items() if one.begun_s < now - GIVEN_UP_S]:
             del self._resumptions[key]
         others = {node for node in asked.sources if node != self._node and node not in self._lost}
+        self._states.expect(plan, asked.sequence)
         one = self._resumptions[plan, asked.sequence] = _Resumption(asked, set(), now)
         want = WantRows(*plan, asked.sequence, asked.revision, asked.position)
         try:
@@ -283,12 +294,7 @@ class StateExchange:
         position = 0
         try:
             if one.found:
-                adopted = self._states.adopt(plan, asked.sequence)
-                for _, found in sorted(one.found.items(), key=lambda item: item[0][1], reverse=True):
-                    position = gather_rows(adopted.pieces, adopted.arrays, found, asked.position)
-                    if position:
-                        break
-                self._states.adopted(plan, asked.sequence, asked.revision, position)
+                position = self._states.adopt(plan, asked.sequence, asked.revision, one.fill)
         finally:
             self._tell_resumed(asked, position)
 

@@ -234,14 +234,16 @@ class TokenSequences:
         """Read more tokens (at least one); returns the logits of the one after them. If devices have lost the sequence's
         states, all its tokens are read again before. Raises what ShapeRouter.infer raises, and Unavailable if another model
         serves now."""
-        whole, at = [*sequence.tokens, *tokens], len(sequence.tokens)
+        whole, at, lost = [*sequence.tokens, *tokens], len(sequence.tokens), False
         for trial in range(MOST_REPLAYS):
             try:
+                if lost:
+                    at = await self._go_on(sequence, decoder)
                 logits = await self._read_on(sequence, decoder, whole, at, in_blocks=trial < BLOCK_TRIALS)
                 sequence.tokens[:] = whole
                 return logits
             except StateLost:
-                at = await self._go_on(sequence, decoder)
+                lost = True
             except BaseException:
                 self._break_off(sequence, len(whole) - at)
                 raise

@@ -327,7 +327,7 @@ def test_a_step_of_several_needs_all_of_them_side_by_side_and_at_the_right_posit
 
 
 def revised(place: int, position: int, revision: int) -> SequenceStep:
-    return replace(placed(place, position), revision=revision)
+    return replace(placed(place, position), revision=revision, since=position)
 
 
 def test_rows_tell_the_revision_of_the_step_that_came_last() -> None:
@@ -361,6 +361,7 @@ def test_a_sequence_that_comes_from_elsewhere_lies_in_its_place_and_goes_on() ->
     device, program = KeptSequences(), two_dimensional()
     batch, key = side_by_side(program), ("m", E1, placed(2).sequence)
     begin(device, program, revised(0, 0, 1), batch)
+    device.expect(key)
     arrays: Any = device.adopt(key, program, 1.0, batch=batch.program)
     assert device.rows(key[2]) == {}
     for array in arrays:
@@ -370,15 +371,62 @@ def test_a_sequence_that_comes_from_elsewhere_lies_in_its_place_and_goes_on() ->
     began: Any = device.begin_batch(steps, batch, 1.0)
     assert all((value[2, :3] == 5).all() and not value[0].any() for value in began)
     device.end(key[2])
+    device.expect(key)
     with pytest.raises(StateLost):
         device.adopt(key, program, 2.0, batch=batch.program)
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_what_comes_from_elsewhere_after_a_step_is_of_no_use(together: bool) -> None:
+    device, program = KeptSequences(), two_dimensional()
+    batch = side_by_side(program)
+    begin(device, program, revised(0, 0, 1), batch)
+    key = ("m", E1, placed(0).sequence)
+    device.expect(key)
+    if together:
+        device.begin_batch(of(revised(0, 1, 1)), batch, 1.0)
+    else:
+        begin(device, program, revised(0, 1, 1), batch)
+    with pytest.raises(StateLost):
+        device.adopt(key, program, 2.0, batch=batch.program)
+
+
+@pytest.mark.parametrize(
+    ("revision", "since", "position", "kept"),
+    [
+        (1, 0, 5, True),
+        (2, 3, 3, True),
+        (2, 3, 2, True),
+        (2, 3, 4, False),  # The steps from 3 on were given up, and one was missed since.
+        (2, 9, 5, True),
+        (3, 3, 3, False),  # A whole revision was missed.
+        (3, 3, 0, True),
+        (1, 0, 6, False),
+    ],
+)
+def test_a_step_does_not_go_on_behind_the_place_where_another_revision_began(
+    revision: int, since: int, position: int, kept: bool
+) -> None:
+    device, program = KeptSequences(), prepared(BUFFER)
+    for number in range(5):
+        step = replace(step_of("p", number), revision=1)
+        device.finish(key_of("p"), step, program, (), device.begin(key_of("p"), step, program, 0.0), 0.0)
+    step = replace(step_of("p", position), revision=revision, since=since)
+    if kept:
+        device.begin(key_of("p"), step, program, 0.0)
+        return
+    with pytest.raises(StateLost):
+        device.begin(key_of("p"), step, program, 0.0)
+
+
 def test_there_is_no_more_room_for_what_comes_from_elsewhere_than_for_others() -> None:
     device, program = KeptSequences(), prepared(BUFFER, sequences=1)
+    device.expect(key_of("p"))
     device.adopt(key_of("p"), program, 0.0)
+    device.expect(key_of("q"))
     with pytest.raises(Unavailable):
         device.adopt(key_of("q"), program, 0.0)
+    device.expect(key_of("q"))
     device.adopt(key_of("q"), program, SPARED_S)
     assert device.evictions == 1
 

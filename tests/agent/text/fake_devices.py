@@ -93,6 +93,8 @@ class FakeDevices:
         """What the next step raises once it was computed, as if its answer were lost."""
         self.gate: asyncio.Event | None = None
         """Steps wait for it once they were computed, where there is one."""
+        self.resumes = 0
+        """How often they were asked for states that others have."""
         self.step_s = 0.0
         self.rooms = 2
         self.copying: list[int] = []
@@ -109,7 +111,7 @@ class FakeDevices:
         self._elsewhere: tuple[dict[str, list[int]], dict[str, int]] = {}, {}
         """The states and revisions of the other replica."""
         self._named = 0
-        self.asked = self._blocks_asked = 0
+        self.asked = self.blocks_asked = 0
 
     def name(self) -> str:
         self._named += 1
@@ -125,7 +127,9 @@ class FakeDevices:
         return AnswerInfo(NO_EPOCH, 0, "by hand", side=self._side)
 
     async def resume(self, deployment: str, name: str, revision: int, position: int) -> int:
+        self.resumes += 1
         copied, tokens = self.copies.get(name, (0, []))
+        await asyncio.sleep(0)
         if copied != revision:
             return 0
         self.states[name], self._revisions[name] = tokens[:position], revision
@@ -200,12 +204,12 @@ class FakeDevices:
         if self.gate is not None:
             await self.gate.wait()
         self._count()
-        self._blocks_asked += 1
+        self.blocks_asked += 1
         count, rows = step.after - step.position, inputs["input_ids"].shape[1]
         mask = inputs["attention_mask"][0]
         assert mask[: step.position + rows].all() and mask.sum() == step.position + rows
         tokens = inputs["input_ids"][0, :count].tolist()
-        if self._blocks_asked in self.lost_blocks:
+        if self.blocks_asked in self.lost_blocks:
             return {}, self._info
         kept = self.states.setdefault(step.sequence, [])
         if not self._fits(step):

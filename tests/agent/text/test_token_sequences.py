@@ -371,6 +371,23 @@ def test_copies_of_tokens_that_were_given_up_are_of_no_use() -> None:
     run(story)
 
 
+def test_a_client_that_leaves_right_after_a_loss_leaves_nothing_that_another_prompt_could_meet() -> None:
+    async def story(desk: Desk) -> None:
+        desk.devices.rooms = 1
+        desk.devices.lost_blocks = [2]
+        prompt = [1] * 13
+        async with desk.take(prompt) as sequence:
+            reading = asyncio.create_task(desk.sequences.read(sequence, desk.decoder, prompt))
+            while not desk.devices.resumes:
+                await asyncio.sleep(0)
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+        desk.devices.lost_blocks = [desk.devices.blocks_asked + 1]
+        await desk.answer([*[1] * 4, *[2] * 9])  # which compares the logits
+
+    run(story, block=4)
+
+
 def test_a_copy_of_a_step_whose_answer_was_lost_is_of_no_use() -> None:
     async def story(desk: Desk) -> None:
         async with desk.take([1]) as sequence:
