@@ -46,6 +46,11 @@ class LikelyEntries:
         """The number of entries of a row."""
         return int(self.ids.shape[1])
 
+    def row(self, number: int) -> LikelyEntries:
+        """One row of the array."""
+        ids, values, log_sums = (part[number, None] for part in (self.ids, self.values, self.log_sums))
+        return LikelyEntries(self.shape[-1:], ids, values, log_sums)
+
     @property
     def nbytes(self) -> int:
         return int(self.ids.nbytes + self.values.nbytes + self.log_sums.nbytes)

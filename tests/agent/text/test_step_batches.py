@@ -40,7 +40,7 @@ async def write(desk: Desk, prompt: Sequence[int], count: int, *, late: int = 0)
         await asyncio.sleep(0)
     tokens = list(prompt)
     async with desk.take(prompt) as sequence:
-        logits = await desk.sequences.read(sequence, desk.decoder, prompt[len(sequence.tokens) :])
+        logits = await desk.read(sequence, prompt[len(sequence.tokens) :])
         for _ in range(count):
             assert logits.tolist() == logits_after(tokens).tolist()
             tokens.append(int(logits.argmax()))
