@@ -61,5 +61,6 @@ def _places(one: Span, inside: Array) -> Array:
 def _merge_row(parts: Sequence[_Part], count: int) -> _Part:
     ids, values = (np.concatenate([part[n] for part in parts]) for n in (0, 1))
     order = np.lexsort((ids, -values))[:count]
-    log_sum = float(np.logaddexp.reduce([log_sum for _, _, log_sum in parts]))
+    with np.errstate(invalid="ignore"):  # NaN and minus infinity are among what pieces come to.
+        log_sum = float(np.logaddexp.reduce([log_sum for _, _, log_sum in parts]))
     return ids[order], values[order], log_sum

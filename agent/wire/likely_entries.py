@@ -39,7 +39,8 @@ class LikelyEntries:
     """[rows, count]: the entries."""
     log_sums: Array
     """float64 [rows]: the logarithm of the sum of the exponentials of the whole row. NaN if some number of the row is none,
-    or infinitely large; the entries then say nothing. Such rows do not travel."""
+    or infinitely large; the entries then say nothing. Such rows do not travel, and nor do those where all numbers are minus
+    infinity."""
 
     @property
     def count(self) -> int:
@@ -99,7 +100,7 @@ def find_likely(array: Array, count: int) -> LikelyEntries:
         if np.isfinite(greatest):
             ids[n], log_sums[n] = _greatest(row, kept), _log_sum(row, greatest)
         else:
-            ids[n], log_sums[n] = range(kept), np.nan
+            ids[n], log_sums[n] = range(kept), -np.inf if greatest == -np.inf else np.nan
     values = np.take_along_axis(array.reshape(rows.shape), ids.astype(np.int64), axis=1)
     return LikelyEntries(array.shape, ids, values, log_sums)
 
