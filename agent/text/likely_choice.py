@@ -156,10 +156,12 @@ def _limit(weights: Numbers, sampling: Sampling, rest: tuple[float, float], othe
     if sampling.top_p < 1:
         low, high = (total + rest[0]) * (1 - ROUNDING), (total + rest[1]) * (1 + ROUNDING)
         wanted = sampling.top_p * low, sampling.top_p * high
-    fewest, most = (limit(weights, sampling, one) for one in wanted)
-    if not np.array_equal(fewest, most) or most[most > 0].min() <= others * (1 + ROUNDING):
-        return None  # Among the tokens that are left may be some that are not known.
-    return most
+    # As if another token had the greatest weight that one can have: if it is left, or one that is as likely, others may be.
+    shown = np.append(weights, others * (1 + ROUNDING))
+    fewest, most = (limit(shown, sampling, one) for one in wanted)
+    if not np.array_equal(fewest, most) or most[-1] > 0 or most[most > 0].min() <= shown[-1]:
+        return None
+    return most[:-1]
 
 
 def _rest(logits: LikelyEntries, highest: float, temperature: float, penalised: int) -> tuple[float, float]:

@@ -3,6 +3,7 @@ none."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -68,7 +69,9 @@ def likely_of(row: Any, count: int, columns: list[tuple[int, int]]) -> Any:
 def test_the_choice_is_that_from_whole_logits_or_is_not_made(
     row: Any, sampling: Sampling, prompt: list[int], generated: list[int], count: int, data: st.DataObject
 ) -> None:
-    prompt, generated = ([token % row.size for token in one] for one in (prompt, generated))
+    # Half of the time the most likely tokens are those that have penalties.
+    order = np.argsort(-row, kind="stable") if data.draw(st.booleans()) else np.arange(row.size)
+    prompt, generated = ([int(order[token % row.size]) for token in one] for one in (prompt, generated))
     columns = data.draw(cuts(row.size))
     found = choose_from(likely_of(row, count, columns), sampling, prompt, generated)
     assert found in (None, choose(row, sampling, prompt, generated))
@@ -173,3 +176,11 @@ def test_sums_that_a_peer_made_up_choose_a_token_or_none(
         entries = LikelyEntries(honest.shape, honest.ids, honest.values, np.array([log_sum]))
         found = choose_from(entries, sampling, (), generated)
         assert found is None or 0 <= found < row.size
+
+
+def test_a_penalty_on_the_last_entry_does_not_rule_out_those_after_it() -> None:
+    """The last entry falls below what min-p lets through; a token that was hardly less likely does not."""
+    row = np.array([2.0, 1.9, 1.8, *(1.7 - n / 100 for n in range(40))], np.float32)
+    sampling = Sampling(min_p=0.5, presence_penalty=2.0)
+    assert choose_from(likely_of(row, 3, [(0, 43)]), sampling, (), [2]) is None
+    assert choose_from(likely_of(row, 3, [(0, 43)]), replace(sampling, min_p=0.85), (), [2]) in (0, 1)
