@@ -194,7 +194,7 @@ class _Reader:
 
     def _likely(self, dtype: np.dtype[Any], shape: tuple[int, ...], count: int) -> LikelyEntries:
         rows = prod(shape[:-1])
-        if count < 1 or rows < 1:
+        if type(count) is not int or count < 1 or rows < 1:
             raise FrameError(f"{count} likely entries of {rows} rows cannot be")
         log_sums = self._array(np.dtype(np.float64), (rows,))
         ids = self._array(np.dtype(np.uint32), (rows, count))

@@ -163,6 +163,8 @@ def test_equal_values_have_to_be_in_the_order_of_their_places() -> None:
     [
         ("likely", "float", (2, 32), 0),
         ("likely", "float", (2, 32), -1),
+        ("likely", "float", (2, 32), True),
+        ("likely", "float", (2, 32), 3.0),
         ("likely", "float", (2, 32), 4),
         ("likely", "float", (2, 32), 2**40),
         ("likely", "float", (2, 2), 3),

@@ -116,7 +116,7 @@ def _arrays(data: bytes) -> None:
     values = unpack_arrays(metas, memoryview(payload))
     for value in values:
         if isinstance(value, LikelyEntries):
-            expect((value.ids < value.shape[-1]).all(), "a likely entry is outside its row")
+            expect(bool((value.ids < value.shape[-1]).all()), "a likely entry is outside its row")
         if isinstance(value, Rounded):
             expect(restore_array(value).shape == value.shape, "a rounded array has another shape")
             float(value.error)
