@@ -38,7 +38,7 @@ def merge_likely(shape: tuple[int, ...], pieces: Sequence[tuple[Region, Value]],
 
 def _rows_of(region: Region, shape: tuple[int, ...]) -> Array:
     """The numbers, in an output of this shape, of the region's rows."""
-    if len(shape) == 1:
+    if prod(shape[:-1]) == 1:
         return np.zeros(1, np.int64)
     along = [_places(one, np.arange(span_size(one))) for one in region.spans[:-1]]
     found: Array = np.ravel_multi_index(np.ix_(*along), shape[:-1]).ravel()
@@ -51,6 +51,8 @@ def _places(one: Span, inside: Array) -> Array:
     >>> _places(((2, 4), (10, 12)), np.array([0, 1, 2, 3])).tolist()
     [2, 3, 10, 11]
     """
+    if len(one) == 1:
+        return inside + one[0][0]
     starts, stops = np.array(one).T
     before = np.cumsum(stops - starts) - (stops - starts)
     interval = np.searchsorted(before, inside, side="right") - 1
