@@ -41,6 +41,9 @@ MORE = 4
 ROUNDING = 1e-9
 """A share of a weight that is more than what rounding can make of it."""
 
+LARGEST_LOGIT = 1e9
+"""Of larger logarithms the last digits, which say what the rest comes to, are lost."""
+
 
 def count_likely(
     sampling: Sampling,
@@ -172,7 +175,7 @@ def _rest(logits: LikelyEntries, highest: float, temperature: float, penalised: 
     with np.errstate(over="ignore", under="ignore"):
         each = float(np.exp(relative[-1] * sharpness))
         total = float(np.exp(logits.log_sums[0] - highest))
-        if not math.isfinite(total):
+        if not math.isfinite(total) or abs(logits.log_sums[0]) > LARGEST_LOGIT:
             return 0.0, others * each
         # The sum of the others' weights without temperature and penalties.
         plain = max(total - float(np.exp(relative).sum()), 0.0)
