@@ -43,6 +43,7 @@ from edgepart.agent.execution.tasks import (
 from edgepart.agent.trace.recorder import Recorder
 from edgepart.agent.trace.spans import COMPUTE, COMPUTING, COPY, SEND, WAIT
 from edgepart.agent.wire.inference import Epoch, Failed, RequestMessage, Tensors
+from edgepart.agent.wire.likely_entries import keep_likely
 from edgepart.agent.wire.reduced_precision import RoundingTally, restore_array, round_all
 from edgepart.agent.wire.tensors import Value, value_bytes
 from edgepart.planner.errors import (
@@ -337,7 +338,14 @@ class Executor:
                 return [_stale(message, "this device has too many requests under way")]
             progress = Progress(installed.schedule)
             task = RequestTask(
-                *key, message.request, installed, progress, message.exact, steps_of(message), kind
+                *key,
+                message.request,
+                installed,
+                progress,
+                message.exact,
+                steps_of(message),
+                kind,
+                message.likely,
             )
             self._tasks[message.request] = task
         try:
@@ -596,11 +604,15 @@ class Executor:
         return self._act(task, work, self._values(task, work))
 
     def _values(self, task: RequestTask, work: ReadyStep) -> list[Value]:
-        """A Run's inputs, or a Send's pieces, which are rounded if the plan says so."""
+        """A Run's inputs, or a Send's pieces: rounded if the plan says so, only what is likely if the gateway wants no
+        more."""
         values = work.values(task.installed.scratch)
-        if task.exact or isinstance(work.step, Run):
+        if isinstance(work.step, Run):
             return values
-        kinds = task.installed.schedule.outgoing[work.step.transfer].dtypes
+        transfer = task.installed.schedule.outgoing[work.step.transfer]
+        if task.likely and transfer.target == GATEWAY:
+            return [keep_likely(value, task.likely) for value in values]
+        kinds = () if task.exact else transfer.dtypes
         if not kinds:
             return values
         found = round_all(kinds, values)

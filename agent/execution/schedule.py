@@ -17,6 +17,7 @@ import numpy as np
 
 from edgepart.agent.execution.copies import CopyPlan, MakeEmpty, Scratch, plan_copy
 from edgepart.agent.execution.nchwc_array import PLAIN, KeptBlocked
+from edgepart.agent.wire.likely_entries import LikelyEntries
 from edgepart.agent.wire.reduced_precision import Rounded, restore_array
 from edgepart.agent.wire.tensors import Value, value_bytes
 from edgepart.planner.errors import FrameError, InternalError
@@ -330,9 +331,14 @@ class Progress:
 
 
 def check_pieces(
-    transfer: Transfer | None, number: int, values: Sequence[Value], dtypes: Mapping[str, np.dtype[Any]]
+    transfer: Transfer | None,
+    number: int,
+    values: Sequence[Value],
+    dtypes: Mapping[str, np.dtype[Any]],
+    likely: int = 0,
 ) -> tuple[Piece, ...]:
-    """The transfer's pieces, if `values` match them; raises FrameError otherwise."""
+    """The transfer's pieces, if `values` match them; raises FrameError otherwise. So many likely entries may come in place
+    of a piece."""
     if transfer is None:
         raise FrameError(f"transfer {number} does not come to this device in this plan")
     if len(values) != len(transfer.pieces):
@@ -340,6 +346,13 @@ def check_pieces(
     for n, (piece, value) in enumerate(zip(transfer.pieces, values, strict=True)):
         if isinstance(value, Rounded) and transfer.dtypes[n : n + 1] != (value.kind,):
             raise FrameError(f"transfer {number} brought {piece.tensor} as {value.kind}, not as planned")
+        if isinstance(value, LikelyEntries):
+            if value.count != likely or value.shape != piece.region.shape:
+                raise FrameError(
+                    f"transfer {number} brought {value.count} likely entries of {value.shape} for {piece.tensor}"
+                    f"[{piece.region}], not {likely}"
+                )
+            continue
         if fault := _misfit(piece, restore_array(value), dtypes):
             raise FrameError(f"transfer {number} brought {fault}")
     return transfer.pieces

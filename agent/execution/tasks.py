@@ -82,6 +82,8 @@ class RequestTask:
     steps: tuple[SequenceStep, ...] = ()
     """The steps of sequences that the request makes: none, one, or one for each place of a batch."""
     kind: StepKind = StepKind.USUAL
+    likely: int = 0
+    """How many of the most likely entries the gateway wants of the pieces that go to it; 0 if it wants whole pieces."""
     began: Sequence[Value] = field(default=(), init=False)
     """The kept pieces of states with which it began."""
 
@@ -99,11 +101,11 @@ class RequestTask:
         return Subject(self.deployment, self.epoch, self.request)
 
 
-def fields_of(task: RequestTask) -> tuple[SequenceStep | None, bool, tuple[SequenceStep, ...]]:
-    """What `Tensors` of the request say of its steps: `step`, `prefill` and `steps`."""
+def fields_of(task: RequestTask) -> tuple[SequenceStep | None, bool, tuple[SequenceStep, ...], int]:
+    """What `Tensors` of the request say of its steps and its answer: `step`, `prefill`, `steps` and `likely`."""
     if task.kind is StepKind.BATCH:
-        return None, False, task.steps
-    return next(iter(task.steps), None), task.kind is StepKind.PREFILL, ()
+        return None, False, task.steps, task.likely
+    return next(iter(task.steps), None), task.kind is StepKind.PREFILL, (), task.likely
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,8 @@ def check_same_request(task: RequestTask, message: Tensors) -> None:
         raise FrameError(f"request {message.request} is of {task.deployment} {task.epoch}")
     if (kind_of(message), steps_of(message)) != (task.kind, task.steps):
         raise FrameError(f"request {message.request} makes other steps: {task.steps or 'none of a sequence'}")
+    if message.likely != task.likely:
+        raise FrameError(f"request {message.request} wants {task.likely} likely entries, 0 standing for all")
     if any(gateway_of(one.sequence) != gateway_of(task.request) for one in task.by_sequence.values()):
         raise FrameError(f"request {message.request} is a step of another gateway's sequence")
 

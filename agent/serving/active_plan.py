@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
@@ -12,7 +13,9 @@ from edgepart.agent.cluster.state.bindings import describe_input
 from edgepart.agent.execution.copies import CopyPlan, plan_copy
 from edgepart.agent.execution.tasks import START_TRANSFER, StepKind
 from edgepart.agent.serving import request_state as rules
+from edgepart.agent.serving.likely_outputs import merge_likely
 from edgepart.agent.wire.dtypes import element_dtype, element_name
+from edgepart.agent.wire.likely_entries import LikelyEntries
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import InternalError, RequestError, StateLost
 from edgepart.planner.plans.plan import GATEWAY, Piece, Plan, Receive, Transfer, ValueInfo
@@ -36,6 +39,9 @@ class ActiveSide:
     """The slot of each piece that arrives, by the number of its transfer and its index there."""
     recipes: Mapping[str, CopyPlan]
     """The recipe that makes each output from the slots, by the output's name."""
+    tiles: Mapping[str, tuple[tuple[int, Region], ...]]
+    """The slots and regions of outputs that consist of pieces that do not overlap, by the output's name. The most likely
+    entries of such an output follow from those of its pieces."""
     starts: tuple[str, ...]
     """Devices whose programs receive nothing, which therefore have to be told to start."""
 
@@ -80,6 +86,11 @@ class ActivePlan:
             raise StateLost(f"the plan of this model makes no {kind.value} steps")
         return form
 
+    def can_be_reduced(self, outputs: Sequence[str], side: int) -> bool:
+        """Whether the most likely entries of each of these outputs follow from those of its pieces."""
+        found = self.sides[side]
+        return all(name in found.tiles or name not in found.recipes for name in outputs)
+
 
 def activate_plan(plan: Plan, nodes: Mapping[str, str], constants: Mapping[str, Array]) -> ActivePlan:
     """`plan` as its gateway uses it. Raises InternalError if an output is missing or a device has no node id."""
@@ -101,6 +112,7 @@ def _active_side(plan: Plan, devices: Sequence[str], nodes: Mapping[str, str]) -
     slots = {key: slot for slot, key in enumerate(keys)}
     pieces = {slot: incoming[number].pieces[n] for (number, n), slot in slots.items()}
     recipes: dict[str, CopyPlan] = {}
+    tiles: dict[str, tuple[tuple[int, Region], ...]] = {}
     for info in plan.outputs:
         if info.name in plan.constant_outputs:
             continue
@@ -108,11 +120,14 @@ def _active_side(plan: Plan, devices: Sequence[str], nodes: Mapping[str, str]) -
         if found is None:
             raise InternalError(f"the plan does not bring all of output {info.name!r} to the gateway")
         recipes[info.name] = found
+        parts = tuple((slot, pieces[slot].region) for slot in found.slots)
+        if info.shape and sum(region.size for _, region in parts) == prod(info.shape):
+            tiles[info.name] = parts
     outgoing = tuple(t for t in plan.transfers if t.source == GATEWAY and t.target in devices)
     fed = {t.target for t in plan.transfers}
     starts = tuple(sorted(d for d in devices if d not in fed and _receives_nothing(plan.programs[d].steps)))
     members = frozenset(nodes[name] for name in devices)
-    return ActiveSide(members, outgoing, incoming, slots, recipes, starts)
+    return ActiveSide(members, outgoing, incoming, slots, recipes, tiles, starts)
 
 
 def _receives_nothing(steps: Sequence[object]) -> bool:
@@ -191,13 +206,22 @@ def _piece_of(piece: Piece, value: Value) -> Value:
 
 
 def assemble_output(
-    active: ActivePlan, name: str, got: Mapping[int, Value], inputs: Mapping[str, Value], side: int = 0
+    active: ActivePlan,
+    name: str,
+    got: Mapping[int, Value],
+    inputs: Mapping[str, Value],
+    side: int = 0,
+    likely: int = 0,
 ) -> Value:
-    """One output, made from the pieces that arrived from a side. Raises InternalError if they do not fit together in one
-    array."""
+    """One output, made from the pieces that arrived from a side; so many of its most likely entries if that is what came of
+    some piece. Raises InternalError if they do not fit together in one array."""
     recipes = active.sides[side].recipes
     if name in recipes:
+        parts = [(region, got[slot]) for slot, region in active.sides[side].tiles.get(name, ())]
         try:
+            if any(isinstance(value, LikelyEntries) for _, value in parts):
+                shape = recipes[name].piece.region.shape
+                return merge_likely(shape, parts, likely)
             return recipes[name].make(got)
         except (ValueError, TypeError) as error:
             raise InternalError(f"the parts of output {name!r} do not fit together: {error}") from error

@@ -115,6 +115,8 @@ class _Held:
     """Whether it reads many rows at once, and has no answer."""
     steps: tuple[SequenceStep, ...] = ()
     """The steps that it makes in several sequences; () if it is no such request."""
+    likely: int = 0
+    """How many of the most likely entries of its outputs are wanted; 0 if all are."""
 
     @property
     def kind(self) -> StepKind:
@@ -136,6 +138,8 @@ class _Flight:
     """The pieces that have arrived, by slot."""
     form: ActivePlan | None = None
     """The plan of the request's kind of steps."""
+    likely: int = 0
+    """How many of the most likely entries of pieces devices were asked for; 0 for whole pieces."""
 
 
 class Requester:
@@ -178,9 +182,11 @@ class Requester:
         deadline_s: float = 60.0,
         outputs: Sequence[str] = (),
         step: SequenceStep | None = None,
+        likely: int = 0,
     ) -> tuple[dict[str, Value], AnswerInfo]:
         """Run a request; returns its outputs (all, or those named) and how it was answered. Inputs must not change
-        meanwhile. `step` is the step of a sequence that the request is.
+        meanwhile. `step` is the step of a sequence that the request is. With `likely`, no more than so many of the most
+        likely entries of the outputs are wanted: an output may then be LikelyEntries.
 
         Raises RequestError if the request does not fit the model; RunError if a device could not compute it, and
         CrashError if it ended two workers; Unavailable if it was not accepted and may be tried again later; ClusterError
@@ -191,7 +197,7 @@ class Requester:
             raise Unavailable(f"no plan of {deployment!r} is active here; `edgepart status` says why")
         checked = check_inputs(plan.inputs, inputs)
         names = output_names(deployment, plan, outputs)
-        return await self.run(deployment, checked, deadline_s, names, step=step)
+        return await self.run(deployment, checked, deadline_s, names, step=step, likely=likely)
 
     async def run(
         self,
@@ -204,6 +210,7 @@ class Requester:
         step: SequenceStep | None = None,
         prefill: bool = False,
         steps: tuple[SequenceStep, ...] = (),
+        likely: int = 0,
     ) -> tuple[dict[str, Value], AnswerInfo]:
         """Run a request as `infer` does, with inputs and names that were checked (`check_inputs`, `output_names`). Waits if
         there is no plan yet. With `exact`, no piece of the request is rounded. With `prefill`, it is a step that reads many
@@ -214,7 +221,7 @@ class Requester:
         number = self._count
         now = self._loop.time()
         answer = self._loop.create_future()
-        held = _Held(deployment, inputs, outputs, answer, now, now, exact, step, prefill, steps)
+        held = _Held(deployment, inputs, outputs, answer, now, now, exact, step, prefill, steps, likely)
         self._held[number] = held
         named = (one.sequence for one in (steps or filter(None, (step,))) if one.sequence)
         home = home_of(next(named, ""))
@@ -357,7 +364,7 @@ class Requester:
             self._handle(replace(failed, lost_state=message.lost_state, no_room=message.no_room))
             return
         try:
-            check_pieces(side.incoming.get(message.transfer), message.transfer, values, {})
+            check_pieces(side.incoming.get(message.transfer), message.transfer, values, {}, flight.likely)
         except FrameError as error:
             self._handle(rules.AttemptFailed(attempt, False, str(error)))
             return
@@ -439,6 +446,8 @@ class Requester:
             self._recorder.add(QUEUES, QUEUE, held.idle_s, about)
         try:
             form = self._flights[effect.attempt].form = active.form_of(held.kind)
+            if held.likely and form.can_be_reduced(held.outputs, effect.side):
+                self._flights[effect.attempt].likely = held.likely
             check_inputs(form.plan.inputs, held.inputs)  # The model may be another one by now.
             parcels = cut_inputs(form, held.inputs, effect.side)
             self._record_copy(about, began_s, (value for _, _, values in parcels for value in values))
@@ -453,6 +462,7 @@ class Requester:
                     held.step,
                     held.prefill,
                     held.steps,
+                    self._flights[effect.attempt].likely,
                 )
                 self._send_input(target, message, values, about)
         except EdgepartError as error:
@@ -511,7 +521,9 @@ class Requester:
         about, began_s = self._subject(effect), self._loop.time()
         try:
             outputs = {
-                name: assemble_output(flight.form or active, name, flight.got, held.inputs, flight.side)
+                name: assemble_output(
+                    flight.form or active, name, flight.got, held.inputs, flight.side, flight.likely
+                )
                 for name in held.outputs
             }
         except EdgepartError as error:

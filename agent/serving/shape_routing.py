@@ -81,6 +81,7 @@ class ShapeRouter:
         deadline_s: float,
         outputs: Sequence[str] = (),
         step: SequenceStep | None = None,
+        likely: int = 0,
     ) -> tuple[dict[str, Value], AnswerInfo]:
         """Infer as `Requester.infer`, for any shapes that the model takes. It also raises RequestError if the model
         cannot be run with these shapes, and Infeasible if no device has room for them."""
@@ -90,12 +91,12 @@ class ShapeRouter:
             plan, order = self._requester.active(deployment), self._core.follower.active(deployment)
             shapes = find_binding(plan.inputs, inputs) if plan is not None else {}
             if plan is None or not shapes:
-                return await self._requester.infer(deployment, inputs, left_s, outputs, step)
+                return await self._requester.infer(deployment, inputs, left_s, outputs, step, likely)
             if order is None:
                 raise Unavailable(f"no plan of {deployment!r} is active here; `edgepart status` says why")
             wanted = _Wanted(deployment, order.version, shapes)
             try:
-                return await self._run(wanted, plan, inputs, left_s, outputs, step)
+                return await self._run(wanted, plan, inputs, left_s, outputs, step, likely)
             except _Moved:
                 continue
             except Unavailable as error:
@@ -110,12 +111,13 @@ class ShapeRouter:
         left_s: float,
         outputs: Sequence[str],
         step: SequenceStep | None,
+        likely: int,
     ) -> tuple[dict[str, Value], AnswerInfo]:
         checked = check_inputs(bind_infos(plan.inputs, wanted.shapes), inputs)
         names = output_names(wanted.deployment, plan, outputs)
         name = self._admit(wanted, plan)
         with self._hold_variant(name, wanted):
-            return await self._requester.run(name, checked, left_s, names, step=step)
+            return await self._requester.run(name, checked, left_s, names, step=step, likely=likely)
 
     def _admit(self, wanted: _Wanted, plan: Plan) -> str:
         """The variant's name. Raises an EdgepartError if requests for it are refused here."""

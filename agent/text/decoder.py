@@ -15,10 +15,14 @@ from typing import Any
 import numpy as np
 
 from edgepart.agent.wire.dtypes import element_dtype
+from edgepart.agent.wire.likely_entries import LikelyEntries
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import RequestError, RunError
 from edgepart.planner.plans.plan import IN_PLACE_ROWS, KeptState, Plan, ValueInfo
 from edgepart.planner.region import Array
+
+Logits = Array | LikelyEntries
+"""A number for each token of the vocabulary, or the most likely entries of these numbers."""
 
 TOKENS, MASK, POSITIONS = "input_ids", "attention_mask", "position_ids"
 """The names that exporters give to a decoder's inputs."""
@@ -56,16 +60,19 @@ class Decoder:
         steps = [self.feed([token], position) for token, position in tokens]
         return {name: np.concatenate([step[name] for step in steps]) for name in steps[0]}
 
-    def read_batch(self, outputs: dict[str, Value]) -> Array:
-        """The logits in the answer of such a request, [place, token]. Raises RunError if they are not what the plan
+    def read_batch(self, outputs: dict[str, Value]) -> Sequence[Logits]:
+        """The logits in the answer of such a request, for each place. Raises RunError if they are not what the plan
         says."""
         logits = outputs.get(self.logits)
-        if not isinstance(logits, np.ndarray) or logits.shape != (self.batch, 1, self.vocabulary):
+        if not isinstance(logits, (np.ndarray, LikelyEntries)) or logits.shape != (
+            self.batch,
+            1,
+            self.vocabulary,
+        ):
             raise RunError(
                 f"the model's {self.logits!r} are not {self.batch} times {self.vocabulary} numbers"
             )
-        rows: Array = logits[:, 0]
-        return rows
+        return [row_of(logits, place) for place in range(self.batch)]
 
     @property
     def block(self) -> int:
@@ -97,13 +104,20 @@ class Decoder:
             return 1
         return min(left, rows)
 
-    def read(self, outputs: dict[str, Value]) -> Array:
+    def read(self, outputs: dict[str, Value]) -> Logits:
         """The logits in the answer of a step. Raises RunError if they are not what the plan says."""
         logits = outputs.get(self.logits)
-        if not isinstance(logits, np.ndarray) or logits.shape[-1:] != (self.vocabulary,):
+        if not isinstance(logits, (np.ndarray, LikelyEntries)) or logits.shape[-1:] != (self.vocabulary,):
             raise RunError(f"the model's {self.logits!r} are not {self.vocabulary} numbers")
-        row: Array = logits.reshape(-1, self.vocabulary)[-1]
-        return row
+        return row_of(logits, -1)
+
+
+def row_of(logits: Logits, number: int) -> Logits:
+    """A row of the logits, in which each token of the vocabulary has a number."""
+    if isinstance(logits, LikelyEntries):
+        return logits.row(number)
+    row: Array = logits.reshape(-1, logits.shape[-1])[number]
+    return row
 
 
 def read_decoder(name: str, plan: Plan) -> Decoder:

@@ -79,7 +79,7 @@ def choose(
     ways = _relative(np.asarray(logits))
     if penalties != (1, 0, 0):
         # Repetition penalties divide the logits themselves, and not their distances from the greatest.
-        ways = _relative(_penalised(logits, sampling, prompt_tokens, generated_tokens))
+        ways = _relative(penalise(logits, sampling, prompt_tokens, generated_tokens))
     if sampling.temperature == 0:
         return int(ways.argmax())
     return _draw(ways, sampling, uniform(sampling.seed, len(generated_tokens)))
@@ -90,7 +90,7 @@ def describe_choice(logits: NDArray[Any], token: int, likely: int | None) -> Cho
     ones."""
     own = _relative(np.asarray(logits))
     total = math.log(float(np.exp(own).sum()))
-    ids = _greatest(own, likely) if likely else np.empty(0, np.int64)
+    ids = greatest(own, likely) if likely else np.empty(0, np.int64)
     ids = ids[np.lexsort((ids, -own[ids]))]
     return ChosenToken(
         token, float(own[token]) - total, [(int(n), float(own[n]) - total) for n in ids if own[n] > -np.inf]
@@ -110,47 +110,55 @@ def uniform(seed: int, number: int) -> float:
 def _relative(logits: NDArray[Any]) -> Numbers:
     """Return how far each logit is below the greatest one: 0 at the greatest, so that no exponential overflows."""
     numbers = logits.astype(np.float64)
-    greatest = numbers.max(initial=-np.inf)
-    if np.isnan(greatest):
+    highest = numbers.max(initial=-np.inf)
+    if np.isnan(highest):
         count = int(np.isnan(numbers).sum())
         raise RunError(
             f"{count} of the model's {numbers.size} logits are not numbers, so that no token can be chosen; "
             "the model computes wrongly on these tokens, and the text ends before them"
         )
-    if greatest == -np.inf:
+    if highest == -np.inf:
         raise RunError(
             f"all of the model's {numbers.size} logits are minus infinity, so that no token can be chosen; "
             "the model computes wrongly on these tokens, and the text ends before them"
         )
-    if greatest == np.inf:  # too large for the model's type: these tokens are equally likely
+    if highest == np.inf:  # too large for the model's type: these tokens are equally likely
         return np.where(numbers == np.inf, 0.0, -np.inf)
     with np.errstate(
         over="ignore"
     ):  # minus infinity, below the greatest by more than any number, is rightly impossible
-        numbers -= greatest
+        numbers -= highest
     return numbers
 
 
-def _penalised(
-    logits: NDArray[Any], sampling: Sampling, prompt_tokens: Sequence[int], generated_tokens: Sequence[int]
+def penalise(
+    logits: NDArray[Any],
+    sampling: Sampling,
+    prompt_tokens: Sequence[int],
+    generated_tokens: Sequence[int],
+    ids: Ids | None = None,
 ) -> Numbers:
+    """Return the logits after penalties. They are those of the tokens `ids`, which ascend; None stands for all."""
     numbers = logits.astype(np.float64)
+    tokens = np.arange(numbers.size) if ids is None else ids
     if sampling.repetition_penalty != 1:
-        before, _ = _counted((*prompt_tokens, *generated_tokens), numbers.size)
+        before, _ = _counted((*prompt_tokens, *generated_tokens), tokens)
         there = numbers[before]
         factor = sampling.repetition_penalty
         numbers[before] = np.where(there > 0, there / factor, there * factor)
     if sampling.presence_penalty != 0 or sampling.frequency_penalty != 0:
-        made, counts = _counted(generated_tokens, numbers.size)
+        made, counts = _counted(generated_tokens, tokens)
         numbers[made] -= sampling.presence_penalty + sampling.frequency_penalty * counts
     return numbers
 
 
-def _counted(tokens: Sequence[int], size: int) -> tuple[Ids, Ids]:
-    """Return the tokens once each, and how often each occurs. Tokens that have no logit cannot be chosen anyway."""
+def _counted(tokens: Sequence[int], known: Ids) -> tuple[Ids, Ids]:
+    """Return where in `known` the tokens are, once each, and how often each occurs. Tokens that are not there cannot be
+    chosen anyway."""
     ids, counts = np.unique(np.asarray(tokens, np.int64), return_counts=True)
-    known = (ids >= 0) & (ids < size)
-    return ids[known], counts[known]
+    places = np.minimum(np.searchsorted(known, ids), known.size - 1)
+    found = known[places] == ids
+    return places[found], counts[found]
 
 
 def _draw(relative: Numbers, sampling: Sampling, chance: float) -> int:
@@ -160,35 +168,49 @@ def _draw(relative: Numbers, sampling: Sampling, chance: float) -> int:
         scaled = relative / sampling.temperature
     ids: Ids | None = None
     if 0 < sampling.top_k < scaled.size:
-        ids = np.sort(_greatest(scaled, sampling.top_k))
+        ids = np.sort(greatest(scaled, sampling.top_k))
         scaled = scaled[ids]
     weights = np.exp(scaled)
+    place = draw_place(limit(weights, sampling, wanted_weight(weights, sampling)), chance)
+    return place if ids is None else int(ids[place])
+
+
+def wanted_weight(weights: Numbers, sampling: Sampling) -> float:
+    """Return the weight that the most likely tokens must have together to be chosen from by top-p; inf without top-p."""
+    return sampling.top_p * float(weights.sum()) if sampling.top_p < 1 else math.inf
+
+
+def limit(weights: Numbers, sampling: Sampling, wanted: float) -> Numbers:
+    """Return the weights, with 0 for tokens that top-p or min-p rules out. The greatest of all weights is 1."""
     if sampling.top_p < 1:
-        nucleus = _nucleus(weights, sampling.top_p)
+        nucleus = _nucleus(weights, wanted)
         left = np.zeros_like(weights)
         left[nucleus] = weights[nucleus]
         weights = left
-    if sampling.min_p > 0:
-        weights[weights < sampling.min_p] = 0  # The most likely token's weight is 1.
+    return np.where(weights < sampling.min_p, 0.0, weights) if sampling.min_p > 0 else weights
+
+
+def draw_place(weights: Numbers, chance: float) -> int:
+    """Return the place at which the sum of the weights first exceeds `chance` times their whole sum."""
     sums = np.cumsum(weights)
     place = int(np.searchsorted(sums, chance * sums[-1], side="right"))
     if place == sums.size:  # The product was rounded up to the whole sum.
         place = int(np.flatnonzero(weights)[-1])
-    return place if ids is None else int(ids[place])
+    return place
 
 
-def _nucleus(weights: Numbers, share: float) -> Ids:
-    """Return the fewest most likely tokens, at least one, that together have this share of the weight."""
-    wanted, size = share * float(weights.sum()), weights.size
+def _nucleus(weights: Numbers, wanted: float) -> Ids:
+    """Return the fewest most likely tokens, at least one, that together have this weight."""
+    size = weights.size
     for count in (min(FIRST_LIKELY, size), size):
-        greatest = np.sort(np.partition(weights, size - count)[size - count :])[::-1]
-        sums = np.cumsum(greatest)
+        descending = np.sort(np.partition(weights, size - count)[size - count :])[::-1]
+        sums = np.cumsum(descending)
         if sums[-1] >= wanted:
-            return _greatest(weights, int(np.searchsorted(sums, wanted, side="left")) + 1)
+            return greatest(weights, int(np.searchsorted(sums, wanted, side="left")) + 1)
     return np.arange(size)  # a share of nearly 1, beyond what the sum, as it is rounded, comes to
 
 
-def _greatest(numbers: Numbers, count: int) -> Ids:
+def greatest(numbers: Numbers, count: int) -> Ids:
     """Return where the `count` greatest numbers are, in no order; of equal ones those at the first places."""
     count = min(count, numbers.size)
     least = np.partition(numbers, numbers.size - count)[numbers.size - count]

@@ -7,18 +7,16 @@ they are read together. So several texts at the same time take turns of all at o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from edgepart.agent.serving.requester import AnswerInfo
-from edgepart.agent.serving.sequences import RunStep
-from edgepart.agent.text.decoder import Decoder
+from edgepart.agent.text.decoder import Decoder, Logits
 from edgepart.agent.wire.inference import SequenceStep
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import EdgepartError, InternalError, StateLost
-from edgepart.planner.region import Array
 
 GATHER_S = 0.005
 """Seconds for which a token waits for those of the texts that took part in the last request. Between two tokens of a text
@@ -32,8 +30,22 @@ NO_STEP = SequenceStep("", 0, 0)
 """The step of a place whose sequence takes no part in a request."""
 
 
+class ReadToken(Protocol):
+    """The interface of ShapeRouter.infer. With `likely`, an output may be so many of its LikelyEntries."""
+
+    async def __call__(
+        self,
+        deployment: str,
+        inputs: Mapping[str, Value],
+        deadline_s: float,
+        outputs: Sequence[str] = (),
+        step: SequenceStep | None = None,
+        likely: int = 0,
+    ) -> tuple[dict[str, Value], AnswerInfo]: ...
+
+
 class RunSteps(Protocol):
-    """The interface of Requester.run."""
+    """The interface of Requester.run. `likely` is the same as above."""
 
     async def __call__(
         self,
@@ -45,6 +57,7 @@ class RunSteps(Protocol):
         step: SequenceStep | None = None,
         prefill: bool = False,
         steps: tuple[SequenceStep, ...] = (),
+        likely: int = 0,
     ) -> tuple[dict[str, Value], AnswerInfo]: ...
 
 
@@ -66,7 +79,9 @@ class WaitingToken:
     sequence: Placed
     token: int
     decoder: Decoder
-    logits: asyncio.Future[Array]
+    likely: int
+    """How many of the most likely entries of the logits are wanted; 0 if all are."""
+    logits: asyncio.Future[Logits]
 
     @property
     def position(self) -> int:
@@ -77,7 +92,7 @@ class WaitingToken:
         """The step that reads it."""
         return self.sequence.step(self.position, self.position + 1)
 
-    def answer(self, logits: Array) -> None:
+    def answer(self, logits: Logits) -> None:
         """Tell whoever waits that the token was read."""
         if not self.logits.done():
             self.logits.set_result(logits)
@@ -122,7 +137,7 @@ class Row:
 class StepBatches:
     """Reads single tokens of the sequences of one gateway. For the event loop's thread."""
 
-    def __init__(self, run: RunStep, run_steps: RunSteps, within_s: float) -> None:
+    def __init__(self, run: ReadToken, run_steps: RunSteps, within_s: float) -> None:
         """`run` makes the step of one sequence, and `run_steps` those of several; each may take `within_s` seconds."""
         self._run = run
         self._run_steps = run_steps
@@ -132,9 +147,10 @@ class StepBatches:
         self.made = 0
         """The number of requests that read tokens of several sequences."""
 
-    async def read(self, row: Row, sequence: Placed, decoder: Decoder, token: int) -> Array:
-        """Read a token of a sequence; returns the logits of the one after it. Raises what `run` raises."""
-        one = WaitingToken(sequence, token, decoder, self._loop.create_future())
+    async def read(self, row: Row, sequence: Placed, decoder: Decoder, token: int, likely: int = 0) -> Logits:
+        """Read a token of a sequence; returns the logits of the one after it, or so many of the most likely ones. Raises
+        what `run` raises."""
+        one = WaitingToken(sequence, token, decoder, likely, self._loop.create_future())
         if not row.busy and not row.waiting and row.expected <= {sequence}:
             self._begin(row)
             try:
@@ -225,9 +241,10 @@ class StepBatches:
                 tokens.append((one.token, one.position))
                 steps.append(one.step)
         inputs, names = decoder.feed_batch(tokens), (decoder.logits,)
+        likely = max(one.likely for one in ones) if all(one.likely for one in ones) else 0
         try:
             outputs, _ = await self._run_steps(
-                row.deployment, inputs, self._within_s, names, steps=tuple(steps)
+                row.deployment, inputs, self._within_s, names, steps=tuple(steps), likely=likely
             )
             logits = decoder.read_batch(outputs)
         except StateLost:
@@ -241,10 +258,12 @@ class StepBatches:
             one.answer(logits[one.sequence.place])
         return True
 
-    async def _read_alone(self, row: Row, one: WaitingToken) -> Array:
+    async def _read_alone(self, row: Row, one: WaitingToken) -> Logits:
         decoder = one.decoder
         inputs = decoder.feed([one.token], one.position)
-        outputs, _ = await self._run(row.deployment, inputs, self._within_s, (decoder.logits,), one.step)
+        outputs, _ = await self._run(
+            row.deployment, inputs, self._within_s, (decoder.logits,), one.step, one.likely
+        )
         return decoder.read(outputs)
 
     async def _settle(self, row: Row, one: WaitingToken) -> bool:

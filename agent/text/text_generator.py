@@ -19,7 +19,7 @@ from typing import Protocol
 
 from edgepart.agent.text.chat_template import TemplateProcess
 from edgepart.agent.text.companions import TOKENIZER, TextFiles, parse_companions
-from edgepart.agent.text.decoder import Decoder, read_decoder
+from edgepart.agent.text.decoder import Decoder, Logits, read_decoder
 from edgepart.agent.text.generation import (
     Begun,
     ChatPrompt,
@@ -32,14 +32,14 @@ from edgepart.agent.text.generation import (
     TextModel,
     TokenProbability,
 )
-from edgepart.agent.text.sampling import ChosenToken, check_sampling, choose, describe_choice
+from edgepart.agent.text.likely_choice import choose_from, count_likely, describe_from
+from edgepart.agent.text.sampling import ChosenToken, check_sampling
 from edgepart.agent.text.text_stream import TextStream
 from edgepart.agent.text.token_sequences import TokenSequence, TokenSequences
 from edgepart.agent.text.tokenizer import TextTokenizer, parse_tokenizer
 from edgepart.agent.wire.control import Deployment
 from edgepart.planner.errors import ContextExceeded, RequestError, Unavailable, UnknownDeployment
 from edgepart.planner.plans.plan import Plan
-from edgepart.planner.region import Array
 
 WAIT_S = 60.0
 """Seconds for which a prompt waits for its turn."""
@@ -86,6 +86,18 @@ class _GrowingText:
     generated: list[int]
     told_s: list[float]
     """The times at which tokens were chosen."""
+    shortfalls: int = 0
+    """How often a token could not be chosen from its most likely logits alone."""
+
+    @property
+    def likely(self) -> int:
+        """How many of the most likely logits to ask devices for; 0 for all."""
+        logprobs = self.request.logprobs
+        return count_likely(self.sampling, logprobs, self.prompt, self.generated, self.shortfalls)
+
+    def choose(self, logits: Logits) -> int | None:
+        """The next token; None if it cannot be chosen from these logits alone."""
+        return choose_from(logits, self.sampling, self.prompt, self.generated)
 
 
 class TextGenerator:
@@ -156,22 +168,27 @@ class TextGenerator:
         """Read the prompt, then choose and read tokens until the answer ends."""
         cached = len(sequence.tokens)
         loop = asyncio.get_running_loop()
-        reading = loop.create_task(self._sequences.read(sequence, decoder, answer.prompt[cached:]))
+        reading = loop.create_task(
+            self._sequences.read(sequence, decoder, answer.prompt[cached:], answer.likely)
+        )
         untold: list[GeneratedToken] = []
         reason = "length"
         try:
             while True:
-                logits = await reading
-                token = choose(logits, answer.sampling, answer.prompt, answer.generated)
+                while (token := answer.choose(logits := await reading)) is None:
+                    answer.shortfalls += 1
+                    reading = loop.create_task(self._sequences.read_again(sequence, decoder))
                 answer.told_s.append(time.monotonic())
                 if token in language.end_tokens:
                     reason = "stop"
                     break
                 answer.generated.append(token)
                 if len(answer.generated) < answer.most:
-                    reading = loop.create_task(self._sequences.read(sequence, decoder, [token]))
+                    reading = loop.create_task(
+                        self._sequences.read(sequence, decoder, [token], answer.likely)
+                    )
                     await asyncio.wait([reading], timeout=HEAD_START_S)
-                untold.append(_told(language, describe_choice(logits, token, answer.request.logprobs)))
+                untold.append(_told(language, describe_from(logits, token, answer.request.logprobs)))
                 if text := answer.stream.push(token):
                     yield Grown(text, tuple(untold))
                     untold = []
@@ -266,7 +283,7 @@ class TextGenerator:
         return LanguageModel(files, tokenizer, tokenizer.end_tokens(files.end_tokens, names))
 
 
-async def _break_off(reading: asyncio.Task[Array]) -> None:
+async def _break_off(reading: asyncio.Task[Logits]) -> None:
     """End what reads a token, and wait until it has ended: the sequence may then be used again."""
     reading.cancel()
     await asyncio.wait([reading])

@@ -14,12 +14,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequ
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from edgepart.agent.serving.sequences import REPLAY_PAUSE_S, RunStep
-from edgepart.agent.text.decoder import Decoder, common_start
-from edgepart.agent.text.step_batches import Row, RunSteps, StepBatches
+from edgepart.agent.serving.sequences import REPLAY_PAUSE_S
+from edgepart.agent.text.decoder import Decoder, Logits, common_start
+from edgepart.agent.text.step_batches import ReadToken, Row, RunSteps, StepBatches
 from edgepart.agent.wire.inference import SequenceStep
 from edgepart.planner.errors import StateLost, Unavailable
-from edgepart.planner.region import Array
 
 STEP_S = 60.0
 """The longest time, in seconds, that a step may take; within it the cluster recovers from a loss."""
@@ -78,7 +77,7 @@ class TokenSequences:
 
     def __init__(
         self,
-        run: RunStep,
+        run: ReadToken,
         run_block: RunSteps,
         make_name: Callable[[], str],
         end: Callable[[str, str], None],
@@ -230,16 +229,24 @@ class TokenSequences:
         if sequence.row is not None:
             sequence.row.places[sequence.place] = None
 
-    async def read(self, sequence: TokenSequence, decoder: Decoder, tokens: Sequence[int]) -> Array:
-        """Read more tokens (at least one); returns the logits of the one after them. If devices have lost the sequence's
-        states, all its tokens are read again before. Raises what ShapeRouter.infer raises, and Unavailable if another model
-        serves now."""
+    async def read_again(self, sequence: TokenSequence, decoder: Decoder) -> Logits:
+        """Read the last token once more; returns all logits of the one after it. Raises what `read` raises."""
+        return await self.read(sequence, decoder, [sequence.tokens.pop()])
+
+    async def read(
+        self, sequence: TokenSequence, decoder: Decoder, tokens: Sequence[int], likely: int = 0
+    ) -> Logits:
+        """Read more tokens (at least one); returns the logits of the one after them, or with `likely` so many of the most
+        likely ones if devices can send those alone. If devices have lost the sequence's states, all its tokens are read
+        again before. Raises what ShapeRouter.infer raises, and Unavailable if another model serves now."""
         whole, at, lost = [*sequence.tokens, *tokens], len(sequence.tokens), False
         for trial in range(MOST_REPLAYS):
             try:
                 if lost:
                     at = await self._go_on(sequence, decoder)
-                logits = await self._read_on(sequence, decoder, whole, at, in_blocks=trial < BLOCK_TRIALS)
+                logits = await self._read_on(
+                    sequence, decoder, whole, at, likely, in_blocks=trial < BLOCK_TRIALS
+                )
                 sequence.tokens[:] = whole
                 return logits
             except StateLost:
@@ -266,20 +273,34 @@ class TokenSequences:
         return at
 
     async def _read_on(
-        self, sequence: TokenSequence, decoder: Decoder, whole: Sequence[int], at: int, *, in_blocks: bool
-    ) -> Array:
+        self,
+        sequence: TokenSequence,
+        decoder: Decoder,
+        whole: Sequence[int],
+        at: int,
+        likely: int,
+        *,
+        in_blocks: bool,
+    ) -> Logits:
         """Read the tokens from number `at` on, a single one together with those of other sequences if that can be."""
         if sequence.row is None:
-            return await self._read_from(sequence, decoder, whole, at, in_blocks=in_blocks)
+            return await self._read_from(sequence, decoder, whole, at, likely, in_blocks=in_blocks)
         if at == len(whole) - 1:
             self._check_model(sequence)
-            return await self._batches.read(sequence.row, sequence, decoder, whole[at])
+            return await self._batches.read(sequence.row, sequence, decoder, whole[at], likely)
         async with self._batches.reading(sequence.row):
-            return await self._read_from(sequence, decoder, whole, at, in_blocks=in_blocks)
+            return await self._read_from(sequence, decoder, whole, at, likely, in_blocks=in_blocks)
 
     async def _read_from(
-        self, sequence: TokenSequence, decoder: Decoder, whole: Sequence[int], at: int, *, in_blocks: bool
-    ) -> Array:
+        self,
+        sequence: TokenSequence,
+        decoder: Decoder,
+        whole: Sequence[int],
+        at: int,
+        likely: int,
+        *,
+        in_blocks: bool,
+    ) -> Logits:
         """Read the tokens from number `at` on. Blocks are sent one after another; devices compute them in this order."""
         last, blocks = len(whole) - 1, 0
         while at < last:
@@ -291,12 +312,12 @@ class TokenSequences:
                 await self._run_block(sequence.deployment, inputs, STEP_S, (), step=step, prefill=True)
                 blocks += 1
             else:
-                await self._run(sequence.deployment, inputs, STEP_S, (decoder.logits,), step)
+                await self._run(sequence.deployment, inputs, STEP_S, (decoder.logits,), step, likely=1)
             at += count
         self._check_model(sequence)
         step = sequence.step(last, last + 1)
         inputs, within_s = decoder.feed(whole[last:], last), STEP_S * (1 + blocks)
-        outputs, _ = await self._run(sequence.deployment, inputs, within_s, (decoder.logits,), step)
+        outputs, _ = await self._run(sequence.deployment, inputs, within_s, (decoder.logits,), step, likely)
         return decoder.read(outputs)
 
     def _check_model(self, sequence: TokenSequence) -> None:

@@ -11,6 +11,7 @@ __all__ = [
     "dtypes",
     "frames",
     "inference",
+    "likely_entries",
     "queries",
     "reduced_precision",
     "tensors",

@@ -103,6 +103,9 @@ class Tensors:
     steps: Annotated[tuple[SequenceStep, ...], Many(MOST_SEQUENCES)] = field(default=(), metadata=OPTIONAL)
     """The steps of several sequences that the request makes with the programs of `Plan.batch`, one for each place of the
     batch; () if it is no such request. The sequence "" stands for a place whose step is of no sequence."""
+    likely: Count = field(default=0, metadata=OPTIONAL)
+    """How many of the most likely entries the gateway wants of each piece that goes to it, in place of the whole piece
+    (agent/wire/likely_entries.py); 0 if it wants whole pieces."""
 
     def with_arrays(self, arrays: tuple[Any, ...]) -> Tensors:
         """The same message with these `arrays`. It is made for each transfer, and dataclasses.replace takes six times as
@@ -117,6 +120,7 @@ class Tensors:
             self.step,
             self.prefill,
             self.steps,
+            self.likely,
         )
 
 

@@ -6,8 +6,10 @@ says how to read it from the payload, and MessagePack can hold it:
 
     None | ("array", element type, shape) | ("strings", shape, bytes) | ("plain", value)
          | ("list", metas) | ("map", keys, metas) | ("rounded", kind, shape)
+         | ("likely", element type, shape, count)
 
-A rounded array (Rounded in reduced_precision.py) cannot be inside a sequence or map.
+A rounded array (Rounded in reduced_precision.py) cannot be inside a sequence or map, and nor can an array of which only
+the most likely entries travel (LikelyEntries in likely_entries.py).
 
 Bytes are little-endian (big-endian hosts are refused); each array starts at a multiple of ALIGNMENT bytes in the
 payload. Elements of less than a byte (int4, float4, ...) take one byte each, as in numpy.
@@ -25,6 +27,7 @@ import msgpack
 import numpy as np
 
 from edgepart.agent.wire.dtypes import element_dtype, element_name
+from edgepart.agent.wire.likely_entries import LikelyEntries, check_likely
 from edgepart.agent.wire.reduced_precision import Rounded
 from edgepart.planner.errors import FrameError, InternalError
 from edgepart.planner.plans.reduced_precision import wire_bytes
@@ -65,8 +68,8 @@ def unpack_arrays(metas: Sequence[Meta], payload: memoryview | None) -> list[Any
 
 
 def value_bytes(value: Value) -> int:
-    """The bytes of an array, rounded or not; 0 for strings and for values that are no tensors."""
-    if isinstance(value, Rounded):
+    """The bytes of an array in the form in which it travels; 0 for strings and for values that are no tensors."""
+    if isinstance(value, (Rounded, LikelyEntries)):
         return value.nbytes
     return value.nbytes if isinstance(value, np.ndarray) and value.dtype != object else 0
 
@@ -103,6 +106,10 @@ class _Packer:
             case Rounded() if not depth:
                 self._add(value.data.data)
                 return ("rounded", value.kind, value.shape)
+            case LikelyEntries() if not depth:
+                for array in (value.log_sums, value.ids, value.values):
+                    self._array(array)
+                return ("likely", name_of(value.values.dtype), value.shape, value.count)
             case list() | tuple():
                 return ("list", tuple(self.pack(item, depth + 1) for item in value))
             case dict():
@@ -161,6 +168,8 @@ class _Reader:
                 extents = _shape(shape)
                 nbytes = wire_bytes(kind, extents)
                 return Rounded(kind, extents, np.frombuffer(self._take(nbytes), np.uint8))
+            case ("likely", str() as name, tuple() as shape, int() as count) if not depth:
+                return self._likely(dtype_of(name), _shape(shape), count)
             case ("strings", tuple() as shape, int() as nbytes):
                 return self._strings(_shape(shape), nbytes)
             case ("plain", (bool() | int() | float() | str() | bytes()) as value) if depth:
@@ -182,6 +191,14 @@ class _Reader:
             return np.frombuffer(raw, np.uint8).view(dtype).reshape(shape)
         except ValueError as error:
             raise FrameError(f"{dtype} of shape {shape} cannot be: {error}") from error
+
+    def _likely(self, dtype: np.dtype[Any], shape: tuple[int, ...], count: int) -> LikelyEntries:
+        rows = prod(shape[:-1])
+        if type(count) is not int or count < 1 or rows < 1:
+            raise FrameError(f"{count} likely entries of {rows} rows cannot be")
+        log_sums = self._array(np.dtype(np.float64), (rows,))
+        ids = self._array(np.dtype(np.uint32), (rows, count))
+        return check_likely(LikelyEntries(shape, ids, self._array(dtype, (rows, count)), log_sums))
 
     def _strings(self, shape: tuple[int, ...], nbytes: int) -> Array:
         try:

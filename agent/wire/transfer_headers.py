@@ -19,7 +19,7 @@ from edgepart.agent.wire.frames import read_header
 from edgepart.agent.wire.inference import Epoch, SequenceStep, Tensors
 
 PER_TRANSFER = ("deployment", "epoch", "transfer", "arrays", "exact", "prefill")
-PER_REQUEST = ("request", "step", "steps")
+PER_REQUEST = ("request", "step", "steps", "likely")
 KNOWN = 2048
 """The most parts of either sort that are known. With more, more plans and requests at the same time are read quickly; with
 fewer, less memory is taken."""
@@ -58,7 +58,7 @@ def _parts_of(message: Tensors) -> tuple[_Part, _Part]:
         message.exact,
         message.prefill,
     )
-    return transfer, _pack_request(message.request, message.step, message.steps)
+    return transfer, _pack_request(message.request, message.step, message.steps, message.likely)
 
 
 def _can_be_known(metas: tuple[Any, ...]) -> bool:
@@ -67,6 +67,8 @@ def _can_be_known(metas: tuple[Any, ...]) -> bool:
     for meta in metas:
         match meta:
             case ("array", str(), tuple() as shape) if all(type(size) is int for size in shape):
+                continue
+            case ("likely", str(), tuple() as shape, count) if all(type(n) is int for n in (*shape, count)):
                 continue
         return False
     return True
@@ -85,8 +87,10 @@ def _pack_transfer(
 
 
 @lru_cache(KNOWN)
-def _pack_request(request: str, step: SequenceStep | None, steps: tuple[SequenceStep, ...]) -> _Part:
-    return _pack(Tensors("", Epoch(0, 0), request, 0, (), False, step, False, steps), PER_REQUEST)
+def _pack_request(
+    request: str, step: SequenceStep | None, steps: tuple[SequenceStep, ...], likely: int
+) -> _Part:
+    return _pack(Tensors("", Epoch(0, 0), request, 0, (), False, step, False, steps, likely), PER_REQUEST)
 
 
 def _pack(message: Tensors, names: tuple[str, ...]) -> _Part:
@@ -132,6 +136,7 @@ class TransferHeaders:
                 other.step,
                 one.prefill,
                 other.steps,
+                other.likely,
             )
         return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,6 @@ from edgepart.agent.execution import sequences as kept
 from edgepart.agent.text.decoder import Decoder
 from edgepart.agent.text.step_batches import Row, StepBatches
 from edgepart.agent.text.token_sequences import TokenSequences
-from edgepart.planner.region import Array
 from tests.simulation.decoder_layers import (
     CACHES,
     CONTEXT,
@@ -117,7 +117,7 @@ def test_a_request_of_several_texts_while_one_reads_a_prompt_is_noticed(
 
 def test_answers_that_are_given_to_the_wrong_texts_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def read_batch(self: Decoder, outputs):  # type: ignore[no-untyped-def]
-        logits: Array = reads(self, outputs)
+        logits: Any = reads(self, outputs)
         return logits[::-1]
 
     reads = Decoder.read_batch
@@ -151,8 +151,9 @@ def test_devices_that_go_on_with_the_rows_of_another_text_are_noticed(
 
 
 def test_a_text_that_is_read_again_in_part_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def read_on(self, sequence, decoder, whole, at, *, in_blocks):  # type: ignore[no-untyped-def]
-        return await reads(self, sequence, decoder, whole, at or min(1, len(whole) - 1), in_blocks=in_blocks)
+    async def read_on(self, sequence, decoder, whole, at, likely, *, in_blocks):  # type: ignore[no-untyped-def]
+        late = at or min(1, len(whole) - 1)
+        return await reads(self, sequence, decoder, whole, late, likely, in_blocks=in_blocks)
 
     reads = TokenSequences._read_on
     monkeypatch.setattr(TokenSequences, "_read_on", read_on)

@@ -12,6 +12,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from edgepart.agent.execution.tasks import StepKind
 from edgepart.agent.serving.requester import FAILURES, AnswerInfo
 from edgepart.agent.text.token_sequences import TokenSequence, TokenSequences
@@ -106,8 +108,9 @@ class Texts:
         deadline_s: float,
         outputs: Sequence[str] = (),
         step: SequenceStep | None = None,
+        likely: int = 0,
     ) -> tuple[dict[str, Value], AnswerInfo]:
-        """Implements RunStep."""
+        """Implements ReadToken. Devices always say how likely each token is."""
         if deployment not in self.device.box.active:
             raise Unavailable(f"no plan of {deployment} is active here")
         return await self._run_steps(deployment, dict(inputs), deadline_s, tuple(outputs), step=step)
@@ -122,6 +125,7 @@ class Texts:
         step: SequenceStep | None = None,
         prefill: bool = False,
         steps: tuple[SequenceStep, ...] = (),
+        likely: int = 0,
     ) -> tuple[dict[str, Value], AnswerInfo]:
         """Implements RunSteps."""
         if self.loop.is_closed():
@@ -189,6 +193,7 @@ class TextClient:
 
     async def _read(self, sequence: TokenSequence, tokens: Sequence[int]) -> Array:
         logits = await self._texts.sequences.read(sequence, DECODER, tokens)
+        assert isinstance(logits, np.ndarray)
         expected = undisturbed_logits(self.tokens)
         if logits.tolist() != expected:
             raise Broken(

@@ -12,6 +12,7 @@ import numpy as np
 
 from edgepart.agent.serving.requester import AnswerInfo
 from edgepart.agent.wire.inference import NO_EPOCH, SequenceStep
+from edgepart.agent.wire.likely_entries import keep_likely
 from edgepart.planner.errors import StateLost
 from edgepart.planner.plans.plan import KeptState, Plan, ValueInfo
 from edgepart.planner.region import Array
@@ -91,6 +92,8 @@ class FakeDevices:
         """The numbers of steps, counted over all, before which all states are lost."""
         self.failure: Exception | None = None
         """What the next step raises once it was computed, as if its answer were lost."""
+        self.likely: list[int] = []
+        """How many likely entries each answer was asked for; 0 for whole logits."""
         self.gate: asyncio.Event | None = None
         """Steps wait for it once they were computed, where there is one."""
         self.resumes = 0
@@ -148,6 +151,7 @@ class FakeDevices:
         deadline_s: float,
         outputs: Sequence[str] = (),
         step: SequenceStep | None = None,
+        likely: int = 0,
     ) -> tuple[dict[str, Any], AnswerInfo]:
         assert step is not None and outputs == ("logits",) and deadline_s > 0
         await asyncio.sleep(self.step_s)
@@ -156,7 +160,7 @@ class FakeDevices:
         if self.gate is not None:
             await self.gate.wait()
         self._fail()
-        return {"logits": logits.reshape(1, 1, -1)}, self._info
+        return self._answer(logits.reshape(1, 1, -1), likely)
 
     def _step(self, inputs: Mapping[str, Any], step: SequenceStep) -> Array:
         """Make a step that reads one token; returns what the model says then."""
@@ -180,6 +184,10 @@ class FakeDevices:
             known = min(known, step.since) if revision + 1 == step.revision else 0
         return step.position <= known
 
+    def _answer(self, logits: Array, likely: int) -> tuple[dict[str, Any], AnswerInfo]:
+        self.likely.append(likely)
+        return {"logits": keep_likely(logits, likely)}, self._info
+
     def _fail(self) -> None:
         if (failure := self.failure) is not None:
             self.failure = None
@@ -195,11 +203,12 @@ class FakeDevices:
         step: SequenceStep | None = None,
         prefill: bool = False,
         steps: tuple[SequenceStep, ...] = (),
+        likely: int = 0,
     ) -> tuple[dict[str, Any], AnswerInfo]:
         """Make a step that reads a block of tokens; if it fails, later steps of the sequence find no states. With `steps`,
         make a step in each of several sequences."""
         if steps:
-            return await self._together(inputs, steps)
+            return await self._together(inputs, steps, likely)
         assert step is not None and outputs == () and prefill and deadline_s > 0
         if self.gate is not None:
             await self.gate.wait()
@@ -222,7 +231,7 @@ class FakeDevices:
         return {}, self._info
 
     async def _together(
-        self, inputs: Mapping[str, Any], steps: tuple[SequenceStep, ...]
+        self, inputs: Mapping[str, Any], steps: tuple[SequenceStep, ...], likely: int
     ) -> tuple[dict[str, Any], AnswerInfo]:
         self._count()
         made = [(place, one) for place, one in enumerate(steps) if one.sequence]
@@ -241,7 +250,7 @@ class FakeDevices:
         if self.gate is not None:
             await self.gate.wait()
         self._fail()
-        return {"logits": logits}, self._info
+        return self._answer(logits, likely)
 
     def _overwrite(self, row: str, place: int, position: int) -> None:
         """Write a token that nobody said where the sequence in this place has the row of number `position`."""

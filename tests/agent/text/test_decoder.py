@@ -88,7 +88,8 @@ def test_models_that_are_no_decoders_are_refused_with_the_reason(plan: Plan, why
 def test_the_logits_are_the_last_row() -> None:
     decoder = read_decoder("chat", decoder_plan())
     rows = np.arange(2 * VOCABULARY, dtype=np.float32).reshape(1, 2, VOCABULARY)
-    assert decoder.read({"logits": rows}).tolist() == rows[0, 1].tolist()
+    row = decoder.read({"logits": rows})
+    assert isinstance(row, np.ndarray) and row.tolist() == rows[0, 1].tolist()
 
 
 @pytest.mark.parametrize("outputs", [{}, {"logits": np.zeros((1, 1, 7))}, {"logits": ["no", "array"]}])

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from edgepart.agent.text import step_batches, token_sequences
 from edgepart.agent.text.decoder import read_decoder
 from edgepart.agent.text.step_batches import APART_S
+from edgepart.agent.wire.likely_entries import LikelyEntries
 from edgepart.planner.errors import RunError
 from tests.agent.serving.virtual_time import run_virtually
 from tests.agent.text.fake_devices import decoder_plan, greedy, logits_after
@@ -42,7 +44,7 @@ async def write(desk: Desk, prompt: Sequence[int], count: int, *, late: int = 0)
         await asyncio.sleep(0)
     tokens = list(prompt)
     async with desk.take(prompt) as sequence:
-        logits = await desk.sequences.read(sequence, desk.decoder, prompt[len(sequence.tokens) :])
+        logits = await desk.read(sequence, prompt[len(sequence.tokens) :])
         for _ in range(count):
             assert logits.tolist() == logits_after(tokens).tolist()
             tokens.append(int(logits.argmax()))
@@ -157,5 +159,26 @@ def test_a_place_is_used_again_by_another_name() -> None:
                 names.add(sequence.name)
         rows = {name.rpartition("/")[0] for name in names}
         assert len(names) == 12 and len(rows) <= 12 and len(desk.devices.ended) == 11
+
+    run(story)
+
+
+@pytest.mark.parametrize(("wanted", "asked"), [((3, 9), 9), ((3, 0), 0)])
+def test_a_common_request_asks_for_as_much_as_any_of_its_texts_needs(
+    wanted: tuple[int, int], asked: int
+) -> None:
+    async def ask(desk: Desk, first: int, likely: int) -> None:
+        async with desk.take([first, 1]) as sequence:
+            await desk.sequences.read(sequence, desk.decoder, [first, 1])
+            for token in range(20):
+                found = await desk.sequences.read(sequence, desk.decoder, [token], likely)
+                assert isinstance(found, np.ndarray if likely == 0 else (np.ndarray, LikelyEntries))
+                if isinstance(found, LikelyEntries):
+                    assert found.count >= likely
+
+    async def story(desk: Desk) -> None:
+        await asyncio.gather(ask(desk, 5, wanted[0]), ask(desk, 6, wanted[1]))
+        assert len(desk.devices.together) > 10
+        assert desk.devices.likely.count(asked) >= len(desk.devices.together)
 
     run(story)

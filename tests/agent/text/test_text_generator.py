@@ -37,6 +37,7 @@ from edgepart.planner.errors import (
     UnknownDeployment,
 )
 from edgepart.planner.plans.plan import Plan
+from tests.agent.text import fake_devices
 from tests.agent.text.fake_devices import CONTEXT, VOCABULARY, FakeDevices, decoder_plan, greedy, logits_after
 from tests.agent.text.small_tokenizer import small_tokenizer_json
 
@@ -495,4 +496,73 @@ def test_the_list_of_models_says_what_is_deployed_since_when() -> None:
         assert [(one.name, one.context) for one in after] == [("chat", CONTEXT), ("other", CONTEXT)]
         assert after[0] == before[0] and before[0].created_s > 1_700_000_000
 
+    run(story)
+
+
+WAYS = [
+    GivenSampling(temperature=0),
+    GivenSampling(temperature=0, repetition_penalty=1.3),
+    GivenSampling(temperature=0, presence_penalty=-2.0),
+    GivenSampling(temperature=0.2, top_p=0.9),
+    GivenSampling(temperature=1.0, top_p=0.9),
+    GivenSampling(temperature=0.8, top_k=20, top_p=0.5),
+    GivenSampling(temperature=1.0, min_p=0.2),
+    GivenSampling(temperature=1.0, top_k=5, frequency_penalty=0.7),
+    GivenSampling(temperature=1.0),
+]
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("sampling", WAYS, ids=str)
+def test_a_text_is_the_same_whether_likely_logits_come_or_all(
+    sampling: GivenSampling, in_place: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[list[int], list[float]]] = []
+    usual = replace(sampling, seed=7)
+
+    async def story(house: House) -> None:
+        house.devices.losses = [9, 14]
+        events = await house.ask(max_tokens=30, sampling=usual, logprobs=2)
+        chosen = [one.chosen for event in events if isinstance(event, Grown) for one in event.tokens]
+        told.append(([one.token for one in chosen], [one.logprob for one in chosen]))
+        assert ended(events).replays == 2 and not house.devices.losses[2:]
+        assert house.sequences.count("chat") == (0, 1)
+
+    run(story, in_place=in_place)
+    monkeypatch.setattr(text_generator, "count_likely", lambda *_: 0)
+    run(story, in_place=in_place)
+    (tokens, logprobs), (whole, expected) = told
+    assert tokens == whole and logprobs == pytest.approx(expected, abs=2e-5)
+
+
+def test_a_step_is_made_again_where_the_likely_logits_are_too_few() -> None:
+    """These logits are so flat that nine tenths of the probability are with more tokens than are asked for."""
+
+    async def story(house: House) -> None:
+        sampling = GivenSampling(temperature=1.0, top_p=0.9, seed=3)
+        tokens = tokens_of(await house.ask(max_tokens=6, sampling=sampling))
+        first = len(TOKENS) - 1
+        asked = house.devices.likely
+        assert asked[:first] == [1] * first, "Of what is said within the prompt nothing is needed."
+        assert asked[first] == 128 and 0 in asked[first:] and len(tokens) == 6
+        made = house.devices.read[first:]
+        assert made[0] == made[1], "The same step, of the same token at the same position."
+        assert len(made) == len(set(made)) + asked[first:].index(0), "Later ones are not made twice."
+
+    run(story)
+
+
+def test_logits_that_are_no_numbers_end_a_text_as_if_all_had_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    def odd(tokens: Sequence[int], model: str) -> Any:
+        logits = logits_after(tokens, model)
+        if len(tokens) > len(TOKENS) + 3:
+            logits[7] = np.nan
+        return logits
+
+    async def story(house: House) -> None:
+        with pytest.raises(RunError, match="1 of the model's 300 logits are not numbers"):
+            await house.ask(max_tokens=30)
+        assert house.sequences.count("chat") == (0, 1)
+
+    monkeypatch.setattr(fake_devices, "logits_after", odd)
     run(story)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from contextlib import asynccontextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,14 +43,19 @@ class Desk:
             yield sequence
 
     async def step(self, sequence: TokenSequence, token: int) -> Array:
-        return await self.sequences.read(sequence, self.decoder, [token])
+        return await self.read(sequence, [token])
+
+    async def read(self, sequence: TokenSequence, tokens: Sequence[int]) -> Array:
+        logits = await self.sequences.read(sequence, self.decoder, tokens)
+        assert isinstance(logits, np.ndarray)
+        return logits
 
     async def answer(self, prompt: Sequence[int]) -> tuple[TokenSequence, list[int]]:
         """Read a prompt; returns its sequence and the tokens that were read."""
         before = len(self.devices.read)
         async with self.take(prompt) as sequence:
             new = prompt[len(sequence.tokens) :]
-            logits = await self.sequences.read(sequence, self.decoder, new)
+            logits = await self.read(sequence, new)
             assert logits.tolist() == logits_after(prompt).tolist()
         return sequence, [token for _, _, token in self.devices.read[before:]]
 

@@ -23,6 +23,7 @@ STEPS = st.builds(
 )
 METAS = st.one_of(
     st.tuples(st.just("array"), st.sampled_from(["float", "int64"]), st.tuples(st.integers(0, 200))),
+    st.tuples(st.just("likely"), st.just("float"), st.tuples(st.integers(0, 200)), st.integers(0, 2)),
     st.none(),
     st.sampled_from(
         [("list", (("plain", 0.0),)), ("list", (("plain", -0.0),)), ("list", (("plain", False),))]
@@ -39,6 +40,7 @@ MESSAGES = st.builds(
     st.none() | STEPS,
     st.booleans(),
     st.lists(STEPS, max_size=2).map(tuple),
+    st.integers(0, 2),
 )
 KINDS = kinds(Tensors)
 
@@ -62,7 +64,16 @@ def test_what_is_packed_and_read_is_what_the_codec_reads(messages: list[Tensors]
 
 
 @pytest.mark.parametrize(
-    "metas", [((),), (7,), ({"a": ()},), (("array", ({},), (1,)),), (("array", "float", (1.0,)),)], ids=str
+    "metas",
+    [
+        ((),),
+        (7,),
+        ({"a": ()},),
+        (("array", ({},), (1,)),),
+        (("array", "float", (1.0,)),),
+        (("likely", "float", (1,), 1.0),),
+    ],
+    ids=str,
 )
 def test_what_a_peer_sends_in_place_of_metas_is_read_as_by_the_codec(metas: Any) -> None:
     headers, header = TransferHeaders(), by_codec(Tensors("m", Epoch(1, 1), "gate/0/1", 3, metas))

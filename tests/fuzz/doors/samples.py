@@ -33,6 +33,7 @@ METAS = (
     None,
     ("list", (("plain", 5),)),
     ("rounded", "int8", (2, 3)),
+    ("likely", "float", (1, 9), 2),
 )
 
 

@@ -24,6 +24,7 @@ from edgepart.agent.wire.frames import (
     read_header,
 )
 from edgepart.agent.wire.inference import Epoch, SequenceStep, Tensors
+from edgepart.agent.wire.likely_entries import LikelyEntries, find_likely
 from edgepart.agent.wire.reduced_precision import Rounded, restore_array, round_array
 from edgepart.agent.wire.tensors import pack_arrays, unpack_arrays
 from edgepart.agent.wire.transfer_headers import TransferHeaders, pack_header
@@ -95,6 +96,8 @@ VALUES: tuple[Any, ...] = (
     {1: np.ones(1, np.float16), 2: None},
     round_array(np.arange(3000, dtype=np.float32).reshape(1, 30, 100), "int8"),
     round_array(np.arange(32, dtype=np.float32), "float16"),
+    find_likely(np.arange(300, dtype=np.float32).reshape(2, 150), 3),
+    find_likely(np.zeros(40, np.float16), 1),
 )
 
 
@@ -112,6 +115,8 @@ def _arrays(data: bytes) -> None:
         raise FrameError("codec.py takes care of that")
     values = unpack_arrays(metas, memoryview(payload))
     for value in values:
+        if isinstance(value, LikelyEntries):
+            expect(bool((value.ids < value.shape[-1]).all()), "a likely entry is outside its row")
         if isinstance(value, Rounded):
             expect(restore_array(value).shape == value.shape, "a rounded array has another shape")
             float(value.error)
@@ -129,6 +134,8 @@ def _shown(value: Any) -> Any:
             return (str(value.dtype), value.shape, value.tobytes())
         case Rounded():
             return (value.kind, value.shape, value.data.tobytes())
+        case LikelyEntries():
+            return (value.shape, *map(_shown, (value.ids, value.values, value.log_sums)))
         case list():
             return [_shown(item) for item in value]
         case dict():
