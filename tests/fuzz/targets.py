@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from tests.fuzz.doors import http, identity, members, mqtt, openai, plans, state, text, wire, workloads
+from tests.fuzz.doors import (
+    carried,
+    http,
+    identity,
+    members,
+    mqtt,
+    openai,
+    plans,
+    state,
+    text,
+    wire,
+    workloads,
+)
 from tests.fuzz.target import Target
 
 TARGETS: tuple[Target, ...] = (
     *wire.TARGETS,
+    *carried.TARGETS,
     *members.TARGETS,
     *identity.TARGETS,
     *mqtt.TARGETS,
