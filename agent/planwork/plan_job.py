@@ -26,7 +26,7 @@ from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.model.states import keep_states
 from edgepart.planner.planner import Digests, best_single_device, choose_plan
-from edgepart.planner.plans.plan import Plan, plan_from_bytes, plan_to_bytes
+from edgepart.planner.plans.plan import IN_PLACE_ROWS, Plan, plan_from_bytes, plan_to_bytes
 from edgepart.planner.report.sentences import as_sentence
 from edgepart.planner.search import checkpoint as choices
 from edgepart.planner.search.mirrors import add_mirrors, bytes_by_mirror
@@ -69,7 +69,12 @@ class PlanComputer:
         try:
             found = self._compute(order)
             plan = plan_from_bytes(found.plan)
-            return replace(found, structure=plan.structure, is_model_itself=plan.is_model_itself)
+            return replace(
+                found,
+                structure=plan.structure,
+                is_model_itself=plan.is_model_itself,
+                step_bytes=_step_bytes(plan),
+            )
         except Infeasible as error:
             # Not final if other deployments take memory: when it is free again, the same order may find a plan.
             others = _memory_note(order)
@@ -266,6 +271,14 @@ def _refinement_note(order: ComputePlan, found: PlanComputed) -> str:
     why = f" ({drifts})" if drifts else ""
     before, now = found.current_latency_s, found.latency_s
     return f"refined: shares moved after measuring{why}, predicted {format_seconds(before)} -> {format_seconds(now)}"
+
+
+def _step_bytes(plan: Plan) -> float:
+    """The bytes by which states grow in a step; 0 if they cannot go from device to device."""
+    pieces = [piece for program in plan.programs.values() for piece in program.kept]
+    if not all(piece.in_place for piece in pieces):
+        return 0.0
+    return sum(piece.nbytes / piece.read.region.shape[IN_PLACE_ROWS] for piece in pieces)
 
 
 def _devices(plan: Plan) -> tuple[str, ...]:

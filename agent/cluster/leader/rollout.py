@@ -15,6 +15,7 @@ from hashlib import sha256
 from edgepart.agent.cluster.leader import memory_budget, status
 from edgepart.agent.cluster.leader.contingency import ContingencyPlans
 from edgepart.agent.cluster.leader.drift_policy import DriftPolicy
+from edgepart.agent.cluster.leader.link_rates import slowest_bytes_per_s
 from edgepart.agent.cluster.leader.replan_policy import (
     PlanningTiming,
     ReplanPolicy,
@@ -292,7 +293,8 @@ class DeploymentRollout:
 
     def _waits_for_sequences(self, placement: PlanRollout, world: LeaderView, now: float) -> bool:
         """Whether the plan, which is ready, should not serve yet: all steps of sequences that are continued on the serving
-        plan would have to be made again. The more steps and the less it gains, the longer it waits for them to end."""
+        plan would have to be made again, or their states sent to other devices. The more steps and the less it gains, the
+        longer it waits for them to end."""
         serving = self.active
         if not self.serving or serving is None or placement.instead_of_s == math.inf:
             return False  # It was not made for the sake of speed.
@@ -302,6 +304,10 @@ class DeploymentRollout:
         placement.waits_since = min(placement.waits_since, now)
         gain = 1 - placement.order.latency_s / placement.instead_of_s
         pause_s = min(REREADING_S, steps * placement.order.latency_s)
+        rate = slowest_bytes_per_s({*placement.nodes, *serving.nodes}, world.cluster.cards)
+        if placement.step_bytes and serving.step_bytes and rate:
+            # The states go from device to device.
+            pause_s = min(pause_s, steps * placement.step_bytes / rate)
         return gain > 0 and now < placement.waits_since + pause_s / gain
 
     def _falls_short(self, placement: PlanRollout, world: LeaderView) -> bool:
@@ -468,6 +474,7 @@ class DeploymentRollout:
             chosen=found.chosen,
             note="; ".join(filter(None, (*(why for _, why in self.refused), found.note))),
             tolerance=found.tolerance,
+            step_bytes=found.step_bytes,
             structure=found.structure,
             verdict=RIGHT if found.is_model_itself else "",
         )

@@ -117,6 +117,8 @@ class PlanRollout:
     """How far the plan's answers may be off, as in PlanComputed."""
     structure: str = ""
     """The plan's structure, as in PlanComputed."""
+    step_bytes: float = 0.0
+    """The bytes by which states grow in a step, as in PlanComputed; 0 if that is not known."""
     verdict: str = ""
     """The verdict of the plan's trial, as in PlanTried; "" if the plan was not tried yet."""
     waits_since: float = math.inf

@@ -213,6 +213,9 @@ class PlanComputed:
     """The plan's structure, as in planner/plans/plan.py."""
     is_model_itself: bool = False
     """Whether the plan runs the model itself, so that it need not be tried."""
+    step_bytes: float = 0.0
+    """The bytes by which states of a sequence grow in a step, on all devices together, if states can go from device to
+    device; 0 if they cannot, or there are none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,11 +39,13 @@ from edgepart.agent.wire.control import (
     Version,
 )
 from edgepart.agent.wire.inference import DeployOptions, Epoch
-from edgepart.planner.devices.cluster import Device
+from edgepart.planner.devices.cluster import Device, Link
 from edgepart.planner.plans.plan import Plan, Program, Run, Segment, plan_from_bytes, plan_to_bytes
 
 NODES = ("a", "b")
 DEVICE = Device("", "box", 1e9, 1e9, 1e9, threads=2)
+RATE = 1e6
+"""Bytes per second of the link between them."""
 VERSION = Version(1, "a")
 ENTRY = Deployment("net", "m", 1000, DeployOptions(), VERSION)
 
@@ -70,6 +72,8 @@ class Story:
     prepared: list[Prepare] = field(default_factory=list)
     continued: int = 0
     """How many steps a sequence has made that is continued on the plan that serves."""
+    step_bytes: float = 0.0
+    """The bytes by which its states grow in a step."""
 
     def __post_init__(self) -> None:
         self.cutover = DeploymentRollout(self.entry, None, PlanningTiming())
@@ -78,7 +82,8 @@ class Story:
     @property
     def world(self) -> LeaderView:
         members = tuple(Member(n, n, "boot", ALIVE, (), "", "0") for n in NODES)
-        cards = {n: Card(n, write_card(MeasuredDevice(replace(DEVICE, name=n)))) for n in NODES}
+        links = {n: {other: Link(RATE, 0.0) for other in NODES if other != n} for n in NODES}
+        cards = {n: Card(n, write_card(MeasuredDevice(replace(DEVICE, name=n), links[n]))) for n in NODES}
         cluster = ClusterView(members, cards, {n: f"digest-{n}" for n in NODES}, frozenset())
         holdings = tuple(
             Holding("net", epoch, READY, active, continued=self.continued if active else 0)
@@ -120,7 +125,18 @@ class Story:
         key, names = self.orders[-1].key, tuple(known.programs)
         latency_s = known.predicted_latency_s
         self.cutover.answered(
-            PlanComputed(key, made, names, latency_s, current_s, False, single_s, note, chosen=chosen),
+            PlanComputed(
+                key,
+                made,
+                names,
+                latency_s,
+                current_s,
+                False,
+                single_s,
+                note,
+                chosen=chosen,
+                step_bytes=self.step_bytes,
+            ),
             self.now,
         )
 
@@ -156,10 +172,15 @@ def timed(profiles: Iterable[tuple[str, float]]) -> list[Profile]:
 
 
 def better_offered(
-    measured: list[Profile], *, continued: int = 0, current_s: float = 1.0, weighed: bool = True
+    measured: list[Profile],
+    *,
+    continued: int = 0,
+    current_s: float = 1.0,
+    weighed: bool = True,
+    step_bytes: float = 0.0,
 ) -> Story:
     """A plan serves in 1 s; another one is predicted to take 0.5 s, of which 0.4 s are b's work."""
-    story = Story()
+    story = Story(step_bytes=step_bytes)
     story.serve(plan(1.0, a=1.0))
     story.continued = continued
     story.book.learn(measured)
@@ -212,11 +233,20 @@ def test_a_plan_that_was_not_made_for_the_sake_of_speed_waits_for_nobody() -> No
     assert serves(better_offered([], continued=1024, current_s=math.inf, weighed=False)) == 0.5
 
 
-@pytest.mark.parametrize(("steps", "pause_s"), [(16, 16 * 0.5), (1024, REREADING_S)])
+@pytest.mark.parametrize(
+    ("steps", "step_bytes", "pause_s"),
+    [
+        (16, 0.0, 16 * 0.5),
+        (1024, 0.0, REREADING_S),
+        (1024, RATE / 100, 1024 / 100),  # The states go to other devices.
+        (1024, RATE, REREADING_S),
+        (16, RATE, 16 * 0.5),  # Making the steps again takes less time.
+    ],
+)
 def test_it_waits_no_longer_than_until_it_would_have_gained_what_that_costs(
-    steps: int, pause_s: float
+    steps: int, step_bytes: float, pause_s: float
 ) -> None:
-    story = better_offered([], continued=steps)
+    story = better_offered([], continued=steps, step_bytes=step_bytes)
     began = story.now
     while serves(story) == 1.0:
         story.step(1.0)
