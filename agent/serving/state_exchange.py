@@ -210,12 +210,22 @@ class StateExchange:
                 return device, program.kept
         raise FrameError(f"node {node} keeps no states by plan {plan[1]} of {plan[0]}")
 
+    def _keeps_nothing(self, plan: PlanKey) -> bool:
+        """Whether this device takes part in a plan without keeping states."""
+        held = self._plan(*plan)
+        programs = held.plan.programs.items() if held is not None else ()
+        mine = [program for device, program in programs if held and held.nodes.get(device) == self._node]
+        return bool(mine) and not any(program.kept for program in mine)
+
     # Resumptions
 
     def _resume(self, asked: ResumeSequence, now: float) -> None:
         plan = asked.deployment, asked.epoch
         here = self._states.rows_of(asked.sequence).get(plan)
         if here is not None and here.revision == asked.revision and here.position >= asked.position:
+            self._tell_resumed(asked, asked.position)
+            return
+        if self._keeps_nothing(plan):
             self._tell_resumed(asked, asked.position)
             return
         for key in [key for key, one in self._resumptions.items() if one.begun_s < now - GIVEN_UP_S]:
@@ -274,7 +284,9 @@ class StateExchange:
     def _add(self, one: _Resumption, message: SentRows, values: Sequence[Value]) -> None:
         plan = message.deployment, message.epoch
         held = self._plan(*plan)
-        program = held.plan.programs.get(message.device) if held is not None else None
+        if held is None:
+            raise StateLost(f"plan {plan[1]} of {plan[0]} is not held here")
+        program = held.plan.programs.get(message.device)
         if program is None or any(number >= len(program.kept) for number in message.pieces):
             raise FrameError(f"rows came of pieces that {message.device!r} does not keep by plan {plan[1]}")
         pieces = [program.kept[number] for number in message.pieces]

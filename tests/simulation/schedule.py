@@ -36,6 +36,8 @@ KINDS = {
 
 WITH_TEXTS = 3
 """One seed of so many has texts. Such a run takes twice as long to simulate."""
+WITHOUT_MIRRORS = 4
+"""One of so many seeds that have texts has no mirrors."""
 TEXTS = 0.4
 """The share of faults before which texts begin, in seeds that have texts."""
 
@@ -63,6 +65,8 @@ class Schedule:
     """Boxes that are off at the end."""
     texts: bool
     """Whether clients ask for texts too."""
+    mirrors: bool
+    """Whether plans of decoders may have mirrors."""
     late: tuple[int, ...]
     """Boxes that join later: by a start among the faults, or at the end."""
 
@@ -89,7 +93,8 @@ def schedule(seed: int, agents: int) -> Schedule:
     first_s, texts = rng.uniform(0.5, 2.5), seed % WITH_TEXTS == WITH_TEXTS - 1
     if texts:
         faults = _with_texts(faults, agents, rng)
-    return Schedule(seed, agents, lossy, first_s, tuple(faults), gone, texts, _late(seed, agents))
+    mirrors = seed // WITH_TEXTS % WITHOUT_MIRRORS != WITHOUT_MIRRORS - 1
+    return Schedule(seed, agents, lossy, first_s, tuple(faults), gone, texts, mirrors, _late(seed, agents))
 
 
 def _with_texts(faults: list[Fault], agents: int, rng: random.Random) -> list[Fault]:

@@ -39,7 +39,7 @@ TOKENS = [2, 0, 1, 1, 2, 0, 2]
 def test_the_decoder_says_the_same_on_any_number_of_devices_by_any_steps(count: int) -> None:
     parts = [text_part(number, count) for number in range(count)]
     assert tuple(layer for one in parts for layer in one.layers) == CACHES
-    caches = [[np.full((PLACES, CONTEXT), -1) for _ in one.program.kept] for one in parts]
+    caches = [[np.full((PLACES, 1, CONTEXT, 1), -1) for _ in one.program.kept] for one in parts]
 
     def make(rows: Rows, place: slice) -> Rows:
         for one, arrays in zip(parts, caches, strict=True):

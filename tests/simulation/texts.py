@@ -16,6 +16,7 @@ import numpy as np
 
 from edgepart.agent.execution.tasks import StepKind
 from edgepart.agent.serving.requester import FAILURES, AnswerInfo
+from edgepart.agent.serving.resumption import Resumptions
 from edgepart.agent.text.token_sequences import TokenSequence, TokenSequences
 from edgepart.agent.wire.inference import SequenceStep
 from edgepart.agent.wire.tensors import Value
@@ -77,7 +78,9 @@ class Texts:
         self.device = device
         self.loop = VirtualLoop(lambda: device.net.now, device.later)  # type: ignore[abstract]
         self._names = 0
+        carrier = device.carrier
         with self.loop.running():
+            self.resumptions = Resumptions(carrier.send, carrier.resumes, carrier.nodes)
             self.sequences = TokenSequences(
                 self._run,
                 self._run_steps,
@@ -95,7 +98,9 @@ class Texts:
         return client
 
     async def _resume(self, deployment: str, sequence: str, revision: int, position: int) -> int:
-        return 0
+        at = await self.resumptions.resume(deployment, sequence, revision, position)
+        self.device.net.ledger.resumed_texts += at > 0
+        return at
 
     def _make_name(self) -> str:
         self._names += 1
