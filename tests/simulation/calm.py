@@ -128,6 +128,9 @@ def _texts_go_on(net: SimNet) -> None:
     net.run(LOOK_S)
     before, replays = plans(), net.ledger.replayed_texts
     begin_texts(net, net.running[-1], PLACES, 12)
+    for text in net.ledger.texts:
+        # Two revisions of which devices have seen no step in between, as with a hasty step after it, are read again.
+        text.edits = 0
     end = net.now + SEQUENCES_S
     while net.ledger.texts and net.now < end:
         for text in net.ledger.texts:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 MIRROR_EVERY_S = (0.1, 0.3)
 """Bounds on the time between two looks at what has grown."""
+FAR_BEHIND, MOST_BEHIND_S = 0.2, 1.5
+"""The share of looks that come late, as requests go before them, and how late they come at most."""
 MOST_TAKING_S = 0.003
 """The longest time from the arrival of a message until the rules take it."""
 MOST_WAITING_S = 0.2
@@ -120,7 +122,9 @@ class Carrier:
             self._look_later()
 
     def _look_later(self) -> None:
-        self._device.later(self._device.net.random.uniform(*MIRROR_EVERY_S), self._look)
+        random = self._device.net.random
+        late_s = random.uniform(0.0, MOST_BEHIND_S) if random.random() < FAR_BEHIND else 0.0
+        self._device.later(random.uniform(*MIRROR_EVERY_S) + late_s, self._look)
 
     def _look(self) -> None:
         self._guard(self.exchange.send_grown)
@@ -136,9 +140,7 @@ class Carrier:
         self._count(message)
         if node == device.box.node:
             device.states_arrived(message, arrays, node)
-        elif not device.net.carry(
-            device.box, node, DATA, "states_arrived", message, arrays, device.box.node
-        ):
+        elif not device.net.carry(device.box, node, DATA, "states_arrived", message, arrays, device.box.node):
             raise Unavailable(f"no connection with {short(node)}")
 
     def _count(self, message: StateMessage) -> None:

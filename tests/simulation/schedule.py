@@ -40,6 +40,8 @@ WITHOUT_MIRRORS = 4
 """One of so many seeds that have texts has no mirrors."""
 TEXTS = 0.4
 """The share of faults before which texts begin, in seeds that have texts."""
+LOST = 0.5
+"""The share of these after which a box is killed while they grow, and started again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +107,17 @@ def _with_texts(faults: list[Fault], agents: int, rng: random.Random) -> list[Fa
             found.append(
                 Fault(rng.choice([0.0, 0.2, 0.6]), "text", _boxes("text", agents, rng), rng.random())
             )
+            if rng.random() < LOST:
+                found += _lost(agents, rng)
         found.append(fault)
     return found
+
+
+def _lost(agents: int, rng: random.Random) -> list[Fault]:
+    """A box that is killed and started again."""
+    boxes = _boxes("text", agents, rng)
+    back_s = rng.choice([0.2, 0.6, 1.5])
+    return [Fault(rng.uniform(0.2, 1.2), "kill", boxes, rng.random()), Fault(back_s, "start", boxes)]
 
 
 def _late(seed: int, agents: int) -> tuple[int, ...]:
