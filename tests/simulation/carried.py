@@ -10,18 +10,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from threading import RLock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgepart.agent.execution.carried_states import CarriedStates, PlanKey
+from edgepart.agent.execution.carried_states import CarriedStates, Fill, PlanKey
 from edgepart.agent.execution.sequences import home_of
 from edgepart.agent.serving.mirrored_states import MirroredKey
 from edgepart.agent.serving.state_exchange import StateExchange
 from edgepart.agent.wire.inference import Epoch, StateMessage
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import EdgepartError, FrameError, Unavailable
-from edgepart.planner.plans.plan import Program
+from edgepart.planner.plans.plan import KeptPiece, Program
+from edgepart.planner.region import Array
 from tests.simulation.decoder_layers import CHAT, TextPart
 from tests.simulation.held_plans import Held, held_plan, routes, text_part_of
 from tests.simulation.network import DATA
@@ -33,13 +34,25 @@ if TYPE_CHECKING:
 MIRROR_EVERY_S = (0.1, 0.3)
 """Bounds on the time between two looks at what has grown."""
 FAR_BEHIND, MOST_BEHIND_S = 0.2, 1.5
-"""The share of looks that come late, as requests go before them, and how late they come at most."""
+"""The share of looks that come late while there are faults, as requests go before them, and how late they come at most."""
 MOST_TAKING_S = 0.003
 """The longest time from the arrival of a message until the rules take it."""
 MOST_WAITING_S = 0.2
 """The longest time, where this device has much to do."""
 BUSY = 0.05
-"""The share of messages at whose arrival it has."""
+"""The share of messages at whose arrival it has, while there are faults."""
+
+
+class _States(CarriedStates):
+    """The states that a device carries. Rows are not written while a step reads them."""
+
+    def adopt(self, plan: PlanKey, sequence: str, revision: int, fill: Fill) -> int:
+        def fill_idle(pieces: Sequence[KeptPiece], arrays: Sequence[Array]) -> int:
+            if (*plan, sequence) in self._busy():
+                raise Broken(f"rows of {sequence} are written while a step reads them")
+            return fill(pieces, arrays)
+
+        return super().adopt(plan, sequence, revision, fill_idle)
 
 
 class Carrier:
@@ -52,9 +65,7 @@ class Carrier:
         self._looks = False
         """Whether it looks at what has grown, again and again."""
         kept = device.states
-        states = CarriedStates(
-            RLock(), kept.kept, self._part, self._batch, lambda: kept.busy, lambda: device.now
-        )
+        states = _States(RLock(), kept.kept, self._part, self._batch, lambda: kept.busy, lambda: device.now)
         self.exchange = StateExchange(device.box.node, self.send, states, self._held)
 
     @property
@@ -91,7 +102,7 @@ class Carrier:
     def arrived(self, message: StateMessage, values: Sequence[Value], source: str) -> None:
         """Take a message of a device. It waits for a moment, as the thread may be at another one."""
         random = self._device.net.random
-        most_s = MOST_WAITING_S if random.random() < BUSY else MOST_TAKING_S
+        most_s = MOST_WAITING_S if self._falls(BUSY) else MOST_TAKING_S
         self._orders.append(lambda: self.exchange.take(message, values, source, self._device.now))
         self._device.later(random.uniform(0.0, most_s), self._work)
 
@@ -123,8 +134,13 @@ class Carrier:
 
     def _look_later(self) -> None:
         random = self._device.net.random
-        late_s = random.uniform(0.0, MOST_BEHIND_S) if random.random() < FAR_BEHIND else 0.0
+        late_s = random.uniform(0.0, MOST_BEHIND_S) if self._falls(FAR_BEHIND) else 0.0
         self._device.later(random.uniform(*MIRROR_EVERY_S) + late_s, self._look)
+
+    def _falls(self, share: float) -> bool:
+        """Whether something happens now that happens so often while there are faults."""
+        net = self._device.net
+        return net.full > 0.0 and net.random.random() < share
 
     def _look(self) -> None:
         self._guard(self.exchange.send_grown)
@@ -155,7 +171,7 @@ class Carrier:
             return None
         return held_plan(box.plans[key], mirrors=self._device.net.mirrors)
 
-    def _part(self, key: PlanKey) -> TextPart | None:
+    def _part(self, key: PlanKey) -> Any:
         """This device's layers in a plan that it holds."""
         box = self._device.box
         for route in routes(box.plans[key]) if self._held(*key) is not None else ():
@@ -165,7 +181,7 @@ class Carrier:
 
     def _batch(self, key: PlanKey) -> Program | None:
         part = self._part(key)
-        return part.batch if part is not None else None
+        return part.batch if isinstance(part, TextPart) else None
 
     # What a gateway asks, as Requester.resumes and LoadedPlans.nodes answer it
 
