@@ -121,8 +121,8 @@ def test_a_trace_shows_messages_only_to_those_who_ask() -> None:
 
 
 def noticed(what: str, seeds: int = 40, agents: int = 4, *, step: int = 1, first: int = 0) -> None:
-    """Check that some seed from `first` to `seeds` fails with that text. With a `step` of WITH_TEXTS, and a `first` that is a
-    multiple of it, all of them have texts."""
+    """Check that some seed from `first` to `seeds` fails with that text. With a `step` of WITH_TEXTS, and a `first` that
+    is a multiple of it, all of them have texts."""
     said = []
     for seed in range(first + step - 1, seeds, step):
         try:
