@@ -165,7 +165,7 @@ class StateExchange:
                 continue
             sent = [self._send_grown(plan, mirror, one) for one in self._states.grown(plan, MIRRORED_BYTES)]
             more |= bool(sent) and all(sent)
-            for sequence in self._told.get(plan, set()) - self._states.names(plan):
+            for sequence in sorted(self._told.get(plan, set()) - self._states.names(plan)):
                 self._told[plan].discard(sequence)
                 self._tell(mirror, MirroredRows(*plan, sequence, 0, 0, 0))
         return more
@@ -230,7 +230,7 @@ class StateExchange:
             return
         for key in [key for key, one in self._resumptions.items() if one.begun_s < now - GIVEN_UP_S]:
             del self._resumptions[key]
-        others = {node for node in asked.sources if node != self._node and node not in self._lost}
+        others = [node for node in asked.sources if node != self._node and node not in self._lost]
         self._states.expect(plan, asked.sequence)
         one = self._resumptions[plan, asked.sequence] = _Resumption(asked, set(), now)
         want = WantRows(*plan, asked.sequence, asked.revision, asked.position)
