@@ -153,16 +153,10 @@ class Carrier:
     def send(self, node: str, message: StateMessage, values: Sequence[Value]) -> None:
         """Send states, or a message about them, to a device; this one too. Raises Unavailable if there is no connection."""
         device, arrays = self._device, tuple(np.array(value) for value in values)
-        self._count(message)
         if node == device.box.node:
             device.states_arrived(message, arrays, node)
         elif not device.net.carry(device.box, node, DATA, "states_arrived", message, arrays, device.box.node):
             raise Unavailable(f"no connection with {short(node)}")
-
-    def _count(self, message: StateMessage) -> None:
-        ledger = self._device.net.ledger
-        kind = type(message).__name__
-        ledger.state_messages[kind] = ledger.state_messages.get(kind, 0) + 1
 
     def _held(self, deployment: str, epoch: Epoch) -> Held | None:
         """The plan, if it is one of a decoder and is held here."""

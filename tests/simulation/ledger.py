@@ -52,8 +52,6 @@ class Ledger:
     """Requests that read a token in each of several texts."""
     resumed_texts: int = 0
     """How often a text went on with states that devices had from others."""
-    state_messages: dict[str, int] = field(default_factory=dict)
-    """The number of messages about states that devices and gateways sent, by kind."""
     replayed_texts: int = 0
     """How often all tokens of a text had to be read again."""
 
