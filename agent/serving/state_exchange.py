@@ -117,13 +117,17 @@ class StateExchange:
         self._mirrors[plan] = node
 
     def retire(self, plan: PlanKey) -> None:
-        """Drop the copies of a plan that this device leaves."""
+        """Drop the copies of a plan that this device leaves, and wait for no states by it."""
+        for key in [key for key in self._resumptions if key[0] == plan]:
+            self._tell_resumed(self._resumptions.pop(key).asked, 0)
         self._mirrored.retire(plan)
         self._mirrors.pop(plan, None)
         self._told.pop(plan, None)
 
     def end(self, sequence: str) -> None:
-        """Drop the copies of a sequence that has no further steps."""
+        """Drop the copies of a sequence that has no further steps, and wait for no states of it."""
+        for key in [key for key in self._resumptions if key[1] == sequence]:
+            del self._resumptions[key]
         self._mirrored.end(sequence)
 
     def found(self, node: str) -> None:
@@ -148,6 +152,8 @@ class StateExchange:
         """Handle a broken connection with a node."""
         self._lost.add(node)
         self._mirrored.lose(node)
+        for key in [key for key in self._resumptions if gateway_of(key[1]) == node]:
+            del self._resumptions[key]
         for plan in [plan for plan, mirror in self._mirrors.items() if mirror == node]:
             self._states.mirror_anew(plan)
             self._told.pop(plan, None)

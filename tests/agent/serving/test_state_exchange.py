@@ -248,6 +248,22 @@ def test_only_the_mirror_of_a_device_takes_its_rows() -> None:
         world.nodes["c"].exchange.take(message, rows(2), "a", 0.0)
 
 
+@pytest.mark.parametrize("what", ["end", "lose", "retire"])
+def test_nothing_is_waited_for_that_is_of_no_use_any_more(what: str) -> None:
+    world = World("ab", Random(1))
+    world.switch({"a": (0, 4)}, {})
+    world.read(1)
+    world.switch({"b": (0, 4)}, {})
+    device = world.nodes["b"].exchange
+    device.take(ResumeSequence(*world.plan, SEQUENCE, 1, 1, ("a",)), (), GATE, 0.0)
+    assert device._resumptions and not world.resumed
+    {"end": lambda: device.end(SEQUENCE), "lose": lambda: device.lose(GATE)}.get(
+        what, lambda: device.retire(world.plan)
+    )()
+    assert not device._resumptions
+    assert world.resumed == ({"b": 0} if what == "retire" else {})
+
+
 def test_rows_by_a_plan_that_is_not_held_are_late_and_keep_nobody_waiting() -> None:
     world = World("abc", Random(1))
     world.switch({"a": (0, 4)}, {})
