@@ -36,6 +36,7 @@ class CarriedStates:
         program: Callable[[PlanKey], RunnableProgram | None],
         batch: Callable[[PlanKey], Program | None],
         busy: Callable[[], Collection[SequenceKey]],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`program` is the installed program of a plan, `batch` the one that makes steps in several sequences, and `busy`
         are the sequences whose steps are under way."""
@@ -44,6 +45,7 @@ class CarriedStates:
         self._program = program
         self._batch = batch
         self._busy = busy
+        self._clock = clock
 
     def rows_of(self, sequence: str) -> Mapping[PlanKey, KeptRows]:
         """What is kept of a sequence here, by the plans by which its states were made."""
@@ -67,7 +69,7 @@ class CarriedStates:
                 raise StateLost("this device has left that epoch, or does not know it")
             if not prepared.program.kept or not all(piece.in_place for piece in prepared.program.kept):
                 raise StateLost("the states of this model are not written in place")
-            key, now = (*plan, sequence), time.monotonic()
+            key, now = (*plan, sequence), self._clock()
             arrays = self._sequences.adopt(key, prepared, now, self._busy(), self._batch(plan))
             position = fill(prepared.program.kept, arrays)
             self._sequences.adopted(key, revision, position)

@@ -351,7 +351,9 @@ class KeptSequences:
         self._drop([key for key in self._kept if key[:2] == (deployment, epoch)])
 
     def lose(self, gateway: str) -> None:
-        """Drop the sequences of a gateway, whose node id is the first part of their names."""
+        """Drop the sequences of a gateway, whose node id is the first part of their names; those too that have yet to come
+        from other devices."""
+        self._adopting = {key for key in self._adopting if not key[2].startswith(f"{gateway}/")}
         self._drop([key for key in self._kept if key[2].startswith(f"{gateway}/")])
 
     def _drop(self, keys: Sequence[SequenceKey]) -> None:

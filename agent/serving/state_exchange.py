@@ -117,13 +117,17 @@ class StateExchange:
         self._mirrors[plan] = node
 
     def retire(self, plan: PlanKey) -> None:
-        """Drop the copies of a plan that this device leaves."""
+        """Drop the copies of a plan that this device leaves, and wait for no states by it."""
+        for key in [key for key in self._resumptions if key[0] == plan]:
+            self._tell_resumed(self._resumptions.pop(key).asked, 0)
         self._mirrored.retire(plan)
         self._mirrors.pop(plan, None)
         self._told.pop(plan, None)
 
     def end(self, sequence: str) -> None:
-        """Drop the copies of a sequence that has no further steps."""
+        """Drop the copies of a sequence that has no further steps, and wait for no states of it."""
+        for key in [key for key in self._resumptions if key[1] == sequence]:
+            del self._resumptions[key]
         self._mirrored.end(sequence)
 
     def found(self, node: str) -> None:
@@ -148,6 +152,8 @@ class StateExchange:
         """Handle a broken connection with a node."""
         self._lost.add(node)
         self._mirrored.lose(node)
+        for key in [key for key in self._resumptions if gateway_of(key[1]) == node]:
+            del self._resumptions[key]
         for plan in [plan for plan, mirror in self._mirrors.items() if mirror == node]:
             self._states.mirror_anew(plan)
             self._told.pop(plan, None)
@@ -165,7 +171,7 @@ class StateExchange:
                 continue
             sent = [self._send_grown(plan, mirror, one) for one in self._states.grown(plan, MIRRORED_BYTES)]
             more |= bool(sent) and all(sent)
-            for sequence in self._told.get(plan, set()) - self._states.names(plan):
+            for sequence in sorted(self._told.get(plan, set()) - self._states.names(plan)):
                 self._told[plan].discard(sequence)
                 self._tell(mirror, MirroredRows(*plan, sequence, 0, 0, 0))
         return more
@@ -210,6 +216,13 @@ class StateExchange:
                 return device, program.kept
         raise FrameError(f"node {node} keeps no states by plan {plan[1]} of {plan[0]}")
 
+    def _keeps_nothing(self, plan: PlanKey) -> bool:
+        """Whether this device takes part in a plan without keeping states."""
+        held = self._plan(*plan)
+        programs = held.plan.programs.items() if held is not None else ()
+        mine = [program for device, program in programs if held and held.nodes.get(device) == self._node]
+        return bool(mine) and not any(program.kept for program in mine)
+
     # Resumptions
 
     def _resume(self, asked: ResumeSequence, now: float) -> None:
@@ -218,9 +231,12 @@ class StateExchange:
         if here is not None and here.revision == asked.revision and here.position >= asked.position:
             self._tell_resumed(asked, asked.position)
             return
+        if self._keeps_nothing(plan):
+            self._tell_resumed(asked, asked.position)
+            return
         for key in [key for key, one in self._resumptions.items() if one.begun_s < now - GIVEN_UP_S]:
             del self._resumptions[key]
-        others = {node for node in asked.sources if node != self._node and node not in self._lost}
+        others = [node for node in asked.sources if node != self._node and node not in self._lost]
         self._states.expect(plan, asked.sequence)
         one = self._resumptions[plan, asked.sequence] = _Resumption(asked, set(), now)
         want = WantRows(*plan, asked.sequence, asked.revision, asked.position)
@@ -274,7 +290,9 @@ class StateExchange:
     def _add(self, one: _Resumption, message: SentRows, values: Sequence[Value]) -> None:
         plan = message.deployment, message.epoch
         held = self._plan(*plan)
-        program = held.plan.programs.get(message.device) if held is not None else None
+        if held is None:
+            raise StateLost(f"plan {plan[1]} of {plan[0]} is not held here")
+        program = held.plan.programs.get(message.device)
         if program is None or any(number >= len(program.kept) for number in message.pieces):
             raise FrameError(f"rows came of pieces that {message.device!r} does not keep by plan {plan[1]}")
         pieces = [program.kept[number] for number in message.pieces]

@@ -104,6 +104,7 @@ def summary(outcomes: list[Outcome], failures: list[str], agents: int, took_s: f
         "blocks_of_prompts_read": sum(o.blocks for o in outcomes),
         "requests_of_several_texts": sum(o.batches for o in outcomes),
         "texts_read_again": sum(o.replayed_texts for o in outcomes),
+        "texts_gone_on_with_carried_states": sum(o.resumed_texts for o in outcomes),
         "took_s": round(took_s, 1),
     }
 

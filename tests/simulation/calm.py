@@ -128,6 +128,9 @@ def _texts_go_on(net: SimNet) -> None:
     net.run(LOOK_S)
     before, replays = plans(), net.ledger.replayed_texts
     begin_texts(net, net.running[-1], PLACES, 12)
+    for text in net.ledger.texts:
+        # Two revisions of which devices have seen no step in between, as with a hasty step after it, are read again.
+        text.edits = 0
     end = net.now + SEQUENCES_S
     while net.ledger.texts and net.now < end:
         for text in net.ledger.texts:
@@ -149,16 +152,22 @@ def _end_texts(net: SimNet) -> None:
 
 
 def _states_left(net: SimNet, *, old: bool) -> list[str]:
-    """Say which devices keep states of sequences that have ended: those of plans that do not serve any more, or others."""
+    """Say which devices keep states of sequences that have ended, their own or copies of others': those of plans that do
+    not serve any more, or others."""
     going = {client.history.name for client in net.ledger.sequences}
     going |= {text.name for text in net.ledger.texts}
-    return [
-        f"{short(node)} still keeps states of sequence {name}"
-        for node in net.running
-        if (device := net.boxes[node].device) is not None
-        for deployment, epoch, name in device.states.kept_now
-        if name not in going and old == (net.boxes[node].active.get(deployment) != epoch)
-    ]
+    found = []
+    for node in net.running:
+        if (device := net.boxes[node].device) is None:
+            continue
+        kept = [("states", *key) for key in device.states.kept_now]
+        kept += [("copies", *one.plan, one.sequence) for one in device.carrier.copies]
+        for what, deployment, epoch, name in kept:
+            if name not in going and old == (net.boxes[node].active.get(deployment) != epoch):
+                found.append(f"{short(node)} still keeps {what} of sequence {name}")
+        waits = [name for name in device.carrier.unfinished if name not in going and not old]
+        found += [f"{short(node)} still waits for states of sequence {name}" for name in waits]
+    return found
 
 
 def _served(net: SimNet, entry: Deployment) -> bool:

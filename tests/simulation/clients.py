@@ -9,9 +9,8 @@ with outputs, or with a permitted error. A request may be the step of a sequence
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edgepart.agent.cluster.state.bindings import parent_of
@@ -20,9 +19,12 @@ from edgepart.agent.execution.sequences import home_of
 from edgepart.agent.execution.tasks import StepKind
 from edgepart.agent.serving import request_state as rules
 from edgepart.agent.serving.sequence_history import SequenceHistories
-from edgepart.agent.wire.inference import Epoch, SequenceStep
+from edgepart.agent.wire.inference import Epoch, SequenceResumed, SequenceStep, StateMessage
+from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import StateLost, Unavailable
+from tests.simulation.carried import Carrier
 from tests.simulation.decoder_layers import CHAT
+from tests.simulation.held_plans import routes
 from tests.simulation.ledger import Job, Work
 from tests.simulation.network import DATA
 from tests.simulation.sequences import SequenceClient, States
@@ -36,8 +38,6 @@ if TYPE_CHECKING:
 
 REMEMBERED = 256
 """Attempts that a device remembers after its part of them."""
-TWO_SIDES = 4
-"""Minimum number of devices of a plan that has two replicas."""
 SMALL = 5
 """One box of so many has no memory for the caches of several texts side by side."""
 SOON = 0.7
@@ -62,6 +62,7 @@ class Device:
         self.requests = rules.Requests()
         self.states = States(fits_rows=int(box.node, 16) % SMALL != 0)
         self.histories = SequenceHistories(self._name_sequence)
+        self.carrier = Carrier(self)
         self._names = 0
         self._texts: Texts | None = None
         self._steps: dict[int, tuple[Asker, Work]] = {}
@@ -385,8 +386,17 @@ class Device:
             if any(step.sequence == sequence for step in job.steps):
                 self._end(job)
         self.states.kept.end(sequence)
+        self.carrier.sequence_ended(sequence)
+
+    def states_arrived(self, message: StateMessage, values: Sequence[Value], source: str) -> None:
+        """Hand a message about states to this device's gateway or to its carrier."""
+        if isinstance(message, SequenceResumed):
+            self.texts.resumptions.deliver(message, source)
+        else:
+            self.carrier.arrived(message, values, source)
 
     def loaded(self, name: str, epoch: Epoch) -> None:
+        self.carrier.loaded((name, epoch))
         for job, value in self._early.pop((name, epoch), []):
             self.take(job, job.route.index(self.box.node), value)
 
@@ -399,6 +409,7 @@ class Device:
         for job in jobs:
             self._say_lost(job, "this device has left that epoch")
         self._batches.discard((name, epoch))
+        self.carrier.left((name, epoch))
         self.states.kept.retire(name, epoch)
 
     def lost(self, node: str) -> None:
@@ -411,6 +422,9 @@ class Device:
             elif node in self._neighbours(job):
                 self._say_lost(job, f"the connection with {node} broke")
         self.handle(rules.DeviceLost(node))
+        self.carrier.lost(node)
+        if self._texts is not None:
+            self._texts.resumptions.lost(node)
 
     def _neighbours(self, job: Job) -> tuple[str, ...]:
         here = job.route.index(self.box.node)
@@ -418,18 +432,11 @@ class Device:
 
     def found(self, node: str) -> None:
         self.handle(rules.DeviceFound(node))
+        self.carrier.found(node)
 
     def undeployed(self, name: str) -> None:
         for known in {name, *(n for n in self.box.latest if parent_of(n) == name)}:
             self.handle(rules.DeploymentGone(known))
-
-
-def routes(order: LoadPlan) -> list[tuple[str, ...]]:
-    """Return the route of each replica: its devices in the order in which they compute."""
-    nodes = [node for _, node in order.names]
-    if len(nodes) < TWO_SIDES or len(json.loads(order.plan)) != len(nodes):
-        return [tuple(nodes)]
-    return [tuple(nodes[::2]), tuple(nodes[1::2])]
 
 
 def _side(route: tuple[str, ...]) -> rules.ReplicaSide:

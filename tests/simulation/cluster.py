@@ -94,6 +94,8 @@ class SimNet:
         self.most_try_s = 0.5
         self.full = 0.0
         """The share of steps of texts for which a device has no room among its requests."""
+        self.mirrors = True
+        """Whether plans of decoders may have mirrors."""
         self.alone_is_right = True
         """Whether a plan on one device counts as the model itself."""
         self.plan_error: Callable[[ComputePlan], tuple[str, bool]] = lambda order: ("", False)

@@ -105,20 +105,21 @@ class TextPart:
                 if cache is None:
                     row[:] = [mix(value, 1) for value in row]
                     continue
-                cache[place, start : start + len(row)] = row
-                read = cache[place, : start + len(row)].tolist()
+                cache[place, 0, start : start + len(row), 0] = row
+                read = cache[place, 0, : start + len(row), 0].tolist()
                 row[:] = [fold(read[: start + n + 1]) for n in range(len(row))]
         return Rows(tuple(map(tuple, numbers)), rows.starts)
 
 
 @cache
 def text_part(number: int, count: int, *, fits_rows: bool = True) -> TextPart:
-    """The layers of device `number` of `count`."""
-    layers = CACHES[len(CACHES) * number // count : len(CACHES) * (number + 1) // count]
-    region = Region.full((1, CONTEXT))
+    """The layers of device `number` of `count`. Caches are called the same on whatever number of devices."""
+    first = len(CACHES) * number // count
+    layers = CACHES[first : len(CACHES) * (number + 1) // count]
+    region = Region.full((1, 1, CONTEXT, 1))
     kept = tuple(
         KeptPiece(Piece(f"past {n}", region), Piece(f"cache {n}", region), "int64", 8 * CONTEXT, True)
-        for n, layer in enumerate(layers)
+        for n, layer in enumerate(layers, first)
         if layer == BUFFER
     )
     program = Program("", (), (), 0, 0, kept=kept, sequences=SEQUENCES)

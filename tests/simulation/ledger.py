@@ -50,6 +50,8 @@ class Ledger:
     """Blocks of prompts that devices have read; each counts once for each device."""
     batches: int = 0
     """Requests that read a token in each of several texts."""
+    resumed_texts: int = 0
+    """How often a text went on with states that devices had from others."""
     replayed_texts: int = 0
     """How often all tokens of a text had to be read again."""
 

@@ -46,6 +46,7 @@ class Outcome:
     blocks: int
     batches: int
     replayed_texts: int
+    resumed_texts: int
 
 
 def play(seed: int, agents: int, trace: Trace | None = None) -> Outcome:
@@ -82,7 +83,7 @@ def go_on(net: SimNet, seed: int) -> Outcome:
 
 def _play(net: SimNet, plan: Schedule) -> Outcome:
     net.run(plan.first_s)
-    net.full = FULL
+    net.full, net.mirrors = FULL, plan.mirrors
     for name in ("net", CHAT) if plan.texts else ("net",):
         net.deploy(net.running[plan.seed % len(net.running)], name)
     for fault in plan.faults:
@@ -108,6 +109,7 @@ def _play(net: SimNet, plan: Schedule) -> Outcome:
         tally.blocks,
         tally.batches,
         tally.replayed_texts,
+        tally.resumed_texts,
     )
 
 

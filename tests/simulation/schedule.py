@@ -36,8 +36,12 @@ KINDS = {
 
 WITH_TEXTS = 3
 """One seed of so many has texts. Such a run takes twice as long to simulate."""
+WITHOUT_MIRRORS = 4
+"""One of so many seeds that have texts has no mirrors."""
 TEXTS = 0.4
 """The share of faults before which texts begin, in seeds that have texts."""
+LOST = 0.5
+"""The share of these after which a box is killed while they grow, and started again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,8 @@ class Schedule:
     """Boxes that are off at the end."""
     texts: bool
     """Whether clients ask for texts too."""
+    mirrors: bool
+    """Whether plans of decoders may have mirrors."""
     late: tuple[int, ...]
     """Boxes that join later: by a start among the faults, or at the end."""
 
@@ -89,7 +95,8 @@ def schedule(seed: int, agents: int) -> Schedule:
     first_s, texts = rng.uniform(0.5, 2.5), seed % WITH_TEXTS == WITH_TEXTS - 1
     if texts:
         faults = _with_texts(faults, agents, rng)
-    return Schedule(seed, agents, lossy, first_s, tuple(faults), gone, texts, _late(seed, agents))
+    mirrors = seed // WITH_TEXTS % WITHOUT_MIRRORS != WITHOUT_MIRRORS - 1
+    return Schedule(seed, agents, lossy, first_s, tuple(faults), gone, texts, mirrors, _late(seed, agents))
 
 
 def _with_texts(faults: list[Fault], agents: int, rng: random.Random) -> list[Fault]:
@@ -100,8 +107,17 @@ def _with_texts(faults: list[Fault], agents: int, rng: random.Random) -> list[Fa
             found.append(
                 Fault(rng.choice([0.0, 0.2, 0.6]), "text", _boxes("text", agents, rng), rng.random())
             )
+            if rng.random() < LOST:
+                found += _lost(agents, rng)
         found.append(fault)
     return found
+
+
+def _lost(agents: int, rng: random.Random) -> list[Fault]:
+    """A box that is killed and started again."""
+    boxes = _boxes("text", agents, rng)
+    back_s = rng.choice([0.2, 0.6, 1.5])
+    return [Fault(rng.uniform(0.2, 1.2), "kill", boxes, rng.random()), Fault(back_s, "start", boxes)]
 
 
 def _late(seed: int, agents: int) -> tuple[int, ...]:

@@ -40,7 +40,7 @@ class States:
 
     def __init__(self, *, fits_rows: bool = True) -> None:
         """`fits_rows`: whether there is memory for the caches of several texts side by side."""
-        self._fits_rows = fits_rows
+        self.fits_rows = fits_rows
         self.kept = KeptSequences()
         self.free_s = 0.0
         """When it is done with all steps that it has taken, in the network's time; it does one after the other."""
@@ -51,6 +51,11 @@ class States:
         """The sequences whose states it keeps."""
         return list(self.kept._kept)
 
+    @property
+    def busy(self) -> set[SequenceKey]:
+        """The sequences whose steps are under way."""
+        return {key for job in self._began for key in job.by_sequence}
+
     def begin(self, job: Job, hop: int, now: float) -> None:
         """Raises StateLost or Unavailable if the device does not have the states with which the step begins."""
         mine = self._part(job, hop)
@@ -60,9 +65,8 @@ class States:
             self._began[job] = self.kept.begin_batch(job.by_sequence, mine, now)
         else:
             ((key, step),) = job.by_sequence.items()
-            busy = {key for other in self._began for key in other.by_sequence}
             batch = mine.batch if isinstance(mine, TextPart) else None
-            self._began[job] = self.kept.begin(key, step, mine, now, busy, batch)
+            self._began[job] = self.kept.begin(key, step, mine, now, self.busy, batch)
 
     def finish(self, job: Job, hop: int, value: Any, now: float) -> Passed:
         """Make the step, and return what goes to the next device."""
@@ -87,7 +91,7 @@ class States:
 
     def _part(self, job: Job, hop: int) -> Any:
         if job.name == CHAT:
-            return text_part(hop, len(job.route), fits_rows=self._fits_rows)
+            return text_part(hop, len(job.route), fits_rows=self.fits_rows)
         return part(hop, len(job.route))
 
 

@@ -120,10 +120,11 @@ def test_a_trace_shows_messages_only_to_those_who_ask() -> None:
     assert [line for line in shown if " -> " not in line or "cut" in line] == quiet.lines
 
 
-def noticed(what: str, seeds: int = 40, agents: int = 4, *, step: int = 1) -> None:
-    """Check that some seed fails with that text. With a `step` of WITH_TEXTS, all of them have texts."""
+def noticed(what: str, seeds: int = 40, agents: int = 4, *, step: int = 1, first: int = 0) -> None:
+    """Check that some seed from `first` to `seeds` fails with that text. With a `step` of WITH_TEXTS, and a `first` that
+    is a multiple of it, all of them have texts."""
     said = []
-    for seed in range(step - 1, seeds, step):
+    for seed in range(first + step - 1, seeds, step):
         try:
             play(seed, agents)
         except Broken as error:

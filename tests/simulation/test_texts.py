@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from edgepart.agent.execution import sequences as kept
+from edgepart.agent.serving.state_exchange import StateExchange
 from edgepart.agent.text.decoder import Decoder
 from edgepart.agent.text.step_batches import Row, StepBatches
 from edgepart.agent.text.token_sequences import TokenSequences
@@ -39,7 +40,7 @@ TOKENS = [2, 0, 1, 1, 2, 0, 2]
 def test_the_decoder_says_the_same_on_any_number_of_devices_by_any_steps(count: int) -> None:
     parts = [text_part(number, count) for number in range(count)]
     assert tuple(layer for one in parts for layer in one.layers) == CACHES
-    caches = [[np.full((PLACES, CONTEXT), -1) for _ in one.program.kept] for one in parts]
+    caches = [[np.full((PLACES, 1, CONTEXT, 1), -1) for _ in one.program.kept] for one in parts]
 
     def make(rows: Rows, place: slice) -> Rows:
         for one, arrays in zip(parts, caches, strict=True):
@@ -61,6 +62,7 @@ def test_texts_grow_in_every_way_and_are_read_again_in_some_runs() -> None:
     assert any(one.batches for one in played)
     assert any(one.blocks for one in played)
     assert any(one.replayed_texts for one in played)
+    assert any(one.resumed_texts for one in played)
 
 
 def test_a_request_of_several_texts_that_brings_one_of_them_nowhere_is_noticed(
@@ -135,11 +137,11 @@ def test_a_lost_text_that_goes_on_from_zeros_is_noticed(monkeypatch: pytest.Monk
     noticed(WRONG, step=WITH_TEXTS)
 
 
-@pytest.mark.parametrize("agents", [4, 5])
+@pytest.mark.parametrize("agents", [3, 5])
 def test_devices_that_go_on_with_the_rows_of_another_text_are_noticed(
     monkeypatch: pytest.MonkeyPatch, agents: int
 ) -> None:
-    """With four agents a block was lost, and with five another replica has gone on."""
+    """Plans of three agents have one replica, and some of five have two."""
 
     def go_on(known, step, prepared, now, *, in_place):  # type: ignore[no-untyped-def]
         known.revision = step.revision
@@ -158,6 +160,45 @@ def test_a_text_that_is_read_again_in_part_is_noticed(monkeypatch: pytest.Monkey
     reads = TokenSequences._read_on
     monkeypatch.setattr(TokenSequences, "_read_on", read_on)
     noticed("of a calm cluster do not end", step=WITH_TEXTS)
+
+
+def test_copies_of_another_revision_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows_here(self, want, asker):  # type: ignore[no-untyped-def]
+        for copy in self._mirrored.of(want.sequence).values():
+            copy.revision = want.revision
+        return finds(self, want, asker)
+
+    finds = StateExchange._rows_here
+    monkeypatch.setattr(StateExchange, "_rows_here", rows_here)
+    noticed(WRONG, agents=3, step=WITH_TEXTS)
+
+
+def test_a_mirror_that_is_not_told_what_was_given_up_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def go_back(known, step, prepared, *, in_place):  # type: ignore[no-untyped-def]
+        mirrored = known.mirrored
+        goes_back(known, step, prepared, in_place=in_place)
+        known.mirrored = mirrored
+
+    goes_back = kept._go_back
+    monkeypatch.setattr(kept, "_go_back", go_back)
+    noticed(WRONG, first=42, seeds=120, agents=3, step=WITH_TEXTS)
+
+
+def test_copies_of_texts_that_are_forgotten_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StateExchange, "end", lambda self, sequence: None)
+    noticed("still keeps copies of sequence", first=66, seeds=100, agents=3, step=WITH_TEXTS)
+
+
+def test_states_that_come_when_their_sequence_goes_on_already_are_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def adopt(self, key, *rest):  # type: ignore[no-untyped-def]
+        self.expect(key)
+        return adopts(self, key, *rest)
+
+    adopts = kept.KeptSequences.adopt
+    monkeypatch.setattr(kept.KeptSequences, "adopt", adopt)
+    noticed("are written while a step reads them", first=183, seeds=250, agents=3, step=WITH_TEXTS)
 
 
 def test_caches_of_texts_that_are_forgotten_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

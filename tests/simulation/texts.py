@@ -16,6 +16,7 @@ import numpy as np
 
 from edgepart.agent.execution.tasks import StepKind
 from edgepart.agent.serving.requester import FAILURES, AnswerInfo
+from edgepart.agent.serving.resumption import Resumptions
 from edgepart.agent.text.token_sequences import TokenSequence, TokenSequences
 from edgepart.agent.wire.inference import SequenceStep
 from edgepart.agent.wire.tensors import Value
@@ -48,6 +49,11 @@ PATIENT_S = 25.0
 """The time that other requests have at most. In the product it is longer than a run goes on."""
 LEAVING = 0.2
 """The share of clients that hang up before their text is done."""
+EDITS = (0, 0, 2, 6)
+"""How often a client goes back in its text and on differently; each client has one of these. The rows that
+it leaves behind are of another revision then."""
+EDITING = 0.15
+"""The share of tokens after which such a client does so."""
 WAIT_S = 20.0
 """The time for which a client waits for its turn."""
 
@@ -77,7 +83,9 @@ class Texts:
         self.device = device
         self.loop = VirtualLoop(lambda: device.net.now, device.later)  # type: ignore[abstract]
         self._names = 0
+        carrier = device.carrier
         with self.loop.running():
+            self.resumptions = Resumptions(carrier.send, carrier.resumes, carrier.nodes)
             self.sequences = TokenSequences(
                 self._run,
                 self._run_steps,
@@ -95,7 +103,9 @@ class Texts:
         return client
 
     async def _resume(self, deployment: str, sequence: str, revision: int, position: int) -> int:
-        return 0
+        at = await self.resumptions.resume(deployment, sequence, revision, position)
+        self.device.net.ledger.resumed_texts += at > 0
+        return at
 
     def _make_name(self) -> str:
         self._names += 1
@@ -156,6 +166,7 @@ class TextClient:
         """The name of its sequence among agents."""
         random = self.device.net.random
         self.pause_s = random.choice(PAUSES_S)
+        self.edits = random.choice(EDITS)
         self._task = texts.loop.create_task(self._write())
         self._task.add_done_callback(self._ended)
         if random.random() < LEAVING:
@@ -185,11 +196,21 @@ class TextClient:
             self.tokens.append(int(logits.argmax()))
             self.left -= 1
             self.device.net.ledger.tokens += 1
-            if not self.left:
+            if not self.left or self._goes_back():
                 return
             if self.pause_s:
                 await asyncio.sleep(self.device.net.random.uniform(0.0, self.pause_s))
             logits = await self._read(sequence, self.tokens[-1:])
+
+    def _goes_back(self) -> bool:
+        """Whether the client goes back now: it asks anew, with a part of the text and another token as the prompt."""
+        random = self.device.net.random
+        if not self.edits or random.random() >= EDITING:
+            return False
+        self.edits -= 1
+        del self.tokens[random.randrange(1, len(self.tokens)) :]
+        self.tokens.append(random.randrange(VOCABULARY))
+        return True
 
     async def _read(self, sequence: TokenSequence, tokens: Sequence[int]) -> Array:
         logits = await self._texts.sequences.read(sequence, DECODER, tokens)

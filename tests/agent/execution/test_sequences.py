@@ -376,6 +376,19 @@ def test_a_sequence_that_comes_from_elsewhere_lies_in_its_place_and_goes_on() ->
         device.adopt(key, program, 2.0, batch=batch.program)
 
 
+def test_what_comes_from_elsewhere_for_a_gateway_that_is_lost_is_not_kept() -> None:
+    device, program = KeptSequences(), two_dimensional()
+    gateway, key = placed(0).sequence.partition("/")[0], ("m", E1, placed(0).sequence)
+    device.expect(key)
+    device.lose("another")
+    device.adopt(key, program, 1.0)
+    device.expect(key)
+    device.lose(gateway)
+    with pytest.raises(StateLost):
+        device.adopt(key, program, 1.0)
+    assert not len(device)
+
+
 @pytest.mark.parametrize("together", [False, True])
 def test_what_comes_from_elsewhere_after_a_step_is_of_no_use(together: bool) -> None:
     device, program = KeptSequences(), two_dimensional()

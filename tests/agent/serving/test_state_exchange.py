@@ -4,6 +4,7 @@ as many as it says; and with mirrors that are up to date nothing is read again a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 from edgepart.agent.serving import state_exchange
 from edgepart.agent.wire.inference import Epoch, MirroredRows, ResumeSequence, SentRows, WantRows
 from edgepart.planner.errors import FrameError, StateLost
-from tests.agent.serving.carrying import GATE, HEADS, ROWS, SEQUENCE, World
+from edgepart.planner.plans.plan import Program
+from tests.agent.serving.carrying import GATE, HEADS, ROWS, SEQUENCE, Held, World
 
 NAMES = "abcd"
 
@@ -244,6 +246,47 @@ def test_only_the_mirror_of_a_device_takes_its_rows() -> None:
     message = MirroredRows("m", Epoch(1, 1), SEQUENCE, 1, 0, 2)
     with pytest.raises(FrameError, match="not its mirror"):
         world.nodes["c"].exchange.take(message, rows(2), "a", 0.0)
+
+
+@pytest.mark.parametrize("what", ["end", "lose", "retire"])
+def test_nothing_is_waited_for_that_is_of_no_use_any_more(what: str) -> None:
+    world = World("ab", Random(1))
+    world.switch({"a": (0, 4)}, {})
+    world.read(1)
+    world.switch({"b": (0, 4)}, {})
+    device = world.nodes["b"].exchange
+    device.take(ResumeSequence(*world.plan, SEQUENCE, 1, 1, ("a",)), (), GATE, 0.0)
+    assert device._resumptions and not world.resumed
+    {"end": lambda: device.end(SEQUENCE), "lose": lambda: device.lose(GATE)}.get(
+        what, lambda: device.retire(world.plan)
+    )()
+    assert not device._resumptions
+    assert world.resumed == ({"b": 0} if what == "retire" else {})
+
+
+def test_rows_by_a_plan_that_is_not_held_are_late_and_keep_nobody_waiting() -> None:
+    world = World("abc", Random(1))
+    world.switch({"a": (0, 4)}, {})
+    world.read(1)
+    before = world.plan
+    world.switch({"c": (0, 4)}, {})
+    world.nodes["c"].retire(before)
+    device = world.nodes["c"].exchange
+    device.take(ResumeSequence(*world.plan, SEQUENCE, 1, 1, ("a",)), (), GATE, 0.0)
+    with pytest.raises(StateLost):
+        device.take(SentRows(*before, SEQUENCE, 1, "a", 1, (0, 1)), rows(1, 4), "a", 0.0)
+    assert world.resumed == {"c": 0}
+
+
+def test_a_device_that_keeps_no_states_does_not_hold_up_those_that_do() -> None:
+    world = World("ab", Random(1))
+    world.switch({"a": (0, 4)}, {})
+    world.read(1)
+    node, held = world.nodes["b"], world.nodes["b"].plans[world.plan]
+    programs = {**held.plan.programs, "b": Program("b", (), (), 0, 0)}
+    node.plans[world.plan] = Held(replace(held.plan, programs=programs), held.nodes)
+    node.exchange.take(ResumeSequence(*world.plan, SEQUENCE, 1, 1, ("a", "b")), (), GATE, 0.0)
+    assert world.resumed == {"b": 1}
 
 
 @pytest.mark.parametrize("pieces", [(5,), (0,), (0, 1, 1)])
