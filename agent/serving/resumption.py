@@ -60,6 +60,7 @@ class Resumptions:
         asked = ResumeSequence(program, epoch, sequence, revision, position, sources)
         one = _UnderWay(program, epoch, set(nodes), position, self._loop.create_future())
         self._under_way[sequence] = one
+        began_s = self._loop.time()
         try:
             for node in sorted(nodes):
                 self._send(node, asked, ())
@@ -75,6 +76,10 @@ class Resumptions:
             return 0
         finally:
             del self._under_way[sequence]
+        took_s = self._loop.time() - began_s
+        log.info(
+            "devices have sequence %s up to %d of %d after %.2f s", sequence, one.position, position, took_s
+        )
         return one.position
 
     def deliver(self, message: SequenceResumed, source: str) -> None:

@@ -17,7 +17,7 @@ from edgepart.planner.errors import EdgepartError, FrameError
 
 log = logging.getLogger(__name__)
 
-MIRROR_EVERY_S = 0.2
+MIRROR_EVERY_S = 0.1
 """Seconds between two looks at what has grown. With fewer, rows are sent singly, which costs the processor more; with more,
 more tokens are read again after a loss."""
 MIRROR_PAUSE_S = 0.01
