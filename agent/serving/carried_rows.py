@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edgepart.agent.execution.carried_states import PlanKey
 from edgepart.agent.execution.copies import plan_copy
 from edgepart.agent.execution.sequences import first_rows
 from edgepart.agent.wire.dtypes import element_dtype
@@ -30,6 +31,38 @@ class PieceRows:
     def overlaps(self, wanted: Iterable[KeptPiece]) -> bool:
         """Whether a device that keeps `wanted` needs something of it."""
         return any(_overlap(self.piece, one.read) for one in wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRows:
+    """The rows of a device's pieces, as far as another device needs them."""
+
+    plan: PlanKey
+    """The plan by which they were made."""
+    device: str
+    position: int
+    pieces: Sequence[KeptPiece]
+    arrays: Sequence[Value]
+    needed: Sequence[KeptPiece]
+    """The pieces that the other device keeps."""
+
+    def rows(self) -> list[PieceRows]:
+        """The rows of each piece that is needed."""
+        return list(self._numbered().values())
+
+    def parts(self, most: int, most_bytes: int) -> Iterator[tuple[tuple[int, ...], list[Array]]]:
+        """Yield the numbers of pieces and their first rows, of each piece at most `most`, in parts of about so many
+        bytes."""
+        found = self._numbered()
+        numbers = list(found)
+        rows = [first_rows(found[number].array, min(most, self.position)) for number in numbers]
+        for part in parts_of([array.nbytes for array in rows], most_bytes):
+            yield tuple(numbers[n] for n in part), [rows[n] for n in part]
+
+    def _numbered(self) -> dict[int, PieceRows]:
+        every = enumerate(zip(self.pieces, self.arrays, strict=True))
+        found = {number: PieceRows(piece.read, array, self.position) for number, (piece, array) in every}
+        return {number: rows for number, rows in found.items() if rows.overlaps(self.needed)}
 
 
 def _overlap(one: Piece, other: Piece) -> bool:

@@ -43,7 +43,7 @@ class StateCarrier:
     @property
     def mirrored_bytes(self) -> int:
         """Bytes that are set aside here for copies of other devices' states."""
-        return self._exchange.mirrored_bytes
+        return self._exchange.mirrors.nbytes
 
     def arrived(self, message: StateMessage, values: Sequence[Value], source: str) -> None:
         """Take a message of another device, or of this one's gateway."""
@@ -54,7 +54,7 @@ class StateCarrier:
 
     def mirror(self, plan: PlanKey, node: str) -> None:
         """Let this node have a copy of what this device keeps by a plan."""
-        self._orders.put(lambda: self._exchange.mirror(plan, node))
+        self._orders.put(lambda: self._exchange.mirrors.begin(plan, node))
 
     def retire(self, plan: PlanKey) -> None:
         """Drop the copies of a plan that this device leaves."""
@@ -76,7 +76,7 @@ class StateCarrier:
         look_at_s = time.monotonic()
         while True:
             try:
-                patience_s = max(0.0, look_at_s - time.monotonic()) if self._exchange.is_mirrored else None
+                patience_s = max(0.0, look_at_s - time.monotonic()) if self._exchange.mirrors else None
                 order = self._orders.get(timeout=patience_s)
             except Empty:
                 more = self._guard(self._exchange.send_grown)

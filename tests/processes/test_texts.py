@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -98,21 +97,19 @@ def test_with_mirrors_the_text_is_not_read_again(
     victims: LocalCluster, tmp_path: Path, strategy: str
 ) -> None:
     options = ("--context", str(CONTEXT), "--devices", "b,c", "--strategy", strategy, "--mirror")
-    deploy(victims, tiny_language(tmp_path / "tiny"), NAME, *options)
+    victim = deploy(victims, tiny_language(tmp_path / "tiny"), NAME, *options)["devices"][0]
+    (survivor,) = {"b", "c"} - {victim}
+
+    def kill_when_mirrored() -> None:
+        victims.wait(lambda: mirrored_bytes(victims, survivor), "the first rows to be mirrored")
+        victims.agents[victim].kill()
+
     with client_of(victims) as client:
-        undisturbed, figures = read(ask(client))
-        victim = figures["devices"][0]
-        (survivor,) = {"b", "c"} - {victim}
-        assert mirrored_bytes(victims, survivor) > 0 and mirrored_bytes(victims, "a") == 0
-
-        def kill_when_mirrored() -> None:
-            """The copies are up to date some tenths of a second after the first tokens."""
-            time.sleep(1.0)
-            victims.agents[victim].kill()
-
+        assert mirrored_bytes(victims, survivor) == 0
         text, figures = read(ask(client), kill_when_mirrored)
-    assert text == undisturbed and figures["devices"] == [survivor]
-    assert victims.status(victims.first)["sequences"]["resumed"] >= 1
+        assert figures["devices"] == [survivor] and mirrored_bytes(victims, "a") == 0
+        assert victims.status(victims.first)["sequences"]["resumed"] >= 1
+        assert read(ask(client))[0] == text
 
 
 def mirrored_bytes(cluster: LocalCluster, agent: str) -> int:

@@ -71,7 +71,7 @@ class Carrier:
     @property
     def copies(self) -> list[MirroredKey]:
         """What it has of other devices' states."""
-        return list(self.exchange._mirrored._mirrored)
+        return list(self.exchange.mirrors._copies._mirrored)
 
     @property
     def unfinished(self) -> list[str]:
@@ -127,7 +127,7 @@ class Carrier:
             self._device.net.note(self._device.box, f"states are not carried: {error}")
 
     def _mirror(self, key: PlanKey, mirror: str) -> None:
-        self.exchange.mirror(key, mirror)
+        self.exchange.mirrors.begin(key, mirror)
         if not self._looks:
             self._looks = True
             self._look_later()
@@ -144,7 +144,7 @@ class Carrier:
 
     def _look(self) -> None:
         self._guard(self.exchange.send_grown)
-        self._looks = self.exchange.is_mirrored
+        self._looks = bool(self.exchange.mirrors)
         if self._looks:
             self._look_later()
 

@@ -164,7 +164,7 @@ def test_a_text_that_is_read_again_in_part_is_noticed(monkeypatch: pytest.Monkey
 
 def test_copies_of_another_revision_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def rows_here(self, want, asker):  # type: ignore[no-untyped-def]
-        for copy in self._mirrored.of(want.sequence).values():
+        for copy in self.mirrors.copies_of(want.sequence).values():
             copy.revision = want.revision
         return finds(self, want, asker)
 

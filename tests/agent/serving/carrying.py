@@ -106,7 +106,7 @@ class Node:
         self.plans[plan] = held
         mirror = held.plan.mirrors.get(self.name)
         if mirror is not None:
-            self.exchange.mirror(plan, mirror)
+            self.exchange.mirrors.begin(plan, mirror)
 
     def retire(self, plan: PlanKey) -> None:
         self.kept.retire(*plan)

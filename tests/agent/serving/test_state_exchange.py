@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgepart.agent.serving import mirrors as mirroring
 from edgepart.agent.serving import state_exchange
 from edgepart.agent.wire.inference import Epoch, MirroredRows, ResumeSequence, SentRows, WantRows
 from edgepart.planner.errors import FrameError, StateLost
@@ -136,7 +137,7 @@ def test_rows_go_to_a_mirror_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) ->
     world.switch({"a": (0, 4)}, {"a": "b"})
     for token in range(5):
         world.read(token)
-    monkeypatch.setattr(state_exchange, "MIRRORED_BYTES", 2 * 2 * 4 * 2 * 4)
+    monkeypatch.setattr(mirroring, "MIRRORED_BYTES", 2 * 2 * 4 * 2 * 4)
     exchange = world.nodes["a"].exchange
     assert [exchange.send_grown() for _ in range(4)] == [True, True, True, False]
     sent = [message for message, _ in world.wires["a", "b"]]
@@ -154,11 +155,11 @@ def test_a_mirror_drops_what_its_device_drops() -> None:
     world.mirror()
     world.deliver()
     mirror = world.nodes["b"].exchange
-    assert mirror.mirrored_bytes > 0
+    assert mirror.mirrors.nbytes > 0
     world.nodes["a"].kept.end(SEQUENCE)
     world.mirror()
     world.deliver()
-    assert mirror.mirrored_bytes == 0
+    assert mirror.mirrors.nbytes == 0
 
 
 @pytest.mark.parametrize("what", ["end", "lose", "retire"])
@@ -172,7 +173,7 @@ def test_copies_go_with_their_sequence_its_gateway_and_their_plan(what: str) -> 
     {"end": lambda: mirror.end(SEQUENCE), "lose": lambda: mirror.lose(GATE)}.get(
         what, lambda: mirror.retire(world.plan)
     )()
-    assert mirror.mirrored_bytes == 0
+    assert mirror.mirrors.nbytes == 0
 
 
 def test_large_answers_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +223,7 @@ def test_rows_that_do_not_fit_the_plan_are_refused(message: MirroredRows, values
     world.switch({"a": (0, 2), "b": (2, 4)}, {"a": "b"})
     with pytest.raises(FrameError):
         world.nodes["b"].exchange.take(message, values, "a", 0.0)
-    assert world.nodes["b"].exchange.mirrored_bytes == 0
+    assert world.nodes["b"].exchange.mirrors.nbytes == 0
 
 
 @pytest.mark.parametrize(
@@ -322,4 +323,4 @@ def test_more_sequences_than_a_device_may_keep_are_not_mirrored() -> None:
     for number in range(5):
         message = MirroredRows("m", Epoch(1, 1), f"{GATE}/0/{number}", 1, 0, 2)
         mirror.take(message, rows(2, 4), "a", 0.0)
-    assert mirror.mirrored_bytes == 2 * 2 * HEADS * ROWS * 2 * 4
+    assert mirror.mirrors.nbytes == 2 * 2 * HEADS * ROWS * 2 * 4

@@ -75,7 +75,7 @@ def _take(data: bytes) -> int:
     """Let device b take messages from a, which is its neighbour, mirror and source. Returns the number of those taken."""
     world, taken = _world(), 0
     exchange = world.nodes["b"].exchange
-    before = exchange.mirrored_bytes
+    before = exchange.mirrors.nbytes
     for frame in Decoder(MEMBER).feed(data):
         message = frame_to_message(frame, DATA_KINDS)
         if isinstance(message, StateMessage):
@@ -85,7 +85,7 @@ def _take(data: bytes) -> int:
             taken += 1
         world.wires.pop(("a", "b"), None)
         world.deliver()
-    expect(exchange.mirrored_bytes <= 2 * before, "a device mirrors more than it may")
+    expect(exchange.mirrors.nbytes <= 2 * before, "a device mirrors more than it may")
     return taken
 
 
