@@ -7,7 +7,6 @@ be read while the next step is computed.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from threading import RLock
 
@@ -36,10 +35,10 @@ class CarriedStates:
         program: Callable[[PlanKey], RunnableProgram | None],
         batch: Callable[[PlanKey], Program | None],
         busy: Callable[[], Collection[SequenceKey]],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
     ) -> None:
         """`program` is the installed program of a plan, `batch` the one that makes steps in several sequences, and `busy`
-        are the sequences whose steps are under way."""
+        are the sequences whose steps are under way. `clock` is the one by which steps are timed."""
         self._lock = lock
         self._sequences = sequences
         self._program = program

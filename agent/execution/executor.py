@@ -118,7 +118,12 @@ class Executor:
         self._counters = Counters()
         self._lock = RLock()
         self.carried = CarriedStates(
-            self._lock, self._sequences, self._usual_program, self._batches.get, self._busy_sequences
+            self._lock,
+            self._sequences,
+            self._usual_program,
+            self._batches.get,
+            self._busy_sequences,
+            time.monotonic,
         )
         """What other devices get and bring of the states that are kept here."""
         self._lanes: dict[str, Lane] = {}

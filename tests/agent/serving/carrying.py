@@ -89,7 +89,7 @@ class Node:
     plans: dict[PlanKey, Held] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        states = CarriedStates(RLock(), self.kept, self.prepared, lambda _: None, set)
+        states = CarriedStates(RLock(), self.kept, self.prepared, lambda _: None, set, lambda: self.world.now)
         self.exchange = StateExchange(
             self.name, self.send, states, lambda name, epoch: self.plans.get((name, epoch))
         )
