@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.generation_asking import read_told
 from benchmarks.generation_bare import BareDecoder
-from benchmarks.generation_hosts import Say, TextHosts, text_hosts
+from benchmarks.generation_hosts import Deployed, Say, TextHosts, text_hosts
 from benchmarks.generation_prompts import TEXTS
 from benchmarks.generation_report import Figure, Loss, judge_losses, judge_mirrored
 from edgepart.planner.errors import InternalError
@@ -59,22 +59,10 @@ def killed_hosts(settings: LossSettings, say: Say) -> Iterator[Figure]:
         step_s = made.ask(deployed, [prompts[long[0]]], settings.tokens)[0].median_gap_s
         losses: list[Loss] = []
         for number in range(settings.kills):
-            computing = tuple(made.settled(deployed.name)["devices"])
             text = long[number % len(long)]
             after = rng.randrange(3, len(wanted[text]) - 10)
-            kind = (LEADER, FOLLOWER)[number % 2]
-            victim, gateway = _choose(made, computing, kind)
-            process, out = made.begin_asking(deployed, [prompts[text]], settings.tokens, at=gateway)
-            _wait_for_tokens(out, after)
-            killed_s = time.monotonic()
-            made.made.lab.kill(victim)
-            process.wait(WITHIN_S)
-            loss = Loss(kind, read_told(out, 1)[0], wanted[text], killed_s)
-            _start_again(made, victim)
-            losses.append(loss)
-            state = loss.told.error or ("the same" if loss.told.tokens == loss.wanted else "changed")
-            what = f"kill {number + 1}, {kind} {victim} of {', '.join(computing)}, after {after} tokens"
-            say(f"{what}: {state}, a pause of {loss.pause_s:.2f} s")
+            trial = _Trial(prompts[text], settings.tokens, after, wanted[text])
+            losses.append(_kill_once(made, deployed, trial, number, say))
         yield from judge_losses(PART, losses, sum(map(len, prompts)) // len(prompts), step_s)
 
 
@@ -95,24 +83,44 @@ def mirrored_hosts(settings: LossSettings, say: Say) -> Iterator[Figure]:
         undisturbed = made.ask(deployed, [prompt], MIRRORED_ANSWER)[0]
         losses: list[Loss] = []
         for number in range(settings.mirrored_kills):
-            computing = tuple(made.settled(deployed.name)["devices"])
-            kind = (LEADER, FOLLOWER)[number % 2]
-            victim, gateway = _choose(made, computing, kind)
-            made.ask(deployed, [prompt], 1, at=gateway)
-            time.sleep(CAUGHT_UP_S)
-            process, out = made.begin_asking(deployed, [prompt], MIRRORED_ANSWER, at=gateway)
-            _wait_for_tokens(out, rng.randrange(5, MIRRORED_ANSWER // 2))
-            killed_s = time.monotonic()
-            made.made.lab.kill(victim)
-            process.wait(WITHIN_S)
-            loss = Loss(kind, read_told(out, 1)[0], undisturbed.tokens, killed_s)
-            _start_again(made, victim)
-            losses.append(loss)
-            state = loss.told.error or ("the same" if loss.told.tokens == loss.wanted else "changed")
-            say(
-                f"kill {number + 1}, {kind} {victim} of {', '.join(computing)}: {state}, a pause of {loss.pause_s:.2f} s"
-            )
+            after = rng.randrange(5, MIRRORED_ANSWER // 2)
+            trial = _Trial(prompt, MIRRORED_ANSWER, after, undisturbed.tokens, is_mirrored=True)
+            losses.append(_kill_once(made, deployed, trial, number, say))
         yield from judge_mirrored(MIRROR, losses, len(prompt))
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A text in which a host is killed."""
+
+    prompt: Sequence[int]
+    tokens: int
+    after: int
+    """The tokens that have come when the host is killed."""
+    wanted: tuple[str, ...]
+    is_mirrored: bool = False
+    """Whether the prompt is read before, and other hosts have the time to get copies."""
+
+
+def _kill_once(made: TextHosts, deployed: Deployed, trial: _Trial, number: int, say: Say) -> Loss:
+    """Kill a host in the middle of a text, and let it come back."""
+    computing = tuple(made.settled(deployed.name)["devices"])
+    kind = (LEADER, FOLLOWER)[number % 2]
+    victim, gateway = _choose(made, computing, kind)
+    if trial.is_mirrored:
+        made.ask(deployed, [trial.prompt], 1, at=gateway)
+        time.sleep(CAUGHT_UP_S)
+    process, out = made.begin_asking(deployed, [trial.prompt], trial.tokens, at=gateway)
+    _wait_for_tokens(out, trial.after)
+    killed_s = time.monotonic()
+    made.made.lab.kill(victim)
+    process.wait(WITHIN_S)
+    loss = Loss(kind, read_told(out, 1)[0], trial.wanted, killed_s)
+    _start_again(made, victim)
+    state = loss.told.error or ("the same" if loss.told.tokens == loss.wanted else "changed")
+    what = f"kill {number + 1}, {kind} {victim} of {', '.join(computing)}, after {trial.after} tokens"
+    say(f"{what}: {state}, a pause of {loss.pause_s:.2f} s")
+    return loss
 
 
 def _choose(made: TextHosts, computing: Sequence[str], kind: str) -> tuple[str, str]:

@@ -17,9 +17,8 @@ from edgepart.planner.errors import StateLost
 from edgepart.planner.plans.plan import KeptPiece, Program
 from edgepart.planner.region import Array
 
-PlanKey = tuple[str, Epoch]
-"""Deployment and epoch."""
-
+PlanId = tuple[str, Epoch]
+"""The deployment and the epoch that name a plan."""
 
 Fill = Callable[[Sequence[KeptPiece], Sequence[Array]], int]
 """fill(pieces, arrays) copies rows into the arrays of these pieces, and returns their number."""
@@ -32,8 +31,8 @@ class CarriedStates:
         self,
         lock: RLock,
         sequences: KeptSequences,
-        program: Callable[[PlanKey], RunnableProgram | None],
-        batch: Callable[[PlanKey], Program | None],
+        program: Callable[[PlanId], RunnableProgram | None],
+        batch: Callable[[PlanId], Program | None],
         busy: Callable[[], Collection[SequenceKey]],
         clock: Callable[[], float],
     ) -> None:
@@ -46,17 +45,17 @@ class CarriedStates:
         self._busy = busy
         self._clock = clock
 
-    def rows_of(self, sequence: str) -> Mapping[PlanKey, KeptRows]:
+    def rows_of(self, sequence: str) -> Mapping[PlanId, KeptRows]:
         """What is kept of a sequence here, by the plans by which its states were made."""
         with self._lock:
             return self._sequences.rows(sequence)
 
-    def expect(self, plan: PlanKey, sequence: str) -> None:
+    def expect(self, plan: PlanId, sequence: str) -> None:
         """The sequence may come from other devices, unless a step of it comes before."""
         with self._lock:
             self._sequences.expect((*plan, sequence))
 
-    def adopt(self, plan: PlanKey, sequence: str, revision: int, fill: Fill) -> int:
+    def adopt(self, plan: PlanId, sequence: str, revision: int, fill: Fill) -> int:
         """Keep the rows of a sequence that comes from other devices, as many as `fill` finds; returns their number. All of
         it is done under the lock, so that no step reads rows while they are written.
 
@@ -66,7 +65,7 @@ class CarriedStates:
             prepared = self._program(plan)
             if prepared is None:
                 raise StateLost("this device has left that epoch, or does not know it")
-            if not prepared.program.kept or not all(piece.in_place for piece in prepared.program.kept):
+            if not prepared.program.kept or not prepared.program.in_place:
                 raise StateLost("the states of this model are not written in place")
             key, now = (*plan, sequence), self._clock()
             arrays = self._sequences.adopt(key, prepared, now, self._busy(), self._batch(plan))
@@ -74,18 +73,18 @@ class CarriedStates:
             self._sequences.adopted(key, revision, position)
             return position
 
-    def grown(self, plan: PlanKey, most_bytes: int) -> Sequence[GrownRows]:
+    def grown(self, plan: PlanId, most_bytes: int) -> Sequence[GrownRows]:
         """Copies of the rows that the device that mirrors this one does not have yet, of each sequence at most
         `most_bytes`."""
         with self._lock:
             return list(self._sequences.grown(plan, most_bytes))
 
-    def names(self, plan: PlanKey) -> set[str]:
+    def names(self, plan: PlanId) -> set[str]:
         """The names of the plan's sequences that are kept here."""
         with self._lock:
             return self._sequences.names(plan)
 
-    def mirror_anew(self, plan: PlanKey, sequence: str | None = None) -> None:
+    def mirror_anew(self, plan: PlanId, sequence: str | None = None) -> None:
         """Let `grown` begin with the first rows again: of one sequence, or of all of the plan."""
         with self._lock:
             self._sequences.mirror_anew(plan, sequence)

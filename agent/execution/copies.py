@@ -112,14 +112,21 @@ class CopyPlan:
         """Number of elements that are copied from blocks into the plain order, or back."""
         return sum(copy.size for copy in self.copies if copy.source_block != copy.target_block)
 
+    def copy_into(self, whole: Array, held: Mapping[int, Value]) -> None:
+        """Copy the piece into an array of its shape."""
+        for copy in self.copies:
+            copy.into(whole, held[copy.slot])
+        if not self.copies:
+            value = held[self.slots[0]]
+            whole[...] = value if self.crop is None else self.crop.crop(value)
+
     def make(self, held: Mapping[int, Value], empty: MakeEmpty = np.empty) -> Value:
         """The piece: the held array itself if it fits as it is, a part of it that is contiguous as it is, or else an array
         that `empty(shape, dtype)` makes."""
         value = held[self.slots[0]]
         if self.copies:
             whole = empty(self.piece.region.shape, value.dtype)
-            for copy in self.copies:
-                copy.into(whole, held[copy.slot])
+            self.copy_into(whole, held)
             return whole
         part = value if self.crop is None else self.crop.crop(value)
         if self.crop is None or part.flags.c_contiguous:

@@ -19,7 +19,7 @@ from functools import partial
 from threading import RLock, Thread
 
 from edgepart.agent.cluster.state.bindings import parent_of
-from edgepart.agent.execution.carried_states import CarriedStates, PlanKey
+from edgepart.agent.execution.carried_states import CarriedStates, PlanId
 from edgepart.agent.execution.counters import Counters, SegmentTime
 from edgepart.agent.execution.lanes import EXCLUSIVE_STEP_S, BorrowedConnection, Lane
 from edgepart.agent.execution.prepared import RunnableProgram, describe_segment
@@ -108,10 +108,10 @@ class Executor:
         self._data_from = data_from
         self._limits = limits or QueueLimits()
         self._recorder = recorder or Recorder()
-        self._installed: dict[PlanKey, dict[StepKind, InstalledProgram]] = {}
-        self._batches: dict[PlanKey, Program] = {}
+        self._installed: dict[PlanId, dict[StepKind, InstalledProgram]] = {}
+        self._batches: dict[PlanId, Program] = {}
         """The programs that make steps in several sequences, as far as there are such, loaded or not."""
-        self._expected: dict[PlanKey, list[tuple[Tensors, Sequence[Value], str]]] = {}
+        self._expected: dict[PlanId, list[tuple[Tensors, Sequence[Value], str]]] = {}
         self._tasks: dict[str, RequestTask] = {}
         self._ended: OrderedDict[str, EndedRequest | None] = OrderedDict()
         self._sequences = KeptSequences()
@@ -365,7 +365,7 @@ class Executor:
         return []
 
     def _take_early(
-        self, key: PlanKey, message: Tensors, values: Sequence[Value], source: str
+        self, key: PlanId, message: Tensors, values: Sequence[Value], source: str
     ) -> list[OutgoingMessage]:
         early = self._expected[key]
         if len(early) >= self._limits.early_frames:
@@ -406,7 +406,7 @@ class Executor:
         """The sequences whose steps are under way."""
         return {key for one in self._tasks.values() if one.progress.begun for key in one.by_sequence}
 
-    def _usual_program(self, key: PlanKey) -> RunnableProgram | None:
+    def _usual_program(self, key: PlanId) -> RunnableProgram | None:
         installed = self._installed.get(key)
         return installed[StepKind.USUAL].prepared if installed is not None else None
 

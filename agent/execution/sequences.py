@@ -171,25 +171,29 @@ class KeptSequences:
 
         Raises StateLost if they are not here, and Unavailable if there is no room for another sequence now."""
         self._adopting.discard(key)
-        known, in_place = self._kept.get(key), _all_in_place(prepared.program.kept)
+        known, in_place = self._kept.get(key), prepared.program.in_place
         # What was on its way when the sequence ended may come late, when its place is another one's already.
         if known is None and (step.position or step.sequence in self._ended):
             raise StateLost(f"sequence {step.sequence} is not kept here (any more)")
         if known is None:
             self._make_room(key, prepared, now, busy)
-            row = self._row_of(key, batch, prepared) if batch is not None else None
-            place = place_of(step.sequence)
-            if row is None or place is None:
+            made = self._place(key, batch, prepared, now)
+            if made is None:
                 return make_first_states(prepared)
-            made = self._place(key, row, place[1], now)
             made.revision = step.revision
             return made.values
         _continue(known, step, prepared, now, in_place=in_place)
         return known.values
 
-    def _place(self, key: SequenceKey, row: _Row, place: int, now: float) -> _Kept:
-        """Keep a new sequence at its place in a row."""
-        values = [array[place : place + 1] for array in row.arrays]
+    def _place(
+        self, key: SequenceKey, batch: Program | None, prepared: RunnableProgram, now: float
+    ) -> _Kept | None:
+        """Keep a new sequence at its place in a row; None if it has to lie by itself."""
+        row = self._row_of(key, batch, prepared) if batch is not None else None
+        place = place_of(key[2])
+        if row is None or place is None:
+            return None
+        values = [array[place[1] : place[1] + 1] for array in row.arrays]
         for value in values:
             value.fill(0)
         made = self._kept[key] = _Kept(0, values, None, now, row)
@@ -248,7 +252,7 @@ class KeptSequences:
         if (known := self._kept.get(key)) is not None and known.row is not None:
             known.position, known.used_at_s = step.after, now
             return
-        before = None if _all_in_place(prepared.program.kept) else (step.position, began)
+        before = None if prepared.program.in_place else (step.position, began)
         mirrored = known.mirrored if known is not None else (0, 0)
         self._kept[key] = _Kept(step.after, ended, before, now, None, step.revision, mirrored)
 
@@ -278,12 +282,9 @@ class KeptSequences:
         known = self._kept.get(key)
         if known is None:
             self._make_room(key, prepared, now, busy)
-            row = self._row_of(key, batch, prepared) if batch is not None else None
-            place = place_of(key[2])
-            if row is not None and place is not None:
-                known = self._place(key, row, place[1], now)
-            else:
-                known = self._kept[key] = _Kept(0, make_first_states(prepared), None, now)
+            known = self._place(key, batch, prepared, now)
+        if known is None:
+            known = self._kept[key] = _Kept(0, make_first_states(prepared), None, now)
         known.position, known.mirrored, known.used_at_s = 0, (0, 0), now
         return known.values
 
@@ -412,7 +413,3 @@ def _make_states(pieces: Sequence[KeptPiece], prepared: RunnableProgram) -> list
         ]
     except MemoryError as error:
         raise Unavailable(f"this device has no memory for the states of another sequence: {error}") from error
-
-
-def _all_in_place(pieces: Sequence[KeptPiece]) -> bool:
-    return all(piece.in_place for piece in pieces)

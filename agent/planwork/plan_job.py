@@ -275,9 +275,10 @@ def _refinement_note(order: ComputePlan, found: PlanComputed) -> str:
 
 def _step_bytes(plan: Plan) -> float:
     """The bytes by which states grow in a step; 0 if they cannot go from device to device."""
-    pieces = [piece for program in plan.programs.values() for piece in program.kept]
-    if not all(piece.in_place for piece in pieces):
+    programs = plan.programs.values()
+    if not all(program.in_place for program in programs):
         return 0.0
+    pieces = [piece for program in programs for piece in program.kept]
     return sum(piece.nbytes / piece.read.region.shape[IN_PLACE_ROWS] for piece in pieces)
 
 

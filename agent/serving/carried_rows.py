@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgepart.agent.execution.carried_states import PlanKey
+from edgepart.agent.execution.carried_states import PlanId
 from edgepart.agent.execution.copies import plan_copy
 from edgepart.agent.execution.sequences import first_rows
 from edgepart.agent.wire.dtypes import element_dtype
@@ -37,7 +37,7 @@ class PieceRows:
 class FoundRows:
     """The rows of a device's pieces, as far as another device needs them."""
 
-    plan: PlanKey
+    plan: PlanId
     """The plan by which they were made."""
     device: str
     position: int
@@ -84,14 +84,7 @@ def gather_rows(
     held: dict[int, Value] = {n: first_rows(one.array, position) for n, one in enumerate(useful)}
     for array, recipe in zip(arrays, recipes, strict=True):
         if recipe is not None:
-            # Not contiguous: `make` would copy a crop once more.
-            target = first_rows(array, position)
-            if recipe.copies:
-                for copy in recipe.copies:
-                    copy.into(target, held[copy.slot])
-            else:
-                whole = held[recipe.slots[0]]
-                target[...] = whole if recipe.crop is None else recipe.crop.crop(whole)
+            recipe.copy_into(first_rows(array, position), held)
     return position
 
 

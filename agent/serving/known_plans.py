@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from edgepart.agent.execution.carried_states import PlanKey
+from edgepart.agent.execution.carried_states import PlanId
 from edgepart.agent.wire.inference import Epoch
 from edgepart.planner.errors import FrameError, StateLost
 from edgepart.planner.plans.plan import Plan, Program
@@ -26,7 +26,7 @@ FindPlan = Callable[[str, Epoch], KnownPlan | None]
 """find(deployment, epoch) is a plan that this device holds; None if it does not."""
 
 
-def known(find: FindPlan, plan: PlanKey) -> KnownPlan:
+def known(find: FindPlan, plan: PlanId) -> KnownPlan:
     """The plan. Raises StateLost if this device does not hold it (any more)."""
     held = find(*plan)
     if held is None:
@@ -34,7 +34,7 @@ def known(find: FindPlan, plan: PlanKey) -> KnownPlan:
     return held
 
 
-def program_of(held: KnownPlan, plan: PlanKey, node: str) -> tuple[str, Program]:
+def program_of(held: KnownPlan, plan: PlanId, node: str) -> tuple[str, Program]:
     """A node's program that keeps states, and its device's name. Raises FrameError if it has none in the plan."""
     for device, program in held.plan.programs.items():
         if held.nodes.get(device) == node and program.kept:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgepart.agent.execution.carried_states import PlanKey
+from edgepart.agent.execution.carried_states import PlanId
 from edgepart.agent.execution.sequences import first_rows
 from edgepart.agent.serving.carried_rows import PieceRows
 from edgepart.agent.wire.dtypes import element_dtype
@@ -19,7 +19,7 @@ from edgepart.planner.region import Array
 class MirroredKey:
     """The sequence of a plan on a device."""
 
-    plan: PlanKey
+    plan: PlanId
     device: str
     sequence: str
 
@@ -49,8 +49,8 @@ class MirroredStates:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays, of which rows that were not written yet take no memory."""
-        return sum(array.nbytes for one in self._mirrored.values() for array in one.arrays)
+        """Bytes of the arrays, of which rows that were not written yet take no memory. Any thread may ask."""
+        return sum(array.nbytes for one in tuple(self._mirrored.values()) for array in one.arrays)
 
     def __len__(self) -> int:
         return len(self._mirrored)
@@ -84,7 +84,7 @@ class MirroredStates:
         """Drop a sequence that has no further steps."""
         self._drop([key for key in self._mirrored if key.sequence == sequence])
 
-    def retire(self, plan: PlanKey) -> None:
+    def retire(self, plan: PlanId) -> None:
         """Drop the sequences of a plan."""
         self._drop([key for key in self._mirrored if key.plan == plan])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from edgepart.agent.execution.carried_states import CarriedStates, PlanKey
+from edgepart.agent.execution.carried_states import CarriedStates, PlanId
 from edgepart.agent.execution.sequences import GrownRows
 from edgepart.agent.serving.carried_rows import check_rows
 from edgepart.agent.serving.known_plans import FindPlan, known, program_of
@@ -27,6 +27,16 @@ MIRRORED_BYTES = 128 << 10
 """About the most bytes of a message to a mirror. Tensors of requests wait behind it, for 1 ms at 1 Gbit/s."""
 
 
+def try_to_send(send: SendStates, node: str, message: StateMessage, values: Sequence[Value] = ()) -> bool:
+    """Send a message; returns whether that can be. What does not arrive is made again from a gateway's tokens."""
+    try:
+        send(node, message, values)
+    except ClusterError as error:
+        log.debug("node %s is not told %s of %s: %s", node, type(message).__name__, message.sequence, error)
+        return False
+    return True
+
+
 class Mirrors:
     """The devices that mirror this one, and the copies of those that it mirrors. For one thread."""
 
@@ -36,9 +46,9 @@ class Mirrors:
         self._states = states
         self._find = find
         self._copies = MirroredStates()
-        self._mirrors: dict[PlanKey, str] = {}
+        self._mirrors: dict[PlanId, str] = {}
         """The node that mirrors this device, by plan."""
-        self._told: dict[PlanKey, set[str]] = {}
+        self._told: dict[PlanId, set[str]] = {}
         """The sequences of which mirrors have something."""
 
     @property
@@ -54,11 +64,11 @@ class Mirrors:
         """The copies of a sequence that are here."""
         return self._copies.of(sequence)
 
-    def begin(self, plan: PlanKey, node: str) -> None:
+    def begin(self, plan: PlanId, node: str) -> None:
         """Let this node have a copy of what this device keeps by a plan."""
         self._mirrors[plan] = node
 
-    def retire(self, plan: PlanKey) -> None:
+    def retire(self, plan: PlanId) -> None:
         """Drop the copies of a plan that this device leaves."""
         self._copies.retire(plan)
         self._mirrors.pop(plan, None)
@@ -85,25 +95,17 @@ class Mirrors:
             more |= bool(sent) and all(sent)
             for sequence in sorted(self._told.get(plan, set()) - self._states.names(plan)):
                 self._told[plan].discard(sequence)
-                self._try_to_send(mirror, MirroredRows(*plan, sequence, 0, 0, 0), ())
+                try_to_send(self._send, mirror, MirroredRows(*plan, sequence, 0, 0, 0))
         return more
 
-    def _send_rows(self, plan: PlanKey, mirror: str, rows: GrownRows) -> bool:
+    def _send_rows(self, plan: PlanId, mirror: str, rows: GrownRows) -> bool:
         """Send rows to the mirror; returns whether that can be."""
         message = MirroredRows(*plan, rows.sequence, rows.revision, rows.begin, rows.end)
         self._told.setdefault(plan, set()).add(rows.sequence)
-        sent = self._try_to_send(mirror, message, rows.arrays)
+        sent = try_to_send(self._send, mirror, message, rows.arrays)
         if not sent:
             self._states.mirror_anew(plan, rows.sequence)
         return sent
-
-    def _try_to_send(self, mirror: str, message: MirroredRows, values: Sequence[Value]) -> bool:
-        try:
-            self._send(mirror, message, values)
-        except ClusterError as error:
-            log.debug("node %s gets no rows of %s: %s", mirror, message.sequence, error)
-            return False
-        return True
 
     def keep(self, message: MirroredRows, values: Sequence[Value], source: str) -> None:
         """Keep rows of which this device is the mirror. Raises FrameError if they do not fit the plan, and StateLost if the

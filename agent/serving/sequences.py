@@ -26,7 +26,7 @@ that cannot keep the states yet."""
 
 
 class RunStep(Protocol):
-    """The interface of ShapeRouter.infer."""
+    """The interface of ShapeRouter.infer. With `likely`, an output may be so many of its LikelyEntries."""
 
     async def __call__(
         self,
@@ -35,6 +35,7 @@ class RunStep(Protocol):
         deadline_s: float,
         outputs: Sequence[str] = (),
         step: SequenceStep | None = None,
+        likely: int = 0,
     ) -> tuple[dict[str, Value], AnswerInfo]: ...
 
 

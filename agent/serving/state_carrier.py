@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from threading import Thread
 
-from edgepart.agent.execution.carried_states import PlanKey
+from edgepart.agent.execution.carried_states import PlanId
 from edgepart.agent.serving.state_exchange import StateExchange
 from edgepart.agent.wire.inference import SequenceResumed, StateMessage
 from edgepart.agent.wire.tensors import Value
@@ -52,11 +52,11 @@ class StateCarrier:
         else:
             self._orders.put(lambda: self._exchange.take(message, values, source, time.monotonic()))
 
-    def mirror(self, plan: PlanKey, node: str) -> None:
+    def mirror(self, plan: PlanId, node: str) -> None:
         """Let this node have a copy of what this device keeps by a plan."""
         self._orders.put(lambda: self._exchange.mirrors.begin(plan, node))
 
-    def retire(self, plan: PlanKey) -> None:
+    def retire(self, plan: PlanId) -> None:
         """Drop the copies of a plan that this device leaves."""
         self._orders.put(lambda: self._exchange.retire(plan))
 

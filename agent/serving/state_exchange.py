@@ -11,15 +11,14 @@ late is of no use.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from edgepart.agent.execution.carried_states import CarriedStates, PlanKey
+from edgepart.agent.execution.carried_states import CarriedStates, PlanId
 from edgepart.agent.execution.tasks import gateway_of
 from edgepart.agent.serving.carried_rows import FoundRows, PieceRows, check_rows, gather_rows
 from edgepart.agent.serving.known_plans import FindPlan, known, program_of
-from edgepart.agent.serving.mirrors import Mirrors, SendStates
+from edgepart.agent.serving.mirrors import Mirrors, SendStates, try_to_send
 from edgepart.agent.wire.inference import (
     MirroredRows,
     ResumeSequence,
@@ -29,11 +28,9 @@ from edgepart.agent.wire.inference import (
     WantRows,
 )
 from edgepart.agent.wire.tensors import Value
-from edgepart.planner.errors import ClusterError, EdgepartError, FrameError
+from edgepart.planner.errors import EdgepartError, FrameError
 from edgepart.planner.plans.plan import KeptPiece
 from edgepart.planner.region import Array
-
-log = logging.getLogger(__name__)
 
 SENT_BYTES = 32 << 20
 """About the most bytes of one of the messages in which rows are sent that were asked for."""
@@ -49,7 +46,7 @@ class _Resumption:
     missing: set[str]
     """Nodes whose answers have not come."""
     begun_s: float
-    found: dict[PlanKey, list[PieceRows]] = field(default_factory=dict)
+    found: dict[PlanId, list[PieceRows]] = field(default_factory=dict)
     """What was found so far, by the plans by which it was made."""
 
     def fill(self, pieces: Sequence[KeptPiece], arrays: Sequence[Array]) -> int:
@@ -71,9 +68,9 @@ class StateExchange:
         self._find = find
         self.mirrors = Mirrors(node, send, states, find)
         self._lost: set[str] = set()
-        self._resumptions: dict[tuple[PlanKey, str], _Resumption] = {}
+        self._resumptions: dict[tuple[PlanId, str], _Resumption] = {}
 
-    def retire(self, plan: PlanKey) -> None:
+    def retire(self, plan: PlanId) -> None:
         """Drop the copies of a plan that this device leaves, and wait for no states by it."""
         for key in [key for key in self._resumptions if key[0] == plan]:
             self._tell_resumed(self._resumptions.pop(key).asked, 0)
@@ -119,7 +116,7 @@ class StateExchange:
 
     # Resumptions
 
-    def _keeps_nothing(self, plan: PlanKey) -> bool:
+    def _keeps_nothing(self, plan: PlanId) -> bool:
         """Whether this device takes part in a plan without keeping states."""
         held = self._find(*plan)
         programs = held.plan.programs.items() if held is not None else ()
@@ -147,7 +144,7 @@ class StateExchange:
         except EdgepartError:
             self._finish_if_whole(one)
             raise
-        one.missing.update(node for node in others if self._tell(node, want))
+        one.missing.update(node for node in others if try_to_send(self._send, node, want))
         self._finish_if_whole(one)
 
     def _rows_here(self, want: WantRows, asker: str) -> Iterator[FoundRows]:
@@ -174,7 +171,7 @@ class StateExchange:
                     sent = SentRows(*found.plan, *about, found.device, position, numbers, last=False)
                     self._send(asker, sent, rows)
         finally:
-            self._tell(asker, SentRows(want.deployment, want.epoch, *about, "", 0))
+            try_to_send(self._send, asker, SentRows(want.deployment, want.epoch, *about, "", 0))
 
     def _collect(self, message: SentRows, values: Sequence[Value], source: str) -> None:
         for one in [one for key, one in self._resumptions.items() if key[1] == message.sequence]:
@@ -216,13 +213,4 @@ class StateExchange:
 
     def _tell_resumed(self, asked: ResumeSequence, position: int) -> None:
         resumed = SequenceResumed(asked.deployment, asked.epoch, asked.sequence, position)
-        self._tell(gateway_of(asked.sequence), resumed)
-
-    def _tell(self, node: str, message: StateMessage) -> bool:
-        """Send a message without a payload; returns whether that can be."""
-        try:
-            self._send(node, message, ())
-        except ClusterError as error:
-            log.debug("node %s is not told %s: %s", node, message, error)
-            return False
-        return True
+        try_to_send(self._send, gateway_of(asked.sequence), resumed)

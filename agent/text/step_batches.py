@@ -7,12 +7,13 @@ they are read together. So several texts at the same time take turns of all at o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from edgepart.agent.serving.requester import AnswerInfo
+from edgepart.agent.serving.sequences import RunStep
 from edgepart.agent.text.decoder import Decoder, Logits
 from edgepart.agent.wire.inference import SequenceStep
 from edgepart.agent.wire.tensors import Value
@@ -30,22 +31,8 @@ NO_STEP = SequenceStep("", 0, 0)
 """The step of a place whose sequence takes no part in a request."""
 
 
-class ReadToken(Protocol):
-    """The interface of ShapeRouter.infer. With `likely`, an output may be so many of its LikelyEntries."""
-
-    async def __call__(
-        self,
-        deployment: str,
-        inputs: Mapping[str, Value],
-        deadline_s: float,
-        outputs: Sequence[str] = (),
-        step: SequenceStep | None = None,
-        likely: int = 0,
-    ) -> tuple[dict[str, Value], AnswerInfo]: ...
-
-
 class RunSteps(Protocol):
-    """The interface of Requester.run. `likely` is the same as above."""
+    """The interface of Requester.run. `likely` is that of RunStep."""
 
     async def __call__(
         self,
@@ -137,7 +124,7 @@ class Row:
 class StepBatches:
     """Reads single tokens of the sequences of one gateway. For the event loop's thread."""
 
-    def __init__(self, run: ReadToken, run_steps: RunSteps, within_s: float) -> None:
+    def __init__(self, run: RunStep, run_steps: RunSteps, within_s: float) -> None:
         """`run` makes the step of one sequence, and `run_steps` those of several; each may take `within_s` seconds."""
         self._run = run
         self._run_steps = run_steps

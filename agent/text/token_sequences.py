@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 
-from edgepart.agent.serving.sequences import REPLAY_PAUSE_S
+from edgepart.agent.serving.sequences import REPLAY_PAUSE_S, RunStep
 from edgepart.agent.text.decoder import Decoder, Logits, common_start
-from edgepart.agent.text.step_batches import ReadToken, Row, RunSteps, StepBatches
+from edgepart.agent.text.step_batches import Row, RunSteps, StepBatches
 from edgepart.agent.wire.inference import SequenceStep
 from edgepart.planner.errors import StateLost, Unavailable
 
@@ -77,7 +77,7 @@ class TokenSequences:
 
     def __init__(
         self,
-        run: ReadToken,
+        run: RunStep,
         run_block: RunSteps,
         make_name: Callable[[], str],
         end: Callable[[str, str], None],
@@ -282,43 +282,31 @@ class TokenSequences:
         *,
         in_blocks: bool,
     ) -> Logits:
-        """Read the tokens from number `at` on, a single one together with those of other sequences if that can be."""
-        if sequence.row is None:
-            return await self._read_from(sequence, decoder, whole, at, likely, in_blocks=in_blocks)
-        if at == len(whole) - 1:
+        """Read the tokens from number `at` on, a single one together with those of other sequences if that can be. Blocks
+        are sent one after another; devices compute them in this order."""
+        row, last, blocks = sequence.row, len(whole) - 1, 0
+        if row is not None and at == last:
             self._check_model(sequence)
-            return await self._batches.read(sequence.row, sequence, decoder, whole[at], likely)
-        async with self._batches.reading(sequence.row):
-            return await self._read_from(sequence, decoder, whole, at, likely, in_blocks=in_blocks)
-
-    async def _read_from(
-        self,
-        sequence: TokenSequence,
-        decoder: Decoder,
-        whole: Sequence[int],
-        at: int,
-        likely: int,
-        *,
-        in_blocks: bool,
-    ) -> Logits:
-        """Read the tokens from number `at` on. Blocks are sent one after another; devices compute them in this order."""
-        last, blocks = len(whole) - 1, 0
-        while at < last:
+            return await self._batches.read(row, sequence, decoder, whole[at], likely)
+        async with self._batches.reading(row) if row is not None else nullcontext():
+            while at < last:
+                self._check_model(sequence)
+                count = decoder.count_next(last - at, at) if in_blocks else 1
+                inputs = decoder.feed(whole[at : at + count], at)
+                step = sequence.step(at, at + count)
+                if count > 1:
+                    await self._run_block(sequence.deployment, inputs, STEP_S, (), step=step, prefill=True)
+                    blocks += 1
+                else:
+                    await self._run(sequence.deployment, inputs, STEP_S, (decoder.logits,), step, likely=1)
+                at += count
             self._check_model(sequence)
-            count = decoder.count_next(last - at, at) if in_blocks else 1
-            inputs = decoder.feed(whole[at : at + count], at)
-            step = sequence.step(at, at + count)
-            if count > 1:
-                await self._run_block(sequence.deployment, inputs, STEP_S, (), step=step, prefill=True)
-                blocks += 1
-            else:
-                await self._run(sequence.deployment, inputs, STEP_S, (decoder.logits,), step, likely=1)
-            at += count
-        self._check_model(sequence)
-        step = sequence.step(last, last + 1)
-        inputs, within_s = decoder.feed(whole[last:], last), STEP_S * (1 + blocks)
-        outputs, _ = await self._run(sequence.deployment, inputs, within_s, (decoder.logits,), step, likely)
-        return decoder.read(outputs)
+            step = sequence.step(last, last + 1)
+            inputs, within_s = decoder.feed(whole[last:], last), STEP_S * (1 + blocks)
+            outputs, _ = await self._run(
+                sequence.deployment, inputs, within_s, (decoder.logits,), step, likely
+            )
+            return decoder.read(outputs)
 
     def _check_model(self, sequence: TokenSequence) -> None:
         if self._serving(sequence.deployment) not in (None, sequence.model):

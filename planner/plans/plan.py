@@ -201,6 +201,11 @@ class Program:
         """Bytes that the device keeps for each sequence."""
         return sum(piece.sequence_bytes for piece in self.kept)
 
+    @property
+    def in_place(self) -> bool:
+        """Whether all that it keeps is written in place."""
+        return all(piece.in_place for piece in self.kept)
+
 
 @dataclass(frozen=True, slots=True)
 class Replica:

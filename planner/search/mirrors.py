@@ -18,7 +18,7 @@ def add_mirrors(plan: Plan, memory_bytes: Mapping[str, float]) -> tuple[Plan, st
     keeping = [program for program in plan.programs.values() if program.kept]
     if not keeping:
         return plan, "the model has no states"
-    if not all(piece.in_place for program in keeping for piece in program.kept):
+    if not all(program.in_place for program in keeping):
         return plan, "only states that are written in place, row after row, can be mirrored"
     left = {name: nbytes - _peak_bytes(plan, name) for name, nbytes in memory_bytes.items()}
     mirrors: dict[str, str] = {}

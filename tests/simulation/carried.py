@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgepart.agent.execution.carried_states import CarriedStates, Fill, PlanKey
+from edgepart.agent.execution.carried_states import CarriedStates, Fill, PlanId
 from edgepart.agent.execution.sequences import home_of
 from edgepart.agent.serving.mirrored_states import MirroredKey
 from edgepart.agent.serving.state_exchange import StateExchange
@@ -46,7 +46,7 @@ BUSY = 0.05
 class _States(CarriedStates):
     """The states that a device carries. Rows are not written while a step reads them."""
 
-    def adopt(self, plan: PlanKey, sequence: str, revision: int, fill: Fill) -> int:
+    def adopt(self, plan: PlanId, sequence: str, revision: int, fill: Fill) -> int:
         def fill_idle(pieces: Sequence[KeptPiece], arrays: Sequence[Array]) -> int:
             if (*plan, sequence) in self._busy():
                 raise Broken(f"rows of {sequence} are written while a step reads them")
@@ -80,13 +80,13 @@ class Carrier:
 
     # What it is told, as in agent/wiring.py and agent/serving/loaded_plans.py
 
-    def loaded(self, key: PlanKey) -> None:
+    def loaded(self, key: PlanId) -> None:
         """Handle a plan that this device holds from now on."""
         held = self._held(*key)
         if held is not None and (mirror := held.plan.mirrors.get(self._device.box.node)):
             self._order(lambda: self._mirror(key, mirror))
 
-    def left(self, key: PlanKey) -> None:
+    def left(self, key: PlanId) -> None:
         """Handle a plan that this device does not hold any more."""
         self._order(lambda: self.exchange.retire(key))
 
@@ -126,7 +126,7 @@ class Carrier:
         except EdgepartError as error:
             self._device.net.note(self._device.box, f"states are not carried: {error}")
 
-    def _mirror(self, key: PlanKey, mirror: str) -> None:
+    def _mirror(self, key: PlanId, mirror: str) -> None:
         self.exchange.mirrors.begin(key, mirror)
         if not self._looks:
             self._looks = True
@@ -165,7 +165,7 @@ class Carrier:
             return None
         return held_plan(box.plans[key], mirrors=self._device.net.mirrors)
 
-    def _part(self, key: PlanKey) -> Any:
+    def _part(self, key: PlanId) -> Any:
         """This device's layers in a plan that it holds."""
         box = self._device.box
         for route in routes(box.plans[key]) if self._held(*key) is not None else ():
@@ -173,7 +173,7 @@ class Carrier:
                 return text_part_of(route, box.node, fits_rows=self._device.states.fits_rows)
         return None
 
-    def _batch(self, key: PlanKey) -> Program | None:
+    def _batch(self, key: PlanId) -> Program | None:
         part = self._part(key)
         return part.batch if isinstance(part, TextPart) else None
 

@@ -120,7 +120,7 @@ class Texts:
         step: SequenceStep | None = None,
         likely: int = 0,
     ) -> tuple[dict[str, Value], AnswerInfo]:
-        """Implements ReadToken. Devices always say how likely each token is."""
+        """Implements RunStep. Devices always say how likely each token is."""
         if deployment not in self.device.box.active:
             raise Unavailable(f"no plan of {deployment} is active here")
         return await self._run_steps(deployment, dict(inputs), deadline_s, tuple(outputs), step=step)

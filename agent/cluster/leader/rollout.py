@@ -304,10 +304,10 @@ class DeploymentRollout:
         placement.waits_since = min(placement.waits_since, now)
         gain = 1 - placement.order.latency_s / placement.instead_of_s
         pause_s = min(REREADING_S, steps * placement.order.latency_s)
-        rate = slowest_bytes_per_s({*placement.nodes, *serving.nodes}, world.cluster.cards)
-        if placement.step_bytes and serving.step_bytes and rate:
-            # The states go from device to device.
-            pause_s = min(pause_s, steps * placement.step_bytes / rate)
+        if placement.step_bytes and serving.step_bytes:
+            rate = slowest_bytes_per_s({*placement.nodes, *serving.nodes}, world.cluster.cards)
+            if rate:  # The states go from device to device.
+                pause_s = min(pause_s, steps * placement.step_bytes / rate)
         return gain > 0 and now < placement.waits_since + pause_s / gain
 
     def _falls_short(self, placement: PlanRollout, world: LeaderView) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from edgepart.agent.execution.carried_states import CarriedStates, PlanKey
+from edgepart.agent.execution.carried_states import CarriedStates, PlanId
 from edgepart.agent.execution.sequences import KeptSequences
 from edgepart.agent.serving.state_exchange import StateExchange
 from edgepart.agent.wire.inference import (
@@ -86,7 +86,7 @@ class Node:
     name: str
     world: World
     kept: KeptSequences = field(default_factory=KeptSequences)
-    plans: dict[PlanKey, Held] = field(default_factory=dict)
+    plans: dict[PlanId, Held] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         states = CarriedStates(RLock(), self.kept, self.prepared, lambda _: None, set, lambda: self.world.now)
@@ -94,7 +94,7 @@ class Node:
             self.name, self.send, states, lambda name, epoch: self.plans.get((name, epoch))
         )
 
-    def prepared(self, plan: PlanKey) -> Any:
+    def prepared(self, plan: PlanId) -> Any:
         held = self.plans.get(plan)
         mine = held.plan.programs.get(self.name) if held is not None else None
         return Prepared(mine) if mine is not None else None
@@ -102,18 +102,18 @@ class Node:
     def send(self, node: str, message: StateMessage, values: Sequence[Value]) -> None:
         self.world.send(self.name, node, message, [np.array(value) for value in values])
 
-    def install(self, plan: PlanKey, held: Held) -> None:
+    def install(self, plan: PlanId, held: Held) -> None:
         self.plans[plan] = held
         mirror = held.plan.mirrors.get(self.name)
         if mirror is not None:
             self.exchange.mirrors.begin(plan, mirror)
 
-    def retire(self, plan: PlanKey) -> None:
+    def retire(self, plan: PlanId) -> None:
         self.kept.retire(*plan)
         self.exchange.retire(plan)
         self.plans.pop(plan, None)
 
-    def step(self, plan: PlanKey, step: SequenceStep, tokens: Sequence[int], now: float) -> None:
+    def step(self, plan: PlanId, step: SequenceStep, tokens: Sequence[int], now: float) -> None:
         """Make a step that reads the tokens behind `step.position`. Raises StateLost."""
         prepared, key = self.prepared(plan), (*plan, step.sequence)
         began = self.kept.begin(key, step, prepared, now)
@@ -122,7 +122,7 @@ class Node:
             value[:, :, step.position : step.after] = rows[:, :, step.position :]
         self.kept.finish(key, step, prepared, began, began, now)
 
-    def rows(self, plan: PlanKey) -> Mapping[str, tuple[Piece, Array]]:
+    def rows(self, plan: PlanId) -> Mapping[str, tuple[Piece, Array]]:
         """What is kept by the plan, by the cache."""
         found = self.kept.rows(SEQUENCE)[plan]
         pieces = self.prepared(plan).program.kept
@@ -146,7 +146,7 @@ class World:
         self.shares: Mapping[str, tuple[int, int]] = {}
 
     @property
-    def plan(self) -> PlanKey:
+    def plan(self) -> PlanId:
         return "m", Epoch(1, self.epoch)
 
     def send(self, source: str, target: str, message: StateMessage, values: list[Value]) -> None:

@@ -52,6 +52,7 @@ class Devices:
         deadline_s: float,
         outputs: Sequence[str] = (),
         step: SequenceStep | None = None,
+        likely: int = 0,
     ) -> tuple[dict[str, Value], AnswerInfo]:
         assert step is not None and step.after == step.position + 1
         if len(self.asked) in self.losing:

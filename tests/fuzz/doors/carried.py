@@ -3,7 +3,9 @@ sequence."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +37,7 @@ def _rows(heads: int, count: int) -> list[Array]:
 
 
 def _seeds() -> list[bytes]:
-    plain: list[tuple[StateMessage, list[Array]]] = [
+    plain: list[tuple[Any, list[Array]]] = [
         (MirroredRows(*BEFORE, SEQUENCE, 1, 4, 6), _rows(2, 2)),
         (MirroredRows(*BEFORE, SEQUENCE, 2, 0, 3), _rows(2, 3)),
         (MirroredRows(*BEFORE, SEQUENCE, 1, 0, 0), []),
@@ -47,16 +49,9 @@ def _seeds() -> list[bytes]:
     found = []
     for message, values in plain:
         metas, buffers = pack_arrays(values)
-        shown = message_to_frame(_with(message, metas), buffers)
+        shown = message_to_frame(replace(message, arrays=metas) if values else message, buffers)
         found.append(b"".join(bytes(piece) for piece in encode(shown)))
     return found
-
-
-def _with(message: StateMessage, metas: tuple[object, ...]) -> StateMessage:
-    if isinstance(message, RowsMessage):
-        names = message.__dataclass_fields__
-        return type(message)(**{name: getattr(message, name) for name in names} | {"arrays": metas})
-    return message
 
 
 def _world() -> World:
