@@ -74,6 +74,7 @@ from edgepart.agent.storage.integrity import StoreIntegrity
 from edgepart.agent.storage.store import Source, Store
 from edgepart.agent.storage.write_queue import DiskQueue
 from edgepart.agent.text.chat_template import TemplateProcess
+from edgepart.agent.text.sample_text import sample_blocks
 from edgepart.agent.text.text_generator import TextGenerator
 from edgepart.agent.text.token_sequences import TokenSequences
 from edgepart.agent.trace.recorder import Recorder
@@ -493,7 +494,7 @@ def _make_node(
 def _make_driver(
     base: AgentBase, links: LinkParts, compute: ComputeParts, react: Reactions, core: Core, node: NodeApi
 ) -> Driver:
-    tryout = Tryout(compute.requester, compute.plans.held, compute.referee, compute.room_bytes)
+    tryout = Tryout(compute.requester, compute.plans.held, compute.referee, compute.room_bytes, sample_blocks)
     return Driver(
         core,
         DriverParts(

@@ -14,5 +14,6 @@ __all__ = [
     "rounding_error",
     "same_answer",
     "sample_inputs",
+    "tried_steps",
     "tryout",
 ]

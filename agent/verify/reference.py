@@ -22,6 +22,7 @@ from edgepart.agent.verify.same_answer import (
 )
 from edgepart.agent.wire.dtypes import element_dtype
 from edgepart.planner.model.graph import Graph, State, Tensor
+from edgepart.planner.plans.plan import KeptState
 from edgepart.planner.region import Array
 
 
@@ -88,6 +89,27 @@ def _zeros(tensor: Tensor) -> Array:
 def _next(graph: Graph, state: State, written: Array) -> Array:
     """The state's input in the next step."""
     return graph.written_region(state, graph.region_of(state.input)).crop(written)
+
+
+def answer_last(session: LoadedModel, steps: Sequence[Values], states: Sequence[KeptState]) -> dict[str, Any]:
+    """The answer to the last of these steps of one sequence, by name, without random outputs and states. The session gets
+    the states back as it left them, and zeros at first. Raises RequestError."""
+    zeros = ((one.input.name, one.input.shape or (), element_dtype(one.input.dtype)) for one in states)
+    carried = {name: np.zeros(shape, dtype) for name, shape, dtype in zeros}
+    *before, last = steps
+    for inputs in before:
+        outputs = _run(session, {**inputs, **carried})
+        carried = {one.input.name: _carry(one, outputs[one.output]) for one in states}
+    found, _ = steady_outputs(session, {**last, **carried})
+    return {name: value for name, value in found.items() if name not in {one.output for one in states}}
+
+
+def _carry(state: KeptState, written: Array) -> Array:
+    """The state's input in the next step: its newest rows, if the output has more."""
+    if state.grows is None:
+        return written
+    rows = (state.input.shape or ())[state.grows]
+    return written.take(range(written.shape[state.grows] - rows, written.shape[state.grows]), state.grows)
 
 
 def steady_outputs(session: LoadedModel, inputs: Values) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -8,7 +8,7 @@ same model may come, and ends with the agent.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -22,6 +22,7 @@ from edgepart.agent.host.process_memory import limit_own_memory
 from edgepart.agent.storage.store import Store
 from edgepart.agent.wire.tensors import pack_arrays, unpack_arrays
 from edgepart.planner.errors import EdgepartError, FrameError, RequestError, Unavailable
+from edgepart.planner.plans.plan import KeptState
 
 ENDING_S = 0.2
 """Seconds to wait for a process that ends by itself before it is killed."""
@@ -30,7 +31,7 @@ IDLE_S = 10.0
 
 
 class ReferenceProcess:
-    """RpcClient the process one question at a time. Its methods block; call them from threads."""
+    """Asks the process one question at a time. Its methods block; call them from threads."""
 
     def __init__(self, store: Path, idle_s: float = IDLE_S) -> None:
         """`store` is the folder of models. The process ends after `idle_s` seconds without a question."""
@@ -43,15 +44,21 @@ class ReferenceProcess:
         self._stopped = False
 
     def answer(
-        self, model: str, inputs: Mapping[str, Any], memory_bytes: int, within_s: float
+        self,
+        model: str,
+        steps: Sequence[Mapping[str, Any]],
+        memory_bytes: int,
+        within_s: float,
+        states: Sequence[KeptState] = (),
     ) -> dict[str, Any]:
-        """The answer of the model with that digest, without random outputs. Raises RequestError if it does not take these
-        inputs, or not with `memory_bytes`, or ends its process; Unavailable if it takes longer than `within_s` seconds."""
+        """The answer of the model with that digest to the last of these steps of one sequence, without random outputs and
+        without `states`, which are zeros at first. Raises RequestError if it does not take these inputs, or not with
+        `memory_bytes`, or ends its process; Unavailable if it takes longer than `within_s` seconds."""
         with self._asking:
             while True:
                 process, pipe = self._ensure_running()
                 try:
-                    pipe.send((model, dict(inputs), memory_bytes))
+                    pipe.send((model, [dict(inputs) for inputs in steps], memory_bytes, tuple(states)))
                     if not pipe.poll(within_s):
                         self._end()
                         raise Unavailable(f"one session over the model took longer than {within_s:g} s")
@@ -104,19 +111,19 @@ def run_reference_process(questions: Connection[Any, Any], store: Path, idle_s: 
     """Run the process: answer questions until none comes for `idle_s`, or the agent is gone."""
     # Imported here because these import ONNX Runtime, which does not belong in the agent's own process.
     from edgepart.agent.execution.sessions import LoadedModel, load_model
-    from edgepart.agent.verify.reference import steady_outputs
+    from edgepart.agent.verify.reference import answer_last
 
     os.nice(BESIDE_NICENESS)
     models = Store(store, alone=False)
     made: tuple[str, LoadedModel] | None = None
     try:
         while questions.poll(idle_s):
-            model, inputs, memory_bytes = questions.recv()
+            model, steps, memory_bytes, states = questions.recv()
             try:
                 limit_own_memory(memory_bytes)
                 if made is None or made[0] != model:
                     made = model, load_model(models.model_path(model))
-                answer = _pack("", steady_outputs(made[1], inputs)[0])
+                answer = _pack("", answer_last(made[1], steps, states))
             except (EdgepartError, MemoryError) as error:
                 answer = _pack(str(error) or "it was refused more memory", {})
             questions.send_bytes(answer)

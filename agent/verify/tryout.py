@@ -3,29 +3,32 @@
 Made-up inputs go through all devices of the plan as a request does. The answers are compared with the model's own: those of
 the plan that serves, if that is known to be right, else those of one session over the file, if this device has the memory
 for it. Otherwise only shapes are checked, and that numbers are finite. Before a plan is called wrong, the model is asked
-how much of the difference a rounding of the inputs makes (input_rounding.py).
+how much of the difference a rounding of the inputs makes (input_rounding.py). The same is done with sequences of steps,
+where a plan has programs for other steps than the usual one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
 
-from edgepart.agent.cluster.state.bindings import VARIANT_SEPARATOR
+from edgepart.agent.cluster.state.bindings import VARIANT_SEPARATOR, parent_of
 from edgepart.agent.cluster.state.events import RIGHT, SUSPECT, UNTRIED, WRONG, PlanTried, TryPlan
 from edgepart.agent.serving.loaded_plans import HeldPlan
 from edgepart.agent.serving.requester import Requester
 from edgepart.agent.verify import input_rounding
 from edgepart.agent.verify.rounding_error import sample_inputs_for
 from edgepart.agent.verify.same_answer import differences, is_float, random_outputs
+from edgepart.agent.verify.tried_steps import MakeSequences, TriedStep, make_none
 from edgepart.agent.wire.dtypes import element_dtype
-from edgepart.agent.wire.inference import NO_EPOCH, Epoch
+from edgepart.agent.wire.inference import NO_EPOCH, Epoch, SequenceStep
 from edgepart.planner.errors import (
     ClusterError,
     CrashError,
@@ -36,7 +39,7 @@ from edgepart.planner.errors import (
     RunError,
     Unavailable,
 )
-from edgepart.planner.plans.plan import Plan
+from edgepart.planner.plans.plan import KeptState, Plan
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +59,17 @@ class ReferenceRunner(Protocol):
     """The interface of ReferenceProcess."""
 
     def answer(
-        self, model: str, inputs: Mapping[str, Any], memory_bytes: int, within_s: float
+        self,
+        model: str,
+        steps: Sequence[Mapping[str, Any]],
+        memory_bytes: int,
+        within_s: float,
+        states: Sequence[KeptState],
     ) -> dict[str, Any]: ...
+
+
+Ask = Callable[[Sequence[TriedStep]], Awaitable[Mapping[str, Any]]]
+"""Returns the answer to the last of these steps."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +78,8 @@ class _Expected:
 
     outputs: Mapping[str, Any]
     """The outputs by name, without random ones."""
-    again: Callable[[dict[str, Any]], Awaitable[Mapping[str, Any]]]
-    """Returns the answer of the same source to other inputs."""
+    ask: Ask
+    """Asks the same source."""
 
 
 class Tryout:
@@ -79,12 +91,15 @@ class Tryout:
         held: Callable[[str, Epoch], HeldPlan | None],
         referee: ReferenceRunner,
         room_bytes: Callable[[], int],
+        make_sequences: MakeSequences = make_none,
     ) -> None:
-        """`held` returns a plan that is loaded on this device; `room_bytes` the memory that one more process may take."""
+        """`held` returns a plan that is loaded on this device; `room_bytes` the memory that one more process may take;
+        `make_sequences` what is tried beside the usual step."""
         self._requester = requester
         self._held = held
         self._referee = referee
         self._room_bytes = room_bytes
+        self._make_sequences = make_sequences
 
     async def __call__(self, order: TryPlan) -> PlanTried:
         """Try the plan, and return the verdict. Never raises."""
@@ -102,40 +117,51 @@ class Tryout:
         held = self._held(order.deployment, order.epoch)
         if held is None:
             raise Unavailable("the plan is not here any more")
-        inputs = dict(sample_inputs_for(held.plan))
-        expected = await self._compute_expected(order, held.plan, inputs)
-        try:
-            answers = await self._answers(order, held, inputs)
-        except (RunError, CrashError, InternalError, FrameError, RequestError) as error:
-            return (WRONG if expected else SUSPECT), str(error)
-        for answer in answers:
-            if found := await _faults(answer, expected, held.plan, order.tolerance, inputs):
-                return (
-                    WRONG if expected else SUSPECT
-                ), f"its answers are not the model's: {'; '.join(found)}"
+        steps = (TriedStep(dict(sample_inputs_for(held.plan))),)
+        expected = await self._compute_expected(order, held.plan, steps)
+        if found := await self._try_steps(order, held, steps, expected):
+            return (WRONG if expected else SUSPECT), found
+        # Without the model's answers, no more could be said of sequences.
+        for sequence in self._make_sequences(held.plan) if expected else ():
+            asked = expected and replace(expected, outputs=await expected.ask(sequence.steps))
+            if found := await self._try_steps(order, held, sequence.steps, asked):
+                return WRONG, f"with {sequence.what}: {found}"
         return RIGHT, ""
 
-    async def _compute_expected(self, order: TryPlan, plan: Plan, inputs: dict[str, Any]) -> _Expected | None:
+    async def _try_steps(
+        self, order: TryPlan, held: HeldPlan, steps: Sequence[TriedStep], expected: _Expected | None
+    ) -> str:
+        """What is wrong with the plan's answer to the last of these steps; "" if nothing is."""
+        try:
+            answers = await self._answers(order, held, steps)
+        except (RunError, CrashError, InternalError, FrameError, RequestError) as error:
+            return str(error)
+        for answer in answers:
+            if found := await _faults(answer, expected, held.plan, order.tolerance, steps):
+                return f"its answers are not the model's: {'; '.join(found)}"
+        return ""
+
+    async def _compute_expected(
+        self, order: TryPlan, plan: Plan, steps: Sequence[TriedStep]
+    ) -> _Expected | None:
         """The model's own answer; None if this device cannot compute it. Raises RequestError if the model does not take
         these inputs."""
         if order.trusted != NO_EPOCH:
             trusted = self._held(order.deployment, order.trusted)
-            if (
-                trusted is not None
-                and trusted.plan.inputs == plan.inputs
-                and trusted.plan.states == plan.states
-            ):
-                again = partial(self._once, order, trusted, order.trusted)
+            if trusted is not None and _asked_alike(trusted.plan, plan):
+                served = partial(self._once, order, trusted, order.trusted)
                 try:
-                    first, second = [await again(inputs) for _ in range(2)]
-                    return _Expected(_steady(first, second), again)
+                    first, second = [await served(steps) for _ in range(2)]
+                    return _Expected(_steady(first, second), served)
                 except (ClusterError, RunError) as error:
                     log.info(
                         "the plan of %s that serves gave no answer to compare a new plan's with: %s",
                         order.deployment,
                         error,
                     )
-        wanted = int(max(SESSION_BYTES_PER_MODEL_BYTE * order.model_bytes, order.model_bytes + LEAST_BYTES))
+        session_bytes = max(SESSION_BYTES_PER_MODEL_BYTE * order.model_bytes, order.model_bytes + LEAST_BYTES)
+        # A step reads the states and writes others.
+        wanted = int(session_bytes + 2 * _states_bytes(plan))
         room = self._room_bytes()
         if wanted > room:
             log.info(
@@ -146,40 +172,62 @@ class Tryout:
             )
             return None
 
-        async def ask(inputs: dict[str, Any]) -> Mapping[str, Any]:
-            given = {**inputs, **zero_states(plan)}
-            found = await asyncio.to_thread(self._referee.answer, order.model, given, room, DEADLINE_S)
-            kept = {state.output for state in plan.states}
-            return {name: value for name, value in found.items() if name not in kept}
+        async def ask(steps: Sequence[TriedStep]) -> Mapping[str, Any]:
+            inputs = [step.inputs for step in steps]
+            return await asyncio.to_thread(
+                self._referee.answer, order.model, inputs, room, DEADLINE_S, plan.states
+            )
 
-        return _Expected(await ask(inputs), ask)
+        return _Expected(await ask(steps), ask)
 
     async def _once(
-        self, order: TryPlan, held: HeldPlan, epoch: Epoch, inputs: dict[str, Any]
+        self, order: TryPlan, held: HeldPlan, epoch: Epoch, steps: Sequence[TriedStep]
     ) -> dict[str, Any]:
-        return (await self._answers(order, held, inputs, epoch))[0]
+        return (await self._answers(order, held, steps, epoch))[0]
 
     async def _answers(
-        self, order: TryPlan, held: HeldPlan, inputs: dict[str, Any], epoch: Epoch | None = None
+        self, order: TryPlan, held: HeldPlan, steps: Sequence[TriedStep], epoch: Epoch | None = None
     ) -> list[dict[str, Any]]:
-        """The answer of each of the plan's replicas. Nothing is rounded, as rounding_error.py measures that."""
+        """The answer of each of the plan's replicas to the last of these steps. Nothing is rounded, as rounding_error.py
+        measures that."""
         at, plan = epoch or order.epoch, held.plan
         name = f"{order.deployment}{VARIANT_SEPARATOR}{TRYOUT_SUFFIX}"
         self._requester.activate(name, at, plan, held.nodes, held.constants, order.deployment)
         names = tuple(info.name for info in plan.outputs)
         try:
-            asked = [
-                self._requester.run(name, dict(inputs), DEADLINE_S, names, exact=True) for _ in plan.parts
-            ]
-            return [outputs for outputs, _ in await asyncio.gather(*asked)]
+            return await asyncio.gather(*(self._run(name, steps, names) for _ in plan.parts))
         finally:
             self._requester.remove(name)
 
+    async def _run(self, name: str, steps: Sequence[TriedStep], names: tuple[str, ...]) -> dict[str, Any]:
+        """The answer to the last of these steps. A step that is alone needs no states that devices would keep."""
+        *before, last = steps
+        run = partial(self._requester.run, name, deadline_s=DEADLINE_S, exact=True)
+        if not before:
+            return (await run(dict(last.inputs), outputs=names))[0]
+        sequence, position = self._requester.name_sequence(), 0
+        try:
+            for one in before:
+                step, many = SequenceStep(sequence, position, position + one.rows), one.rows > 1
+                await run(dict(one.inputs), outputs=() if many else names, step=step, prefill=many)
+                position = step.after
+            step = SequenceStep(sequence, position, position + last.rows)
+            return (await run(dict(last.inputs), outputs=names, step=step))[0]
+        finally:
+            self._requester.end_sequence(parent_of(name), sequence)
 
-def zero_states(plan: Plan) -> dict[str, Any]:
-    """The states before the first step of a sequence, by the name of the input that reads each."""
-    infos = (state.input for state in plan.states)
-    return {info.name: np.zeros(info.shape or (), element_dtype(info.dtype)) for info in infos}
+
+def _asked_alike(one: Plan, other: Plan) -> bool:
+    """Whether both plans take the same requests, of each kind of steps that is tried."""
+    blocks = [plan.prefill.inputs if plan.prefill is not None else () for plan in (one, other)]
+    return (one.inputs, one.states, blocks[0]) == (other.inputs, other.states, blocks[1])
+
+
+def _states_bytes(plan: Plan) -> int:
+    """The size of the states of one sequence, in bytes."""
+    infos = [state.input for state in plan.states]
+    items = [(prod(info.shape or ()), element_dtype(info.dtype)) for info in infos]
+    return sum(count * dtype.itemsize for count, dtype in items if dtype is not None)
 
 
 def _steady(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
@@ -193,14 +241,15 @@ async def _faults(
     expected: _Expected | None,
     plan: Plan,
     tolerance: float | None,
-    inputs: dict[str, Any],
+    steps: Sequence[TriedStep],
 ) -> list[str]:
-    """A text for each fault of an answer; empty if it is right. Raises RequestError if these inputs cannot tell."""
+    """A text for each fault of the answer to the last of these steps; empty if it is right. Raises RequestError if these
+    inputs cannot tell."""
     if expected is not None:
         if not differences(answer, expected.outputs, tolerance):
             return []
         return input_rounding.find_unexplained(
-            answer, expected.outputs, await expected.again(input_rounding.nudge_inputs(inputs)), tolerance
+            answer, expected.outputs, await expected.ask([_nudge(step) for step in steps]), tolerance
         )
     faults = []
     for info in plan.outputs:
@@ -212,3 +261,7 @@ async def _faults(
         elif is_float(value.dtype) and not np.isfinite(value.astype(np.float64)).all():
             faults.append(f"{info.name} holds what is no number")
     return faults
+
+
+def _nudge(step: TriedStep) -> TriedStep:
+    return replace(step, inputs=input_rounding.nudge_inputs(step.inputs))

@@ -1,5 +1,6 @@
 """A folder with a tiny language model: two layers with the attention of ONNX Runtime's builder, seeded weights, and the
-small tokenizer. It says nothing that means anything, but never the same token twice in a row for long."""
+small tokenizer. It says nothing that means anything, but never the same token twice in a row for long, and each row of its
+caches shows in the logits."""
 
 from __future__ import annotations
 
@@ -59,11 +60,12 @@ class _Writer:
                     shape: list[str | int | None] = ["batch", KV_HEADS, rows, SIZE]
                     values.append(helper.make_tensor_value_info(name, rest, shape))
         self._lengths()
-        value = self._op("Gather", [self._drawn("embedding", VOCABULARY, HIDDEN), "input_ids"], "embedded")
+        value = self._op("Gather", [self._drawn("embedding", VOCABULARY, HIDDEN, 1.0), "input_ids"], "embedded")
         for layer in range(LAYERS):
             value = self._layer(value, layer)
         logits = self._op("MatMul", [value, self._drawn("head", HIDDEN, VOCABULARY)], "unbiased")
-        said = np.full(VOCABULARY, -1000, np.float32)
+        # Large enough that no other token is said; a larger number would hide errors, which are compared with the largest.
+        said = np.full(VOCABULARY, -40, np.float32)
         said[said_tokens()] = 0
         self._op("Add", [logits, self._kept("said", said)], "logits")
         graph = helper.make_graph(self._nodes, "tiny", inputs, outputs, self._weights)
@@ -115,10 +117,9 @@ class _Writer:
         self._nodes.append(helper.make_node(kind, inputs, [output], name=output, **attributes))
         return output
 
-    def _drawn(self, name: str, rows: int, columns: int) -> str:
-        return self._kept(
-            name, (self._random.standard_normal((rows, columns)) / rows**0.5).astype(np.float32)
-        )
+    def _drawn(self, name: str, rows: int, columns: int, scale: float | None = None) -> str:
+        drawn = self._random.standard_normal((rows, columns)) * (scale or rows**-0.5)
+        return self._kept(name, drawn.astype(np.float32))
 
     def _kept(self, name: str, array: Array) -> str:
         self._weights.append(numpy_helper.from_array(array, name))

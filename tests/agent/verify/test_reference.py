@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from edgepart.agent.verify.reference import make_reference
+from edgepart.agent.execution.sessions import load_model
+from edgepart.agent.verify.reference import answer_last, make_reference
 from edgepart.agent.verify.same_answer import (
     TOLERANCE_FLOAT16,
     TOLERANCE_QUANTISED,
@@ -17,6 +18,7 @@ from edgepart.agent.verify.same_answer import (
     tolerance_of,
 )
 from edgepart.planner.model.load import load_graph
+from edgepart.planner.plans.plan import KeptState, ValueInfo
 from edgepart.planner.region import Array
 
 WEIGHTS = np.linspace(-1, 1, 16, dtype=np.float32).reshape(4, 4)
@@ -93,3 +95,20 @@ def test_a_float32_output_that_was_computed_in_float16_is_compared_as_float16() 
     assert reference.differences({"y": right + np.float32(0.9 * TOLERANCE_FLOAT16 * largest)}) == []
     assert reference.differences({"y": right + np.float32(1.1 * TOLERANCE_FLOAT16 * largest)})
     assert tolerance_of(right.dtype) < TOLERANCE_FLOAT16
+
+
+def test_the_last_of_several_steps_is_answered_with_the_states_of_those_before() -> None:
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("x", "past", "now", "sum")
+    ]
+    nodes = [
+        helper.make_node("Concat", ["past", "x"], ["now"], axis=0),
+        helper.make_node("ReduceSum", ["now"], ["sum"], keepdims=0),
+    ]
+    graph = helper.make_graph(nodes, "g", ends[:2], ends[2:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    session = load_model(model.SerializeToString())
+    steps = [{"x": np.array([number], np.float32)} for number in (1, 2, 3, 4, 5)]
+    state = KeptState(ValueInfo("past", "float", (3,)), "now", grows=0)
+    assert answer_last(session, steps[:1], [state]) == {"sum": 1.0}
+    assert answer_last(session, steps, [state]) == {"sum": 2.0 + 3.0 + 4.0 + 5.0}

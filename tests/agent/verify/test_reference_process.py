@@ -50,22 +50,22 @@ def test_it_says_what_the_model_answers_in_any_shape(
     model = stored(store, tmp_path, helper.make_node("Neg", ["x"], ["y"]))
     for count in (3, 5):
         x = np.arange(count, dtype=np.float32)
-        assert judge.answer(model, {"x": x}, ROOM_BYTES, BOUND_S)["y"].tolist() == (-x).tolist()
+        assert judge.answer(model, [{"x": x}], ROOM_BYTES, BOUND_S)["y"].tolist() == (-x).tolist()
 
 
 def test_outputs_that_are_random_are_left_out(asked: tuple[ReferenceProcess, Store], tmp_path: Path) -> None:
     judge, store = asked
     model = stored(store, tmp_path, helper.make_node("RandomNormalLike", ["x"], ["y"]))
-    assert judge.answer(model, {"x": np.ones(8, np.float32)}, ROOM_BYTES, BOUND_S) == {}
+    assert judge.answer(model, [{"x": np.ones(8, np.float32)}], ROOM_BYTES, BOUND_S) == {}
 
 
 def test_what_the_model_does_not_take_is_said(asked: tuple[ReferenceProcess, Store], tmp_path: Path) -> None:
     judge, store = asked
     model = stored(store, tmp_path, helper.make_node("Neg", ["x"], ["y"]))
     with pytest.raises(RequestError, match="could not run"):
-        judge.answer(model, {"x": np.ones((2, 2), np.float32)}, ROOM_BYTES, BOUND_S)
+        judge.answer(model, [{"x": np.ones((2, 2), np.float32)}], ROOM_BYTES, BOUND_S)
     with pytest.raises(RequestError):
-        judge.answer("0" * 64, {"x": np.ones(2, np.float32)}, ROOM_BYTES, BOUND_S)
+        judge.answer("0" * 64, [{"x": np.ones(2, np.float32)}], ROOM_BYTES, BOUND_S)
 
 
 def test_a_model_that_ends_its_process_ends_only_that(
@@ -77,8 +77,8 @@ def test_a_model_that_ends_its_process_ends_only_that(
     divide = helper.make_node("Div", ["x", "by"], ["y"])
     deadly = stored(store, tmp_path, one, divide, kind=TensorProto.INT64)
     with pytest.raises(RequestError, match="ended the process"):
-        judge.answer(deadly, {"x": np.array([np.iinfo(np.int64).min])}, ROOM_BYTES, BOUND_S)
-    assert judge.answer(fine, {"x": np.ones(1, np.float32)}, ROOM_BYTES, BOUND_S)["y"].tolist() == [-1.0]
+        judge.answer(deadly, [{"x": np.array([np.iinfo(np.int64).min])}], ROOM_BYTES, BOUND_S)
+    assert judge.answer(fine, [{"x": np.ones(1, np.float32)}], ROOM_BYTES, BOUND_S)["y"].tolist() == [-1.0]
 
 
 def test_it_takes_no_longer_and_no_more_than_it_is_given(
@@ -87,10 +87,10 @@ def test_it_takes_no_longer_and_no_more_than_it_is_given(
     judge, store = asked
     model = stored(store, tmp_path, helper.make_node("Neg", ["x"], ["y"]))
     with pytest.raises(Unavailable, match="took longer"):
-        judge.answer(model, {"x": np.ones(2, np.float32)}, ROOM_BYTES, 0.0)
+        judge.answer(model, [{"x": np.ones(2, np.float32)}], ROOM_BYTES, 0.0)
     with pytest.raises(RequestError):
-        judge.answer(model, {"x": np.ones(1 << 26, np.float32)}, 100_000_000, BOUND_S)
-    assert judge.answer(model, {"x": np.ones(1, np.float32)}, ROOM_BYTES, BOUND_S)["y"].tolist() == [-1.0]
+        judge.answer(model, [{"x": np.ones(1 << 26, np.float32)}], 100_000_000, BOUND_S)
+    assert judge.answer(model, [{"x": np.ones(1, np.float32)}], ROOM_BYTES, BOUND_S)["y"].tolist() == [-1.0]
 
 
 def test_it_ends_when_nothing_is_asked_and_when_it_is_told_to(
@@ -100,13 +100,13 @@ def test_it_ends_when_nothing_is_asked_and_when_it_is_told_to(
     judge = ReferenceProcess(store.root, idle_s=0.5)
     model = stored(store, tmp_path, helper.make_node("Neg", ["x"], ["y"]))
     for _ in range(2):  # that it ended by itself is nobody's fault
-        assert judge.answer(model, {"x": np.ones(1, np.float32)}, ROOM_BYTES, BOUND_S)
+        assert judge.answer(model, [{"x": np.ones(1, np.float32)}], ROOM_BYTES, BOUND_S)
         assert referees() and judge._process is not None
         judge._process.join(BOUND_S)
         assert not referees()
-    judge.answer(model, {"x": np.ones(1, np.float32)}, ROOM_BYTES, BOUND_S)
+    judge.answer(model, [{"x": np.ones(1, np.float32)}], ROOM_BYTES, BOUND_S)
     judge.stop()
     assert not referees()
     with pytest.raises(Unavailable, match="stops"):
-        judge.answer(model, {"x": np.ones(1, np.float32)}, ROOM_BYTES, BOUND_S)
+        judge.answer(model, [{"x": np.ones(1, np.float32)}], ROOM_BYTES, BOUND_S)
     assert reference_process.IDLE_S < BOUND_S

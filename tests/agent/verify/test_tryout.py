@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from edgepart.agent.verify.rounding_error import sample_inputs_for
 from edgepart.agent.verify.tryout import Tryout
 from edgepart.agent.wire.inference import NO_EPOCH, Epoch
 from edgepart.planner.errors import RequestError
-from edgepart.planner.plans.plan import Plan, ValueInfo
+from edgepart.planner.plans.plan import KeptState, Plan, ValueInfo
 from tests.agent import handmade
 from tests.agent.serving.test_requester import E1, E2, Cluster, in_cluster, on_a_alone
 
@@ -31,13 +31,18 @@ class Judge:
         self.off, self.fault, self.sways, self.asked = off, fault, sways, 0
 
     def answer(
-        self, model: str, inputs: Mapping[str, Any], memory_bytes: int, within_s: float
+        self,
+        model: str,
+        steps: Sequence[Mapping[str, Any]],
+        memory_bytes: int,
+        within_s: float,
+        states: Sequence[KeptState],
     ) -> dict[str, Any]:
         self.asked += 1
         if self.fault:
             raise RequestError(self.fault)
         off = self.off + (self.sways if self.asked > 1 else 0)
-        return {name: value + off for name, value in handmade.expected(inputs["x"]).items()}
+        return {name: value + off for name, value in handmade.expected(steps[-1]["x"]).items()}
 
 
 def tried(
