@@ -60,7 +60,9 @@ class _Writer:
                     shape: list[str | int | None] = ["batch", KV_HEADS, rows, SIZE]
                     values.append(helper.make_tensor_value_info(name, rest, shape))
         self._lengths()
-        value = self._op("Gather", [self._drawn("embedding", VOCABULARY, HIDDEN, 1.0), "input_ids"], "embedded")
+        value = self._op(
+            "Gather", [self._drawn("embedding", VOCABULARY, HIDDEN, 1.0), "input_ids"], "embedded"
+        )
         for layer in range(LAYERS):
             value = self._layer(value, layer)
         logits = self._op("MatMul", [value, self._drawn("head", HIDDEN, VOCABULARY)], "unbiased")
