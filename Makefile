@@ -33,7 +33,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .venv/smollm2: | .venv/.demo
 	-$(BIN)/python -m benchmarks.models.language smollm2_genai_float32 --output $@
 
-demo: .venv/.demo .venv/smollm2  ## three agents on this machine: find each other, deploy, kill one, join one, chat
+demo: .venv/.demo .venv/smollm2  ## three slow boxes on this machine: how much sooner they answer together, kill one, join one, chat
 	$(BIN)/edgepart demo $$(test -d .venv/smollm2 && echo --chat .venv/smollm2)
 
 test: .venv/.dev  ## everything .ci/run checks; under ten minutes on two cores

@@ -137,13 +137,16 @@ class LocalCluster:
         folder: Path | None = None,
         listen: str = "0.0.0.0:0",
         places: Callable[[str], Place] | None = None,
+        patience_s: float = 60,
     ) -> None:
-        """`places` maps an agent's name to its place; `env` and `listen` are for agents on this machine's loopback."""
+        """`places` maps an agent's name to its place; `env` and `listen` are for agents on this machine's loopback.
+        `patience_s` is the longest wait for all of them."""
         self._temporary = tempfile.TemporaryDirectory(prefix="edgepart-") if folder is None else None
         self.folder = folder or Path(self._temporary.name if self._temporary else "")
         self._options = tuple(options)
         self._place = places or (lambda name: Place(env=(env or {}).get(name, {}), listen=listen))
         self._names = tuple(names)
+        self._patience_s = patience_s
         self.agents: dict[str, LocalAgent] = {}
         self.notes: list[str] = []
         """Problems that occurred, and what was done instead."""
@@ -152,7 +155,7 @@ class LocalCluster:
         try:
             for name in self._names:
                 self.add(name)
-            self.wait_for_members(len(self._names))
+            self.wait_for_members(len(self._names), self._patience_s)
         except BaseException:
             self.close()
             raise

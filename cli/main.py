@@ -17,7 +17,7 @@ from edgepart.cli.agent_command import agent
 from edgepart.cli.bench import bench
 from edgepart.cli.chat import chat
 from edgepart.cli.check import check
-from edgepart.cli.demo import demo
+from edgepart.cli.demo.command import demo
 from edgepart.cli.doctor import doctor
 from edgepart.cli.drain import drain, remove, undrain
 from edgepart.cli.inference import infer

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from edgepart.cli import demo_chat
-from edgepart.cli.demo import Story
-from edgepart.cli.demo_chat import find_hindrance
+from edgepart.cli.demo import chat_scene
+from edgepart.cli.demo.chat_scene import find_hindrance
+from edgepart.cli.demo.command import slow_box
+from edgepart.cli.demo.story import Speed, Story
+from edgepart.cli.emulation import sitecustomize
+from edgepart.cli.main import main
 
 
 def test_a_heading_has_its_words_and_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
@@ -18,11 +22,41 @@ def test_a_heading_has_its_words_and_no_markup(capsys: pytest.CaptureFixture[str
     assert "[bold]" not in shown and "[/]" not in shown
 
 
+def test_the_table_of_speeds_says_how_much_sooner_more_boxes_answer(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    speeds = [Speed(1, ("attic",), 1.2, 1.1), Speed(2, ("attic", "desk"), 0.6, 0.58)]
+    Story(as_json=False).speeds(speeds)
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].split()[:3] == ["boxes", "computed", "by"]
+    assert shown[2].split() == ["1", "attic", "1.2", "s", "1.1", "s", "1.00x"]
+    assert shown[3].split() == ["2", "attic,", "desk", "600", "ms", "580", "ms", "2.00x"]
+
+
+def test_a_slow_box_is_told_how_slow_it_is_and_finds_what_its_user_added(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/mine")
+    env = slow_box(8.0)
+    folder, mine = env["PYTHONPATH"].split(os.pathsep)
+    assert (Path(folder) / "sitecustomize.py").is_file() and mine == "/mine"
+    assert sitecustomize.factor_of(env[sitecustomize.VARIABLE]) == 8.0
+
+
+@pytest.mark.parametrize("given", [("--boxes", "1"), ("--boxes", "9"), ("--slow", "0.5")])
+def test_boxes_that_cannot_be_emulated_are_refused(
+    given: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["demo", *given])
+    assert ended.value.code == 2 and given[0] in capsys.readouterr().err
+
+
 def test_without_a_model_or_the_packages_the_chat_is_left_out_and_says_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "--chat FOLDER" in find_hindrance(None)
     assert f"no folder {tmp_path / 'nowhere'}" in find_hindrance(tmp_path / "nowhere")
     assert find_hindrance(tmp_path) == ""
-    monkeypatch.setattr(demo_chat, "PACKAGES", ("jinja2", "a_package_that_nobody_has"))
+    monkeypatch.setattr(chat_scene, "PACKAGES", ("jinja2", "a_package_that_nobody_has"))
     assert "pip install 'edgepart[text]'" in find_hindrance(tmp_path)

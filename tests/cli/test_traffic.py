@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgepart.cli import ocr
 from edgepart.cli.client import Reply
-from edgepart.cli.ocr import PAGE, Reader, relative_difference
-from edgepart.cli.traffic import RequestTraffic, Tally
+from edgepart.cli.demo import ocr
+from edgepart.cli.demo.ocr import PAGE, Reader, relative_difference
+from edgepart.cli.demo.traffic import RequestTraffic, Tally
 from edgepart.planner.errors import Unavailable, UsageError
 
 EXPECTED = {"y": np.array([1.0, -10.0])}

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from edgepart.agent.options import parse_bytes
 from edgepart.agent.storage.store import write_atomic
+from edgepart.cli.emulation import sitecustomize
 from tests.lab import claims, residents
 from tests.lab.cgroups import Groups
 from tests.lab.hosts import OUTSIDE, Host, LabError, parse_rate
@@ -25,7 +26,7 @@ from tests.lab.network import Network, Traffic
 from tests.lab.shaping import CUT
 from tests.lab.system import NAMESPACES, call, missing
 
-SLOW = Path(__file__).parent / "slow"
+SLOW = Path(sitecustomize.__file__).parent
 Part = TypeVar("Part")
 
 

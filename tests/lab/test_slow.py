@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from edgepart.agent.host.system import thread_times
-from tests.lab.slow import sitecustomize as slow
+from edgepart.cli.emulation import sitecustomize as slow
 
 SLOW = Path(slow.__file__).parent
 

@@ -11,9 +11,9 @@ import psutil
 from benchmarks.comparing import Values, differences, run_alone
 
 from edgepart.cli.client import Client
+from edgepart.cli.demo.traffic import RequestTraffic, Tally
 from edgepart.cli.local import LocalAgent, LocalCluster, edgepart
 from edgepart.cli.options import AgentTarget
-from edgepart.cli.traffic import RequestTraffic, Tally
 
 __all__ = ["deploy", "differences", "infer", "requests_during", "run_alone", "target", "undeploy", "workers"]
 

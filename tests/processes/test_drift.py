@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from benchmarks.models import light, sample_inputs
 
+from edgepart.cli.emulation import sitecustomize as slow
 from edgepart.cli.local import LocalCluster
 from edgepart.planner.model.load import load_graph
-from tests.lab.slow import sitecustomize as slow
 from tests.processes.asking import deploy, differences, infer, run_alone
 
 pytestmark = pytest.mark.processes

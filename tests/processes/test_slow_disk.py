@@ -12,8 +12,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from edgepart.cli.emulation import sitecustomize as slow
 from edgepart.cli.local import LocalAgent, LocalCluster
-from tests.lab.slow import sitecustomize as slow
 from tests.processes.asking import deploy, infer, undeploy
 
 pytestmark = pytest.mark.processes

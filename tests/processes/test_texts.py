@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from edgepart.cli.demo_chat import ANSWER_TOKENS, tell_chat
+from edgepart.cli.demo.chat_scene import ANSWER_TOKENS, tell_chat
 from edgepart.cli.local import LocalCluster
 from tests.processes.asking import deploy, undeploy
 from tests.processes.tiny_language import tiny_language

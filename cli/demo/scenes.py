@@ -1,158 +1,59 @@
-"""`edgepart demo`: three agents on this machine read a page together; one of them is killed, and another joins; then a
-language model answers. The demo runs the commands that a person would type, and sends requests as any client does.
-"""
+"""Scenes: the steps of the demo, in their order. Door: processes, and the client of a cluster."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from edgepart.cli.options import Json
-from edgepart.cli.output import console, print_json, table
+from edgepart.cli.demo.story import Speed, Story
 from edgepart.planner.errors import ClusterError
-from edgepart.planner.figures import format_bytes, format_seconds
-from edgepart.planner.report.sentences import headline
+from edgepart.planner.figures import format_seconds
 
 if TYPE_CHECKING:
+    from edgepart.cli.demo.ocr import Reader, Session
+    from edgepart.cli.demo.traffic import Tally
     from edgepart.cli.local import LocalAgent, LocalCluster
-    from edgepart.cli.ocr import Reader, Session
-    from edgepart.cli.traffic import Tally
     from edgepart.planner.region import Array
 
-NAMES = ("attic", "desk", "shelf")
-JOINER = "van"
 DETECTOR, RECOGNISER = "find-text", "read-text"
-STRATEGY = "bbgrap"
-"""A strategy that divides a model over all devices. `auto` may rightly use one device only, since all share one machine's
-cores."""
+TIMED = 5
+"""The number of answers of which the median is shown."""
 ANSWERS = 8
 """Number of answers for which the demo waits before and after each event."""
 PATIENCE_S = 180.0
-"""The longest wait for any event, in seconds. On two cores, a new device is used after 25 s; beside other work, after over
-60 s."""
-
-Image = Annotated[
-    Path | None, typer.Option("--image", help="Read this image instead of the page of the demo.")
-]
-
-ChatFolder = Annotated[
-    Path | None,
-    typer.Option("--chat", metavar="FOLDER", help="At the end, chat with the language model in this folder."),
-]
+"""The longest wait for any event, in seconds. On two cores, a new device is used after half a minute; beside other work,
+after over a minute."""
 
 
-def demo(image: Image = None, chat: ChatFolder = None, as_json: Json = False) -> None:
-    """Run three agents on this machine: they read a page together, lose an agent, and gain one; and chat."""
-    from edgepart.cli.demo_chat import find_hindrance, tell_chat
-    from edgepart.cli.local import LocalCluster
-    from edgepart.cli.ocr import PAGE, Reader
-
-    story = Story(as_json)
-    story.say(f"Reading {(image or PAGE).name} with one ONNX Runtime session, to know the right answer.")
-    reader = Reader(image or PAGE, threads=1)
-    story.chapter("Three agents, three processes: each finds the others by mDNS, all speak mutual TLS")
-    with LocalCluster(NAMES, options=["--threads", "1"]) as cluster:
-        for note in cluster.notes:
-            story.say(f"! {note}")
-        story.members(cluster.status())
-        the_demo = Demo(story, cluster, reader)
-        document = the_demo.run()
-        if (why := find_hindrance(chat)) or chat is None:
-            story.say(f"\n{why}")
-        else:
-            the_demo.undeploy()
-            document["chat"] = tell_chat(cluster, chat, story.chapter, story.say, story.part)
-    if as_json:
-        print_json(document)
-    same = document["equal"] and (document["chat"] is None or document["chat"]["equal"])
-    if not same or document["requests"]["lost"]:
-        raise ClusterError(
-            "the demo did not end as it should: see `equal`, `requests` and the `equal` of `chat` above"
-        )
-
-
-class Story:
-    """Prints the texts of the demo. They go to stderr if stdout is for the document."""
-
-    def __init__(self, as_json: bool) -> None:
-        self._console = console(stderr=as_json)
-        self._began = time.monotonic()
-
-    def say(self, text: str) -> None:
-        self._console.print(text, markup=False)
-
-    def part(self, text: str) -> None:
-        """Print a piece of a line."""
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True, end="")
-
-    def chapter(self, text: str) -> None:
-        from rich.text import Text
-
-        self._console.print()
-        took = f" ({time.monotonic() - self._began:.0f} s)"
-        self._console.rule(Text.assemble((text, "bold"), took), align="left")
-
-    def members(self, status: dict[str, Any]) -> None:
-        rows = [
-            (m["name"], m["node"], m["address"] or "", "leader" if m["leader"] else m["state"])
-            for m in status["members"]
-        ]
-        self._console.print(table(("device", "node id", "address", ""), rows))
-
-    def plan(self, plan: dict[str, Any]) -> None:
-        """Prints what each device computes and which data it sends and receives, and the first sentence about the plan."""
-        total = sum(device["flops"] for device in plan["devices"].values()) or 1.0
-        shared: dict[str, str] = next(
-            (parts for parts in plan["shares"].values() if len(parts) == len(plan["devices"])), {}
-        )
-        rows = [
-            (
-                name,
-                f"{device['flops'] / total:.0%}",
-                shared.get(name, "-"),
-                str(device["segments"]),
-                format_bytes(device["from_gateway_bytes"]),
-                format_bytes(device["received_bytes"]),
-                format_bytes(device["to_gateway_bytes"]),
-            )
-            for name, device in plan["devices"].items()
-        ]
-        columns = (
-            "device",
-            "work",
-            "rows of the first shared layer",
-            "segments",
-            "input",
-            "halos in",
-            "output",
-        )
-        self._console.print(table(columns, rows, right=columns[1:2] + columns[3:]))
-        self.say(headline(plan["why"]))
-
-
-class Demo:
+class Scenes:
     """The steps of the demo, in order."""
 
-    def __init__(self, story: Story, cluster: LocalCluster, reader: Reader) -> None:
-        from edgepart.cli.traffic import Tally
+    def __init__(
+        self, story: Story, cluster: LocalCluster, reader: Reader, names: Sequence[str], joiner: str
+    ) -> None:
+        """`names` are those of the agents that run, and `joiner` is that of one that comes later."""
+        from edgepart.cli.demo.traffic import Tally
 
         self._story = story
         self._cluster = cluster
         self._reader = reader
+        self._names = tuple(names)
+        self._joiner = joiner
         self._tally: Tally = Tally()
         self._difference = 0.0
         self._relative = 0.0
+        self._speeds: list[Speed] = []
 
-    def run(self) -> dict[str, Any]:
+    def play(self) -> dict[str, Any]:
+        """Play all scenes. Returns the demo's document. Raises ClusterError if something takes too long."""
         found, read = self._reader.read()
         text_alone = self._reader.text
-        self._deploy(found.seen[0], read.seen[0])
+        self._grow(*found.seen[0])
+        self._deploy(RECOGNISER, read.seen[0][0])
         self._read_together(text_alone)
         asyncio.run(self._lose_and_gain(*found.seen[0]))
         return self._document(text_alone)
@@ -162,20 +63,42 @@ class Demo:
         for name in (DETECTOR, RECOGNISER):
             self._type("undeploy", name)
 
-    def _deploy(self, found: tuple[Array, Array], read: tuple[Array, Array]) -> None:
-        self._story.say(
-            f"The demo asks for {STRATEGY}, which divides a model over all devices: these share one machine's cores, "
-            "and `auto` takes one device where that is faster."
-        )
-        for name, model, batch in (
-            (DETECTOR, self._reader.detector, found[0]),
-            (RECOGNISER, self._reader.recogniser, read[0]),
-        ):
-            shape = ",".join(map(str, batch.shape))
-            options = ("--name", name, "--shape", f"x={shape}", "--strategy", STRATEGY)
-            self._story.chapter(f"edgepart deploy {model.name} {' '.join(options[2:])}")
-            self._type("deploy", str(model), *options, timeout_s=120)
-            self._story.plan(self._plan(name))
+    def _grow(self, batch: Array, expected: Array) -> None:
+        """Have one box answer, then two, and so on, and show how much sooner answers come."""
+        for boxes in range(1, len(self._names) + 1):
+            among = () if boxes == len(self._names) else ("--devices", ",".join(self._names[:boxes]))
+            served = self._deploy(DETECTOR, batch, *among)
+            answers = asyncio.run(self._time(batch))
+            for got, _ in answers:
+                self._compare(got, expected)
+            measured_s = median(seconds for _, seconds in answers)
+            self._speeds.append(
+                Speed(boxes, tuple(served["devices"]), measured_s, served["predicted_latency_s"])
+            )
+        self._story.say("")
+        self._story.speeds(self._speeds)
+        self._story.plan(self._plan(DETECTOR))
+
+    def _deploy(self, name: str, batch: Array, *more: str) -> Any:
+        shape = ",".join(map(str, batch.shape))
+        model = self._reader.detector if name == DETECTOR else self._reader.recogniser
+        options = ("--name", name, "--shape", f"x={shape}", *more)
+        self._story.chapter(f"edgepart deploy {model.name} {' '.join(options)}")
+        served = self._type("deploy", str(model), *options, timeout_s=PATIENCE_S)
+        self._story.say(served["why"].splitlines()[0])
+        return served
+
+    async def _time(self, batch: Array) -> list[tuple[Array, float]]:
+        """The answers to some requests, one after the other, and how long each took. The first one is not timed."""
+        from edgepart.cli.client import Client
+
+        found = []
+        async with Client(self._target()) as client:
+            for _ in range(TIMED + 1):
+                began = time.monotonic()
+                outputs = (await client.infer(DETECTOR, {"x": batch})).outputs
+                found.append((next(iter(outputs.values())), time.monotonic() - began))
+        return found[1:]
 
     def _read_together(self, text_alone: list[str]) -> None:
         self._story.chapter("What the page says, read by the cluster")
@@ -192,7 +115,7 @@ class Demo:
         )
 
     def _compare(self, got: Array, expected: Array) -> None:
-        from edgepart.cli.ocr import relative_difference
+        from edgepart.cli.demo.ocr import relative_difference
         from edgepart.cli.tensors import largest_difference
 
         self._difference = max(self._difference, largest_difference({"": got}, {"": expected}))
@@ -200,9 +123,9 @@ class Demo:
 
     async def _lose_and_gain(self, batch: Array, expected: Array) -> None:
         from edgepart.cli.client import Client
-        from edgepart.cli.traffic import RequestTraffic
+        from edgepart.cli.demo.traffic import RequestTraffic
 
-        victim = self._cluster.agents[next(name for name in NAMES[1:] if name in self._devices())]
+        victim = self._cluster.agents[next(name for name in self._names[1:] if name in self._devices())]
         output = self._plan(DETECTOR)["outputs"][0]
         async with Client(self._target()) as client:
             traffic = (client, DETECTOR, {"x": batch}, {output: expected}, self._tally)
@@ -220,11 +143,13 @@ class Demo:
                 await running.answers(ANSWERS)
             self._story.plan(self._plan(DETECTOR))
             self._tell_tally()
-            self._story.chapter(f"A new agent, {JOINER}, joins with a token and is measured; requests go on")
-            await asyncio.to_thread(self._cluster.add, JOINER)
-            await self._until(self._is_measured, f"{JOINER} to be measured")
+            self._story.chapter(
+                f"A new agent, {self._joiner}, joins with a token and is measured; requests go on"
+            )
+            await asyncio.to_thread(self._cluster.add, self._joiner)
+            await self._until(self._is_measured, f"{self._joiner} to be measured")
             async with RequestTraffic(*traffic) as running:
-                await self._until(lambda: JOINER in self._devices(), f"a plan that uses {JOINER}")
+                await self._until(lambda: self._joiner in self._devices(), f"a plan that uses {self._joiner}")
                 await running.answers(ANSWERS)
             self._story.plan(self._plan(DETECTOR))
             self._tell_tally()
@@ -244,6 +169,16 @@ class Demo:
             "max_relative_diff": _finite(self._relative),
             "requests": {"sent": tally.sent, "answered": tally.answered, "lost": len(tally.lost)},
             "replays": tally.replays,
+            "speeds": [
+                {
+                    "boxes": speed.boxes,
+                    "devices": list(speed.devices),
+                    "measured_s": speed.measured_s,
+                    "predicted_s": speed.predicted_s,
+                    "times_as_fast": self._speeds[0].measured_s / speed.measured_s,
+                }
+                for speed in self._speeds
+            ],
             "longest_gap_s": tally.longest_gap_s,
             "devices": [
                 {"name": member["name"], "state": member["state"], "leader": member["leader"]}
@@ -288,7 +223,7 @@ class Demo:
 
     def _is_measured(self) -> bool:
         members = self._outside(self._cluster.status)["members"]
-        return any(m["name"] == JOINER and m["measured"] for m in members)
+        return any(m["name"] == self._joiner and m["measured"] for m in members)
 
     @staticmethod
     def _outside(call: Callable[[], Any]) -> Any:
