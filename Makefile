@@ -8,7 +8,7 @@ HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --fo
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: rooms figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency throughput links messages truth dominance placing placing-scale placing-proofs search transports ciphers memory replan chaos generation answers exports models docs cases emulators processors avx2 aarch64 fuzz load simulate third lock clean
+.PHONY: rooms figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency throughput links messages truth dominance placing placing-scale placing-proofs search transports ciphers memory replan chaos generation answers exports models docs cases emulators processors avx2 aarch64 arm fuzz load simulate third lock clean
 .DEFAULT_GOAL := test
 # Tests start hundreds of processes, and each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -223,6 +223,10 @@ $(ARM)/.made: .venv/.dev emulators
 aarch64: $(ARM)/.made  ## on an emulated aarch64
 	QEMU_LD_PREFIX=$(ARM)/root PYTHONPATH=src:$(ARM)/site qemu-aarch64-static -cpu $(ARM_CPU) $(ARM)/root/usr/bin/python3.11 \
 	  $(ON_EMULATED) $(NUMBERS) $(ARM_FAULTS)
+
+arm: $(ARM)/.made | results  ## as root: an emulated aarch64 agent computes a share of models beside agents of this machine; takes some minutes
+	$(BIN)/python -m benchmarks.arm $(ARM) --markdown > results/arm.md
+	$(call record,arm)
 
 # What `make fuzz` does, as `python -m tests.fuzz --help` has it: 460,000 cases for each door, fewer for slow ones, are 12.4 million in all.
 FUZZ ?= --cases 460000 --seed 0

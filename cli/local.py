@@ -33,6 +33,8 @@ class Place:
     env: Mapping[str, str] = field(default_factory=dict)
     listen: str = "0.0.0.0:0"
     http: str = "127.0.0.1:0"
+    python: str = sys.executable
+    """The interpreter that runs the agent."""
 
 
 def edgepart(
@@ -68,7 +70,16 @@ class LocalAgent:
         """Starts the process. `addresses` is empty until the agent can be reached."""
         if self.alive:
             raise InternalError(f"agent {self.name} runs already")
-        command = [sys.executable, "-m", "edgepart", "agent", "--state", str(self.state), "--name", self.name]
+        command = [
+            self.place.python,
+            "-m",
+            "edgepart",
+            "agent",
+            "--state",
+            str(self.state),
+            "--name",
+            self.name,
+        ]
         addresses = ("--listen", self.place.listen, "--http", self.place.http)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
