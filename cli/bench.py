@@ -11,25 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgepart.cli.options import (
-    Agent,
-    AgentTarget,
-    Deadline,
-    DeployedName,
-    Input,
-    Json,
-    Seed,
-    State,
-    target_of,
-)
+from edgepart.cli.options import Agent, Deadline, DeployedName, Input, Json, Seed, State
 from edgepart.cli.output import console, print_json, progress, table
 from edgepart.cli.verification import await_report, of_plan, show
+from edgepart.client.target import AgentTarget, target_of
 from edgepart.planner.errors import ClusterError, EdgepartError
 from edgepart.planner.figures import format_figure, format_seconds
 
 if TYPE_CHECKING:
-    from edgepart.cli.client import Client, Reply
     from edgepart.cli.tensors import Array
+    from edgepart.client.async_client import AsyncClient
+    from edgepart.client.records import Answer
 
 Number = Annotated[int, typer.Option("-n", "--requests", min=1, help="How many requests to send.")]
 Concurrency = Annotated[
@@ -131,11 +123,11 @@ async def _bench(
     report: Any,
 ) -> BenchRun:
     from edgepart.agent.api.protocol import check_name
-    from edgepart.cli.client import Client
     from edgepart.cli.tensors import bound_metadata, random_inputs, read_inputs
+    from edgepart.client.async_client import AsyncClient
 
     check_name(name)
-    async with Client(target) as client:
+    async with AsyncClient(target) as client:
         await client.learn()
         metadata = await client.get(f"/v2/models/{name}")
         cards = {card["name"]: card for card in (await client.get("/api/models"))["models"]}
@@ -156,11 +148,11 @@ async def _bench(
 
 
 async def _work(
-    client: Client,
+    client: AsyncClient,
     run: BenchRun,
     todo: Any,
     inputs: Mapping[str, Array],
-    first: Reply,
+    first: Answer,
     timeout_s: float,
     report: Any,
 ) -> None:

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgepart.cli.options import Agent, AgentTarget, Deadline, DeployedName, Input, Json, State, target_of
+from edgepart.cli.options import Agent, Deadline, DeployedName, Input, Json, State
 from edgepart.cli.output import console, note, print_json, say, shape, table
+from edgepart.client.target import AgentTarget, target_of
 from edgepart.planner.errors import UsageError
 from edgepart.planner.figures import format_seconds
 
 if TYPE_CHECKING:
-    from edgepart.cli.client import Reply
     from edgepart.cli.tensors import Array
+    from edgepart.client.records import Answer
 
 SHOWN = 6
 """Number of values of each output that are printed."""
@@ -52,7 +53,7 @@ def infer(
             say(f"written to {output}")
 
 
-def _write(answer: Reply, output: Path) -> None:
+def _write(answer: Answer, output: Path) -> None:
     import numpy as np
 
     packed = {key: _storable(array) for key, array in answer.outputs.items()}
@@ -63,7 +64,7 @@ def _write(answer: Reply, output: Path) -> None:
         raise UsageError(f"--output {output}: {error.strerror}") from error
 
 
-def _document(answer: Reply, output: Path | None) -> dict[str, Any]:
+def _document(answer: Answer, output: Path | None) -> dict[str, Any]:
     """The document that --json prints. It holds the values only if they are not written to a file."""
     from edgepart.cli.tensors import plain
 
@@ -81,7 +82,7 @@ def _document(answer: Reply, output: Path | None) -> dict[str, Any]:
     }
 
 
-def _print(answer: Reply) -> None:
+def _print(answer: Answer) -> None:
     rows = [
         (key, str(array.dtype), shape(array.shape), _glance(array)) for key, array in answer.outputs.items()
     ]
@@ -90,13 +91,13 @@ def _print(answer: Reply) -> None:
     note(f"answered in {format_seconds(answer.seconds)} by the plan of epoch {answer.epoch}{again}")
 
 
-async def _infer(target: AgentTarget, name: str, given: Sequence[str], timeout_s: float) -> Reply:
+async def _infer(target: AgentTarget, name: str, given: Sequence[str], timeout_s: float) -> Answer:
     from edgepart.agent.api.protocol import check_name
-    from edgepart.cli.client import Client
     from edgepart.cli.tensors import read_inputs
+    from edgepart.client.async_client import AsyncClient
 
     check_name(name)
-    async with Client(target) as client:
+    async with AsyncClient(target) as client:
         await client.learn()
         metadata = await client.get(f"/v2/models/{name}")
         return await client.infer(name, read_inputs(given, metadata), None, timeout_s)

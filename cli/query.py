@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from edgepart.cli.options import AgentTarget
+from edgepart.client.target import AgentTarget
 
 
 def fetch(target: AgentTarget, path: str) -> Any:
     """The JSON document that the agent serves at `path`. Raises Unavailable if no agent answers."""
 
     async def get() -> Any:
-        from edgepart.cli.client import Client
+        from edgepart.client.async_client import AsyncClient
 
-        async with Client(target) as client:
+        async with AsyncClient(target) as client:
             return await client.get(path)
 
     return asyncio.run(get())

@@ -11,8 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from edgepart.cli.options import Agent, Json, State, state_of, target_of
+from edgepart.cli.options import Agent, Json, State, state_of
 from edgepart.cli.output import console, print_json, say, table
+from edgepart.client.target import target_of
 from edgepart.planner.errors import EdgepartError, UsageError
 
 PASSPHRASE = "EDGEPART_PASSPHRASE"

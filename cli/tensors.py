@@ -1,5 +1,4 @@
-"""Arrays for a deployment: reads them from files, makes random ones, and converts them to and from the protocol's binary
-form.
+"""Arrays for a deployment: reads them from files, makes random ones, compares them, and converts them to lists.
 
 Rules over numpy, and one door: `read_inputs` opens the files that the user names.
 """
@@ -14,16 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from edgepart.agent.http.buffers import pad_head
 from edgepart.agent.http.oip_elements import (
     BINARY_ONLY,
     NUMPY,
-    array_from_binary,
     array_from_json,
-    binary_of,
-    datatype_of_array,
 )
-from edgepart.planner.errors import InternalError, RequestError, UsageError
+from edgepart.planner.errors import UsageError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -130,48 +125,6 @@ def random_inputs(metadata: Mapping[str, Any], seed: int) -> dict[str, Array]:
         else:
             made[entry["name"]] = draw.standard_normal(shape, dtype=np.float32).astype(NUMPY[datatype])
     return made
-
-
-def encode_request(
-    inputs: Mapping[str, Array], outputs: Sequence[str] | None, deadline_s: float
-) -> list[bytes | memoryview]:
-    """The pieces of the body: the JSON part, then the bytes of the arrays, which are not copied if they are contiguous."""
-    entries = []
-    buffers: list[bytes | memoryview] = []
-    for name, array in inputs.items():
-        datatype = datatype_of_array(array.dtype)
-        if datatype is None:
-            raise RequestError(f"input {name!r}: the protocol has no datatype for numpy's {array.dtype}")
-        data = binary_of(array, datatype)
-        size = {"binary_data_size": len(data)}
-        entries.append({"name": name, "datatype": datatype, "shape": list(array.shape), "parameters": size})
-        buffers.append(data)
-    document: dict[str, Any] = {
-        "parameters": {"binary_data_output": True, "timeout": max(1, round(deadline_s * 1e6))},
-        "inputs": entries,
-    }
-    if outputs:
-        document["outputs"] = [{"name": name} for name in outputs]
-    return [pad_head(json.dumps(document).encode()), *buffers]
-
-
-def read_answer(data: bytes, head_length: str | None) -> tuple[dict[str, Any], dict[str, Array]]:
-    """The answer's JSON and its arrays."""
-    split = len(data) if head_length is None else int(head_length)
-    document = json.loads(data[:split])
-    rest = memoryview(data)[split:]
-    arrays: dict[str, Array] = {}
-    for entry in document.get("outputs", ()):
-        name, datatype, shape = entry["name"], entry["datatype"], tuple(entry["shape"])
-        if "data" in entry:
-            arrays[name] = array_from_json(entry["data"], datatype, shape, f"output {name!r}")
-            continue
-        size = int(entry["parameters"]["binary_data_size"])
-        arrays[name] = array_from_binary(rest[:size], datatype, shape, f"output {name!r}")
-        rest = rest[size:]
-    if len(rest):
-        raise InternalError(f"the agent's answer has {len(rest)} bytes too many")
-    return document, arrays
 
 
 def plain(array: Array) -> Any:

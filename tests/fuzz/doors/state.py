@@ -26,7 +26,7 @@ from edgepart.agent.wire.codec import message_to_frame
 from edgepart.agent.wire.control import Deployment, Deployments, Drain, Drains, Profile, Timed, Version
 from edgepart.agent.wire.frames import encode
 from edgepart.agent.wire.inference import DeployOptions
-from edgepart.cli.options import target_of
+from edgepart.client.target import target_of
 from edgepart.planner.errors import NotAuthorised, PeerError, Unavailable, UsageError
 from tests.fuzz.forms import Bytes, Form, Json, MessagePack
 from tests.fuzz.target import Take, Target, expect
