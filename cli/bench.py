@@ -13,6 +13,7 @@ import typer
 
 from edgepart.cli.options import Agent, Deadline, DeployedName, Input, Json, Seed, State
 from edgepart.cli.output import console, print_json, progress, table
+from edgepart.cli.query import note_detour
 from edgepart.cli.verification import await_report, of_plan, show
 from edgepart.client.target import AgentTarget, target_of
 from edgepart.planner.errors import ClusterError, EdgepartError
@@ -143,6 +144,7 @@ async def _bench(
         workers = [_work(client, run, todo, inputs, first, timeout_s, report) for _ in range(concurrency)]
         await asyncio.gather(*workers)
         run.ended = time.perf_counter()
+        note_detour(target, client.url)
         run.report = await await_report(client, name) if len(run.latencies_s) else None
     return run
 

@@ -12,6 +12,7 @@ import typer
 
 from edgepart.cli.options import Agent, DeployedName, Json, State
 from edgepart.cli.output import FAILED, note, print_error, print_json, say_part
+from edgepart.cli.query import note_detour
 from edgepart.client.conversation import ChatReply, Conversation
 from edgepart.client.target import AgentTarget, target_of
 from edgepart.planner.errors import EdgepartError, UsageError
@@ -164,6 +165,7 @@ def _talking(target: AgentTarget, conversation: Conversation, as_json: bool) -> 
         try:
             runner.run(client.get(f"/v1/models/{conversation.model}"))
             runner.run(client.learn())
+            note_detour(target, client.url)
             yield _Talk(runner, client, conversation, as_json)
         finally:
             runner.run(client.__aexit__(None, None, None))

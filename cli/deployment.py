@@ -30,7 +30,7 @@ from edgepart.cli.options import (
 )
 from edgepart.cli.output import console, note, print_json, progress, say
 from edgepart.cli.plan_text import device_table
-from edgepart.cli.query import fetch
+from edgepart.cli.query import fetch, note_detour
 from edgepart.client.model_files import check_shapes, default_name, files_of, find_model
 from edgepart.client.target import AgentTarget, target_of
 from edgepart.planner.errors import EdgepartError, UsageError
@@ -177,8 +177,8 @@ def deploy(
     model = find_model(model)
     files = files_of(model)
     check_shapes(model, options.shapes)
-    result = asyncio.run(_deploy(target, called, files, options, wait_s, timeout))
-    endpoint = f"{target.url}/v2/models/{called}"
+    result, url = asyncio.run(_deploy(target, called, files, options, wait_s, timeout))
+    endpoint = f"{url}/v2/models/{called}"
     result |= {"name": called, "endpoint": endpoint, "curl": f"curl -s {endpoint}"}
     if as_json:
         print_json(result)
@@ -222,9 +222,9 @@ async def _deploy(
     options: DeployOptions,
     wait_s: float | None,
     timeout: str,
-) -> dict[str, Any]:
-    """Deploys with a progress bar, and returns what the agent reports at the end. `timeout` is `wait_s` as the user wrote
-    it."""
+) -> tuple[dict[str, Any], str]:
+    """Deploys with a progress bar. Returns what the agent reports at the end, and its URL. `timeout` is `wait_s` as the
+    user wrote it."""
     from edgepart.client.async_client import AsyncClient
     from edgepart.client.deploying import SENDING
 
@@ -239,7 +239,9 @@ async def _deploy(
                 note(f"waiting until it serves, {timeout} at most (--timeout)")
 
         async with AsyncClient(target) as client:
-            return await client.deploy_files(name, files, options, wait_s, show)
+            result = await client.deploy_files(name, files, options, wait_s, show)
+    note_detour(target, client.url)
+    return result, client.url
 
 
 def _plan_of(target: AgentTarget, name: str) -> Mapping[str, Any]:

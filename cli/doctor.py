@@ -56,7 +56,7 @@ def doctor(
 def state_target(agent: str | None, state: Any) -> AgentTarget | None:
     """The agent to ask; None if none runs here and none is named."""
     try:
-        return target_of(agent, state)
+        return target_of(agent, state).alone
     except Unavailable:
         return None
 

@@ -11,6 +11,7 @@ import typer
 
 from edgepart.cli.options import Agent, Deadline, DeployedName, Input, Json, State
 from edgepart.cli.output import console, note, print_json, say, shape, table
+from edgepart.cli.query import note_detour
 from edgepart.client.target import AgentTarget, target_of
 from edgepart.planner.errors import UsageError
 from edgepart.planner.figures import format_seconds
@@ -100,7 +101,9 @@ async def _infer(target: AgentTarget, name: str, given: Sequence[str], timeout_s
     async with AsyncClient(target) as client:
         await client.learn()
         metadata = await client.get(f"/v2/models/{name}")
-        return await client.infer(name, read_inputs(given, metadata), None, timeout_s)
+        answer = await client.infer(name, read_inputs(given, metadata), None, timeout_s)
+        note_detour(target, answer.url)
+        return answer
 
 
 def _storable(array: Array) -> Array:

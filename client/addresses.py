@@ -24,16 +24,27 @@ def parse_urls(text: str, where: str) -> tuple[str, ...]:
 
 
 def _parse_url(text: str, where: str) -> str:
-    try:
-        url = urlsplit(text if "//" in text else f"http://{text}")
-        sound = url.scheme in ("http", "https") and url.hostname and (url.port is None or url.port > 0)
-    except ValueError:
-        sound = False
-    if not sound or url.path not in ("", "/") or url.query or url.fragment or "@" in url.netloc:
+    found = _origin(text if "//" in text else f"http://{text}")
+    if found is None:
         raise UsageError(
             f"{where}: give a URL such as http://127.0.0.1:8433, or several with commas between them"
         )
-    return f"{url.scheme}://{url.netloc}"
+    return found
+
+
+def _origin(text: str) -> str | None:
+    """The URL of an agent without a slash at the end; None if the text is none."""
+    try:
+        url = urlsplit(text)
+        sound = url.scheme in ("http", "https") and url.hostname and (url.port is None or url.port > 0)
+    except ValueError:
+        return None
+    rest = url.path not in ("", "/") or url.query or url.fragment or "@" in url.netloc
+    return (
+        f"{url.scheme}://{url.netloc}"
+        if sound and not rest and text.isprintable() and " " not in text
+        else None
+    )
 
 
 def is_loopback(url: str) -> bool:
@@ -52,15 +63,15 @@ def is_loopback(url: str) -> bool:
 def urls_of_members(status: Mapping[str, Any], asked: str) -> tuple[str, ...]:
     """The URLs of the members that answer clients, from the document of /api/status that the agent at `asked` gave."""
     members = status.get("members", ())
-    urls = (m["http"] for m in members if m.get("http") and m.get("state") in ANSWERING)
-    return reachable((str(url).rstrip("/") for url in urls), asked)
+    return reachable((str(m.get("http")) for m in members if m.get("state") in ANSWERING), asked)
 
 
 def reachable(urls: Iterable[str], asked: str) -> tuple[str, ...]:
-    """The URLs that a client of `asked` may reach, each once. What another machine calls its loopback is not here, so a
-    loopback URL counts only for clients that reach the agent itself that way.
+    """The URLs among these that a client of `asked` may reach, each once. What another machine calls its loopback is not
+    here, so a loopback URL counts only for clients that reach the agent itself that way.
 
     >>> reachable(["http://127.0.0.1:1", "http://pi-b:1"], "http://pi-a:1")
     ('http://pi-b:1',)
     """
-    return tuple(dict.fromkeys(url for url in urls if is_loopback(asked) or not is_loopback(url)))
+    found = dict.fromkeys(url for url in map(_origin, urls) if url is not None)
+    return tuple(url for url in found if is_loopback(asked) or not is_loopback(url))

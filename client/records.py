@@ -6,11 +6,13 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from edgepart.client.trace_records import Trace
 from edgepart.planner.errors import RequestError, UsageError
 from edgepart.planner.region import Array
+
+if TYPE_CHECKING:
+    from edgepart.client.trace_records import Trace
 
 
 @dataclass(frozen=True, eq=False)

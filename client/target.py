@@ -4,7 +4,7 @@ reads the state folder."""
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,11 @@ class AgentTarget:
     @property
     def urls(self) -> tuple[str, ...]:
         return (self.url, *self.others)
+
+    @property
+    def alone(self) -> AgentTarget:
+        """The first agent without the others, for what only that agent knows."""
+        return replace(self, others=(), announced=False)
 
     def urls_now(self) -> tuple[str, ...]:
         """The URLs as they are now: an agent that was started again may have another one."""
@@ -77,13 +82,13 @@ def announced_in(folder: Path, secret: str | None = None) -> AgentTarget:
     none, and UsageError if its file cannot be read."""
     announced = folder / "agent.json"
     try:
-        url = str(parse_json(announced.read_text())["http"]).rstrip("/")
+        (url,) = parse_urls(str(parse_json(announced.read_text())["http"]), "http")
     except FileNotFoundError:
         raise Unavailable(
             f"no agent runs with state {folder}: start one with `edgepart agent --state {folder}`, or name "
             "another's URL with --agent"
         ) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, UsageError) as error:
         raise UsageError(
             f"{announced} cannot be read ({error}); name the agent's URL with --agent"
         ) from error
@@ -98,4 +103,4 @@ def _members(path: Path) -> list[str]:
         found: Any = parse_json(path.read_text())["members"]
     except (OSError, ValueError, KeyError, TypeError):
         return []
-    return [url for url in found if isinstance(url, str)] if isinstance(found, list) else []
+    return [url for url in found if isinstance(url, str) and url] if isinstance(found, list) else []
