@@ -68,7 +68,8 @@ class AsyncClient(ClusterChanges):
         the credential, an agent on another machine does not tell: then the URLs that the user named are all there are."""
         with suppress(NotAuthorised):
             status = await self.get("/api/status")
-            self.door.members.learn(urls_of_members(status, self.url), time.monotonic())
+            found = (self.url, *urls_of_members(status, self.url))
+            self.door.members.learn(found, time.monotonic())
 
     def _keep_learning(self) -> None:
         if self.door.members.must_learn(time.monotonic()):

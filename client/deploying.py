@@ -153,7 +153,7 @@ class Deploying:
         """What is known of the deployment after its agent was lost."""
         said = describe_loss(self._url, error)
         self._door.members.failed(self._url, time.monotonic())
-        if self._sent_bytes < self._total_bytes:
+        if self._stage == SENDING and self._sent_bytes < self._total_bytes:
             return Unavailable(f"{said} It had not got the whole model: nothing was deployed")
         return Unavailable(
             f"{said} It had got the whole model; {await what_is_known(self._door, self._name)}"
