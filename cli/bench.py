@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgepart.cli.options import Agent, Deadline, DeployedName, Input, Json, Seed, State
-from edgepart.cli.output import console, print_json, progress, table
+from edgepart.cli.output import console, note, print_json, progress, table
 from edgepart.cli.query import note_detour
 from edgepart.cli.verification import await_report, of_plan, show
 from edgepart.client.target import AgentTarget, target_of
@@ -133,7 +133,7 @@ async def _bench(
         metadata = await client.get(f"/v2/models/{name}")
         cards = {card["name"]: card for card in (await client.get("/api/models"))["models"]}
         inputs = (
-            read_inputs(given, metadata)
+            read_inputs(given, bound_metadata(metadata, cards.get(name, {})), tell=note)
             if given
             else random_inputs(bound_metadata(metadata, cards.get(name, {})), seed)
         )

@@ -53,7 +53,9 @@ Name = Annotated[
 ]
 Input = Annotated[
     list[str] | None,
-    typer.Option("--input", "-i", metavar="[NAME=]FILE", help="A .npy, .npz or .json file. Repeatable."),
+    typer.Option(
+        "--input", "-i", metavar="[NAME=]FILE", help="A .npy, .npz or .json file, or a picture. Repeatable."
+    ),
 ]
 Deadline = Annotated[
     float, typer.Option("--timeout", min=0.001, metavar="SECONDS", help="The time limit of each request.")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +18,33 @@ from edgepart.agent.http.oip_elements import (
     NUMPY,
     array_from_json,
 )
+from edgepart.client.pictures import ENDINGS, form_of, read_picture
 from edgepart.planner.errors import UsageError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def read_inputs(texts: Sequence[str], metadata: Mapping[str, Any]) -> dict[str, Array]:
-    """The inputs by name. Each text is "NAME=FILE" (.npy, .json, or .npz with one array), or "FILE" alone: an .npz whose
-    arrays have the inputs' names, or any file if the model has one input. Raises UsageError, which names the option and
-    the file."""
+def read_inputs(
+    texts: Sequence[str],
+    metadata: Mapping[str, Any],
+    picture: str = "",
+    tell: Callable[[str], None] = lambda _: None,
+) -> dict[str, Array]:
+    """The inputs by name. Each text is "NAME=FILE" (.npy, .json, a picture, or .npz with one array), or "FILE" alone: an
+    .npz whose arrays have the inputs' names, or any file if the model has one input. `picture` says how pictures are
+    prepared (client/pictures.py), and `tell` is told what is assumed of each. Raises UsageError, which names the option
+    and the file."""
     known = {entry["name"]: entry for entry in metadata["inputs"]}
     found: dict[str, Array] = {}
     for text in texts:
         name, path = _split(text, known)
-        arrays = _read(
-            path, known.get(name or "") or (next(iter(known.values())) if len(known) == 1 else None)
-        )
+        entry = known.get(name or "") or (next(iter(known.values())) if len(known) == 1 else None)
+        if path.suffix.lower() in ENDINGS and entry is not None:
+            form = form_of(entry, picture)
+            tell(f"{path} for input {entry['name']}: {form}")
+            arrays = {"": read_picture(path, form, entry["datatype"])}
+        else:
+            arrays = _read(path, entry)
         if name is None and path.suffix == ".npz":
             new = arrays
         elif name is None and len(known) != 1:
@@ -78,7 +89,7 @@ def _read(path: Path, entry: Mapping[str, Any] | None) -> dict[str, Array]:
         raise UsageError(f"--input {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError, zipfile.BadZipFile, EOFError) as error:
         raise UsageError(
-            f"--input {path}: is not a .npy, .npz or .json file of numbers or texts ({error})"
+            f"--input {path}: is not a .npy, .npz or .json file of numbers or texts, or a picture ({error})"
         ) from error
 
 

@@ -189,7 +189,7 @@ async def _inputs(client: AsyncClient, run: TraceRun) -> tuple[dict[str, Array],
     metadata = await client.get(f"/v2/models/{run.model}")
     cards = {card["name"]: card for card in (await client.get("/api/models"))["models"]}
     bound = bound_metadata(metadata, cards.get(run.model, {}))
-    inputs = read_inputs(run.given, metadata) if run.given else random_inputs(bound, run.seed)
+    inputs = read_inputs(run.given, bound, tell=note) if run.given else random_inputs(bound, run.seed)
     took_s = 0.0
     for _ in range(WARM_UP):
         began = time.perf_counter()
