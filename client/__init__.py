@@ -21,6 +21,7 @@ __all__ = [
     "model_files",
     "offline",
     "perfetto",
+    "pictures",
     "records",
     "target",
     "trace_records",

@@ -82,7 +82,8 @@ def announced_in(folder: Path, secret: str | None = None) -> AgentTarget:
     none, and UsageError if its file cannot be read."""
     announced = folder / "agent.json"
     try:
-        (url,) = parse_urls(str(parse_json(announced.read_text())["http"]), "http")
+        said = parse_json(announced.read_text())["http"]
+        (url,) = parse_urls(said if isinstance(said, str) else "", "http")
     except FileNotFoundError:
         raise Unavailable(
             f"no agent runs with state {folder}: start one with `edgepart agent --state {folder}`, or name "
