@@ -8,7 +8,7 @@ HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --fo
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: rooms figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency throughput links messages truth dominance placing placing-scale placing-proofs search transports ciphers memory replan chaos generation answers exports models docs cases emulators processors avx2 aarch64 arm fuzz load simulate third lock clean
+.PHONY: rooms figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency throughput links messages truth dominance placing placing-scale placing-proofs search transports ciphers memory replan failover chaos generation answers exports models docs cases emulators processors avx2 aarch64 arm fuzz load simulate third lock clean
 .DEFAULT_GOAL := test
 # Tests start hundreds of processes, and each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -141,6 +141,10 @@ memory: .venv/.dev | results  ## what agents take against what is predicted; tak
 
 replan: .venv/.dev lab-commands  ## as root: how long requests wait when a device joins, leaves or dies; takes an hour
 	$(BIN)/python -m benchmarks.replan --markdown
+
+failover: .venv/.dev | results  ## what clients notice when the agent that they talk to is killed; takes two minutes
+	$(BIN)/python -m benchmarks.failover --markdown > results/failover.md
+	$(call record,failover)
 
 chaos: .venv/.dev lab-commands | results  ## as root: five minutes of kills, freezes, cuts and full disks under four requests at once; CHAOS="--seed 2"
 	$(BIN)/python -m benchmarks.chaos --markdown --json results/chaos.json $(CHAOS) > results/chaos.md

@@ -243,6 +243,8 @@ class Agent:
         self._notify.status(f"{len(members)} members: {', '.join(m.name for m in members)}")
         remembered = self._links.hint_collector.addresses_to_keep(self._is_gone)
         self._base.disk.put("members", lambda: self._base.files.keep_members(remembered))
+        if urls := [member.http for member in members if member.node != me and member.http]:
+            self._base.disk.put("urls", lambda: self._base.files.keep_urls(urls))  # Those known last stay.
 
     def discharge(self, why: str) -> None:
         """Have the agent stop, because this device was removed from the cluster."""

@@ -4,6 +4,7 @@ term.json         largest term seen, and this device's incarnation
 deployments.json  the versioned map, tombstones included
 drains.json       the versioned map of devices that were drained or removed
 cluster.json      addresses of members when last seen: hints for dialling them
+http.json         where members serve HTTP: for clients on this machine, when this agent is gone
 profiles.json     how long segments took, by kind of device
 agent.json        addresses in use; exists while the agent runs
 ballast           bytes that are deleted when the disk is full, so that the files above can still be written
@@ -164,6 +165,10 @@ class StateFiles:
         return self._write(
             "cluster.json", {node: list(addresses) for node, addresses in sorted(members.items())}
         )
+
+    def keep_urls(self, urls: Iterable[str]) -> bool:
+        """Tell clients on this machine whom to ask when this agent is gone."""
+        return self._write("http.json", {"members": sorted(urls)})
 
     # While the agent runs
 

@@ -24,9 +24,9 @@ from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import all_light, real_models, sample_inputs
 from benchmarks.serving import client_of, deploy
 from edgepart.agent.wire.inference import DeployOptions
-from edgepart.cli.client import Client
 from edgepart.cli.local import LocalCluster
 from edgepart.cli.output import note, say, table
+from edgepart.client.async_client import AsyncClient
 from edgepart.planner.errors import EdgepartError, UsageError
 from edgepart.planner.model.load import load_graph
 
@@ -94,7 +94,7 @@ def way_name(way: tuple[str, str | None]) -> str:
 
 
 async def outcome(
-    clients: Sequence[Client],
+    clients: Sequence[AsyncClient],
     case: Case,
     way: tuple[str, str | None],
     expected: Mapping[str, Any],

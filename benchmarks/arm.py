@@ -125,7 +125,7 @@ async def tried(cluster: LocalCluster, name: str, strategy: str) -> Row:
         plan = await clients[DESK].get(f"/api/models/{name}/plan")
         for asked, client in clients.items():
             for given, right in zip(inputs, expected, strict=True):
-                got = (await client.infer(name, given, deadline_s=ANSWER_S)).outputs
+                got = (await client.infer(name, given, timeout_s=ANSWER_S)).outputs
                 largest = max(largest, largest_difference(got, right))
                 faults += [f"asked through {asked}, {text}" for text in differences(got, right, allowed)]
         await clients[DESK].undeploy(name)

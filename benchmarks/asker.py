@@ -19,8 +19,8 @@ from typing import Any
 
 from benchmarks.comparing import differences, largest_difference
 from benchmarks.work import unpack
-from edgepart.cli.client import Client
-from edgepart.cli.options import AgentTarget
+from edgepart.client.async_client import AsyncClient
+from edgepart.client.target import AgentTarget
 
 DEADLINE_S = 300.0
 
@@ -57,16 +57,16 @@ class Asked:
 
 async def ask(job: Job) -> Asked:
     inputs, expected = unpack(Path(job.work))
-    async with Client(AgentTarget(job.url, Path(job.state))) as client:
+    async with AsyncClient(AgentTarget(job.url, Path(job.state))) as client:
         for _ in range(job.warm_up):
-            await client.infer(job.deployment, inputs, deadline_s=DEADLINE_S)
+            await client.infer(job.deployment, inputs, timeout_s=DEADLINE_S)
         left = iter(range(job.count))
         found: list[tuple[float, float, float, str, Mapping[str, Any]]] = []
 
         async def worker() -> None:
             for _ in left:
                 began = time.monotonic()
-                answer = await client.infer(job.deployment, inputs, deadline_s=DEADLINE_S)
+                answer = await client.infer(job.deployment, inputs, timeout_s=DEADLINE_S)
                 found.append((began, time.monotonic(), answer.seconds, answer.epoch, answer.outputs))
 
         await asyncio.gather(*(worker() for _ in range(job.at_once)))

@@ -43,8 +43,8 @@ from benchmarks.stalls import Stalls
 from benchmarks.work import pack
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli.local import LocalCluster
-from edgepart.cli.options import AgentTarget
 from edgepart.cli.output import note, say, table
+from edgepart.client.target import AgentTarget
 from edgepart.planner.errors import ClusterError, EdgepartError
 from edgepart.planner.model.load import load_graph
 

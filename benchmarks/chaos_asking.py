@@ -21,8 +21,8 @@ from typing import Any, TextIO
 
 from benchmarks.comparing import differences
 from benchmarks.work import unpack
-from edgepart.cli.client import Client
-from edgepart.cli.options import AgentTarget
+from edgepart.client.async_client import AsyncClient
+from edgepart.client.target import AgentTarget
 from edgepart.planner.errors import EdgepartError, Unavailable
 
 LEARN_S = 10.0
@@ -63,12 +63,12 @@ class Asked:
     """Why the request is lost; empty if it was answered."""
 
 
-async def ask(client: Client, job: Job, inputs: Mapping[str, Any], expected: Mapping[str, Any]) -> Asked:
+async def ask(client: AsyncClient, job: Job, inputs: Mapping[str, Any], expected: Mapping[str, Any]) -> Asked:
     """Send a request until it is answered, refused for good, or out of time; return its result."""
     began, tries, last = time.monotonic(), 0, ""
     while (left_s := began + job.deadline_s - time.monotonic()) > 0:
         try:
-            answer = await client.infer(job.model, inputs, deadline_s=left_s)
+            answer = await client.infer(job.model, inputs, timeout_s=left_s)
         except Unavailable as error:  # means that another try is right
             tries, last = tries + 1, str(error)
             await asyncio.sleep(AGAIN_S)
@@ -80,7 +80,7 @@ async def ask(client: Client, job: Job, inputs: Mapping[str, Any], expected: Map
     return Asked(began, time.monotonic(), "", 0, tries, False, last)
 
 
-async def _keep_learning(client: Client) -> None:
+async def _keep_learning(client: AsyncClient) -> None:
     while True:
         try:
             await client.learn()
@@ -99,7 +99,7 @@ async def keep_asking(job: Job, out: TextIO) -> None:
         while not stop.is_set():
             print(json.dumps(asdict(await ask(client, job, inputs, expected))), file=out, flush=True)
 
-    async with Client(AgentTarget(job.url, Path(job.state))) as client:
+    async with AsyncClient(AgentTarget(job.url, Path(job.state))) as client:
         learning = asyncio.create_task(_keep_learning(client))
         await asyncio.gather(*(worker() for _ in range(job.concurrency)))
         learning.cancel()

@@ -12,7 +12,7 @@ from threading import Event, Thread
 from typing import Any
 
 from benchmarks.chaos_presence import LISTED, Look
-from edgepart.cli.options import AgentTarget
+from edgepart.client.target import AgentTarget
 
 EVERY_S = 0.5
 ANSWER_S = 2.0

@@ -28,9 +28,9 @@ from benchmarks.models import named_model
 from benchmarks.serving import client_of, deploy, settle
 from benchmarks.work import pack
 from edgepart.agent.wire.inference import DeployOptions
-from edgepart.cli.client import Client
 from edgepart.cli.local import LocalCluster
 from edgepart.cli.verification import await_report
+from edgepart.client.async_client import AsyncClient
 from edgepart.planner.errors import EdgepartError, InternalError
 
 WARM_UP, REQUESTS = 3, 7
@@ -207,7 +207,7 @@ class Hosts:
                 await client.undeploy(name)
 
     async def _asked(
-        self, client: Client, case: Case, name: str, card: dict[str, Any]
+        self, client: AsyncClient, case: Case, name: str, card: dict[str, Any]
     ) -> tuple[dict[str, Any], Asked]:
         agent = self.running.first
         work = self._work(case.model)

@@ -32,9 +32,9 @@ from benchmarks.machine import commit, describe, sentence
 from benchmarks.models import SMALL, ZOO, Model, zoo_model
 from benchmarks.serving import client_of, deploy
 from edgepart.agent.wire.inference import DeployOptions
-from edgepart.cli.client import Client
 from edgepart.cli.local import LocalCluster
 from edgepart.cli.output import note, say
+from edgepart.client.async_client import AsyncClient
 from edgepart.planner.errors import ClusterError, EdgepartError, Infeasible, UsageError
 from edgepart.planner.model.load import load_graph
 
@@ -94,7 +94,7 @@ def wanted(
             yield name, missing
 
 
-async def tried(clients: Sequence[Client], case: Case, strategy: str, count: int) -> Cell:
+async def tried(clients: Sequence[AsyncClient], case: Case, strategy: str, count: int) -> Cell:
     """Deploy a model, ask it, undeploy it and return its cell."""
     began = time.monotonic()
     name = f"{case.model.name}-{strategy}-{count}"
@@ -113,7 +113,7 @@ async def tried(clients: Sequence[Client], case: Case, strategy: str, count: int
     return replace(cell, seconds=round(time.monotonic() - began, 1))
 
 
-async def _cleared(client: Client, name: str) -> None:
+async def _cleared(client: AsyncClient, name: str) -> None:
     """Undeploy what a failed cell may have left. If the cluster does not even do that, the next cell will show it."""
     try:
         await client.undeploy(name)
@@ -121,12 +121,12 @@ async def _cleared(client: Client, name: str) -> None:
         note(f"{name} is not undeployed: {error}")
 
 
-async def _asked(clients: Sequence[Client], case: Case, name: str, blank: Cell) -> Cell:
+async def _asked(clients: Sequence[AsyncClient], case: Case, name: str, blank: Cell) -> Cell:
     """Send each request through another agent, and return the cell. The last agent may be one that computes
     nothing."""
     worst, wrong = 0.0, list[str]()
     for number, (inputs, expected) in enumerate(zip(case.inputs, case.expected, strict=True)):
-        answer = await clients[-number].infer(name, inputs, deadline_s=DEADLINE_S)
+        answer = await clients[-number].infer(name, inputs, timeout_s=DEADLINE_S)
         got = {output: _restored(value, expected.get(output)) for output, value in answer.outputs.items()}
         worst = max(worst, largest_difference(got, expected), key=_worse)
         wrong += [

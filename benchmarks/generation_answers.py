@@ -23,7 +23,7 @@ from benchmarks.serving import client_of, deploy, settle
 from edgepart.agent.execution.sessions import session_options
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli.local import LocalAgent
-from edgepart.cli.options import AgentTarget
+from edgepart.client.target import AgentTarget
 from edgepart.planner.region import Array
 
 FACTORS = (1.0, 2.0, 2.0, 4.0)

@@ -19,8 +19,8 @@ from typing import Any, TextIO
 import aiohttp
 
 from benchmarks.generation_report import Told
-from edgepart.cli.event_stream import read_events
-from edgepart.cli.options import AgentTarget
+from edgepart.client.event_stream import read_events
+from edgepart.client.target import AgentTarget
 from edgepart.planner.errors import EdgepartError
 
 

@@ -18,18 +18,18 @@ from typing import Any, TextIO
 
 from benchmarks.comparing import differences
 from benchmarks.work import unpack
-from edgepart.cli.client import Client
-from edgepart.cli.options import AgentTarget
+from edgepart.client.async_client import AsyncClient
+from edgepart.client.target import AgentTarget
 from edgepart.planner.errors import EdgepartError
 
 DEADLINE_S = 60.0
 
 
-async def ask(client: Client, model: str, inputs: Any, expected: Any) -> list[Any]:
+async def ask(client: AsyncClient, model: str, inputs: Any, expected: Any) -> list[Any]:
     """Send one request and return its line."""
     began = time.monotonic()
     try:
-        answer = await client.infer(model, inputs, deadline_s=DEADLINE_S)
+        answer = await client.infer(model, inputs, timeout_s=DEADLINE_S)
     except EdgepartError as error:
         return [began, time.monotonic(), "", 0, False, str(error)]
     ended = time.monotonic()
@@ -46,7 +46,7 @@ async def keep_asking(target: AgentTarget, model: str, work: Path, concurrency: 
         while not stop.is_set():
             print(json.dumps(await ask(client, model, inputs, expected)), file=out, flush=True)
 
-    async with Client(target) as client:
+    async with AsyncClient(target) as client:
         await asyncio.gather(*(worker() for _ in range(concurrency)))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from edgepart.agent.http.oip_elements import Array
-from edgepart.cli.tensors import encode_request, read_answer
+from edgepart.client.tensors import read_answer, request_body
 from edgepart.planner.errors import InternalError
 
 ANSWER_S = 60.0
@@ -27,7 +27,7 @@ class Lean:
         where = urlsplit(url)
         self._socket = socket.create_connection((str(where.hostname), int(where.port or 80)), ANSWER_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        body = encode_request(inputs, None, ANSWER_S)
+        body = request_body(inputs, None)(ANSWER_S)
         lines = (
             f"POST /v2/models/{model}/infer HTTP/1.1",
             f"Host: {where.netloc}",

@@ -34,7 +34,7 @@ from onnx import TensorProto, helper, numpy_helper
 from edgepart.agent.host.open_files import open_files
 from edgepart.agent.http.bodies import BodyLimits
 from edgepart.cli.local import LocalCluster, edgepart
-from edgepart.cli.tensors import encode_request, read_answer
+from edgepart.client.tensors import read_answer, request_body
 from edgepart.planner.region import Array
 
 GROWN_BYTES = 512 << 20
@@ -351,8 +351,8 @@ def measured(crowd: Crowd, folder: Path) -> tuple[int, list[Phase]]:
             )
         url = urlsplit(cluster.first.url)
         x = np.random.default_rng(4).standard_normal((1, 1024)).astype(np.float32)
-        asked = [bytes(piece) for piece in encode_request({"x": x}, None, 60.0)]
-        wide = [bytes(piece) for piece in encode_request({"x": np.ones((1, 1), np.float32)}, None, 60.0)]
+        asked = [bytes(piece) for piece in request_body({"x": x}, None)(60.0)]
+        wide = [bytes(piece) for piece in request_body({"x": np.ones((1, 1), np.float32)}, None)(60.0)]
         expected = np.linalg.multi_dot([x, *[weight] * LAYERS])
         pids = tuple(agent.addresses["pid"] for agent in cluster.living)
         scene = Scene(

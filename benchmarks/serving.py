@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from edgepart.agent.wire.inference import DeployOptions
-from edgepart.cli.client import Client
-from edgepart.cli.deployment import files_of
 from edgepart.cli.local import LocalAgent
-from edgepart.cli.options import AgentTarget
-from edgepart.planner.errors import ClusterError, InternalError
+from edgepart.client.async_client import AsyncClient
+from edgepart.client.model_files import files_of
+from edgepart.client.target import AgentTarget
+from edgepart.planner.errors import ClusterError
 
 SETTLED_S = 10.0
 """A plan that has been stable for this long stays: the comparison with a thorough search is over by then."""
@@ -41,21 +41,17 @@ class Answers:
         return tuple(stop - start for start, stop in self.spans)
 
 
-def client_of(agent: LocalAgent) -> Client:
+def client_of(agent: LocalAgent) -> AsyncClient:
     """Return a client of the agent, to be used as an async context manager."""
-    return Client(AgentTarget(agent.url, agent.state))
+    return AsyncClient(AgentTarget(agent.url, agent.state))
 
 
-async def deploy(client: Client, path: Path, name: str, options: DeployOptions) -> dict[str, Any]:
+async def deploy(client: AsyncClient, path: Path, name: str, options: DeployOptions) -> dict[str, Any]:
     """Deploy a model and return what `edgepart deploy --json` would print. Raises the agent's errors."""
-    async for document in client.deploy(name, files_of(path), options, True):
-        if "result" in document:
-            result: dict[str, Any] = document["result"]
-            return result
-    raise InternalError(f"the deployment of {name} ended without a result")
+    return await client.deploy_files(name, await asyncio.to_thread(files_of, path), options)
 
 
-async def settle(client: Client, name: str) -> dict[str, Any]:
+async def settle(client: AsyncClient, name: str) -> dict[str, Any]:
     """Wait until the deployment's epoch has not changed for `SETTLED_S`, and return its card. Raises
     ClusterError if it keeps changing."""
     until = time.monotonic() + SETTLE_WITHIN_S
@@ -72,14 +68,16 @@ async def settle(client: Client, name: str) -> dict[str, Any]:
     raise ClusterError(f"{name}: the plan still changed after {SETTLE_WITHIN_S:.0f} s")
 
 
-async def ask(client: Client, name: str, inputs: Mapping[str, Any], *, warm_up: int, count: int) -> Answers:
+async def ask(
+    client: AsyncClient, name: str, inputs: Mapping[str, Any], *, warm_up: int, count: int
+) -> Answers:
     """Send `warm_up` requests that are not counted, then `count` requests, and return their answers."""
     spans: list[tuple[float, float]] = []
     epochs: set[str] = set()
     outputs: Mapping[str, Any] = {}
     for number in range(warm_up + count):
         began = time.monotonic()
-        answer = await client.infer(name, inputs, deadline_s=DEADLINE_S)
+        answer = await client.infer(name, inputs, timeout_s=DEADLINE_S)
         if number >= warm_up:
             spans.append((began, time.monotonic()))
             epochs.add(answer.epoch)

@@ -26,9 +26,9 @@ from benchmarks.models import named_model
 from benchmarks.serving import ask, client_of, deploy, settle
 from benchmarks.slowed import slow_environment
 from edgepart.agent.wire.inference import DeployOptions
-from edgepart.cli.client import Client
 from edgepart.cli.local import LocalCluster
 from edgepart.cli.verification import await_report, off, percent
+from edgepart.client.async_client import AsyncClient
 from edgepart.planner.errors import EdgepartError, InternalError
 
 CLUSTERS: Mapping[str, tuple[float, ...]] = {"equal": (8, 8, 8, 8), "unequal": (8, 4, 16, 8)}
@@ -154,7 +154,9 @@ async def _one(running: LocalCluster, cluster: str, case: Case, names: tuple[str
     )
 
 
-async def _measured(client: Client, name: str, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
+async def _measured(
+    client: AsyncClient, name: str, inputs: Mapping[str, Any]
+) -> tuple[dict[str, Any], float]:
     await settle(client, name)
     answers = await ask(client, name, inputs, warm_up=WARM_UP, count=REQUESTS)
     return await await_report(client, name), median(answers.seconds)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from edgepart.agent.trace.spans import COMPUTE, COMPUTING, COPY, GATEWAY_LANE, RECEIVE, SEND, WAIT, WRITE
-from edgepart.cli.trace_records import PlanShape, SpanBar, Trace
+from edgepart.client.trace_records import PlanShape, SpanBar, Trace
 from edgepart.planner.devices.cluster import Cluster
 from edgepart.planner.plans.plan import GATEWAY, Receive, Send
 from edgepart.planner.plans.timeline import Compute, MessageTimes, TimedSchedule

@@ -11,25 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgepart.cli.options import (
-    Agent,
-    AgentTarget,
-    Deadline,
-    DeployedName,
-    Input,
-    Json,
-    Seed,
-    State,
-    target_of,
-)
-from edgepart.cli.output import console, print_json, progress, table
+from edgepart.cli.options import Agent, Deadline, DeployedName, Input, Json, Seed, State
+from edgepart.cli.output import console, note, print_json, progress, table
+from edgepart.cli.query import note_detour
 from edgepart.cli.verification import await_report, of_plan, show
+from edgepart.client.target import AgentTarget, target_of
 from edgepart.planner.errors import ClusterError, EdgepartError
 from edgepart.planner.figures import format_figure, format_seconds
 
 if TYPE_CHECKING:
-    from edgepart.cli.client import Client, Reply
     from edgepart.cli.tensors import Array
+    from edgepart.client.async_client import AsyncClient
+    from edgepart.client.records import Answer
 
 Number = Annotated[int, typer.Option("-n", "--requests", min=1, help="How many requests to send.")]
 Concurrency = Annotated[
@@ -131,16 +124,16 @@ async def _bench(
     report: Any,
 ) -> BenchRun:
     from edgepart.agent.api.protocol import check_name
-    from edgepart.cli.client import Client
     from edgepart.cli.tensors import bound_metadata, random_inputs, read_inputs
+    from edgepart.client.async_client import AsyncClient
 
     check_name(name)
-    async with Client(target) as client:
+    async with AsyncClient(target) as client:
         await client.learn()
         metadata = await client.get(f"/v2/models/{name}")
         cards = {card["name"]: card for card in (await client.get("/api/models"))["models"]}
         inputs = (
-            read_inputs(given, metadata)
+            read_inputs(given, bound_metadata(metadata, cards.get(name, {})), tell=note)
             if given
             else random_inputs(bound_metadata(metadata, cards.get(name, {})), seed)
         )
@@ -151,16 +144,17 @@ async def _bench(
         workers = [_work(client, run, todo, inputs, first, timeout_s, report) for _ in range(concurrency)]
         await asyncio.gather(*workers)
         run.ended = time.perf_counter()
+        note_detour(target, client.url)
         run.report = await await_report(client, name) if len(run.latencies_s) else None
     return run
 
 
 async def _work(
-    client: Client,
+    client: AsyncClient,
     run: BenchRun,
     todo: Any,
     inputs: Mapping[str, Array],
-    first: Reply,
+    first: Answer,
     timeout_s: float,
     report: Any,
 ) -> None:

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgepart.cli.conversation import ChatReply, Conversation
-from edgepart.cli.options import Agent, AgentTarget, DeployedName, Json, State, target_of
+from edgepart.cli.options import Agent, DeployedName, Json, State
 from edgepart.cli.output import FAILED, note, print_error, print_json, say_part
+from edgepart.cli.query import note_detour
+from edgepart.client.conversation import ChatReply, Conversation
+from edgepart.client.target import AgentTarget, target_of
 from edgepart.planner.errors import EdgepartError, UsageError
 
 if TYPE_CHECKING:
-    from edgepart.cli.client import Client
+    from edgepart.client.async_client import AsyncClient
 
 PROMPT = "> "
 STDIN = "-"
@@ -97,7 +99,7 @@ class _Talk:
     """A conversation with a model through one client."""
 
     def __init__(
-        self, runner: asyncio.Runner, client: Client, conversation: Conversation, as_json: bool
+        self, runner: asyncio.Runner, client: AsyncClient, conversation: Conversation, as_json: bool
     ) -> None:
         self.conversation = conversation
         self.last: ChatReply | None = None
@@ -124,7 +126,7 @@ class _Talk:
             note("the answer is cut off: --max-tokens, or the end of the context, was reached")
 
     async def _show(self, message: str, reply: ChatReply) -> None:
-        async with aclosing(self._client.chat(self.conversation.body(message))) as documents:
+        async with aclosing(self._client.chat_documents(self.conversation.body(message))) as documents:
             async for document in documents:
                 part = reply.take(document)
                 if not self.as_json:
@@ -154,15 +156,16 @@ class _Talk:
 def _talking(target: AgentTarget, conversation: Conversation, as_json: bool) -> Iterator[_Talk]:
     """Opens a client, and makes sure that the model is there."""
     from edgepart.agent.api.protocol import check_name
-    from edgepart.cli.client import Client
+    from edgepart.client.async_client import AsyncClient
 
     check_name(conversation.model)
-    client = Client(target)
+    client = AsyncClient(target)
     with asyncio.Runner() as runner:
         runner.run(client.__aenter__())
         try:
             runner.run(client.get(f"/v1/models/{conversation.model}"))
             runner.run(client.learn())
+            note_detour(target, client.url)
             yield _Talk(runner, client, conversation, as_json)
         finally:
             runner.run(client.__aexit__(None, None, None))

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgepart.cli.options import Context, Json, StatePairs, TransferDtype, check_there, read_pairs
+from edgepart.cli.options import Context, Json, StatePairs, TransferDtype, read_pairs
 from edgepart.cli.output import note, print_json, progress, say, shape, table
+from edgepart.client.model_files import check_there
 from edgepart.planner.errors import EdgepartError
 from edgepart.planner.plans.reduced_precision import EXACT, check_kind
 

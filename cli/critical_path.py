@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from edgepart.agent.trace.spans import COMPUTING, RECEIVE, SEND, WAIT
-from edgepart.cli.trace_records import PlanShape, SpanBar, Trace
+from edgepart.client.trace_records import PlanShape, SpanBar, Trace
 from edgepart.planner.plans.plan import GATEWAY
 
 MESSAGE = "message"

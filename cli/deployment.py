@@ -4,16 +4,12 @@ the deployment."""
 from __future__ import annotations
 
 import asyncio
-import os
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from edgepart.agent.api.device_choice import check_devices
 from edgepart.agent.options import parse_bytes, parse_shapes
 from edgepart.agent.wire.inference import (
     MOST_BINDINGS,
@@ -23,34 +19,28 @@ from edgepart.agent.wire.inference import (
 )
 from edgepart.cli.options import (
     Agent,
-    AgentTarget,
     Context,
     DeployedName,
     Json,
     State,
     StatePairs,
     TransferDtype,
-    check_there,
     parse_duration,
     read_pairs,
-    target_of,
 )
 from edgepart.cli.output import console, note, print_json, progress, say
 from edgepart.cli.plan_text import device_table
-from edgepart.cli.query import fetch
-from edgepart.planner.errors import ClusterError, EdgepartError, StillGoing, UsageError
+from edgepart.cli.query import fetch, note_detour
+from edgepart.client.model_files import check_shapes, default_name, files_of, find_model
+from edgepart.client.target import AgentTarget, target_of
+from edgepart.planner.errors import EdgepartError, UsageError
 from edgepart.planner.figures import format_seconds
-from edgepart.planner.json_text import parse_json
 from edgepart.planner.plans.reduced_precision import EXACT, check_kind
 from edgepart.planner.report.sentences import headline
 from edgepart.planner.vocabulary import AXES, OBJECTIVES, STRATEGIES, check_word
 
-if TYPE_CHECKING:
-    from edgepart.cli.client import Client
-
 USUAL = DeployOptions()
-SENDING = "sending the model"
-UNITS = {SENDING: "bytes", "sending weights": "bytes", "storing": "bytes"}
+UNITS = {"sending the model": "bytes", "sending weights": "bytes", "storing": "bytes"}
 
 
 Model = Annotated[
@@ -182,13 +172,13 @@ def deploy(
         sequences=sequences,
         mirrors=mirror,
     )
-    patience = DeployPatience(parse_duration(timeout, "--timeout"), timeout) if wait else None
+    wait_s = parse_duration(timeout, "--timeout") if wait else None
     note(f"reading {model}")
     model = find_model(model)
     files = files_of(model)
     check_shapes(model, options.shapes)
-    result = asyncio.run(_deploy(target, called, files, options, patience))
-    endpoint = f"{target.url}/v2/models/{called}"
+    result, url = asyncio.run(_deploy(target, called, files, options, wait_s, timeout))
+    endpoint = f"{url}/v2/models/{called}"
     result |= {"name": called, "endpoint": endpoint, "curl": f"curl -s {endpoint}"}
     if as_json:
         print_json(result)
@@ -211,9 +201,9 @@ def undeploy(
     check_name(name)
 
     async def undeploy_it() -> Mapping[str, Any]:
-        from edgepart.cli.client import Client
+        from edgepart.client.async_client import AsyncClient
 
-        async with Client(target) as client:
+        async with AsyncClient(target) as client:
             return await client.undeploy(name)
 
     document = asyncio.run(undeploy_it())
@@ -225,132 +215,33 @@ def undeploy(
         say(f"{name}: undeployed.")
 
 
-def check_shapes(model: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raises UsageError if the shapes do not fit the model's inputs. This is checked before any byte is sent."""
-    if shapes:
-        from edgepart.planner.model.load import check_shapes as fit
-
-        fit(model, shapes)
-
-
-def default_name(model: Path) -> str:
-    """A deployment's name made of the file's name, without its ending. Raises UsageError if no allowed character is
-    left."""
-    made = re.sub(r"[^A-Za-z0-9._-]+", "-", model.stem).strip("-._")[:128]
-    if not made:
-        raise UsageError(f"{model}: its name makes no deployment's name; give one with --name")
-    return made
-
-
-def find_model(given: Path) -> Path:
-    """The .onnx file to deploy: the one given, or the one in the folder given, which genai_config.json names, or which is
-    called model.onnx (in the folder onnx/ too), or which is the only one. Raises UsageError if there is no such file."""
-    if not given.is_dir():
-        return given
-    found = [*sorted(given.glob("*.onnx")), *sorted((given / "onnx").glob("*.onnx"))]
-    named = _model_named_by_genai(given)
-    usual = [path for path in found if path.name == "model.onnx"]
-    chosen = named if named is not None else usual[0] if usual else found[0] if len(found) == 1 else None
-    if chosen is None:
-        names = ", ".join(str(path.relative_to(given)) for path in found) or "none"
-        raise UsageError(f"{given}: which of its .onnx files is the model? Give its path. There are: {names}")
-    return chosen
-
-
-def _model_named_by_genai(folder: Path) -> Path | None:
-    """The decoder that the folder's genai_config.json names; None without that file. Raises UsageError if the file cannot
-    be used."""
-    try:
-        name = parse_json((folder / "genai_config.json").read_bytes())["model"]["decoder"]["filename"]
-        return folder / str(name)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(
-            f"{folder / 'genai_config.json'} names no decoder ({error!r}); give the path of the .onnx file"
-        ) from error
-
-
-def files_of(model: Path) -> dict[str, Path]:
-    """The model and its external data, by their paths relative to the model's folder, and the files beside a language
-    model, which may be in the folder above. Raises UsageError and ModelError."""
-    from edgepart.agent.text.companions import NAMES, TOKENIZER
-
-    check_there(model)
-    from edgepart.planner.model.load import model_files
-
-    # The receiver recognises the graph file by its ending.
-    found = {f"{model.stem}.onnx": model}
-    for path in model_files(model):
-        if not path.samefile(model):
-            found[os.path.relpath(path, model.parent)] = path
-    beside = [folder for folder in (model.parent, model.parent.parent) if (folder / TOKENIZER).is_file()]
-    if beside and (beside[0] == model.parent or model.parent.name == "onnx"):
-        found |= {name: beside[0] / name for name in NAMES if (beside[0] / name).is_file()}
-    return found
-
-
-@dataclass(frozen=True)
-class DeployPatience:
-    """The time to wait until a deployment is served."""
-
-    seconds: float
-    text: str
-    """The text as the user wrote it."""
-
-
 async def _deploy(
     target: AgentTarget,
     name: str,
     files: Mapping[str, Path],
     options: DeployOptions,
-    patience: DeployPatience | None,
-) -> dict[str, Any]:
-    """The result that the agent reports at the end. Raises StillGoing when the time to wait is up."""
-    from edgepart.agent.api.protocol import check_name
-    from edgepart.cli.client import Client
+    wait_s: float | None,
+    timeout: str,
+) -> tuple[dict[str, Any], str]:
+    """Deploys with a progress bar. Returns what the agent reports at the end, and its URL. `timeout` is `wait_s` as the
+    user wrote it."""
+    from edgepart.client.async_client import AsyncClient
+    from edgepart.client.deploying import SENDING
 
-    check_name(name)
-    result: dict[str, Any] = {}
-    stage = ""
-    async with Client(target) as client:
-        await _check_devices(client, options.devices)
-        try:
-            async with asyncio.timeout(None) as timer:
-                with progress(UNITS) as bar:
-                    async for document in client.deploy(name, files, options, patience is not None):
-                        result = document.get("result", result)
-                        if "stage" not in document:
-                            continue
-                        stage = document["stage"]
-                        bar(stage, document["done"], document["total"])
-                        if patience is not None and timer.when() is None and stage != SENDING:
-                            timer.reschedule(asyncio.get_running_loop().time() + patience.seconds)
-                            note(f"waiting until it serves, {patience.text} at most (--timeout)")
-        except TimeoutError as error:
-            raise _still_going(name, patience, stage) from error
-    if not result:
-        raise ClusterError(
-            f"the agent at {target.url} ended its answer early; `edgepart models` shows the progress"
-        )
-    return result
+    waiting = False
+    with progress(UNITS) as bar:
 
+        def show(stage: str, done: float, total: float) -> None:
+            nonlocal waiting
+            bar(stage, done, total)
+            if wait_s is not None and not waiting and stage != SENDING:
+                waiting = True
+                note(f"waiting until it serves, {timeout} at most (--timeout)")
 
-async def _check_devices(client: Client, chosen: Sequence[str]) -> None:
-    """Raises UsageError if a chosen device is unknown, and Unavailable if none of them is here. This is checked before any
-    byte of the model is sent."""
-    if chosen:
-        status = await client.get("/api/status")
-        here, away = ([str(row["name"]) for row in status.get(key, ())] for key in ("members", "lost"))
-        check_devices(chosen, here, away)
-
-
-def _still_going(name: str, patience: DeployPatience | None, stage: str) -> StillGoing:
-    waited = patience.text if patience else "a while"
-    return StillGoing(
-        f"{name} does not serve after {waited} ({stage}); it goes on. `edgepart models` shows the progress, "
-        f"`edgepart undeploy {name}` stops it, and deploying again replaces it"
-    )
+        async with AsyncClient(target) as client:
+            result = await client.deploy_files(name, files, options, wait_s, show)
+    note_detour(target, client.url)
+    return result, client.url
 
 
 def _plan_of(target: AgentTarget, name: str) -> Mapping[str, Any]:

@@ -16,8 +16,9 @@ from urllib.parse import urlsplit
 
 import typer
 
-from edgepart.cli.options import Agent, AgentTarget, Json, State, state_of, target_of
+from edgepart.cli.options import Agent, Json, State, state_of
 from edgepart.cli.output import console, note, print_json
+from edgepart.client.target import AgentTarget, target_of
 from edgepart.planner.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -55,18 +56,18 @@ def doctor(
 def state_target(agent: str | None, state: Any) -> AgentTarget | None:
     """The agent to ask; None if none runs here and none is named."""
     try:
-        return target_of(agent, state)
+        return target_of(agent, state).alone
     except Unavailable:
         return None
 
 
 async def _document(target: AgentTarget | None, folder: Any) -> dict[str, Any]:
-    from edgepart.cli.client import Client
+    from edgepart.client.async_client import AsyncClient
 
     document: dict[str, Any]
     if target is not None:
         try:
-            async with Client(target) as client:
+            async with AsyncClient(target) as client:
                 document = await client.get("/api/doctor", timeout_s=20.0)
                 members = (await client.get("/api/status"))["members"]
         except Unavailable as error:

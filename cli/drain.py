@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from edgepart.cli.options import Agent, AgentTarget, Json, State, parse_duration, target_of
+from edgepart.cli.options import Agent, Json, State, parse_duration
 from edgepart.cli.output import print_json, progress, say
+from edgepart.client.target import AgentTarget, target_of
 from edgepart.planner.errors import ClusterError, StillGoing
 
 Device = Annotated[
@@ -51,9 +52,9 @@ def undrain(name: Device, state: State = None, agent: Agent = None, as_json: Jso
     target = target_of(agent, state)
 
     async def undrain_it() -> Any:
-        from edgepart.cli.client import Client
+        from edgepart.client.async_client import AsyncClient
 
-        async with Client(target) as client:
+        async with AsyncClient(target) as client:
             return await client.undrain(name)
 
     result = asyncio.run(undrain_it())
@@ -88,12 +89,11 @@ def _wait_for(name: str, target: AgentTarget, timeout: str, wait: bool, *, remov
     timeout_s = parse_duration(timeout, "--timeout")
     last: dict[str, Any] = {}
 
-    from edgepart.cli.client import (
-        Client,  # The import takes a while, so it comes before the time to wait begins.
-    )
+    # The import takes a while, so it comes before the time to wait begins.
+    from edgepart.client.async_client import AsyncClient
 
     async def waiting() -> None:
-        async with Client(target) as client:
+        async with AsyncClient(target) as client:
             with progress({}) as bar:
                 async for document in client.drain(name, remove=remove, wait=wait):
                     last.update(document)

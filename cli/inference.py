@@ -9,18 +9,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgepart.cli.options import Agent, AgentTarget, Deadline, DeployedName, Input, Json, State, target_of
+from edgepart.cli.options import Agent, Deadline, DeployedName, Input, Json, State
 from edgepart.cli.output import console, note, print_json, say, shape, table
+from edgepart.cli.query import note_detour
+from edgepart.client.target import AgentTarget, target_of
 from edgepart.planner.errors import UsageError
 from edgepart.planner.figures import format_seconds
 
 if TYPE_CHECKING:
-    from edgepart.cli.client import Reply
     from edgepart.cli.tensors import Array
+    from edgepart.client.records import Answer
 
 SHOWN = 6
 """Number of values of each output that are printed."""
 
+Picture = Annotated[
+    str,
+    typer.Option(
+        metavar="KEY=VALUE,...",
+        help="How a picture becomes an input: order=bgr, mean=R/G/B, std=R/G/B, range=255, fit=stretch, size=WxH.",
+        show_default="what the input's shape tells, and ImageNet's means",
+    ),
+]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write the outputs to this .npz file.")]
 
 
@@ -28,6 +38,7 @@ def infer(
     name: DeployedName,
     given: Input = None,
     output: Output = None,
+    picture: Picture = "",
     timeout_s: Deadline = 60.0,
     state: State = None,
     agent: Agent = None,
@@ -41,18 +52,21 @@ def infer(
         )
     if output is not None and output.suffix != ".npz":
         raise UsageError(f"--output {output}: give a name that ends in .npz")
-    answer = asyncio.run(_infer(target, name, given, timeout_s))
+    assumed: list[str] = []
+    answer = asyncio.run(_infer(target, name, given, timeout_s, picture, assumed))
     if output is not None:
         _write(answer, output)
     if as_json:
-        print_json(_document(answer, output))
+        print_json(_document(answer, output) | ({"assumed": assumed} if assumed else {}))
     else:
         _print(answer)
+        for text in assumed:
+            note(f"{text} (--picture changes that)")
         if output is not None:
             say(f"written to {output}")
 
 
-def _write(answer: Reply, output: Path) -> None:
+def _write(answer: Answer, output: Path) -> None:
     import numpy as np
 
     packed = {key: _storable(array) for key, array in answer.outputs.items()}
@@ -63,7 +77,7 @@ def _write(answer: Reply, output: Path) -> None:
         raise UsageError(f"--output {output}: {error.strerror}") from error
 
 
-def _document(answer: Reply, output: Path | None) -> dict[str, Any]:
+def _document(answer: Answer, output: Path | None) -> dict[str, Any]:
     """The document that --json prints. It holds the values only if they are not written to a file."""
     from edgepart.cli.tensors import plain
 
@@ -81,7 +95,7 @@ def _document(answer: Reply, output: Path | None) -> dict[str, Any]:
     }
 
 
-def _print(answer: Reply) -> None:
+def _print(answer: Answer) -> None:
     rows = [
         (key, str(array.dtype), shape(array.shape), _glance(array)) for key, array in answer.outputs.items()
     ]
@@ -90,16 +104,28 @@ def _print(answer: Reply) -> None:
     note(f"answered in {format_seconds(answer.seconds)} by the plan of epoch {answer.epoch}{again}")
 
 
-async def _infer(target: AgentTarget, name: str, given: Sequence[str], timeout_s: float) -> Reply:
+async def _infer(
+    target: AgentTarget,
+    name: str,
+    given: Sequence[str],
+    timeout_s: float,
+    picture: str,
+    assumed: list[str],
+) -> Answer:
+    """The answer. What is assumed of pictures is added to `assumed`."""
     from edgepart.agent.api.protocol import check_name
-    from edgepart.cli.client import Client
-    from edgepart.cli.tensors import read_inputs
+    from edgepart.cli.tensors import bound_metadata, read_inputs
+    from edgepart.client.async_client import AsyncClient
 
     check_name(name)
-    async with Client(target) as client:
+    async with AsyncClient(target) as client:
         await client.learn()
         metadata = await client.get(f"/v2/models/{name}")
-        return await client.infer(name, read_inputs(given, metadata), None, timeout_s)
+        card = next((card for card in await client.models() if card["name"] == name), {})
+        inputs = read_inputs(given, bound_metadata(metadata, card), picture, assumed.append)
+        answer = await client.infer(name, inputs, None, timeout_s)
+        note_detour(target, answer.url)
+        return answer
 
 
 def _storable(array: Array) -> Array:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edgepart.cli.options import AgentTarget
+from edgepart.client.target import AgentTarget
 from edgepart.planner.errors import ClusterError, InternalError
 
 

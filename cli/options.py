@@ -1,4 +1,4 @@
-"""Options that several commands share, and the things that they name: the state directory, an agent, a broker.
+"""Options that several commands share, and the things that they name: the state directory, a broker, a duration.
 
 Door: it reads the state directory and the environment, and opens no connection.
 """
@@ -8,19 +8,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import urlsplit
 
 import typer
 
 from edgepart.agent.mqtt.broker import Broker, parse_broker
 from edgepart.agent.options import state_folder
 from edgepart.cli.agent import MQTT_PASSWORD
-from edgepart.planner.errors import Unavailable, UsageError
-from edgepart.planner.json_text import parse_json
+from edgepart.planner.errors import UsageError
 from edgepart.planner.plans.reduced_precision import KINDS
 
 State = Annotated[
@@ -39,8 +35,8 @@ Agent = Annotated[
         "--agent",
         envvar="EDGEPART_AGENT",
         show_envvar=True,
-        metavar="URL",
-        help="The agent to talk to.",
+        metavar="URL[,URL...]",
+        help="The agent to talk to, and others for when it is gone.",
         show_default="this machine's",
     ),
 ]
@@ -57,7 +53,9 @@ Name = Annotated[
 ]
 Input = Annotated[
     list[str] | None,
-    typer.Option("--input", "-i", metavar="[NAME=]FILE", help="A .npy, .npz or .json file. Repeatable."),
+    typer.Option(
+        "--input", "-i", metavar="[NAME=]FILE", help="A .npy, .npz or .json file, or a picture. Repeatable."
+    ),
 ]
 Deadline = Annotated[
     float, typer.Option("--timeout", min=0.001, metavar="SECONDS", help="The time limit of each request.")
@@ -119,12 +117,6 @@ MqttCa = Annotated[
 ]
 
 
-def check_there(model: Path) -> None:
-    """Raises UsageError if `model` is no file."""
-    if not model.is_file():
-        raise UsageError(f"there is no model {str(model)!r}; give the path of an .onnx file")
-
-
 def read_pairs(state_pair: Sequence[str] | None, *, no_states: bool) -> tuple[tuple[str, str], ...] | None:
     """The pairs of --state-pair, () for --no-states, and None if names are to say which states there are. Raises
     UsageError."""
@@ -155,54 +147,6 @@ def broker_of(url: str | None, password_file: Path | None, ca: Path | None) -> B
     if ca is not None and not ca.is_file():
         raise UsageError(f"--mqtt-ca {ca}: there is no such file")
     return parse_broker(url, password=password, ca=ca and ca.absolute())
-
-
-@dataclass(frozen=True)
-class AgentTarget:
-    """An agent to talk to, and the state directory that holds the credential for it."""
-
-    url: str
-    """The agent's URL, without a slash at the end."""
-    state: Path
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the agent runs on this machine, where reading and inference need no credential."""
-        try:
-            host = urlsplit(self.url).hostname or ""
-            return host == "localhost" or ip_address(host).is_loopback
-        except ValueError:
-            return False
-
-    def credential(self) -> str:
-        """The cluster's management credential. Raises UsageError if this machine is not a member."""
-        from edgepart.agent.security import identity
-
-        return identity.load(self.state).admin
-
-
-def target_of(agent: str | None, state: Path | None) -> AgentTarget:
-    """The agent that --agent names, or the one on this machine. Raises UsageError for a bad URL, and Unavailable if no
-    agent runs."""
-    folder = state_of(state)
-    if agent is not None:
-        url = urlsplit(agent if "//" in agent else f"http://{agent}")
-        if url.scheme not in ("http", "https") or not url.hostname or url.path not in ("", "/"):
-            raise UsageError(f"--agent {agent!r}: give a URL such as http://127.0.0.1:8433")
-        return AgentTarget(f"{url.scheme}://{url.netloc}", folder)
-    announced = folder / "agent.json"
-    try:
-        url_text = parse_json(announced.read_text())["http"]
-    except FileNotFoundError:
-        raise Unavailable(
-            f"no agent runs with state {folder}: start one with `edgepart agent --state {folder}`, or name "
-            "another's URL with --agent"
-        ) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(
-            f"{announced} cannot be read ({error}); name the agent's URL with --agent"
-        ) from error
-    return AgentTarget(str(url_text).rstrip("/"), folder)
 
 
 def parse_duration(text: str, option: str = "--ttl") -> float:

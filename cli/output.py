@@ -28,7 +28,40 @@ PIPE_COLUMNS = 200
 
 def print_json(document: Any) -> None:
     """Prints exactly one JSON document to stdout."""
-    print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+    print(_laid_out(document, "\n"))
+
+
+def _laid_out(value: Any, line_end: str) -> str:
+    """JSON with a line for each entry, but lists of values, and lists of such lists, in one line: arrays have thousands of
+    numbers.
+
+    >>> print(_laid_out({"shape": [1, 2], "rows": [{"a": []}]}, "\\n"))
+    {
+      "shape": [1, 2],
+      "rows": [
+        {
+          "a": []
+        }
+      ]
+    }
+    """
+    deeper = line_end + "  "
+    if isinstance(value, Mapping) and value:
+        entries = [
+            f"{json.dumps(str(key), ensure_ascii=False)}: {_laid_out(value[key], deeper)}" for key in value
+        ]
+        return "{" + deeper + ("," + deeper).join(entries) + line_end + "}"
+    if isinstance(value, list | tuple) and _holds_entries(value):
+        return "[" + deeper + ("," + deeper).join(_laid_out(item, deeper) for item in value) + line_end + "]"
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _holds_entries(values: Sequence[Any]) -> bool:
+    """Whether there is a mapping in the list, or in a list in it."""
+    return any(
+        isinstance(item, Mapping) or (isinstance(item, list | tuple) and _holds_entries(item))
+        for item in values
+    )
 
 
 def console(*, stderr: bool = False, soft_wrap: bool = True) -> Console:

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgepart.agent.planwork.garbage_collection import collect_rarely
-from edgepart.cli.options import Agent, Json, State, TransferDtype, target_of
+from edgepart.cli.options import Agent, Json, State, TransferDtype
 from edgepart.cli.output import console, say
 from edgepart.cli.placement import is_workload, place
 from edgepart.cli.placement import read as read_workload
 from edgepart.cli.plan_inputs import problem_of
 from edgepart.cli.plan_text import device_table, say_reasons
 from edgepart.cli.verification import is_deployment, show, verify_here, verify_live
+from edgepart.client.offline import SEARCH_S, forecast
+from edgepart.client.target import target_of
 from edgepart.planner.errors import NotInstalled, UsageError
 from edgepart.planner.figures import format_bytes, format_figure, format_seconds
 from edgepart.planner.plans.reduced_precision import EXACT, check_kind
@@ -28,10 +30,9 @@ from edgepart.planner.report.sentences import headline
 from edgepart.planner.vocabulary import OBJECTIVES, STRATEGIES, check_word
 
 if TYPE_CHECKING:
-    from edgepart.planner.layout.strategy import Problem, Strategy
-    from edgepart.planner.plans.plan import Plan
+    from edgepart.client.offline import Forecast
+    from edgepart.planner.layout.strategy import Problem
     from edgepart.planner.search.study import Study
-    from edgepart.planner.simulation.latency import Simulation
 
 ModelOrWorkload = Annotated[
     Path,
@@ -135,7 +136,7 @@ def plan(
     devices: Devices = None,
     gateway: Gateway = None,
     memory_limit: MemoryLimits = None,
-    budget: Budget = 10.0,
+    budget: Budget = SEARCH_S,
     borders_first: BordersFirst = False,
     transfer_dtype: TransferDtype = EXACT,
     relays: Relays = False,
@@ -178,7 +179,7 @@ def plan(
         problem, borders_first=borders_first, relays=relays, transfer_dtype=rounding, fusion=fusion
     )
     _predict(
-        replace(problem, clock=time.perf_counter),
+        problem,
         strategy,
         what_if,
         html,
@@ -236,7 +237,7 @@ def _predict(
     elif printing.compare:
         _print_comparison(_compare(problem), printing)
     else:
-        offer = _offer(problem, strategy)
+        offer = forecast(problem, strategy)
         if html:
             _draw(offer, problem, html)
         if printing.verify:
@@ -245,7 +246,7 @@ def _predict(
         _print_plan(offer.document, printing)
 
 
-def _draw(offer: Offer, problem: Problem, html: Path) -> None:
+def _draw(offer: Forecast, problem: Problem, html: Path) -> None:
     from edgepart.cli.plan_page import draw
 
     html.write_text(draw(offer.document, offer.plan, offer.simulation, problem, offer.strategy))
@@ -290,35 +291,6 @@ def _print_verified(document: dict[str, Any], as_json: bool) -> None:
         print(json.dumps(document))
     else:
         show(document)
-
-
-@dataclass(frozen=True)
-class Offer:
-    """A plan, its simulation, and the document that --json prints."""
-
-    plan: Plan
-    simulation: Simulation
-    strategy: Strategy
-    document: dict[str, Any]
-
-
-def _offer(problem: Problem, name: str) -> Offer:
-    from edgepart.planner.planner import best_single_device, choose_plan
-    from edgepart.planner.report.document import plan_document
-
-    study = _study(problem)
-    start = time.perf_counter()
-    made, simulation, strategy = choose_plan(problem, name, study=study)
-    seconds = time.perf_counter() - start
-    document = plan_document(
-        made,
-        simulation,
-        graph=problem.graph,
-        strategy=strategy,
-        search_s=seconds,
-        single=best_single_device(study),
-    )
-    return Offer(made, simulation, strategy, document)
 
 
 def _study(problem: Problem) -> Study:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgepart.cli.options import check_there
+from edgepart.client.offline import as_cluster
+from edgepart.client.offline import problem_of as make_problem
 from edgepart.planner.errors import UsageError
-from edgepart.planner.json_text import parse_json
 
 if TYPE_CHECKING:
     from edgepart.planner.devices.cluster import Cluster
@@ -35,40 +35,36 @@ def problem_of(
 ) -> Problem:
     """The planning problem that the options describe. Raises UsageError for wrong options, and ModelError for a wrong
     model."""
-    from edgepart.planner.layout.strategy import Problem
-    from edgepart.planner.model.assumed_shapes import load_with_likely_shapes
-
-    check_there(model)
-    bound = dict(shape_option(text) for text in shapes)
     found, entry = read_cluster(cluster)
-    if devices:
-        found = found.only(tuple(name.strip() for name in devices.split(",") if name.strip()))
-    names = [device.name for device in found.devices]
-    graph, _ = load_with_likely_shapes(model, bound)
-    entry = gateway or (entry if entry in names else names[0])
-    return Problem(graph, found, entry, objective, axis, limits_option(limits, names), budget)
+    bound = dict(shape_option(text) for text in shapes)
+    chosen = [name.strip() for name in (devices or "").split(",") if name.strip()]
+    names = chosen or [device.name for device in found.devices]
+    return make_problem(
+        model,
+        found,
+        shapes=bound,
+        devices=names,
+        gateway=gateway or (entry if entry in names else names[0]),
+        objective=objective,
+        axis=axis,
+        memory_limit_bytes=limits_option(limits, names),
+        search_budget_s=budget,
+    )
 
 
 def read_cluster(path: Path | None) -> tuple[Cluster, str]:
     """The cluster of a cluster.json, and the gateway that it names ("" if it names none). Without a file, this machine is
     measured. Raises UsageError, which says what is wrong with the file."""
-    from edgepart.planner.devices.cluster import Cluster, cluster_from_json
+    if path is not None:
+        return as_cluster(path, "--cluster")
+    import os
+    import platform
 
-    if path is None:
-        import os
-        import platform
+    from edgepart.agent.measure.probe import probe_device
+    from edgepart.planner.devices.cluster import Cluster
 
-        from edgepart.agent.measure.probe import probe_device
-
-        print("without --cluster, the plan is for this machine alone, which is measured now", file=sys.stderr)
-        return Cluster((probe_device(platform.node() or "here", os.cpu_count() or 1),)), ""
-    try:
-        document = parse_json(path.read_text())
-        return cluster_from_json(document), str(document.get("gateway") or "")
-    except OSError as error:
-        raise UsageError(f"--cluster {path}: {error.strerror}; give the path of a cluster.json") from error
-    except ValueError as error:
-        raise UsageError(f"--cluster {path}: is not JSON ({error})") from error
+    print("without --cluster, the plan is for this machine alone, which is measured now", file=sys.stderr)
+    return Cluster((probe_device(platform.node() or "here", os.cpu_count() or 1),)), ""
 
 
 def shape_option(text: str) -> tuple[str, tuple[int, ...]]:

@@ -11,8 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from edgepart.cli.options import Agent, Json, State, state_of, target_of
+from edgepart.cli.options import Agent, Json, State, state_of
 from edgepart.cli.output import console, print_json, say, table
+from edgepart.client.target import target_of
 from edgepart.planner.errors import EdgepartError, UsageError
 
 PASSPHRASE = "EDGEPART_PASSPHRASE"
@@ -72,7 +73,7 @@ def _members(agent: str | None, folder: Path) -> dict[str, str]:
     from edgepart.cli.query import fetch
 
     try:
-        document = fetch(target_of(agent, folder), "/api/status")
+        document = fetch(target_of(agent, folder).alone, "/api/status")
     except EdgepartError:
         return {}
     return {member["node"]: member["name"] for member in document["members"]}
@@ -84,7 +85,9 @@ def _is_noticed(agent: str | None, folder: Path, nodes: list[str]) -> bool:
     until = time.monotonic() + SPREAD_S
     while time.monotonic() < until:
         try:
-            security: dict[str, Any] = fetch(target_of(agent, folder), "/api/status").get("security", {})
+            security: dict[str, Any] = fetch(target_of(agent, folder).alone, "/api/status").get(
+                "security", {}
+            )
         except EdgepartError:
             return False
         if set(nodes) <= set(security.get("revoked", ())):

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgepart.cli.options import Agent, AgentTarget, Json, State, target_of
+from edgepart.cli.options import Agent, Json, State
 from edgepart.cli.output import console, print_json, say, shape, table
 from edgepart.cli.query import fetch
+from edgepart.client.target import AgentTarget, target_of
 from edgepart.planner.errors import EdgepartError, UsageError
 from edgepart.planner.figures import format_bytes, format_figure, format_seconds
 

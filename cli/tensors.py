@@ -1,5 +1,4 @@
-"""Arrays for a deployment: reads them from files, makes random ones, and converts them to and from the protocol's binary
-form.
+"""Arrays for a deployment: reads them from files, makes random ones, compares them, and converts them to lists.
 
 Rules over numpy, and one door: `read_inputs` opens the files that the user names.
 """
@@ -8,37 +7,44 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from edgepart.agent.http.buffers import pad_head
 from edgepart.agent.http.oip_elements import (
     BINARY_ONLY,
     NUMPY,
-    array_from_binary,
     array_from_json,
-    binary_of,
-    datatype_of_array,
 )
-from edgepart.planner.errors import InternalError, RequestError, UsageError
+from edgepart.client.pictures import ENDINGS, form_of, read_picture
+from edgepart.planner.errors import UsageError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def read_inputs(texts: Sequence[str], metadata: Mapping[str, Any]) -> dict[str, Array]:
-    """The inputs by name. Each text is "NAME=FILE" (.npy, .json, or .npz with one array), or "FILE" alone: an .npz whose
-    arrays have the inputs' names, or any file if the model has one input. Raises UsageError, which names the option and
-    the file."""
+def read_inputs(
+    texts: Sequence[str],
+    metadata: Mapping[str, Any],
+    picture: str = "",
+    tell: Callable[[str], None] = lambda _: None,
+) -> dict[str, Array]:
+    """The inputs by name. Each text is "NAME=FILE" (.npy, .json, a picture, or .npz with one array), or "FILE" alone: an
+    .npz whose arrays have the inputs' names, or any file if the model has one input. `picture` says how pictures are
+    prepared (client/pictures.py), and `tell` is told what is assumed of each. Raises UsageError, which names the option
+    and the file."""
     known = {entry["name"]: entry for entry in metadata["inputs"]}
     found: dict[str, Array] = {}
     for text in texts:
         name, path = _split(text, known)
-        arrays = _read(
-            path, known.get(name or "") or (next(iter(known.values())) if len(known) == 1 else None)
-        )
+        entry = known.get(name or "") or (next(iter(known.values())) if len(known) == 1 else None)
+        if path.suffix.lower() in ENDINGS and entry is not None:
+            form = form_of(entry, picture)
+            tell(f"{path} for input {entry['name']}: {form}")
+            arrays = {"": read_picture(path, form, entry["datatype"])}
+        else:
+            arrays = _read(path, entry)
         if name is None and path.suffix == ".npz":
             new = arrays
         elif name is None and len(known) != 1:
@@ -83,7 +89,7 @@ def _read(path: Path, entry: Mapping[str, Any] | None) -> dict[str, Array]:
         raise UsageError(f"--input {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError, zipfile.BadZipFile, EOFError) as error:
         raise UsageError(
-            f"--input {path}: is not a .npy, .npz or .json file of numbers or texts ({error})"
+            f"--input {path}: is not a .npy, .npz or .json file of numbers or texts, or a picture ({error})"
         ) from error
 
 
@@ -130,48 +136,6 @@ def random_inputs(metadata: Mapping[str, Any], seed: int) -> dict[str, Array]:
         else:
             made[entry["name"]] = draw.standard_normal(shape, dtype=np.float32).astype(NUMPY[datatype])
     return made
-
-
-def encode_request(
-    inputs: Mapping[str, Array], outputs: Sequence[str] | None, deadline_s: float
-) -> list[bytes | memoryview]:
-    """The pieces of the body: the JSON part, then the bytes of the arrays, which are not copied if they are contiguous."""
-    entries = []
-    buffers: list[bytes | memoryview] = []
-    for name, array in inputs.items():
-        datatype = datatype_of_array(array.dtype)
-        if datatype is None:
-            raise RequestError(f"input {name!r}: the protocol has no datatype for numpy's {array.dtype}")
-        data = binary_of(array, datatype)
-        size = {"binary_data_size": len(data)}
-        entries.append({"name": name, "datatype": datatype, "shape": list(array.shape), "parameters": size})
-        buffers.append(data)
-    document: dict[str, Any] = {
-        "parameters": {"binary_data_output": True, "timeout": max(1, round(deadline_s * 1e6))},
-        "inputs": entries,
-    }
-    if outputs:
-        document["outputs"] = [{"name": name} for name in outputs]
-    return [pad_head(json.dumps(document).encode()), *buffers]
-
-
-def read_answer(data: bytes, head_length: str | None) -> tuple[dict[str, Any], dict[str, Array]]:
-    """The answer's JSON and its arrays."""
-    split = len(data) if head_length is None else int(head_length)
-    document = json.loads(data[:split])
-    rest = memoryview(data)[split:]
-    arrays: dict[str, Array] = {}
-    for entry in document.get("outputs", ()):
-        name, datatype, shape = entry["name"], entry["datatype"], tuple(entry["shape"])
-        if "data" in entry:
-            arrays[name] = array_from_json(entry["data"], datatype, shape, f"output {name!r}")
-            continue
-        size = int(entry["parameters"]["binary_data_size"])
-        arrays[name] = array_from_binary(rest[:size], datatype, shape, f"output {name!r}")
-        rest = rest[size:]
-    if len(rest):
-        raise InternalError(f"the agent's answer has {len(rest)} bytes too many")
-    return document, arrays
 
 
 def plain(array: Array) -> Any:

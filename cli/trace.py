@@ -15,24 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgepart.cli.options import (
-    Agent,
-    AgentTarget,
-    Deadline,
-    DeployedName,
-    Input,
-    Json,
-    Seed,
-    State,
-    target_of,
-)
+from edgepart.cli.options import Agent, Deadline, DeployedName, Input, Json, Seed, State
 from edgepart.cli.output import console, note, print_json, progress, say
+from edgepart.client.target import AgentTarget, target_of
 from edgepart.planner.errors import ClusterError, EdgepartError, UsageError
 
 if TYPE_CHECKING:
-    from edgepart.cli.client import Client
     from edgepart.cli.tensors import Array
-    from edgepart.cli.trace_records import Trace
+    from edgepart.client.async_client import AsyncClient
+    from edgepart.client.trace_records import Trace
 
 REQUESTS = 10
 WARM_UP = 2
@@ -102,8 +93,8 @@ def trace(
 def _record(run: TraceRun, output: Path) -> tuple[Trace, Any, int]:
     """Takes the trace and writes it to a file. Returns the trace, the cluster's description, and the number of events in
     the file."""
-    from edgepart.cli.perfetto import trace_events
-    from edgepart.cli.trace_records import read
+    from edgepart.client.perfetto import trace_events
+    from edgepart.client.trace_records import read
 
     with _writable(output) as file, progress({}) as bar:
         document, cluster = asyncio.run(_trace(run, lambda done: bar("requests", done, run.number)))
@@ -169,13 +160,13 @@ def _writable(output: Path) -> Any:
 async def _trace(run: TraceRun, report: Callable[[int], None]) -> tuple[Any, Any]:
     """The agent's trace, and the description of its cluster."""
     from edgepart.agent.api.protocol import check_name
-    from edgepart.cli.client import Client
+    from edgepart.client.async_client import AsyncClient
 
     check_name(run.model)
-    async with Client(run.target) as client:
+    async with AsyncClient(run.target) as client:
         inputs, took_s = ({}, 0.0) if run.watch_s else await _inputs(client, run)
         seconds = run.watch_s or min(600.0, SPARE_S + LONGER * run.number * took_s)
-        tracing = await client.trace(run.model, seconds)
+        tracing = await client.begin_trace(run.model, seconds)
         for device, why in tracing.missing.items():
             note(f"{device} does not take part: {why}")
         try:
@@ -191,14 +182,14 @@ async def _trace(run: TraceRun, report: Callable[[int], None]) -> tuple[Any, Any
         return await client.end_trace(tracing), await client.get("/api/devices")
 
 
-async def _inputs(client: Client, run: TraceRun) -> tuple[dict[str, Array], float]:
+async def _inputs(client: AsyncClient, run: TraceRun) -> tuple[dict[str, Array], float]:
     """The inputs to send, and the seconds that a request takes. Some requests go ahead to warm up the caches."""
     from edgepart.cli.tensors import bound_metadata, random_inputs, read_inputs
 
     metadata = await client.get(f"/v2/models/{run.model}")
     cards = {card["name"]: card for card in (await client.get("/api/models"))["models"]}
     bound = bound_metadata(metadata, cards.get(run.model, {}))
-    inputs = read_inputs(run.given, metadata) if run.given else random_inputs(bound, run.seed)
+    inputs = read_inputs(run.given, bound, tell=note) if run.given else random_inputs(bound, run.seed)
     took_s = 0.0
     for _ in range(WARM_UP):
         began = time.perf_counter()
@@ -208,7 +199,7 @@ async def _inputs(client: Client, run: TraceRun) -> tuple[dict[str, Array], floa
 
 
 async def _send(
-    client: Client, run: TraceRun, inputs: dict[str, Array], report: Callable[[int], None]
+    client: AsyncClient, run: TraceRun, inputs: dict[str, Array], report: Callable[[int], None]
 ) -> None:
     for number in range(run.number):
         run.sent += 1

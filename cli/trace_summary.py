@@ -9,8 +9,8 @@ from edgepart.agent.trace.spans import BODY, COMPUTE, DECODE, ENCODE, QUEUE, WAI
 from edgepart.cli.attribution import ORDER, OTHERS, AttributionRow, rows, shares, stretches_of
 from edgepart.cli.critical_path import BETWEEN, MESSAGE, critical_path, totals, waits
 from edgepart.cli.output import console, say, table
-from edgepart.cli.trace_records import SpanBar, Trace, typical
 from edgepart.cli.verification import off, percent
+from edgepart.client.trace_records import SpanBar, Trace, typical
 from edgepart.planner.devices.cluster import cluster_from_json
 from edgepart.planner.figures import format_seconds
 from edgepart.planner.plans.plan import GATEWAY

@@ -19,7 +19,7 @@ from edgepart.planner.figures import format_seconds
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from edgepart.cli.options import AgentTarget
+    from edgepart.client.target import AgentTarget
     from edgepart.planner.layout.strategy import Problem
     from edgepart.planner.plans.plan import Plan
 
@@ -129,11 +129,11 @@ def verify_live(target: AgentTarget, name: str) -> dict[str, Any]:
 
 async def _verify_live(target: AgentTarget, name: str) -> dict[str, Any]:
     from edgepart.agent.api.protocol import check_name
-    from edgepart.cli.client import Client
     from edgepart.cli.tensors import bound_metadata, random_inputs
+    from edgepart.client.async_client import AsyncClient
 
     check_name(name)
-    async with Client(target) as client:
+    async with AsyncClient(target) as client:
         await client.learn()
         metadata = await client.get(f"/v2/models/{name}")
         cards = {card["name"]: card for card in (await client.get("/api/models"))["models"]}

@@ -20,6 +20,9 @@ from benchmarks.page import replaced
 
 ROOT = Path(__file__).parent.parent
 TOPS = ("agent", "planner", "cli")
+"""Top-level folders with rooms inside, or without walls."""
+HOUSE = (*TOPS, "client")
+"""All top-level folders of the product; client/ is one room."""
 
 
 @dataclass
@@ -46,7 +49,7 @@ class Room:
 @cache
 def house() -> dict[str, Room]:
     rooms: dict[str, Room] = {}
-    for top in TOPS:
+    for top in HOUSE:
         for file in sorted((ROOT / top).rglob("*.py")):
             room = rooms.setdefault(str(file.parent.relative_to(ROOT)), Room(""))
             room.path = str(file.parent.relative_to(ROOT))

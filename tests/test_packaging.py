@@ -41,7 +41,7 @@ def test_every_part_is_a_top_level_folder_and_ships() -> None:
     assert set(build["targets"]["sdist"]["only-include"]) >= links | {"src"}
 
 
-@pytest.mark.parametrize("name", ["agent", "planner", "cli", "tests", "systemd", "benchmarks"])
+@pytest.mark.parametrize("name", ["agent", "planner", "client", "cli", "tests", "systemd", "benchmarks"])
 def test_nothing_generic_is_importable(name: str) -> None:
     probe = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({name!r}) is not None)"
     subprocess.run([sys.executable, "-I", "-c", probe], check=True)
@@ -137,7 +137,7 @@ def test_the_wheel_holds_what_the_folders_hold_and_nothing_else(clone: Path, whe
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
     folders = {
         f"edgepart/{path.relative_to(clone)}"
-        for part in ("agent", "planner", "cli")
+        for part in ("agent", "planner", "client", "cli")
         for path in (clone / part).rglob("*")
         if path.is_file()
     }

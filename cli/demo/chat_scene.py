@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgepart.cli.conversation import ChatReply, Conversation
+from edgepart.client.conversation import ChatReply, Conversation
 from edgepart.planner.figures import format_seconds
 from edgepart.planner.report.sentences import headline
 
@@ -94,8 +94,8 @@ def _describe(devices: Sequence[str]) -> str:
 
 def _ask(agent: LocalAgent, part: Tell, event: Callable[[], None]) -> ChatReply:
     """The answer, whose text is told as it comes. `event` happens in its middle."""
-    from edgepart.cli.client import Client
-    from edgepart.cli.options import AgentTarget
+    from edgepart.client.async_client import AsyncClient
+    from edgepart.client.target import AgentTarget
 
     conversation = Conversation(NAME, None, {"temperature": 0, "max_tokens": ANSWER_TOKENS})
     reply = ChatReply()
@@ -103,8 +103,8 @@ def _ask(agent: LocalAgent, part: Tell, event: Callable[[], None]) -> ChatReply:
     async def ask() -> None:
         parts = 0
         async with (
-            Client(AgentTarget(agent.url, agent.state)) as client,
-            aclosing(client.chat(conversation.body(QUESTION))) as documents,
+            AsyncClient(AgentTarget(agent.url, agent.state)) as client,
+            aclosing(client.chat_documents(conversation.body(QUESTION))) as documents,
         ):
             async for document in documents:
                 if text := reply.take(document):

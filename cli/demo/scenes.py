@@ -90,10 +90,10 @@ class Scenes:
 
     async def _time(self, batch: Array) -> list[tuple[Array, float]]:
         """The answers to some requests, one after the other, and how long each took. The first one is not timed."""
-        from edgepart.cli.client import Client
+        from edgepart.client.async_client import AsyncClient
 
         found = []
-        async with Client(self._target()) as client:
+        async with AsyncClient(self._target()) as client:
             for _ in range(TIMED + 1):
                 began = time.monotonic()
                 outputs = (await client.infer(DETECTOR, {"x": batch})).outputs
@@ -122,12 +122,12 @@ class Scenes:
         self._relative = max(self._relative, relative_difference(got, expected))
 
     async def _lose_and_gain(self, batch: Array, expected: Array) -> None:
-        from edgepart.cli.client import Client
         from edgepart.cli.demo.traffic import RequestTraffic
+        from edgepart.client.async_client import AsyncClient
 
         victim = self._cluster.agents[next(name for name in self._names[1:] if name in self._devices())]
         output = self._plan(DETECTOR)["outputs"][0]
-        async with Client(self._target()) as client:
+        async with AsyncClient(self._target()) as client:
             traffic = (client, DETECTOR, {"x": batch}, {output: expected}, self._tally)
             self._story.chapter(f"Requests keep coming, four at a time; {victim.name} is killed (SIGKILL)")
             async with RequestTraffic(*traffic) as running:
@@ -201,15 +201,15 @@ class Scenes:
         return edgepart(*command, "--state", str(self._agent.state), timeout_s=timeout_s)
 
     def _target(self) -> Any:
-        from edgepart.cli.options import AgentTarget
+        from edgepart.client.target import AgentTarget
 
         return AgentTarget(self._agent.url, self._agent.state)
 
     def _get(self, path: str) -> Any:
-        from edgepart.cli.client import Client
+        from edgepart.client.async_client import AsyncClient
 
         async def get() -> Any:
-            async with Client(self._target()) as client:
+            async with AsyncClient(self._target()) as client:
                 return await client.get(path)
 
         return asyncio.run(get())
@@ -235,10 +235,10 @@ class Scenes:
 
     def _session(self, name: str) -> Session:
         """A session that runs the deployment on the cluster."""
-        from edgepart.cli.client import Client
+        from edgepart.client.async_client import AsyncClient
 
         async def infer(batch: Array) -> Array:
-            async with Client(self._target()) as client:
+            async with AsyncClient(self._target()) as client:
                 outputs = (await client.infer(name, {"x": batch})).outputs
                 result: Array = next(iter(outputs.values()))
                 return result

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from edgepart.cli.client import Client
 from edgepart.cli.tensors import largest_difference
+from edgepart.client.async_client import AsyncClient
 from edgepart.planner.errors import EdgepartError
 from edgepart.planner.region import Array
 
@@ -46,7 +46,7 @@ class RequestTraffic:
 
     def __init__(
         self,
-        client: Client,
+        client: AsyncClient,
         model: str,
         inputs: Mapping[str, Array],
         expected: Mapping[str, Array],

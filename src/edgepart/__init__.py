@@ -1,17 +1,72 @@
-"""edgepart: runs any ONNX model over the small boxes a person already has."""
+"""edgepart: runs any ONNX model over the small boxes a person already has.
 
-from typing import TYPE_CHECKING
+    import edgepart
+
+    with edgepart.connect() as client:                      # the agent on this machine; or connect("pi-a:8433")
+        answer = client.infer("photos", photo)              # numpy in, numpy out
+
+`connect_async` is the same for asyncio, and `plan` predicts a plan without any cluster. Errors are the classes of
+`edgepart.errors`. Each name is imported when it is first used, so that `import edgepart` takes no time.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from edgepart.client.async_client import AsyncClient
+    from edgepart.client.client import Client
+    from edgepart.client.connecting import connect, connect_async
+    from edgepart.client.offline import Forecast, plan
+    from edgepart.client.records import Answer, Deployed
+    from edgepart.planner import errors
+    from edgepart.planner.errors import EdgepartError
+
     __version__: str
 
+__all__ = [
+    "Answer",
+    "AsyncClient",
+    "Client",
+    "Deployed",
+    "EdgepartError",
+    "Forecast",
+    "__version__",
+    "connect",
+    "connect_async",
+    "errors",
+    "plan",
+]
 
-def __getattr__(name: str) -> str:
-    """`__version__`, which is looked up when it is first used: most commands do not need it, and importing
-    importlib.metadata would take a quarter of their start."""
-    if name != "__version__":
+_HOMES = {
+    "Answer": "client.records",
+    "AsyncClient": "client.async_client",
+    "Client": "client.client",
+    "Deployed": "client.records",
+    "EdgepartError": "planner.errors",
+    "Forecast": "client.offline",
+    "connect": "client.connecting",
+    "connect_async": "client.connecting",
+    "plan": "client.offline",
+}
+"""The module of each name."""
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import (
+            version,  # Takes a quarter of the start of most commands, which do not need it.
+        )
+
+        found: Any = version("edgepart")
+    elif name == "errors":
+        found = import_module("edgepart.planner.errors")
+    elif name in _HOMES:
+        found = getattr(import_module(f"edgepart.{_HOMES[name]}"), name)
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib.metadata import version
-
-    globals()[name] = found = version("edgepart")
+    globals()[name] = found
     return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

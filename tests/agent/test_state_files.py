@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import stat
@@ -36,6 +37,8 @@ def test_everything_is_there_again_after_a_restart(tmp_path: Path) -> None:
     files.keep(incarnation=3)
     files.keep_deployments([ENTRY])
     files.keep_members({"b": ("1.2.3.4:5",), "a": ()})
+    files.keep_urls(["http://b:1", "http://a:1"])
+    assert json.loads((tmp_path / "http.json").read_text()) == {"members": ["http://a:1", "http://b:1"]}
     again = StateFiles(tmp_path)
     assert (again.term, again.incarnation, again.deployments()) == (7, 3, (ENTRY,))
     assert again.members() == {"a": (), "b": ("1.2.3.4:5",)}

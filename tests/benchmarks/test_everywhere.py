@@ -15,7 +15,7 @@ from benchmarks.everywhere_report import BEGIN, END, Cell, Cells, Outcome, page,
 from benchmarks.models import Model, zoo_model
 
 from benchmarks import everywhere
-from edgepart.cli.client import Reply
+from edgepart.client.records import Answer
 from edgepart.planner.errors import EdgepartError, Infeasible, InternalError, RunError, UsageError
 
 RIGHT = Cell("vgg", "auto", 2, Outcome.RIGHT, used=("a", "b"), difference=2e-7, commit="abc", machine="a box")
@@ -140,10 +140,10 @@ class Agent:
         self.deployed.append(name)
         yield {"result": {}}
 
-    async def infer(self, name: str, *_: Any, deadline_s: float) -> Reply:
+    async def infer(self, name: str, *_: Any, deadline_s: float) -> Answer:
         if self.fault:
             raise self.fault
-        return Reply({"y": self.answer}, "", 0.0, 0, 0)
+        return Answer({"y": self.answer}, "", 0.0, 0, 0)
 
     async def undeploy(self, name: str) -> None:
         self.deployed.remove(name)

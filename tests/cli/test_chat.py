@@ -17,10 +17,11 @@ import pytest
 from edgepart.agent.http.server import HttpServer
 from edgepart.agent.text.generation import ChatPrompt
 from edgepart.cli import chat, output
-from edgepart.cli.client import Client, error_from
-from edgepart.cli.conversation import ChatReply, Conversation
-from edgepart.cli.event_stream import read_events
-from edgepart.cli.options import AgentTarget
+from edgepart.client.async_client import AsyncClient
+from edgepart.client.conversation import ChatReply, Conversation
+from edgepart.client.event_stream import read_events
+from edgepart.client.failures import error_from
+from edgepart.client.target import AgentTarget
 from edgepart.planner.errors import (
     ContextExceeded,
     EdgepartError,
@@ -267,16 +268,16 @@ def test_another_member_is_asked_if_the_agent_is_gone_before_it_says_anything(tm
             HttpServer(FakeNode(), CREDENTIAL, limits=LIMITS, spool=tmp_path, text=text) for text in texts
         )
         gone = await first.start()
-        async with Client(AgentTarget(gone, tmp_path)) as client:
-            client._urls.append(await second.start())
+        async with AsyncClient(AgentTarget(gone, tmp_path)) as client:
+            client.door.members.add([await second.start()])
             await first.stop()
             reply = ChatReply()
-            async for document in client.chat(Conversation("chat", None, {}).body("Hello")):
+            async for document in client.chat_documents(Conversation("chat", None, {}).body("Hello")):
                 reply.take(document)
             assert reply.text == TEXT and len(texts[1].requests) == 1
             await second.stop()
             with pytest.raises(Unavailable, match="cannot be reached"):
-                await anext(client.chat(Conversation("chat", None, {}).body("Hello")))
+                await anext(client.chat_documents(Conversation("chat", None, {}).body("Hello")))
 
     asyncio.run(story())
 

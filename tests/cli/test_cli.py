@@ -20,10 +20,12 @@ import pytest
 from edgepart.agent.api.protocol import SequenceFigures
 from edgepart.agent.http.server import HttpServer
 from edgepart.agent.wire.inference import DeployOptions
-from edgepart.cli import deployment, options, output, tensors, verification
-from edgepart.cli.client import Client, error_from
+from edgepart.cli import options, output, tensors, verification
 from edgepart.cli.main import main
-from edgepart.cli.options import AgentTarget, target_of
+from edgepart.client import model_files
+from edgepart.client.async_client import AsyncClient
+from edgepart.client.failures import error_from
+from edgepart.client.target import AgentTarget, target_of
 from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium, cluster_to_json
 from edgepart.planner.errors import Infeasible, ModelError, RequestError, Unavailable, UsageError
 from tests.agent.http.conftest import CREDENTIAL, LIMITS, Served, served
@@ -407,7 +409,7 @@ def test_deploy_waits_no_longer_than_it_says(
     served.loop.call_soon_threadsafe(gate.set)
     assert status == 3
     assert "0.1s at most (--timeout)" in err
-    assert "does not serve after 0.1s (planning); it goes on" in err
+    assert "does not serve after 0.1 s (planning); it goes on" in err
 
 
 def test_a_lost_device_keeps_a_row(edgepart: Edgepart, member: Path) -> None:
@@ -429,7 +431,7 @@ def test_deploy_takes_external_data_along(member: Path, served: Served, tmp_path
     onnx.save(helper.make_model(graph), folder / "m.onnx")
     model = onnx.load(folder / "m.onnx")
     onnx.save(model, folder / "m.onnx", save_as_external_data=True, location="data/w.bin", size_threshold=0)
-    assert set(deployment.files_of(folder / "m.onnx")) == {"m.onnx", "data/w.bin"}
+    assert set(model_files.files_of(folder / "m.onnx")) == {"m.onnx", "data/w.bin"}
     with pytest.raises(SystemExit) as ended:
         main(["deploy", str(folder / "m.onnx"), "--state", str(member), "--json"])
     assert not ended.value.code
@@ -441,7 +443,8 @@ def test_what_the_agent_refuses(edgepart: Edgepart, member: Path, served: Served
     served.node.failure = NO_ROOM
     status, out, err = edgepart("deploy", "m.onnx", "--state", str(member), "--json")
     assert status == 1
-    assert json.loads(out) == {"error": "pi-a lacks 12 bytes", "kind": "Infeasible"}
+    refused = {"error": "pi-a lacks 12 bytes", "kind": "Infeasible", "short_bytes": {"pi-a": 12}}
+    assert json.loads(out) == refused
     assert "Traceback" not in err
 
 
@@ -468,9 +471,9 @@ def test_deploying_needs_the_clusters_credential(edgepart: Edgepart, member: Pat
 def test_names_from_files(file: str, name: str | None) -> None:
     if name is None:
         with pytest.raises(UsageError, match="--name"):
-            deployment.default_name(Path(file))
+            model_files.default_name(Path(file))
     else:
-        assert deployment.default_name(Path(file)) == name
+        assert model_files.default_name(Path(file)) == name
 
 
 # Using
@@ -593,7 +596,7 @@ def test_a_request_moves_on_when_its_agent_dies(served: Served, tmp_path: Path) 
         status = node.status()
         status["members"].append({"name": "pi-b", "state": "alive", "http": await second.start()})
         node.status = lambda: status  # type: ignore[method-assign]
-        async with Client(AgentTarget(await first.start(), tmp_path)) as client:
+        async with AsyncClient(AgentTarget(await first.start(), tmp_path)) as client:
             await client.learn()
             assert (await client.infer("add", {"a": A, "b": A})).retries == 0
             await first.stop()
@@ -619,7 +622,7 @@ def test_a_request_waits_for_a_plan(tmp_path: Path) -> None:
 
     async def story() -> None:
         server = HttpServer(Late(), CREDENTIAL, "127.0.0.1", 0, limits=LIMITS, spool=tmp_path)
-        async with Client(AgentTarget(await server.start(), tmp_path)) as client:
+        async with AsyncClient(AgentTarget(await server.start(), tmp_path)) as client:
             assert (await client.infer("add", {"a": A, "b": A})).retries == 2
         await server.stop()
 

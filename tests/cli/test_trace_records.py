@@ -28,8 +28,8 @@ from edgepart.agent.trace.spans import (
 from edgepart.cli import trace_summary as summarising
 from edgepart.cli.attribution import IDLE, ORDER, OTHERS, REST, rows, shares
 from edgepart.cli.critical_path import critical_path, totals
-from edgepart.cli.perfetto import lanes, trace_events
-from edgepart.cli.trace_records import SpanBar, Trace, join_waits, read, typical
+from edgepart.client.perfetto import lanes, trace_events
+from edgepart.client.trace_records import SpanBar, Trace, join_waits, read, typical
 from edgepart.planner.devices.cluster import Cluster, cluster_to_json
 from edgepart.planner.errors import ClusterError
 from edgepart.planner.plans.plan import GATEWAY, Receive, Send

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgepart.cli.client import Reply
 from edgepart.cli.demo import ocr
 from edgepart.cli.demo.ocr import PAGE, Reader, relative_difference
 from edgepart.cli.demo.traffic import RequestTraffic, Tally
+from edgepart.client.records import Answer
 from edgepart.planner.errors import Unavailable, UsageError
 
 EXPECTED = {"y": np.array([1.0, -10.0])}
@@ -24,12 +24,12 @@ class Cluster:
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
 
-    async def infer(self, model: str, inputs: Mapping[str, Any]) -> Reply:
+    async def infer(self, model: str, inputs: Mapping[str, Any]) -> Answer:
         await asyncio.sleep(0)
         found = self.answers.pop(0) if self.answers else EXPECTED["y"]
         if isinstance(found, Exception):
             raise found
-        return Reply({"y": found}, "1.1", 0.0, replays=1, retries=0)
+        return Answer({"y": found}, "1.1", 0.0, replays=1, retries=0)
 
 
 def tally_of(*answers: Any, count: int) -> Tally:

@@ -10,10 +10,10 @@ from typing import Any
 import psutil
 from benchmarks.comparing import Values, differences, run_alone
 
-from edgepart.cli.client import Client
 from edgepart.cli.demo.traffic import RequestTraffic, Tally
 from edgepart.cli.local import LocalAgent, LocalCluster, edgepart
-from edgepart.cli.options import AgentTarget
+from edgepart.client.async_client import AsyncClient
+from edgepart.client.target import AgentTarget
 
 __all__ = ["deploy", "differences", "infer", "requests_during", "run_alone", "target", "undeploy", "workers"]
 
@@ -49,8 +49,8 @@ def workers(agent: LocalAgent) -> list[psutil.Process]:
 
 def infer(agent: LocalAgent, name: str, inputs: Values) -> Values:
     async def ask() -> Values:
-        async with Client(target(agent)) as client:
-            return (await client.infer(name, inputs, deadline_s=60)).outputs
+        async with AsyncClient(target(agent)) as client:
+            return (await client.infer(name, inputs, timeout_s=60)).outputs
 
     return asyncio.run(ask())
 
@@ -69,7 +69,7 @@ def requests_during(
 
     async def run() -> Tally:
         tally = Tally(spans=[[0.0]])
-        async with Client(target(agent)) as client:
+        async with AsyncClient(target(agent)) as client:
             await client.learn()
             traffic = RequestTraffic(client, model, inputs, expected, tally)
             left = iter(range(count))

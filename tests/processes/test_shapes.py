@@ -20,8 +20,8 @@ from benchmarks.comparing import Values
 from onnx import TensorProto, helper
 
 from edgepart.agent.serving.shape_routing import MAX_WAITING
-from edgepart.cli.client import Client
 from edgepart.cli.local import LocalAgent, LocalCluster, edgepart
+from edgepart.client.async_client import AsyncClient
 from edgepart.planner.errors import EdgepartError
 from tests.processes.asking import deploy, differences, infer, run_alone, target, undeploy
 
@@ -99,7 +99,7 @@ def test_pictures_of_every_size_while_an_agent_is_killed(victims: LocalCluster, 
 
     async def run() -> list[str]:
         wrong: list[str] = []
-        async with Client(target(asked)) as client:
+        async with AsyncClient(target(asked)) as client:
             await client.learn()
             left = iter(range(REQUESTS))
 
@@ -159,7 +159,7 @@ def test_more_shapes_than_there_are_places(trio: LocalCluster, tmp_path: Path) -
     inputs = [picture(1, 3, 8, 9 + n) for n in range(MAX_WAITING + 3)]
 
     async def run() -> list[Any]:
-        async with Client(target(trio.first)) as client:
+        async with AsyncClient(target(trio.first)) as client:
             asking = (client.infer("many", one, None, 120) for one in inputs)
             return await asyncio.gather(*asking)
 

@@ -18,7 +18,7 @@ from edgepart.agent.http import oip
 from edgepart.agent.http.bodies import _BodyPlace
 from edgepart.agent.http.buffers import ALIGN_BYTES, pad_head
 from edgepart.agent.http.oip_elements import NUMPY
-from edgepart.cli.tensors import encode_request, read_answer
+from edgepart.client.tensors import read_answer, request_body
 from tests.agent.http.conftest import LIMITS, Served
 
 
@@ -82,7 +82,7 @@ def test_what_takes_a_while_is_not_quick() -> None:
 @pytest.mark.parametrize("coding", ["", "chunked"])
 def test_a_large_body_in_pieces_is_echoed(served: Served, coding: str) -> None:
     array = np.random.default_rng(0).standard_normal((300, 512), dtype=np.float32)
-    pieces = encode_request({"x": array}, None, 30.0)
+    pieces = request_body({"x": array}, None)(30.0)
     whole = b"".join(pieces)
     sizes = [1, 70_000, 3, 262_144, 100_000]
     cuts = [0, *np.cumsum(sizes).tolist(), len(whole)]

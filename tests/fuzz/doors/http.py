@@ -26,7 +26,7 @@ from edgepart.agent.http.server import HttpServer
 from edgepart.agent.http.uploads import read_options
 from edgepart.agent.wire.codec import json_record
 from edgepart.agent.wire.inference import DeployOptions, Epoch
-from edgepart.cli.tensors import encode_request
+from edgepart.client.tensors import request_body
 from edgepart.planner.errors import RequestError, UnknownDeployment, UsageError
 from edgepart.planner.plans.plan import ValueInfo
 from tests.agent.http.fake_text import FakeText
@@ -70,7 +70,7 @@ FITTING_BODY = JSON_BODY | {"inputs": JSON_BODY["inputs"][:2]}  # type: ignore[i
 
 def _again(asked: oip.InferRequest) -> None:
     """Check that a request, written again as a client writes it, is read as the same."""
-    pieces = encode_request(asked.inputs, list(asked.outputs or ()), 1.0)
+    pieces = request_body(asked.inputs, list(asked.outputs or ()))(1.0)
     again = oip.read_request(b"".join(map(bytes, pieces)), len(pieces[0]))
     expect(list(again.inputs) == list(asked.inputs), "inputs are others after a round trip")
     for name, array in asked.inputs.items():
@@ -108,8 +108,8 @@ def _binary_body(data: bytes) -> None:
 
 
 def _binary_seeds() -> list[bytes]:
-    every = encode_request(ARRAYS, ["y"], 2.0)
-    one = encode_request({"x": ARRAYS["x"], "t": ARRAYS["t"]}, None, 2.0)
+    every = request_body(ARRAYS, ["y"])(2.0)
+    one = request_body({"x": ARRAYS["x"], "t": ARRAYS["t"]}, None)(2.0)
     return [headed(bytes(pieces[0]), b"".join(map(bytes, pieces[1:]))) for pieces in (every, one)]
 
 
@@ -318,7 +318,7 @@ def _connection_seeds() -> list[bytes]:
     asked = json.dumps(
         {"inputs": [_entry("x", "FP32", [1, 2], data=[1, 2]), _entry("t", "BYTES", [1], data=["a"])]}
     ).encode()
-    pieces = encode_request({"x": np.ones((1, 2), np.float32), "t": np.array(["a"], object)}, ["y"], 2.0)
+    pieces = request_body({"x": np.ones((1, 2), np.float32), "t": np.array(["a"], object)}, ["y"])(2.0)
     binary, length = b"".join(map(bytes, pieces)), f"Inference-Header-Content-Length: {len(pieces[0])}"
     infer = "/v2/models/net/infer"
     form = _form(

@@ -26,7 +26,7 @@ from edgepart.agent.wire.codec import message_to_frame
 from edgepart.agent.wire.control import Deployment, Deployments, Drain, Drains, Profile, Timed, Version
 from edgepart.agent.wire.frames import encode
 from edgepart.agent.wire.inference import DeployOptions
-from edgepart.cli.options import target_of
+from edgepart.client.target import target_of
 from edgepart.planner.errors import NotAuthorised, PeerError, Unavailable, UsageError
 from tests.fuzz.forms import Bytes, Form, Json, MessagePack
 from tests.fuzz.target import Take, Target, expect
@@ -239,6 +239,12 @@ def _agent(state: Path) -> None:
     expect(isinstance(target.url, str) and target.is_local in (True, False), "an address that is none")
 
 
+def _urls(state: Path) -> None:
+    (state / "agent.json").write_text('{"http": "http://127.0.0.1:2"}')
+    others = target_of(None, state).others
+    expect(all(isinstance(url, str) and url for url in others), "an address that is none")
+
+
 def _packed_entry() -> list[bytes]:
     with tempfile.TemporaryDirectory() as folder:
         Compiled(Path(folder), 1 << 20).put(KEY, ENTRY)
@@ -313,6 +319,13 @@ TARGETS = (
         lambda: _json({"name": "a", "pid": 1, "listen": "127.0.0.1:1", "http": "http://127.0.0.1:2"}),
         _file("agent.json", _agent),
         (UsageError, Unavailable),
+        Json(),
+    ),
+    Target(
+        "http.json",
+        lambda: _json({"members": ["http://127.0.0.1:3", "http://pi-b:8433"]}),
+        _file("http.json", _urls),
+        (),
         Json(),
     ),
     Target(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +52,16 @@ class ChatReply:
         )
 
 
+Messages = str | Sequence[Mapping[str, Any]]
+"""What a model is asked: one message of a user, or the messages of a chat as OpenAI's API has them."""
+
+
+def chat_body(model: str, messages: Messages, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The request for an answer. `fields` are those of OpenAI's API."""
+    said = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
+    return {"model": model, "messages": said, "stream_options": {"include_usage": True}, **fields}
+
+
 @dataclass
 class Conversation:
     """What was said, and how answers are asked for."""
@@ -66,8 +76,7 @@ class Conversation:
         """The request that asks for an answer to `message`."""
         first = [{"role": "system", "content": self.system}] if self.system else []
         messages = [*first, *self.said, {"role": "user", "content": message}]
-        usage = {"include_usage": True}
-        return {"model": self.model, "messages": messages, "stream_options": usage, **self.options}
+        return chat_body(self.model, messages, self.options)
 
     def keep(self, message: str, answer: str) -> None:
         """Remembers a message and its answer. A message without an answer is forgotten, so that it can be sent again."""

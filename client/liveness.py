@@ -22,7 +22,8 @@ class ProbeTiming:
     quiet_s: float = 0.5
     """The agent is probed after this time without an answer, and again this long after each probe that it answers."""
     probe_s: float = 1.0
-    """The time that a probe may take during the first try of a request; twice that during the second try, and so on."""
+    """The time that a probe may take while a request's members are asked for the first time; twice that in the second
+    round, and so on."""
 
 
 class Silent(TimeoutError):
@@ -34,14 +35,14 @@ async def while_alive(
     probe: Callable[[float], Awaitable[object]],
     lost: tuple[type[Exception], ...],
     timing: ProbeTiming,
-    tries: int,
+    patience: int = 1,
 ) -> T:
     """The result of `work`. If `probe(seconds)` raises one of `lost` before `work` ends, `work` is cancelled and Silent is
-    raised. `tries` is the number of earlier tries of the request."""
+    raised. A probe may take `patience` times its usual time."""
     task = asyncio.ensure_future(work)
     try:
         while not (await asyncio.wait([task], timeout=timing.quiet_s))[0]:
-            asked = asyncio.ensure_future(probe(timing.probe_s * (tries + 1)))
+            asked = asyncio.ensure_future(probe(timing.probe_s * patience))
             try:
                 await asyncio.wait([task, asked], return_when=asyncio.FIRST_COMPLETED)
                 if asked.done() and not task.done() and isinstance(error := asked.exception(), lost):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from edgepart.agent.trace.spans import COMPUTING, GATEWAY_LANE, HTTP, QUEUES, RECEIVE, REQUESTS, SEND
-from edgepart.cli.trace_records import SpanBar, Trace
+from edgepart.client.trace_records import SpanBar, Trace
 
 ORDER = (COMPUTING, GATEWAY_LANE, REQUESTS, QUEUES, HTTP)
 TITLES = {COMPUTING: "compute", GATEWAY_LANE: "gateway", REQUESTS: "requests", QUEUES: "queue", HTTP: "HTTP"}

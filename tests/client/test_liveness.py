@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from edgepart.agent.http.server import HttpServer
-from edgepart.cli.client import Client
-from edgepart.cli.liveness import ProbeTiming, Silent, while_alive
-from edgepart.cli.options import AgentTarget
+from edgepart.client.async_client import AsyncClient
+from edgepart.client.liveness import ProbeTiming, Silent, while_alive
+from edgepart.client.target import AgentTarget
 from tests.agent.http.conftest import CREDENTIAL, LIMITS
 from tests.agent.http.fakes import A, FakeNode
 
@@ -24,8 +24,10 @@ class Gone(Exception):
     """What a beat raises where nobody answers."""
 
 
-def result(work: Coroutine[Any, Any, str], beat: Callable[[float], Awaitable[object]], tries: int = 0) -> str:
-    return asyncio.run(while_alive(work, beat, (Gone,), AT_ONCE, tries))
+def result(
+    work: Coroutine[Any, Any, str], beat: Callable[[float], Awaitable[object]], patience: int = 1
+) -> str:
+    return asyncio.run(while_alive(work, beat, (Gone,), AT_ONCE, patience))
 
 
 async def _never() -> str:
@@ -48,7 +50,7 @@ def test_work_goes_on_as_long_as_there_are_signs_of_life() -> None:
             if beats == 3:
                 enough.set()
 
-        found = await while_alive(slow(), beat, (Gone,), AT_ONCE, 0)
+        found = await while_alive(slow(), beat, (Gone,), AT_ONCE)
         assert beats >= 3
         return found
 
@@ -74,15 +76,15 @@ def test_without_a_sign_of_life_work_is_given_up_and_cancelled() -> None:
     assert cancelled == [True]
 
 
-def test_patience_grows_with_the_tries() -> None:
+def test_a_patient_probe_takes_longer() -> None:
     async def beat(seconds: float) -> None:
         asked.append(seconds)
         raise Gone
 
     asked: list[float] = []
-    for tries in range(3):
+    for patience in (1, 2, 3):
         with pytest.raises(Silent):
-            asyncio.run(while_alive(_never(), beat, (Gone,), ProbeTiming(0.0, 0.5), tries))
+            asyncio.run(while_alive(_never(), beat, (Gone,), ProbeTiming(0.0, 0.5), patience))
     assert asked == [0.5, 1.0, 1.5]
 
 
@@ -107,11 +109,10 @@ def test_a_request_moves_on_from_an_agent_that_takes_it_and_says_nothing(tmp_pat
         status = node.status()
         status["members"].append({"name": "pi-b", "state": "alive", "http": url})
         node.status = lambda: status  # type: ignore[method-assign]
-        async with Client(AgentTarget(await well.start(), tmp_path), ProbeTiming(0.05, 0.05)) as client:
+        async with AsyncClient(AgentTarget(await well.start(), tmp_path), ProbeTiming(0.05, 0.05)) as client:
             await client.learn()
-            client._next(client._urls[0])
-            while client._urls[0] != url:
-                client._next(client._urls[0])
+            while client.url != url:
+                client.door.members.failed(client.url, 0.0)
             answer = await client.infer("add", {"a": A, "b": A})
             np.testing.assert_array_equal(answer.outputs["total"], 2 * A)
             assert answer.retries >= 1

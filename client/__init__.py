@@ -1,0 +1,28 @@
+"""The client of a cluster: HTTP to any member, and to another one when that is gone. The Python API and the command line.
+
+    import edgepart
+
+    with edgepart.connect() as client:
+        answer = client.infer("photos", photo)
+
+connecting.py has `connect` and `connect_async`, client.py the class for programs without asyncio, async_client.py the class
+for asyncio, and offline.py `edgepart.plan`, which needs no cluster. A client needs neither onnx nor ONNX Runtime; `deploy`
+and `plan` read models, and import onnx for it.
+
+May import: agent/api, agent/cluster/state, agent/http, agent/options, agent/security, agent/text, agent/trace,
+agent/wire, planner/devices, planner/errors, planner/figures, planner/json_text, planner/layout, planner/model,
+planner/planner, planner/plans, planner/region, planner/report, planner/search, planner/simulation, planner/vocabulary.
+"""
+
+__all__ = [
+    "async_client",
+    "conversation",
+    "deploying",
+    "model_files",
+    "offline",
+    "perfetto",
+    "pictures",
+    "records",
+    "target",
+    "trace_records",
+]

@@ -1,0 +1,173 @@
+"""Deploying: sends a model's files to an agent, and follows the deployment until it serves. Door: files, and the event
+loop's clock.
+
+A deployment is not repeated: if the agent is lost, another member is asked what it knows, and the error says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any, TypedDict
+
+import aiohttp
+
+from edgepart.agent.api.device_choice import check_devices
+from edgepart.agent.wire.inference import DeployOptions
+from edgepart.client.failures import describe_loss, error_from
+from edgepart.client.http_door import LOST, HttpDoor
+from edgepart.planner.errors import ClusterError, EdgepartError, StillGoing, Unavailable
+
+SENDING = "sending the model"
+"""The stage during which the agent does not have the model yet."""
+ASK_S = 5.0
+"""How long another member may take to say what it knows."""
+CHUNK_BYTES = 1 << 20
+
+Progress = Callable[[str, float, float], None]
+"""Called with (stage, done, total): the stage in plain words, `done` and `total` in its own unit (bytes, devices), `total`
+0 if it is not known."""
+
+
+class DeployKeywords(TypedDict, total=False):
+    """The options of a deployment: the fields of DeployOptions, all optional."""
+
+    shapes: dict[str, tuple[int, ...]]
+    """The first shape of each input with free dimensions; a likely one is assumed for an input that is not named."""
+    objective: str
+    """"latency" of one request, or "throughput" of many."""
+    strategy: str
+    axis: str | None
+    devices: tuple[str, ...]
+    """The only devices that may compute the model, by name; () for all."""
+    memory_limit_bytes: int | None
+    bindings: int
+    """How many shapes besides the first may have plans at a time."""
+    search_budget_s: float | None
+    transfer_dtype: str
+    """"float32" (exact), "float16" or "int8"."""
+    states: tuple[tuple[str, str], ...] | None
+    """Pairs of an output and the input that it is in the next step; () for none, None to find them by their names."""
+    context: int | None
+    """The most tokens of a prompt and its answer, for language models."""
+    sequences: int
+    mirrors: bool
+
+
+class Deploying:
+    """One deployment under way."""
+
+    def __init__(self, door: HttpDoor, name: str, files: Mapping[str, Path], options: DeployOptions) -> None:
+        self._door = door
+        self._name = name
+        self._files = files
+        self._options = options
+        self._url = door.members.current
+        self._sent_bytes = 0
+        self._total_bytes = sum(path.stat().st_size for path in files.values())
+        self._stage = SENDING
+
+    async def run(self, wait_s: float | None, progress: Progress) -> dict[str, Any]:
+        """Deploys, and returns what the agent reports at the end. `wait_s` is how long to wait until the model is served,
+        from the moment at which the agent has it; None does not wait. Raises StillGoing when that time is up, Unavailable
+        if the agent is lost, and the errors that the agent reports."""
+        await self._check_devices()
+        reading = asyncio.create_task(self._send(wait_s, progress))
+        try:
+            while self._stage == SENDING and not reading.done():
+                progress(SENDING, self._sent_bytes, self._total_bytes)
+                await asyncio.wait([reading], timeout=0.1)
+            result = await reading
+        except LOST as error:
+            raise await self._explain(error) from error
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+        if not result:
+            raise ClusterError(
+                f"the agent at {self._url} ended its answer early; `edgepart models` shows the progress"
+            )
+        return result
+
+    async def _check_devices(self) -> None:
+        """Raises UsageError if a chosen device is unknown, and Unavailable if none of them is here. This is checked before
+        any byte of the model is sent."""
+        if self._options.devices:
+            status = await self._door.read("/api/status", ASK_S)
+            here, away = ([str(row["name"]) for row in status.get(key, ())] for key in ("members", "lost"))
+            check_devices(self._options.devices, here, away)
+
+    async def _send(self, wait_s: float | None, progress: Progress) -> dict[str, Any]:
+        """The agent's result; {} if there was none."""
+        result: dict[str, Any] = {}
+        query = {"wait": str(int(wait_s is not None))}
+        async with self._door.change(
+            "POST", f"/api/deployments/{self._name}", params=query, data=self._form, expect100=True
+        ) as response:
+            self._url = str(response.url.origin())
+            try:
+                async with asyncio.timeout(None) as timer:
+                    async for line in response.content:
+                        document = json.loads(line)
+                        if "error" in document:
+                            raise error_from(document, response.status)
+                        result = document.get("result", result)
+                        if "stage" not in document:
+                            continue
+                        self._stage = document["stage"]
+                        progress(self._stage, document["done"], document["total"])
+                        if wait_s is not None and timer.when() is None:
+                            timer.reschedule(asyncio.get_running_loop().time() + wait_s)
+            except TimeoutError as error:
+                if not timer.expired():
+                    raise
+                raise self._still_going(wait_s) from error
+        return result
+
+    def _form(self) -> aiohttp.MultipartWriter:
+        self._sent_bytes = 0
+        with aiohttp.MultipartWriter("form-data") as form:
+            fields = {key: getattr(self._options, key) for key in DeployOptions.__dataclass_fields__}
+            form.append_json(fields).set_content_disposition("form-data", name="options")
+            for relative, path in self._files.items():
+                part = form.append(self._chunks(path), {"Content-Type": "application/octet-stream"})
+                part.set_content_disposition("form-data", name="file", filename=relative)
+        return form
+
+    async def _chunks(self, path: Path) -> AsyncIterator[bytes]:
+        with path.open("rb") as file:
+            while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
+                yield chunk
+                self._sent_bytes += len(chunk)
+
+    def _still_going(self, wait_s: float | None) -> StillGoing:
+        return StillGoing(
+            f"{self._name} does not serve after {wait_s or 0:g} s ({self._stage}); it goes on. `edgepart models` shows the "
+            f"progress, `edgepart undeploy {self._name}` stops it, and deploying again replaces it"
+        )
+
+    async def _explain(self, error: BaseException) -> Unavailable:
+        """What is known of the deployment after its agent was lost."""
+        said = describe_loss(self._url, error)
+        self._door.members.failed(self._url, time.monotonic())
+        if self._stage == SENDING and self._sent_bytes < self._total_bytes:
+            return Unavailable(f"{said} It had not got the whole model: nothing was deployed")
+        return Unavailable(
+            f"{said} It had got the whole model; {await what_is_known(self._door, self._name)}"
+        )
+
+
+async def what_is_known(door: HttpDoor, name: str) -> str:
+    """What another member says of a deployment, as the end of a sentence."""
+    look = "`edgepart models` shows how it goes on"
+    try:
+        cards = (await door.read("/api/models", ASK_S))["models"]
+    except EdgepartError:
+        return f"no other member can be asked, and {look}"
+    state = next((card["state"] for card in cards if card["name"] == name), None)
+    if state is None:
+        return f"{door.members.current} knows no deployment {name}, and {look}"
+    return f"{door.members.current} knows {name} ({state}), and {look}"

@@ -1,0 +1,342 @@
+"""A request is answered by another member when its own is lost, in whatever way; what changes the cluster is sent once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgepart.agent.http.server import HttpServer
+from edgepart.client.async_client import AsyncClient
+from edgepart.client.connecting import connect_async
+from edgepart.client.members import AGAIN_S
+from edgepart.planner.errors import (
+    Infeasible,
+    NotAuthorised,
+    RequestError,
+    StillGoing,
+    Unavailable,
+    UnknownDeployment,
+    UsageError,
+)
+from tests.agent.http.conftest import CREDENTIAL, LIMITS
+from tests.agent.http.fake_text import PARTS, TEXT, FakeText
+from tests.agent.http.fakes import NO_ROOM, A, FakeNode, add_model
+from tests.client.pairs import client_of, failing, introduce, well
+
+INPUTS = {"a": A, "b": A}
+NOBODY = "http://127.0.0.1:1"
+"""A port at which nobody listens."""
+
+
+def tell(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(story())
+
+
+async def right(client: AsyncClient) -> int:
+    """Checks an answer, and returns how often the client sent the request again."""
+    answer = await client.infer("add", INPUTS)
+    np.testing.assert_array_equal(answer["total"], 2 * A)
+    return answer.retries
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nhalf of it",
+        b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+        b"HTTP/1.1 404 Not Found\r\nContent-Length: 60\r\nConnection: close\r\n\r\n"
+        + b'{"kind": "UnknownDeployment", "error": "no deployment"}'.ljust(60),
+        None,
+    ],
+    ids=["hangs up", "half an answer", "busy", "knows nothing yet", "silent"],
+)
+def test_a_request_goes_on_with_another_member(reply: bytes | None, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with (
+            failing(reply) as bad,
+            well(tmp_path) as (_, url),
+            client_of(tmp_path, NOBODY, bad.url, url) as client,
+        ):
+            assert await right(client) == 2 and client.url == url
+            assert bad.requests >= 1
+            assert await right(client) == 0
+
+    tell(story)
+
+
+def test_reading_goes_on_too_from_an_agent_that_is_silent(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with (
+            failing(None) as frozen,
+            well(tmp_path) as (_, url),
+            client_of(tmp_path, frozen.url, url) as client,
+        ):
+            assert (await client.status())["name"] == "pi-a"
+
+    tell(story)
+
+
+def test_a_long_computation_is_waited_for_and_its_loss_is_noticed(tmp_path: Path) -> None:
+    """The first agent computes for ever, and is stopped meanwhile; the other one has the answer."""
+
+    async def story() -> None:
+        node = FakeNode()
+        node.gate = asyncio.Event()
+        lost = HttpServer(node, CREDENTIAL, "127.0.0.1", 0, limits=LIMITS, spool=tmp_path)
+        url = await lost.start()
+        async with well(tmp_path) as (_, other), client_of(tmp_path, url, other) as client:
+            asked = asyncio.create_task(right(client))
+            await asyncio.sleep(0.3)
+            assert not asked.done()
+            node.failure = Unavailable("this agent stops")
+            node.gate.set()
+            await lost.stop()
+            assert await asked == 1
+
+    tell(story)
+
+
+def test_all_members_are_gone_and_one_comes_back_at_another_address(tmp_path: Path) -> None:
+    """The agent of a state folder writes down its address; the client looks there again."""
+
+    async def story() -> None:
+        first = HttpServer(FakeNode(), CREDENTIAL, "127.0.0.1", 0, limits=LIMITS, spool=tmp_path)
+        (tmp_path / "agent.json").write_text(json.dumps({"http": await first.start()}))
+        async with connect_async(state=tmp_path) as client:
+            assert await right(client) == 0
+            await first.stop()
+            asked = asyncio.create_task(right(client))
+            await asyncio.sleep(3 * AGAIN_S)
+            async with well(tmp_path) as (_, url):
+                (tmp_path / "agent.json").write_text(json.dumps({"http": url}))
+                assert await asked >= 1
+
+    tell(story)
+
+
+def test_members_are_known_from_the_state_folder_if_its_agent_is_gone(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with well(tmp_path) as (_, url):
+            (tmp_path / "agent.json").write_text(json.dumps({"http": NOBODY}))
+            (tmp_path / "http.json").write_text(json.dumps({"members": [url, "nonsense", 7]}))
+            async with connect_async(state=tmp_path) as client:
+                assert client.url == url and await right(client) == 0
+
+    tell(story)
+
+
+def test_who_the_members_are_is_learned_again_after_a_loss(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with (
+            well(tmp_path) as (node, url),
+            well(tmp_path) as (_, newer),
+            client_of(tmp_path, NOBODY, url) as client,
+        ):
+            await client.learn()
+            introduce(node, url, newer)
+            client.door.members.failed(NOBODY, 0.0)
+            for _ in range(100):
+                await right(client)
+                if newer in client.door.members.urls:
+                    break
+            else:
+                pytest.fail("the newer member is not known")
+
+    tell(story)
+
+
+def test_one_array_is_enough_for_a_model_with_one_input(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with well(tmp_path) as (_, url), client_of(tmp_path, url) as client:
+            answer = await client.infer("same-float", A)
+            np.testing.assert_array_equal(answer.array, A)
+            assert dict(answer) == answer.outputs and len(answer) == 1 and answer.url == url
+            with pytest.raises(RequestError, match="'add' has inputs \\['a', 'b'\\]"):
+                await client.infer("add", A)
+            both = await client.infer("add", INPUTS)
+            with pytest.raises(RequestError, match="outputs"):
+                _ = both.array
+            assert list(await client.infer("add", INPUTS, ["less"])) == ["less"]
+
+    tell(story)
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "error"),
+    [
+        ("nothing", INPUTS, UnknownDeployment),
+        ("../status", INPUTS, UsageError),
+        ("add", {"a": A}, RequestError),
+        ("add", {"a": A, "b": np.zeros((1, 1), np.complex64)}, RequestError),
+    ],
+)
+def test_wrong_requests_are_refused_at_once(
+    model: str, inputs: dict[str, Any], error: type[Exception], tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with well(tmp_path) as (_, url), client_of(tmp_path, url, NOBODY) as client:
+            with pytest.raises(error):
+                await client.infer(model, inputs)
+
+    tell(story)
+
+
+def test_a_request_ends_when_its_time_is_up(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with well(tmp_path) as (node, url), client_of(tmp_path, url) as client:
+            node.gate = asyncio.Event()
+            with pytest.raises(Unavailable, match=r"gave no answer in the 0.2 s"):
+                await client.infer("add", INPUTS, timeout_s=0.2)
+
+    tell(story)
+
+
+def test_a_wrong_address_is_told_soon(tmp_path: Path) -> None:
+    async def story() -> None:
+        with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1 cannot be reached"):
+            async with connect_async([NOBODY], state=tmp_path):
+                pass
+
+    tell(story)
+
+
+def test_a_wrong_credential_is_told(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with well(tmp_path) as (_, url), client_of(tmp_path, url, secret="wrong" * 8) as client:
+            with pytest.raises(NotAuthorised):
+                await client.undeploy("add")
+
+    tell(story)
+
+
+def test_a_deployment_goes_to_the_first_member_that_can_be_connected_to(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(add_model())
+    seen: list[str] = []
+
+    async def story() -> None:
+        async with well(tmp_path) as (node, url), client_of(tmp_path, NOBODY, url) as client:
+            found = await client.deploy(
+                path, progress=lambda stage, done, total: seen.append(stage), objective="throughput"
+            )
+            assert (found.name, found.devices, found.why) == ("m", ("pi-a",), "")
+            files, options = node.deployed["m"]
+            assert files == {"m.onnx": add_model()} and options.objective == "throughput"
+            assert seen[0] == "sending the model" and seen[-1] == "sending weights"
+            assert await client.undeploy("add") == {"undeployed": "add"}
+            node.failure = NO_ROOM
+            with pytest.raises(Infeasible) as refused:
+                await client.deploy(path, "again")
+            assert refused.value.short_bytes == {"pi-a": 12}
+
+    tell(story)
+
+
+def test_a_deployment_is_waited_for_no_longer_than_said(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(add_model())
+
+    async def story() -> None:
+        async with well(tmp_path) as (node, url), client_of(tmp_path, url) as client:
+            node.gate = asyncio.Event()
+            with pytest.raises(StillGoing, match=r"after 0.1 s \(planning\)"):
+                await client.deploy(path, timeout_s=0.1)
+            with pytest.raises(UsageError, match="colour"):
+                await client.deploy(path, colour="red")  # type: ignore[call-arg]
+
+    tell(story)
+
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+STAGE = b'{"stage": "planning", "done": 0, "total": 0}\n'
+PROGRESS = (
+    CONTINUE
+    + b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    + f"{len(STAGE):x}\r\n".encode()
+    + STAGE
+    + b"\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("reply", "name", "known"),
+    [
+        (b"", "m", "It had not got the whole model: nothing was deployed"),
+        (PROGRESS, "m", "knows no deployment m"),
+        (PROGRESS, "add", r"knows add \(serving\)"),
+    ],
+    ids=["before the model", "after it", "after it, and others know"],
+)
+def test_a_deployment_whose_agent_is_lost_is_not_repeated_and_the_error_says_what_is_known(
+    reply: bytes, name: str, known: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(add_model())
+
+    async def story() -> None:
+        async with (
+            failing(reply) as bad,
+            well(tmp_path) as (node, url),
+            client_of(tmp_path, bad.url, url) as client,
+        ):
+            with pytest.raises(Unavailable, match=known):
+                await client.deploy(path, name)
+            assert not node.deployed and bad.requests == 1
+
+    tell(story)
+
+
+def test_undeploying_is_not_repeated_either(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with (
+            failing(b"") as bad,
+            well(tmp_path) as (node, url),
+            client_of(tmp_path, bad.url, url) as client,
+        ):
+            with pytest.raises(Unavailable, match=rf"{url} knows add \(serving\)"):
+                await client.undeploy("add")
+            assert "add" in node.sessions
+
+    tell(story)
+
+
+def test_a_whole_answer_is_made_anew_and_a_stream_ends_with_an_error(tmp_path: Path) -> None:
+    begun = b'data: {"choices": [{"delta": {"content": "Half"}}]}\n\n'
+    half = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n" % (len(begun), begun)
+
+    async def story() -> None:
+        async with failing(half) as bad, well(tmp_path, text=FakeText()) as (_, url):
+            async with client_of(tmp_path, bad.url, url) as client:
+                assert (await client.chat("chat", "Hello", temperature=0)).text == TEXT
+            async with client_of(tmp_path, bad.url, url) as client:
+                parts = client.stream_chat("chat", [{"role": "user", "content": "Hello"}])
+                assert await anext(parts) == "Half"
+                with pytest.raises(Unavailable, match="the answer is not complete"):
+                    await anext(parts)
+                again = client.stream_chat("chat", "Hello")
+                assert [part async for part in again] == [part for part in PARTS if part]
+
+    tell(story)
+
+
+def test_a_trace_is_complete_after_its_block(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with well(tmp_path) as (node, url), client_of(tmp_path, url) as client:
+            node.trace_document = {"model": "add", "gateway": "pi-a", "began_s": 1.0, "ended_s": 3.0,
+                                   "devices": [], "plans": [], "missing": {}}  # fmt: skip
+            async with client.trace("add", 5.0) as recording:
+                assert node.traced_s == 5.0 and recording.handle.devices == ("pi-a",)
+                with pytest.raises(UsageError, match="still being recorded"):
+                    recording.save(tmp_path / "t.json")
+            assert recording.trace.seconds == 2.0
+            recording.save(tmp_path / "t.json")
+            assert json.loads((tmp_path / "t.json").read_text())["traceEvents"] == []
+
+    tell(story)
