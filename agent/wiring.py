@@ -41,8 +41,9 @@ from edgepart.agent.doctor.report import DoctorReport
 from edgepart.agent.driver import Driver, DriverParts
 from edgepart.agent.execution.compile.cache import Compiled
 from edgepart.agent.execution.executor import Executor
+from edgepart.agent.gateway.gateway import Gateway
+from edgepart.agent.gateway.limits import BodyLimits
 from edgepart.agent.host.system import memory, resident_bytes
-from edgepart.agent.http.bodies import BodyLimits
 from edgepart.agent.http.server import HttpServer
 from edgepart.agent.maintenance import MaintainedState, Maintenance, disk_document
 from edgepart.agent.measure.clock_exchange import ClockExchange
@@ -359,16 +360,15 @@ def make_logic(
     tokens = _make_token_sequences(compute, core, router)
     node = _make_node(base, links, compute, react, core, router, tokens, about)
     options = base.options
-    http = HttpServer(
+    gateway = Gateway(
         node,
         lambda: links.renewal.credential,
-        listener=listener,
-        spool=base.store.root / "partial",
+        BodyLimits(client_rate=options.client_rate, client_burst=2 * options.client_rate),
         recorder=base.recorder,
-        limits=BodyLimits(client_rate=options.client_rate, client_burst=2 * options.client_rate),
         inference=options.inference,
-        text=_make_text(base, compute, core, tokens),
     )
+    text = _make_text(base, compute, core, tokens)
+    http = HttpServer(gateway, listener=listener, spool=base.store.root / "partial", text=text)
     driver = _make_driver(base, links, compute, react, core, node)
     return LogicParts(
         driver, node, http, address, tracing, _make_maintenance(base, compute, core, node, driver)

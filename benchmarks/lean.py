@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from edgepart.agent.http.oip_elements import Array
+from edgepart.agent.gateway.oip_elements import Array
 from edgepart.cli.tensors import encode_request, read_answer
 from edgepart.planner.errors import InternalError
 

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from edgepart.agent.http.buffers import pad_head
-from edgepart.agent.http.oip_elements import (
+from edgepart.agent.gateway.oip_elements import (
     BINARY_ONLY,
     NUMPY,
     array_from_binary,
@@ -23,6 +22,7 @@ from edgepart.agent.http.oip_elements import (
     binary_of,
     datatype_of_array,
 )
+from edgepart.agent.http.buffers import pad_head
 from edgepart.planner.errors import InternalError, RequestError, UsageError
 
 Array = np.ndarray[Any, np.dtype[Any]]

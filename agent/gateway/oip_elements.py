@@ -88,7 +88,7 @@ def array_from_binary(data: memoryview, datatype: str, shape: tuple[int, ...], w
     if len(data) != expected:
         _refuse(
             where,
-            f"{datatype} of shape {list(shape)} takes {expected} bytes; binary_data_size is {len(data)}",
+            f"{datatype} of shape {list(shape)} takes {expected} bytes; {len(data)} came",
         )
     if datatype == "BOOL" and len(data) and np.frombuffer(data, np.uint8).max() > 1:
         _refuse(where, "a BOOL's byte is neither 0 nor 1")
@@ -99,9 +99,7 @@ def array_from_binary(data: memoryview, datatype: str, shape: tuple[int, ...], w
 def _strings(data: memoryview, count: int, where: str) -> Array:
     """Return `count` texts, each of which follows its length (4 bytes). Raises RequestError."""
     if count * 4 > len(data):
-        _refuse(
-            where, f"{count} BYTES elements take at least {count * 4} bytes; binary_data_size is {len(data)}"
-        )
+        _refuse(where, f"{count} BYTES elements take at least {count * 4} bytes; {len(data)} came")
     found: list[str] = []
     offset = 0
     for index in range(count):
