@@ -33,6 +33,7 @@ class Place:
     env: Mapping[str, str] = field(default_factory=dict)
     listen: str = "0.0.0.0:0"
     http: str = "127.0.0.1:0"
+    grpc: str = "127.0.0.1:0"
 
 
 def edgepart(
@@ -69,7 +70,8 @@ class LocalAgent:
         if self.alive:
             raise InternalError(f"agent {self.name} runs already")
         command = [sys.executable, "-m", "edgepart", "agent", "--state", str(self.state), "--name", self.name]
-        addresses = ("--listen", self.place.listen, "--http", self.place.http)
+        place = self.place
+        addresses = ("--listen", place.listen, "--http", place.http, "--grpc", place.grpc)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*self.place.prefix, *command, *addresses, *self.options],
@@ -92,6 +94,10 @@ class LocalAgent:
         except (FileNotFoundError, json.JSONDecodeError):
             return {}
         return document if self.process and document.get("pid") == self.process.pid else {}
+
+    @property
+    def grpc(self) -> str:
+        return str(self.addresses["grpc"])
 
     @property
     def url(self) -> str:

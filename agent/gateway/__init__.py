@@ -5,7 +5,8 @@ May import: agent/api, agent/host, agent/trace, agent/wire, planner/errors, plan
 """
 
 __all__ = [
-    "answer_memory",
+    "access",
+    "admission",
     "gateway",
     "inference",
     "intake",

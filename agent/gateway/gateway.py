@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from edgepart.agent.api.protocol import Node
-from edgepart.agent.gateway.answer_memory import AnswerMemory
 from edgepart.agent.gateway.inference import InferenceService
 from edgepart.agent.gateway.intake import Intake
 from edgepart.agent.gateway.limits import BodyLimits
@@ -35,6 +34,5 @@ class Gateway:
         self.limits = limits or BodyLimits()
         self.gate = ClientGate(current, self.limits, inference)
         self.intake = Intake(self.limits)
-        self.answers = AnswerMemory(self.limits)
         self.metrics = Metrics(node, self.intake)
         self.service = InferenceService(node, self.limits, self.metrics, recorder or Recorder())

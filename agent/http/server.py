@@ -64,7 +64,7 @@ class HttpServer:
         self._limits = gateway.limits
         self._bodies = Bodies(gateway.intake)
         node, gate, metrics = gateway.node, gateway.gate, gateway.metrics
-        deliveries = Deliveries(gateway.answers)
+        deliveries = Deliveries(gateway.limits)
         self._v2 = InferenceRoutes(gateway, self._bodies, deliveries)
         told = None if text is None else TextMetrics(metrics.registry)
         self._v1 = TextRoutes(text, gate, self._bodies, deliveries, told, node.version)

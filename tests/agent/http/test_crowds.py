@@ -192,7 +192,7 @@ def test_a_full_gateway_says_when_to_come_again_and_serves_whom_it_took(few: Ser
 def test_clients_that_do_not_read_their_answers_make_room_for_others(few: Served) -> None:
     assert isinstance(few.node, WideNode)
     few.node.wide = True
-    deliveries = few.server._v2._deliveries._memory
+    deliveries = few.server._v2._deliveries
     slow = [connect(few, "127.0.0.9") for _ in range(3)]
     for number, connection in enumerate(slow):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -205,7 +205,7 @@ def test_a_client_that_does_not_read_is_cut_off_and_its_answer_ends(
         wait(impatient_text, lambda: text.requests)
         wait(impatient_text, lambda: text.closed == 1)
         wait(impatient_text, lambda: impatient_text.server._bodies._intake.places.taken == 0)
-        assert impatient_text.server._v1._deliveries._memory.held_bytes == 0
+        assert impatient_text.server._v1._deliveries.held_bytes == 0
         connection.close()
 
 
