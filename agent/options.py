@@ -17,6 +17,8 @@ from edgepart.planner.errors import UsageError
 
 LISTEN_PORT = 7433
 HTTP_PORT = 8433
+GRPC_PORT = HTTP_PORT + 1
+"""It is the port after that of HTTP, as with Triton's server."""
 MOST_PROFILE_BUDGET_S = 600.0
 
 
@@ -34,9 +36,11 @@ class AgentOptions:
     http: Address = ("127.0.0.1", HTTP_PORT)
     """The address at which clients connect. It is loopback by default: HTTP is not encrypted, so open it only to a
     network that you trust."""
+    grpc: Address | None = ("127.0.0.1", GRPC_PORT)
+    """The address at which clients connect with gRPC, not encrypted either; None turns gRPC off."""
     inference: str = LOCAL
-    """Who may infer without the cluster's credential: "open" is everybody who reaches `http`, "local" this machine's
-    programs, "closed" nobody."""
+    """Who may infer without the cluster's credential: "open" is everybody who reaches `http` or `grpc`, "local" programs on
+    this machine, "closed" nobody."""
     client_rate: float = 100.0
     """The requests per second that another address may send without a credential; beyond that it is told to
     wait. A higher rate serves busier clients; a lower one leaves more to others."""

@@ -1,6 +1,6 @@
 """The service: runs one agent, from its start to an orderly end; wiring.py makes its parts. Door: everything.
 
-Start: state files, the probe, links, cluster logic, HTTP, discovery, then READY. Stop: the agent announces
+Start: state files, the probe, links, cluster logic, HTTP, gRPC, discovery, then READY. Stop: the agent announces
 that it leaves, and serves until others have taken over (shutdown.py). Then it takes no new requests, says
 goodbye to the members (they count it as left, not as failed), and ends links and sessions.
 """
@@ -120,13 +120,16 @@ class Agent:
         self._logic.driver.start()
         base.ending.push_async_callback(self._logic.http.stop)
         await self._logic.http.start()
+        base.ending.push_async_callback(self._logic.grpc.close)
+        await self._logic.grpc.open()
         self._begin(listen)
-        where, http = reachable_text(listen), self._logic.http
+        where, http, grpc = reachable_text(listen), self._logic.http.url, self._logic.grpc.address
         base.ending.callback(base.files.withdraw)
-        announce = lambda: base.files.announce(base.name, where, http.url)  # noqa: E731
+        announce = lambda: base.files.announce(base.name, where, http, grpc)  # noqa: E731
         await base.disk.write("addresses", announce)
         self._notify.ready()
-        log.info("agent %s (%s) listens on %s, %s", base.name, base.identity.node_id, where, http.url)
+        places = ", ".join((where, http, f"gRPC {grpc}" if grpc else "no gRPC"))
+        log.info("agent %s (%s) listens on %s", base.name, base.identity.node_id, places)
 
     def _connect(self, device: Device) -> None:
         """Connect the parts, so that incoming frames and questions reach the parts that handle them."""

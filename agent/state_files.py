@@ -172,9 +172,12 @@ class StateFiles:
 
     # While the agent runs
 
-    def announce(self, name: str, listen: str, http: str) -> bool:
-        """Tell other programs on this machine where the agent is."""
-        return self._write("agent.json", {"name": name, "pid": os.getpid(), "listen": listen, "http": http})
+    def announce(self, name: str, listen: str, http: str, grpc: str = "") -> bool:
+        """Tell other programs on this machine where the agent is; `grpc` is "" if that is off."""
+        return self._write(
+            "agent.json",
+            {"name": name, "pid": os.getpid(), "listen": listen, "http": http, "grpc": grpc or None},
+        )
 
     def withdraw(self) -> None:
         self._behind.pop("agent.json", None)

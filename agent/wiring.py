@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from typing import Protocol
 
@@ -41,8 +42,10 @@ from edgepart.agent.doctor.report import DoctorReport
 from edgepart.agent.driver import Driver, DriverParts
 from edgepart.agent.execution.compile.cache import Compiled
 from edgepart.agent.execution.executor import Executor
+from edgepart.agent.gateway.gateway import Gateway
+from edgepart.agent.gateway.limits import BodyLimits
+from edgepart.agent.grpc.door import GrpcDoor
 from edgepart.agent.host.system import memory, resident_bytes
-from edgepart.agent.http.bodies import BodyLimits
 from edgepart.agent.http.server import HttpServer
 from edgepart.agent.maintenance import MaintainedState, Maintenance, disk_document
 from edgepart.agent.measure.clock_exchange import ClockExchange
@@ -51,7 +54,7 @@ from edgepart.agent.measure.echoes import Echoes
 from edgepart.agent.measure.segment_times import SegmentTimer
 from edgepart.agent.measure.trace_collector import TraceCollector, with_trace_support
 from edgepart.agent.net.dispatch import FrameDispatcher
-from edgepart.agent.net.endpoints import own_addresses
+from edgepart.agent.net.endpoints import bind, own_addresses, reachable_text
 from edgepart.agent.net.rpc_client import RpcClient
 from edgepart.agent.net.transport import Transport
 from edgepart.agent.options import AgentOptions
@@ -187,11 +190,12 @@ class ComputeParts:
 
 @dataclass(frozen=True)
 class LogicParts:
-    """The cluster's logic, the driver that obeys it, and HTTP."""
+    """The cluster's logic, the driver that obeys it, and the doors for clients."""
 
     driver: Driver
     node: NodeApi
     http: HttpServer
+    grpc: GrpcDoor
     http_address: Callable[[], str]
     tracing: TraceCollector
     maintenance: Maintenance
@@ -356,23 +360,23 @@ def make_logic(
     core = _make_core(base, links, compute, listen, address())
     router = ShapeRouter(core, compute.requester, react.post)
     base.ending.callback(router.stop)
-    about, tracing = _make_about(base, links, compute, core, listen, lambda: http.url)
+    about, tracing = _make_about(base, links, compute, core, listen, lambda: http.url, lambda: grpc)
     tokens = _make_token_sequences(compute, core, router)
     node = _make_node(base, links, compute, react, core, router, tokens, about)
     options = base.options
-    http = HttpServer(
+    gateway = Gateway(
         node,
         lambda: links.renewal.credential,
-        listener=listener,
-        spool=base.store.root / "partial",
+        BodyLimits(client_rate=options.client_rate, client_burst=2 * options.client_rate),
         recorder=base.recorder,
-        limits=BodyLimits(client_rate=options.client_rate, client_burst=2 * options.client_rate),
         inference=options.inference,
-        text=_make_text(base, compute, core, tokens),
     )
+    grpc = GrpcDoor(gateway, options.grpc, partial(bind, option="--grpc"), reachable_text)
+    text = _make_text(base, compute, core, tokens)
+    http = HttpServer(gateway, listener=listener, spool=base.store.root / "partial", text=text)
     driver = _make_driver(base, links, compute, react, core, node)
     return LogicParts(
-        driver, node, http, address, tracing, _make_maintenance(base, compute, core, node, driver)
+        driver, node, http, grpc, address, tracing, _make_maintenance(base, compute, core, node, driver)
     )
 
 
@@ -413,8 +417,11 @@ def _make_about(
     core: Core,
     listen: Address,
     url: Callable[[], str],
+    grpc: Callable[[], GrpcDoor],
 ) -> tuple[About, TraceCollector]:
-    me = NodeIdentity(base.name, base.identity.fingerprint, url)
+    me = NodeIdentity(
+        base.name, base.identity.fingerprint, url, lambda: grpc().address, lambda: grpc().trouble
+    )
     members, serving = core.membership.members, core.follower.serving_orders
     tracing = TraceCollector(core.node, base.recorder, links.asks, links.clocks, members, serving)
     doctor = DoctorReport(
@@ -426,6 +433,7 @@ def _make_about(
         compute.plans,
         links.hint_collector,
         links.renewal.warnings,
+        lambda: (grpc().address, grpc().trouble),
     )
     disk = lambda: disk_document(base.files, base.disk)  # noqa: E731
     return About(me, Diagnostics(tracing, doctor, links.renewal.document, disk)), tracing

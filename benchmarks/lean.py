@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from edgepart.agent.http.oip_elements import Array
+from edgepart.agent.gateway.oip_elements import Array
 from edgepart.client.tensors import read_answer, request_body
 from edgepart.planner.errors import InternalError
 

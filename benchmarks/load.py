@@ -31,8 +31,8 @@ import onnx
 import psutil
 from onnx import TensorProto, helper, numpy_helper
 
+from edgepart.agent.gateway.limits import BodyLimits
 from edgepart.agent.host.open_files import open_files
-from edgepart.agent.http.bodies import BodyLimits
 from edgepart.cli.local import LocalCluster, edgepart
 from edgepart.client.tensors import read_answer, request_body
 from edgepart.planner.region import Array

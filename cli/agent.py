@@ -73,6 +73,7 @@ def options_of(text: str) -> AgentOptions:
         "measured": None if fields["measured"] is None else Path(fields["measured"]),
         "listen": tuple(fields["listen"]),
         "http": tuple(fields["http"]),
+        "grpc": None if fields["grpc"] is None else tuple(fields["grpc"]),
     }
     return AgentOptions(**fields, peers=peers)
 

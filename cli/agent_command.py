@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from edgepart.agent.options import HTTP_PORT, LISTEN_PORT, AgentOptions, parse_bytes
+from edgepart.agent.options import GRPC_PORT, HTTP_PORT, LISTEN_PORT, AgentOptions, parse_bytes
 from edgepart.agent.wire.address import parse_address
 from edgepart.agent.wire.vocabulary import LOCAL, OPENNESS, TRANSPORTS
 from edgepart.cli.agent import become
@@ -40,12 +40,19 @@ Http = Annotated[
         help="The address for clients. It is not encrypted: open it to trusted networks only.",
     ),
 ]
+Grpc = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST:PORT|off",
+        help="The address for clients that use gRPC. It is not encrypted either.",
+    ),
+]
 Inference = Annotated[
     str,
     typer.Option(
         metavar="|".join(OPENNESS),
-        help="Who may run inference without the credential: everyone who reaches --http, programs on this machine, or "
-        "nobody.",
+        help="Who may run inference without the credential: everyone who reaches --http or --grpc, programs on this "
+        "machine, or nobody.",
     ),
 ]
 ClientRate = Annotated[
@@ -114,6 +121,7 @@ def agent(
     name: Name = None,
     listen: Listen = f"*:{LISTEN_PORT}",
     http: Http = f"127.0.0.1:{HTTP_PORT}",
+    grpc: Grpc = f"127.0.0.1:{GRPC_PORT}",
     inference: Inference = LOCAL,
     client_rate: ClientRate = 100.0,
     peer: Peers = None,
@@ -137,6 +145,7 @@ def agent(
         name=name or recall_name(folder),
         listen=parse_address(listen, option="--listen", default_port=LISTEN_PORT),
         http=parse_address(http, option="--http", default_port=HTTP_PORT),
+        grpc=None if grpc == "off" else parse_address(grpc, option="--grpc", default_port=GRPC_PORT),
         inference=inference,
         client_rate=client_rate,
         peers=tuple(parse_address(text, option="--peer") for text in peer or ()),

@@ -33,6 +33,7 @@ class Place:
     env: Mapping[str, str] = field(default_factory=dict)
     listen: str = "0.0.0.0:0"
     http: str = "127.0.0.1:0"
+    grpc: str = "127.0.0.1:0"
     python: str = sys.executable
     """The interpreter that runs the agent."""
 
@@ -70,17 +71,9 @@ class LocalAgent:
         """Starts the process. `addresses` is empty until the agent can be reached."""
         if self.alive:
             raise InternalError(f"agent {self.name} runs already")
-        command = [
-            self.place.python,
-            "-m",
-            "edgepart",
-            "agent",
-            "--state",
-            str(self.state),
-            "--name",
-            self.name,
-        ]
-        addresses = ("--listen", self.place.listen, "--http", self.place.http)
+        place = self.place
+        command = [place.python, "-m", "edgepart", "agent", "--state", str(self.state), "--name", self.name]
+        addresses = ("--listen", place.listen, "--http", place.http, "--grpc", place.grpc)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*self.place.prefix, *command, *addresses, *self.options],
@@ -103,6 +96,10 @@ class LocalAgent:
         except (FileNotFoundError, json.JSONDecodeError):
             return {}
         return document if self.process and document.get("pid") == self.process.pid else {}
+
+    @property
+    def grpc(self) -> str:
+        return str(self.addresses["grpc"])
 
     @property
     def url(self) -> str:

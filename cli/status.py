@@ -170,8 +170,12 @@ def _head(document: Mapping[str, Any]) -> RenderableType:
         "cluster ",
         (str(document["cluster"])[:16], "bold"),
         f"   leader {leader} (term {document.get('term')})   asked {document['name']}, edgepart {document['version']}, "
-        f"up {format_seconds(document.get('uptime_s'))}\n",
+        f"up {format_seconds(document.get('uptime_s'))}" + _grpc(document) + "\n",
     )
+
+
+def _grpc(document: Mapping[str, Any]) -> str:
+    return f", gRPC at {document['grpc']}" if document.get("grpc") else ""
 
 
 def _members(document: Mapping[str, Any]) -> RenderableType:
@@ -220,6 +224,8 @@ def _deployment_notices(document: Mapping[str, Any]) -> Iterator[Notice]:
 
 
 def _cluster_notices(document: Mapping[str, Any]) -> Iterator[Notice]:
+    if document.get("grpc_trouble"):
+        yield TROUBLE, f"{document['name']} serves no gRPC: {document['grpc_trouble']}"
     for line in (document.get("security") or {}).get("warnings", ()):
         yield TROUBLE, line
     for line in document.get("notes", ()):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from edgepart.agent.http.oip_elements import (
+from edgepart.agent.gateway.oip_elements import (
     BINARY_ONLY,
     NUMPY,
     array_from_json,

@@ -8,11 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from edgepart.agent.trace.spans import COMPUTING, GATEWAY_LANE, HTTP, QUEUES, RECEIVE, REQUESTS, SEND
+from edgepart.agent.trace.spans import COMPUTING, GATEWAY_LANE, GRPC, HTTP, QUEUES, RECEIVE, REQUESTS, SEND
 from edgepart.client.trace_records import SpanBar, Trace
 
-ORDER = (COMPUTING, GATEWAY_LANE, REQUESTS, QUEUES, HTTP)
-TITLES = {COMPUTING: "compute", GATEWAY_LANE: "gateway", REQUESTS: "requests", QUEUES: "queue", HTTP: "HTTP"}
+ORDER = (COMPUTING, GATEWAY_LANE, REQUESTS, QUEUES, HTTP, GRPC)
+TITLES = {
+    COMPUTING: "compute",
+    GATEWAY_LANE: "gateway",
+    REQUESTS: "requests",
+    QUEUES: "queue",
+    HTTP: "HTTP",
+    GRPC: "gRPC",
+}
 
 Event = dict[str, Any]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from edgepart.agent.http.oip_elements import NUMPY
+from edgepart.agent.gateway.oip_elements import NUMPY
 from edgepart.planner.errors import NotInstalled, UsageError
 from edgepart.planner.region import Array
 

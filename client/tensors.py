@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from edgepart.agent.http.buffers import Buffer, pad_head
-from edgepart.agent.http.oip_elements import (
+from edgepart.agent.gateway.oip_elements import (
     array_from_binary,
     array_from_json,
     binary_of,
     datatype_of_array,
 )
+from edgepart.agent.http.buffers import Buffer, pad_head
 from edgepart.planner.errors import InternalError, RequestError
 from edgepart.planner.region import Array
 

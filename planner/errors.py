@@ -13,6 +13,7 @@ to do, and what has (not) changed. Facts that callers need are attributes as wel
       ClusterError       the cluster cannot do what was asked: give it devices, memory or time
         Infeasible         no plan fits
         Unavailable        no device serves the request now; try again later
+        DeadlinePassed     an accepted request was not answered in time
         StillGoing         the operation was started and continues, but was not done in time
         StateLost          the states of a sequence are gone; its steps have to be made again from the first
         WorkerDied         the worker that computed the request ended; a retry may end another worker
@@ -87,6 +88,10 @@ class Unavailable(ClusterError):
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class DeadlinePassed(ClusterError):
+    """A request was accepted, but not answered before its deadline. Nothing else was changed."""
 
 
 class StillGoing(ClusterError):

@@ -65,13 +65,17 @@ COMPARING_S = 60.0
 
 @dataclass(frozen=True)
 class NodeIdentity:
-    """This device's name, its cluster and its HTTP URL."""
+    """This device's name, its cluster and where its clients connect."""
 
     name: str
     fingerprint: str
     """The fingerprint of the cluster's CA, in hex."""
     http: Callable[[], str]
     """Returns the URL of this agent's HTTP API; "" while it does not listen."""
+    grpc: Callable[[], str]
+    """Returns the address of this agent's gRPC server; "" while it does not listen."""
+    grpc_trouble: Callable[[], str]
+    """Returns why it does not listen although it is to; "" if there is no trouble."""
 
 
 @dataclass(frozen=True)
@@ -478,6 +482,8 @@ class NodeApi:
             "version": __version__,
             "cluster": self._me.fingerprint,
             "http": self._me.http() or None,
+            "grpc": self._me.grpc() or None,
+            "grpc_trouble": self._me.grpc_trouble() or None,
             "leader": names.get(leader),
             "term": term_round(self._core.election.term),
             "uptime_s": time.monotonic() - self._started,

@@ -200,8 +200,8 @@ class Node(Protocol):
         no such device, or if it was removed."""
 
     def status(self) -> dict[str, Any]:
-        """Return {"name", "node", "version", "cluster", "http", "leader", "term", "uptime_s", "members":
-        [{"name", "node", "state", "http", "address", "leader"}], "deployments": [...], "drains": devices that
+        """Return {"name", "node", "version", "cluster", "http", "grpc", "grpc_trouble", "leader", "term", "uptime_s",
+        "members": [{"name", "node", "state", "http", "address", "leader"}], "deployments": [...], "drains": devices that
         are drained or being removed, "refused": devices that are not taken in, "disk": {"free_bytes",
         "trouble", "damaged"}, "sequences": {"kept", "bytes", "evictions", "replays", "batches", "resumed",
         "mirrored_bytes"} of this device}. `leader` is the leader's name or null, `http` a URL or null; `members`

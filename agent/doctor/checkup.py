@@ -149,6 +149,13 @@ def judge_aes(lacking: bool) -> Check:
     return Check("AES", GOOD, "instructions for it are there")
 
 
+def judge_grpc(address: str, trouble: str) -> Check:
+    """Judge the agent's gRPC server. `address` is "" if it does not listen, and `trouble` says why if it is to."""
+    if trouble:
+        return Check("gRPC", BAD, trouble, "clients can use HTTP; --grpc names another address, or `off`")
+    return Check("gRPC", GOOD, f"clients connect to {address}" if address else "off (--grpc off)")
+
+
 def judge_ruleset(text: str, port: int) -> Check:
     """Judge the output of `nft list ruleset` or `iptables -S`: whether incoming packets are dropped, and no rule names the
     port."""

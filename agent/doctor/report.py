@@ -17,7 +17,7 @@ from edgepart.agent.cluster.membership.membership import Membership
 from edgepart.agent.cluster.membership.roster import make_unique_names
 from edgepart.agent.cluster.state.cards import parse_card
 from edgepart.agent.discovery.hints import HintCollector
-from edgepart.agent.doctor.checkup import BAD, GOOD, NOTE, Check, check_box
+from edgepart.agent.doctor.checkup import BAD, GOOD, NOTE, Check, check_box, judge_grpc
 from edgepart.agent.doctor.diagnosis import (
     LESS_LOAD,
     RECENT_S,
@@ -54,9 +54,10 @@ class DoctorReport:
         plans: LoadedPlans,
         hint_collector: HintCollector,
         warnings: Callable[[], list[str]],
+        grpc: Callable[[], tuple[str, str]],
     ) -> None:
         """Set up the report. `warnings` returns what the user should know about certificates and keys, one sentence
-        each."""
+        each. `grpc` returns the address of the gRPC server, and why it does not listen although it is to."""
         through_broker = options.transport == "mqtt"
         self._me = OwnAgent(core.node, name, fingerprint, __version__, listen[1], through_broker)
         self._options = options
@@ -64,6 +65,7 @@ class DoctorReport:
         self._plans = plans
         self._hint_collector = hint_collector
         self._warnings = warnings
+        self._grpc = grpc
         self._loop = asyncio.get_running_loop()
         self._began = time.time()
 
@@ -141,6 +143,7 @@ class DoctorReport:
         if text := describe_starvation(self._core.membership.starvation_of(self._me.node, self._loop.time())):
             yield Check("load", NOTE, text, LESS_LOAD)
         yield from (Check("certificates", NOTE, text) for text in self._warnings())
+        yield judge_grpc(*self._grpc())
         if not self._me.through_broker:
             yield self._check_reached(boxes, now)
             yield self._multicast(now)

@@ -11,65 +11,25 @@ from typing import Any
 
 from aiohttp import web
 
-from edgepart.agent.http.bodies import TooLarge
+from edgepart.agent.gateway import statuses
 from edgepart.agent.http.buffers import pad_head
 from edgepart.agent.http.deliveries import Deliveries
-from edgepart.agent.http.rate_limit import Throttled
-from edgepart.planner.errors import (
-    EdgepartError,
-    Infeasible,
-    NotAuthorised,
-    PeerError,
-    StateLost,
-    Unavailable,
-    UnknownDeployment,
-    UserError,
-)
+from edgepart.planner.errors import NotAuthorised, Unavailable
 
 COMPRESS_FROM_BYTES = 1024
 """Smaller answers are never compressed: it is not worth the time, even if a client asks for it."""
 
 
 def status_of(error: Exception) -> int:
-    """Return the HTTP status, which says what helps: 4xx another request (409: the sequence from its first step), 503 a
-    later try, 507 more devices or memory."""
-    match error:
-        case web.HTTPException():
-            return error.status
-        case TooLarge():
-            return 413
-        case Throttled():
-            return 429
-        case UnknownDeployment():
-            return 404
-        case UserError():
-            return 400
-        case NotAuthorised():
-            return 401
-        case Infeasible():
-            return 507
-        case Unavailable():
-            return 503
-        case StateLost():
-            return 409
-        case PeerError():
-            return 502
-    return 500
+    """Return the HTTP status, which says what helps (statuses.py)."""
+    return error.status if isinstance(error, web.HTTPException) else statuses.status_of(error).http
 
 
 def error_document(error: Exception) -> dict[str, Any]:
-    """Return the error as {"error", "kind"} with its further data; the text of an unexpected error stays in the log."""
-    match error:
-        case web.HTTPException():
-            return {"error": error.text or error.reason, "kind": "HTTP"}
-        case Infeasible():
-            return {"error": str(error), "kind": "Infeasible", "short_bytes": error.short_bytes}
-        case Unavailable():
-            return {"error": str(error), "kind": "Unavailable", "retry_after_s": error.retry_after_s}
-        case EdgepartError():
-            return {"error": str(error), "kind": type(error).__name__}
-    text = f"the agent failed inside ({type(error).__name__}); its log says where"
-    return {"error": text, "kind": "InternalError"}
+    """Return the error as {"error", "kind"} with its further data."""
+    if isinstance(error, web.HTTPException):
+        return {"error": error.text or error.reason, "kind": "HTTP"}
+    return statuses.error_document(error)
 
 
 def error_response(

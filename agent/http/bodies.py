@@ -6,88 +6,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
-from dataclasses import dataclass
 
 import numpy as np
 from aiohttp import web
 
-from edgepart.agent.http.admission import AdmissionPlaces
+from edgepart.agent.gateway.intake import Intake
+from edgepart.agent.gateway.limits import TooLarge
+from edgepart.agent.gateway.rate_limit import Caller
 from edgepart.agent.http.buffers import ALIGN_BYTES
 from edgepart.planner.errors import RequestError, Unavailable
 
 
-@dataclass(frozen=True, slots=True)
-class BodyLimits:
-    """Limits on the memory, time and connections that clients may take of one agent over HTTP."""
-
-    request_bytes: int = 256 << 20
-    """The largest inference request, after decompression. A larger limit allows bigger inputs, and lets one client take
-    more memory."""
-    unpacked_bytes: int = 64 << 20
-    """The largest compressed request, after decompression: few compressed bytes can stand for very many."""
-    unpacking: int = 4
-    """The most compressed requests that are read at once. A higher number serves more such clients at a time; a lower one
-    leaves more to others."""
-    all_requests_bytes: int = 512 << 20
-    """The memory of all inference requests that are being read or run. Requests beyond it get 503 with Retry-After."""
-    all_answers_bytes: int = 256 << 20
-    """The memory of all answers that clients have not read yet. Beyond it the oldest deliveries are aborted."""
-    in_flight: int = 256
-    """The most inference requests at once whose bodies have arrived. A lower number keeps the queue short; with a higher
-    one, fewer clients have to try again."""
-    reading: int = 512
-    """The most inference requests whose bodies are arriving. Beyond it the one that has taken longest is aborted."""
-    upload_bytes: int = 64 << 30
-    """The largest size of one deployment's files; the disk's free space is another limit."""
-    upload_files: int = 4096
-    stall_s: float = 20.0
-    """Seconds for which a client may send nothing of a body, or read nothing of an answer."""
-    least_bytes_per_s: float = 4096.0
-    """The least rate of a body or an answer after its first `stall_s`; slower ones are aborted. A lower rate admits slower
-    links."""
-    body_s: float = 300.0
-    """Seconds that an inference request's body may take in all, and that reading an answer may take."""
-    head_s: float = 20.0
-    """Seconds that a connection may take to send a request's head."""
-    linger_s: float = 2.0
-    """Seconds for which the rest of a refused body is still read, so that the client sees why it was refused."""
-    connections: int = 4096
-    """The most connections at once. Beyond it an idle connection of the client with most of them is closed. The number of
-    files that the process may open is another limit."""
-    client_rate: float = 100.0
-    """Requests per second from one address without the credential, other than this machine. A higher rate serves busier
-    clients; a lower one leaves more to others."""
-    client_burst: float = 200.0
-    """The requests that such an address may send at once before its rate counts."""
-    deadline_s: float = 60.0
-    """The deadline of an inference request that names none."""
-    longest_deadline_s: float = 3600.0
-
-    def until(self, began: float, now: float, nbytes: int) -> float:
-        """Return the time by which more bytes have to move, for a transfer that began at `began` and has moved `nbytes` so
-        far."""
-        fast_enough = began + self.stall_s + nbytes / self.least_bytes_per_s
-        return min(now + self.stall_s, fast_enough, began + self.body_s)
-
-
-class TooLarge(RequestError):
-    """The body is larger than it may be."""
-
-
 class Bodies:
-    """Reads the bodies of inference requests, and accounts for their memory and places."""
+    """Reads the bodies of inference requests, for whose memory and places `intake` accounts."""
 
-    def __init__(self, limits: BodyLimits) -> None:
-        self.limits = limits
-        self.held_bytes = 0
+    def __init__(self, intake: Intake) -> None:
+        self.limits = intake.limits
+        self._intake = intake
         self._unpacking = 0
-        self._places = AdmissionPlaces(limits.in_flight)
         self._reading: dict[asyncio.Timeout, None] = {}
         """The timers of bodies that are arriving, the oldest first."""
-
-    @property
-    def in_flight(self) -> int:
-        return self._places.taken
 
     @asynccontextmanager
     async def read(
@@ -99,8 +37,8 @@ class Bodies:
         announced = request.content_length or 0
         if announced > self.limits.request_bytes:
             raise TooLarge(f"the body has {announced} bytes; the limit is {self.limits.request_bytes}")
-        client, now = client_of(request), asyncio.get_running_loop().time
-        self._places.check(client)
+        client = client_of(request)
+        self._intake.places.check(client)
         # The size of a compressed or chunked body is not known before it is read.
         packed = bool(request.headers.get("Content-Encoding"))
         place = _BodyPlace() if packed else _BodyPlace(announced, align_at or 0)
@@ -111,13 +49,10 @@ class Bodies:
             except TimeoutError:
                 message = f"the body stood still or took too long; {place.nbytes} bytes came"
                 raise RequestError(message) from None
-            self._places.take(client)
-            try:
+            with self._intake.place(client):
                 yield place.content()
-            finally:
-                self._places.leave(client, now())
         finally:
-            self.held_bytes -= place.nbytes
+            self._intake.release(place.nbytes)
 
     @contextmanager
     def _unpacks(self) -> Iterator[None]:
@@ -166,10 +101,13 @@ class Bodies:
     def _take(self, place: _BodyPlace, data: bytes, most_bytes: int) -> None:
         if place.nbytes + len(data) > most_bytes:
             raise TooLarge(f"the body is over the limit of {most_bytes} bytes")
-        if self.held_bytes + len(data) > self.limits.all_requests_bytes:
-            raise Unavailable("the requests in flight here take all the memory they may; try again")
+        self._intake.hold(len(data))
         place.add(data)
-        self.held_bytes += len(data)
+
+
+def caller_of(request: web.Request) -> Caller:
+    """Return who sent the request, as access.py and rate_limit.py ask."""
+    return Caller(request.remote, request.headers)
 
 
 def client_of(request: web.Request) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from aiohttp.abc import AbstractStreamWriter
 
-from edgepart.agent.http.bodies import BodyLimits
+from edgepart.agent.gateway.limits import BodyLimits
 from edgepart.agent.http.buffers import Buffer, Buffers
 
 log = logging.getLogger(__name__)

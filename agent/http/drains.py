@@ -10,8 +10,9 @@ from aiohttp import ClientConnectionResetError, hdrs, web
 
 from edgepart.agent.api.progress import ProgressLines
 from edgepart.agent.api.protocol import Node
+from edgepart.agent.gateway.rate_limit import ClientGate
 from edgepart.agent.http.answers import document_response, error_document, json_line, status_of
-from edgepart.agent.http.rate_limit import ClientGate
+from edgepart.agent.http.bodies import caller_of
 
 log = logging.getLogger(__name__)
 
@@ -89,4 +90,4 @@ class DrainRoutes:
         lines.end(last)
 
     def _allow(self, request: web.Request) -> None:
-        self._gate.allow(request, write=True)
+        self._gate.allow(caller_of(request), write=True)

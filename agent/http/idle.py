@@ -14,8 +14,8 @@ from typing import Any
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from edgepart.agent.gateway.limits import BodyLimits
 from edgepart.agent.host.open_files import for_clients, open_files
-from edgepart.agent.http.bodies import BodyLimits
 
 YOUNG_S = 2.0
 """Seconds for which a connection counts as young: a request on it may be on its way."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from edgepart.agent.gateway.oip import expect_object
 from edgepart.planner.errors import RequestError
 
 MAX_JSON_BYTES = 32 << 20
@@ -16,9 +17,6 @@ MAX_JSON_LISTS = 200_000
 collection has to visit it. The parser itself refuses JSON that is nested deeper than 1,024."""
 MAX_JSON_ITEMS = 4 << 20
 """The most numbers and texts in the JSON; each takes some 32 bytes when it is parsed."""
-ASIDE_FROM_BYTES = 64 << 10
-"""JSON or texts of this many bytes or more are read in a thread of the pool, so that the event loop's heartbeats are not
-late. Binary numbers are read and written in the event loop, because that is faster than changing threads."""
 
 
 def read_object(text: memoryview, advice: str, not_finite: str = "it has no NaN") -> Mapping[str, Any]:
@@ -36,10 +34,3 @@ def read_object(text: memoryview, advice: str, not_finite: str = "it has no NaN"
     except ValueError as error:
         raise RequestError(f"the body is no JSON that can be used ({not_finite}): {error}") from None
     return expect_object(document, "the body")
-
-
-def expect_object(value: Any, where: str) -> Mapping[str, Any]:
-    """Return `value`, which has to be a JSON object. Raises RequestError, which says `where` it stands."""
-    if not isinstance(value, dict):
-        raise RequestError(f"{where}: expected a JSON object, found {type(value).__name__}")
-    return value

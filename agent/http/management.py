@@ -15,6 +15,10 @@ from aiohttp import ClientConnectionResetError, hdrs, web
 
 from edgepart.agent.api.progress import ProgressLines
 from edgepart.agent.api.protocol import ModelCard, Node, check_name
+from edgepart.agent.gateway.inference import find_card
+from edgepart.agent.gateway.limits import BodyLimits
+from edgepart.agent.gateway.metrics import Metrics
+from edgepart.agent.gateway.rate_limit import ClientGate, Throttled
 from edgepart.agent.http.answers import (
     document_response,
     error_document,
@@ -22,11 +26,8 @@ from edgepart.agent.http.answers import (
     json_line,
     status_of,
 )
-from edgepart.agent.http.bodies import BodyLimits
-from edgepart.agent.http.metrics import Metrics
-from edgepart.agent.http.rate_limit import ClientGate, Throttled
+from edgepart.agent.http.bodies import caller_of
 from edgepart.agent.http.uploads import receive_upload
-from edgepart.agent.http.v2 import find_card
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.errors import ClusterError, EdgepartError, NotAuthorised, RequestError, Unavailable
 
@@ -75,7 +76,7 @@ class ManagementRoutes:
     async def page(self, request: web.Request) -> web.Response:
         """Answer with the dashboard, which is the same for all clients: it gets its data from /api/status with the rights
         of its reader."""
-        self._gate.knock(request)
+        self._gate.knock(caller_of(request))
         headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-store"}
         return web.Response(text=PAGE.read_text(), content_type="text/html", headers=headers)
 
@@ -219,7 +220,7 @@ class ManagementRoutes:
         return None
 
     def _allow(self, request: web.Request, *, write: bool = False) -> None:
-        self._gate.allow(request, write=write)
+        self._gate.allow(caller_of(request), write=write)
 
 
 def card_document(card: ModelCard) -> dict[str, Any]:

@@ -6,30 +6,25 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
 from aiohttp import hdrs, web
 from aiohttp.http import HttpProcessingError
 from aiohttp.typedefs import Handler
 
-from edgepart.agent.api.protocol import Node
+from edgepart.agent.gateway.gateway import Gateway
 from edgepart.agent.http.answers import error_document, error_response
-from edgepart.agent.http.bodies import Bodies, BodyLimits
+from edgepart.agent.http.bodies import Bodies
 from edgepart.agent.http.deliveries import Deliveries
 from edgepart.agent.http.drains import DrainRoutes
 from edgepart.agent.http.idle import IdleConnections
 from edgepart.agent.http.management import ManagementRoutes
-from edgepart.agent.http.metrics import Metrics
 from edgepart.agent.http.openai_errors import OPENAI_PREFIX, openai_error_document
-from edgepart.agent.http.rate_limit import ClientGate
 from edgepart.agent.http.text_metrics import TextMetrics
 from edgepart.agent.http.v1 import TextRoutes
 from edgepart.agent.http.v2 import InferenceRoutes
 from edgepart.agent.text.generation import TextService
-from edgepart.agent.trace.recorder import Recorder
 from edgepart.agent.wire.address import format_address
-from edgepart.agent.wire.vocabulary import LOCAL
 from edgepart.planner.errors import EdgepartError, UsageError
 
 log = logging.getLogger(__name__)
@@ -47,24 +42,18 @@ SCARCITY_ERRNOS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class HttpServer:
-    """Serves `node` over HTTP. `admin_credential` is the credential, or a function that returns it if it may change.
-    `inference` says for which clients inference is free (access.py). `text` generates the texts of /v1; None if what that
-    needs is not installed. `listener` is a socket that already listens, and
-    replaces `host` and `port`. `spool` is the folder for uploads; None stands for the system's folder for temporary
-    files."""
+    """Serves `gateway` over HTTP. `text` generates the texts of /v1; None if what that needs is not installed. `listener`
+    is a socket that already listens, and replaces `host` and `port`. `spool` is the folder for uploads; None stands for the
+    system's folder for temporary files."""
 
     def __init__(
         self,
-        node: Node,
-        admin_credential: str | Callable[[], str],
+        gateway: Gateway,
         host: str = "127.0.0.1",
         port: int = 0,
         *,
         listener: socket.socket | None = None,
-        limits: BodyLimits | None = None,
         spool: Path | None = None,
-        recorder: Recorder | None = None,
-        inference: str = LOCAL,
         text: TextService | None = None,
     ) -> None:
         if listener is not None:
@@ -72,13 +61,11 @@ class HttpServer:
         self._host = host
         self._port = port
         self._listener = listener
-        self._limits = limits or BodyLimits()
-        self._bodies = Bodies(self._limits)
-        metrics = Metrics(node, self._bodies)
-        current = admin_credential if callable(admin_credential) else (lambda: admin_credential)
-        gate = ClientGate(current, self._limits, inference)
-        deliveries = Deliveries(self._limits)
-        self._v2 = InferenceRoutes(node, gate, self._bodies, deliveries, metrics, recorder)
+        self._limits = gateway.limits
+        self._bodies = Bodies(gateway.intake)
+        node, gate, metrics = gateway.node, gateway.gate, gateway.metrics
+        deliveries = Deliveries(gateway.limits)
+        self._v2 = InferenceRoutes(gateway, self._bodies, deliveries)
         told = None if text is None else TextMetrics(metrics.registry)
         self._v1 = TextRoutes(text, gate, self._bodies, deliveries, told, node.version)
         self._management = ManagementRoutes(node, gate, metrics, self._limits, spool)

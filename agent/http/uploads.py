@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from aiohttp import BodyPartReader, MultipartReader, web
 from aiohttp.http import HttpProcessingError
 
-from edgepart.agent.http.bodies import BodyLimits, TooLarge
+from edgepart.agent.gateway.limits import BodyLimits, TooLarge
 from edgepart.agent.wire.codec import read_json_record
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.errors import FrameError, RequestError, UsageError

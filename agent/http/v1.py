@@ -16,11 +16,12 @@ from contextlib import aclosing
 import orjson
 from aiohttp import hdrs, web
 
+from edgepart.agent.gateway.oip import ASIDE_FROM_BYTES
+from edgepart.agent.gateway.rate_limit import ClientGate
 from edgepart.agent.http.answers import document_response, status_of
-from edgepart.agent.http.bodies import Bodies
+from edgepart.agent.http.bodies import Bodies, caller_of
 from edgepart.agent.http.deliveries import Deliveries
 from edgepart.agent.http.event_streams import ClientLeft, EventStream, paced
-from edgepart.agent.http.json_bodies import ASIDE_FROM_BYTES
 from edgepart.agent.http.openai_answers import (
     AnswerForm,
     AnswerHead,
@@ -31,7 +32,6 @@ from edgepart.agent.http.openai_answers import (
 )
 from edgepart.agent.http.openai_errors import openai_error_document
 from edgepart.agent.http.openai_requests import TextRequest, read_chat, read_completion
-from edgepart.agent.http.rate_limit import ClientGate
 from edgepart.agent.http.text_metrics import TextMetrics
 from edgepart.agent.text.generation import Ended, GenerationEvent, TextModel, TextService
 from edgepart.planner.errors import EdgepartError, InternalError, UnknownDeployment
@@ -87,7 +87,7 @@ class TextRoutes:
 
     def _allow(self, request: web.Request) -> TextService:
         """Return the service, if the request may be served. Any key will do where inference is free (access.py)."""
-        self._gate.allow(request, infer=True, any_key=True)
+        self._gate.allow(caller_of(request), infer=True, any_key=True)
         if self._text is None:
             raise web.HTTPNotImplemented(text=MISSING)
         return self._text

@@ -1,47 +1,53 @@
-"""V2: the routes of the Open Inference Protocol v2. Door: aiohttp handlers around oip.py's rules and a Node."""
+"""V2: the routes of the Open Inference Protocol v2. Door: aiohttp handlers that encode what the gateway answers."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from edgepart.agent.api.protocol import InferResult, ModelCard, Node
-from edgepart.agent.http import oip
-from edgepart.agent.http.admission import LaneTurns
+from edgepart.agent.api.protocol import InferResult, ModelCard
+from edgepart.agent.gateway import oip, oip_models
+from edgepart.agent.gateway.gateway import Gateway
+from edgepart.agent.http import oip_bodies
 from edgepart.agent.http.answers import choose_coding, document_response, tensor_response
-from edgepart.agent.http.bodies import Bodies, client_of
+from edgepart.agent.http.bodies import Bodies, caller_of, client_of
 from edgepart.agent.http.deliveries import Deliveries
-from edgepart.agent.http.json_bodies import ASIDE_FROM_BYTES
-from edgepart.agent.http.metrics import Metrics
-from edgepart.agent.http.oip_elements import datatype_of_element
-from edgepart.agent.http.rate_limit import ClientGate
-from edgepart.agent.trace.recorder import Recorder
-from edgepart.agent.trace.spans import BODY, DECODE, ENCODE, HTTP, Subject
-from edgepart.planner.errors import EdgepartError, RequestError, Unavailable, UnknownDeployment
-from edgepart.planner.plans.plan import ValueInfo
+from edgepart.agent.trace.spans import HTTP
+from edgepart.planner.errors import RequestError
+
+NOT_OFFERED = (
+    ("POST", "/v2/repository/models/{model}/load", "RepositoryModelLoad"),
+    ("POST", "/v2/repository/models/{model}/unload", "RepositoryModelUnload"),
+    ("GET", "/v2/models/{model}/stats", "ModelStatistics"),
+    ("GET", "/v2/models/{model}/versions/{version}/stats", "ModelStatistics"),
+    *(
+        (method, f"/v2/{kind.lower()}sharedmemory{path}", f"{kind}SharedMemory{what}")
+        for kind in ("System", "Cuda")
+        for method, path, what in (
+            ("GET", "/status", "Status"),
+            ("GET", "/region/{region}/status", "Status"),
+            ("POST", "/region/{region}/register", "Register"),
+            ("POST", "/region/{region}/unregister", "Unregister"),
+            ("POST", "/unregister", "Unregister"),
+        )
+    ),
+    ("GET", "/v2/trace/setting", "TraceSetting"),
+    ("POST", "/v2/trace/setting", "TraceSetting"),
+    ("GET", "/v2/logging", "LogSettings"),
+    ("POST", "/v2/logging", "LogSettings"),
+)
+"""The routes of Triton's server that are not offered here, and the names of their operations."""
 
 
 class InferenceRoutes:
-    """The protocol's handlers, which serve one node."""
+    """The protocol's handlers."""
 
-    def __init__(
-        self,
-        node: Node,
-        gate: ClientGate,
-        bodies: Bodies,
-        deliveries: Deliveries,
-        metrics: Metrics,
-        recorder: Recorder | None = None,
-    ) -> None:
-        self.node = node
-        self._gate = gate
+    def __init__(self, gateway: Gateway, bodies: Bodies, deliveries: Deliveries) -> None:
+        self._gate = gateway.gate
+        self._service = gateway.service
         self._bodies = bodies
-        self._metrics = metrics
-        self._recorder = recorder or Recorder()
-        self._turns = LaneTurns()
         self._deliveries = deliveries
 
     def routes(self) -> list[web.RouteDef]:
@@ -61,177 +67,93 @@ class InferenceRoutes:
                 web.get(path + "/config", self.config),
                 web.post(path + "/infer", self.infer),
             ]
-        return found
+        return found + [web.route(method, path, self._refuse(what)) for method, path, what in NOT_OFFERED]
 
     async def server(self, request: web.Request) -> web.Response:
         self._allow(request)
-        extensions = ["binary_tensor_data", "model_configuration", "sequence"]
-        return document_response({"name": "edgepart", "version": self.node.version, "extensions": extensions})
+        return document_response(self._service.server())
 
     async def live(self, request: web.Request) -> web.Response:
         """Answer whether the agent is alive. All clients may ask, because load balancers do."""
-        self._gate.knock(request)
-        good = self.node.live()
+        self._gate.knock(caller_of(request))
+        good = self._service.node.live()
         return document_response({"live": good}, 200 if good else 503)
 
     async def ready(self, request: web.Request) -> web.Response:
         """Answer whether the agent is ready. All clients may ask, because load balancers do. The reason why the agent is
         not ready is left out, because only clients with the right to read get it."""
-        self._gate.knock(request)
-        return document_response({"ready": (good := self.node.ready(None)[0])}, 200 if good else 503)
+        self._gate.knock(caller_of(request))
+        good = self._service.node.ready(None)[0]
+        return document_response({"ready": good}, 200 if good else 503)
 
     async def index(self, request: web.Request) -> web.Response:
         self._allow(request)
-        cards = self.node.models()
-        entries = []
-        for card in cards:
-            good, why = self.node.ready(card.name)
-            state = "READY" if good else "UNAVAILABLE"
-            entries.append({"name": card.name, "version": oip.VERSION, "state": state, "reason": why})
-        return document_response(entries)
+        return document_response(self._service.index())
 
     async def metadata(self, request: web.Request) -> web.Response:
         self._allow(request)
-        return document_response(oip.metadata(self._card(request)))
+        return document_response(oip_models.metadata(self._card(request)))
 
     async def config(self, request: web.Request) -> web.Response:
-        """Answer with Triton's model configuration; fields that have no meaning here are left out."""
         self._allow(request)
-        card = self._card(request)
-        return document_response(
-            {
-                "name": card.name,
-                "platform": "onnxruntime_onnx",
-                "backend": "onnxruntime",
-                "max_batch_size": 0,
-                "input": [_read_configuration(value) for value in card.inputs],
-                "output": [_read_configuration(value) for value in card.outputs],
-            }
-        )
+        return document_response(oip_models.configuration(self._card(request)))
 
     async def model_ready(self, request: web.Request) -> web.Response:
         self._allow(request)
         card = self._card(request)
-        good, why = self.node.ready(card.name)
-        if not good:
-            raise Unavailable(f"{card.name!r} is not ready: {why}")
+        self._service.check_ready(card)
         return document_response({"name": card.name, "ready": True})
 
     async def infer(self, request: web.Request) -> web.Response:
         self._allow(request)
         card = self._card(request)
-        began_s = self._recorder.now()
-        try:
+        stages = self._service.begin()
+        with self._service.counted(card) as count:
             length = _header_length(request)
             async with self._bodies.read(request, length) as body:
-                response, result = await self._run(request, card, body, length, began_s)
-        except EdgepartError as error:
-            self._metrics.failed(card.name, type(error).__name__)
-            raise
-        except Exception:
-            self._metrics.failed(card.name, "InternalError")
-            raise
-        self._metrics.answered(card.name, result)
+                stages.read()
+                asked = await _read(body, length)
+                result = await self._service.run(card, client_of(request), asked, stages)
+                response = await self._answer(request, card, asked, result)
+                self._service.trace(HTTP, card, result, stages, len(body))
+            count(result)
         return response
 
-    async def _run(
-        self,
-        request: web.Request,
-        card: ModelCard,
-        body: bytearray | memoryview,
-        length: int | None,
-        began_s: float,
-    ) -> tuple[web.Response, InferResult]:
-        now = self._recorder.now
-        read_s = now()
-        asked = await _read(body, length)
-        if card.epoch is not None:
-            oip.check_fit(card, asked)
-        limits = self._bodies.limits
-        decoded_s = now()
-        deadline_s = min(asked.timeout_s or limits.deadline_s, limits.longest_deadline_s)
-        wanted = None if asked.outputs is None else list(asked.outputs)
-        result = await self._in_turn(request, card.name, asked, wanted, deadline_s)
-        answered_s = now()
-        accepted = request.headers.get("Accept-Encoding", "")
-        if oip.is_quick_answer(asked, result.outputs) and not choose_coding(accepted):
-            response = self._answer(card.name, asked, result, accepted)
-        else:
-            response = await asyncio.to_thread(self._answer, card.name, asked, result, accepted)
-        if self._recorder.on:
-            about, add = Subject(card.name, request=result.request), self._recorder.add
-            add(HTTP, BODY, began_s, about, nbytes=len(body), ended_s=read_s)
-            add(HTTP, DECODE, read_s, about, nbytes=len(body), ended_s=decoded_s)
-            add(HTTP, ENCODE, answered_s, about)
-        return response, result
-
-    async def _in_turn(
-        self,
-        request: web.Request,
-        model: str,
-        asked: oip.InferRequest,
-        wanted: list[str] | None,
-        deadline_s: float,
-    ) -> InferResult:
-        """Wait for this request's turn, and return the node's answer. Raises Unavailable if the deadline passes before the
-        turn comes."""
-        now = asyncio.get_running_loop().time
-        until = now() + deadline_s
-        lane = (model, tuple(array.shape for array in asked.inputs.values()))
-        try:
-            async with asyncio.timeout_at(until) as timer, self._turns.turn(lane, client_of(request)):
-                timer.reschedule(None)  # From here on the node keeps the deadline.
-                waited_s = now() - until + deadline_s
-                left_s = deadline_s - waited_s
-                result = await self.node.infer(model, asked.inputs, wanted, left_s, asked.sequence)
-        except TimeoutError:
-            why = self.node.ready(model)[1]
-            text = f"{deadline_s:g} s have passed while it waited for its turn" + (f": {why}" if why else "")
-            raise Unavailable(text) from None
-        return replace(result, seconds=result.seconds + waited_s, queue_s=result.queue_s + waited_s)
-
-    def _answer(
-        self, model: str, asked: oip.InferRequest, result: InferResult, accepted: str
+    async def _answer(
+        self, request: web.Request, card: ModelCard, asked: oip.InferRequest, result: InferResult
     ) -> web.Response:
-        if missing := [name for name in asked.outputs or () if name not in result.outputs]:
-            raise RequestError(f"{model!r} has no outputs {missing}; it has {sorted(result.outputs)}")
-        parameters: dict[str, Any] = {
-            "epoch": f"{result.epoch.term}.{result.epoch.number}",
-            "seconds": round(result.seconds, 6),
-            "replays": result.replays,
-        }
-        if asked.sequence is not None:
-            parameters["sequence_id"] = asked.sequence.id
-        head, buffers = oip.build_answer(model, asked, result.outputs, parameters)
-        return tensor_response(head, buffers, accepted, self._deliveries)
+        accepted = request.headers.get("Accept-Encoding", "")
+
+        def encode() -> web.Response:
+            parameters = oip.answer_parameters(asked, result)
+            head, buffers = oip_bodies.build_answer(card.name, asked, result.outputs, parameters)
+            return tensor_response(head, buffers, accepted, self._deliveries)
+
+        if oip.is_quick_answer(asked, result.outputs) and not choose_coding(accepted):
+            return encode()
+        return await asyncio.to_thread(encode)
+
+    def _refuse(self, operation: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def refuse(request: web.Request) -> web.StreamResponse:
+            self._allow(request)
+            oip_models.refuse_operation(operation)
+
+        return refuse
 
     def _allow(self, request: web.Request) -> None:
-        self._gate.allow(request, infer=True)
+        self._gate.allow(caller_of(request), infer=True)
 
     def _card(self, request: web.Request) -> ModelCard:
-        name = request.match_info["model"]
-        version = request.match_info.get("version", oip.VERSION)
-        card = find_card(self.node, name)
-        if version != oip.VERSION:
-            raise UnknownDeployment(f"{name!r} has version {oip.VERSION!r} only, not {version[:80]!r}")
-        return card
-
-
-def find_card(node: Node, name: str) -> ModelCard:
-    """Return the card of a deployment. Raises UnknownDeployment, which names those that exist."""
-    if (card := node.model(name)) is not None:
-        return card
-    there = ", ".join(repr(card.name) for card in node.models()[:20]) or "nothing yet"
-    raise UnknownDeployment(f"no deployment {name[:200]!r}; deployed: {there}")
+        return self._service.card(request.match_info["model"], request.match_info.get("version", oip.VERSION))
 
 
 async def _read(body: bytearray | memoryview, length: int | None) -> oip.InferRequest:
-    if (len(body) if length is None else length) >= ASIDE_FROM_BYTES:
-        return await asyncio.to_thread(oip.read_request, body, length)
-    envelope = oip.read_envelope(body, length)
-    if envelope.is_quick or len(body) < ASIDE_FROM_BYTES:
-        return oip.read_tensors(envelope)
-    return await asyncio.to_thread(oip.read_tensors, envelope)
+    if (len(body) if length is None else length) >= oip.ASIDE_FROM_BYTES:
+        return await asyncio.to_thread(oip_bodies.read_request, body, length)
+    envelope = oip_bodies.read_envelope(body, length)
+    if envelope.is_quick or len(body) < oip.ASIDE_FROM_BYTES:
+        return oip_bodies.read_tensors(envelope)
+    return await asyncio.to_thread(oip_bodies.read_tensors, envelope)
 
 
 def _header_length(request: web.Request) -> int | None:
@@ -241,9 +163,3 @@ def _header_length(request: web.Request) -> int | None:
     if not text.isascii() or not text.isdigit() or len(text) > 12:
         raise RequestError(f"Inference-Header-Content-Length {text[:40]!r} is no number of bytes")
     return int(text)
-
-
-def _read_configuration(value: ValueInfo) -> dict[str, Any]:
-    datatype = datatype_of_element(value.dtype)
-    name = "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
-    return {"name": value.name, "data_type": name, "dims": [-1] if value.shape is None else list(value.shape)}

@@ -3,6 +3,7 @@ machine's interfaces."""
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterable
 
@@ -11,16 +12,16 @@ from edgepart.agent.wire.address import Address, format_address, mqtt_node, pars
 from edgepart.planner.errors import Unavailable
 
 
-def bind(address: Address) -> socket.socket:
-    """Return a listening socket. Raises Unavailable if it cannot listen on the address."""
+def bind(address: Address, *, option: str = "--http") -> socket.socket:
+    """Return a listening socket. Raises Unavailable, which names the option, if it cannot listen on the address."""
     both = address[0] in ("", "::") and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both or ":" in address[0] else socket.AF_INET
     try:
         return socket.create_server(address, family=family, dualstack_ipv6=both)
     except OSError as error:
-        where = format_address(address)
+        where, why = format_address(address), os.strerror(error.errno) if error.errno else str(error)
         raise Unavailable(
-            f"--http {where}: cannot listen there ({error.strerror}); give another address or port"
+            f"{option} {where}: cannot listen there ({why}); give another address or port"
         ) from error
 
 

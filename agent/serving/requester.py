@@ -56,6 +56,7 @@ from edgepart.agent.wire.tensors import Value, value_bytes
 from edgepart.planner.errors import (
     ClusterError,
     CrashError,
+    DeadlinePassed,
     EdgepartError,
     FrameError,
     RequestError,
@@ -76,6 +77,7 @@ FAILURES: Mapping[str, type[EdgepartError]] = {
     "failed": RunError,
     "crashed": CrashError,
     "state": StateLost,
+    "deadline": DeadlinePassed,
     "unplanned": Unavailable,
     "full": Unavailable,
 }
@@ -189,9 +191,9 @@ class Requester:
         likely entries of the outputs are wanted: an output may then be LikelyEntries.
 
         Raises RequestError if the request does not fit the model; RunError if a device could not compute it, and
-        CrashError if it ended two workers; Unavailable if it was not accepted and may be tried again later; ClusterError
-        if it was accepted but not answered in `deadline_s` seconds, or the deployment was removed meanwhile; StateLost if
-        devices do not have the states with which the step begins."""
+        CrashError if it ended two workers; Unavailable if it was not accepted and may be tried again later; DeadlinePassed
+        if it was accepted but not answered in `deadline_s` seconds; ClusterError if the deployment was removed meanwhile;
+        StateLost if devices do not have the states with which the step begins."""
         plan = self.active(deployment)
         if plan is None:
             raise Unavailable(f"no plan of {deployment!r} is active here; `edgepart status` says why")

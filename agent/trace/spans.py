@@ -36,7 +36,8 @@ BODY = "body"
 DECODE = "decode"
 ENCODE = "encode"
 
-COMPUTING, GATEWAY_LANE, REQUESTS, QUEUES, HTTP = "compute", "gateway", "requests", "queue", "http"
+COMPUTING, GATEWAY_LANE, REQUESTS, QUEUES = "compute", "gateway", "requests", "queue"
+HTTP, GRPC = "http", "grpc"
 """The lanes, besides those of `sending_lane` and `receiving_lane`."""
 
 

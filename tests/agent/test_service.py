@@ -50,7 +50,7 @@ def state(tmp_path: Path) -> Path:
 
 def options(state: Path, **changes: Any) -> AgentOptions:
     here = ("127.0.0.1", 0)
-    base = AgentOptions(state, "box", here, here, mdns=False, threads=1)
+    base = AgentOptions(state, "box", here, here, None, mdns=False, threads=1)
     return replace(base, **changes)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from edgepart.agent.gateway.gateway import Gateway
 from edgepart.agent.http.server import HttpServer
 from edgepart.agent.text.generation import ChatPrompt
 from edgepart.cli import chat, output
@@ -265,7 +266,7 @@ def test_another_member_is_asked_if_the_agent_is_gone_before_it_says_anything(tm
     async def story() -> None:
         texts = FakeText(), FakeText()
         first, second = (
-            HttpServer(FakeNode(), CREDENTIAL, limits=LIMITS, spool=tmp_path, text=text) for text in texts
+            HttpServer(Gateway(FakeNode(), CREDENTIAL, LIMITS), spool=tmp_path, text=text) for text in texts
         )
         gone = await first.start()
         async with AsyncClient(AgentTarget(gone, tmp_path)) as client:

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from edgepart.agent.api.protocol import SequenceFigures
+from edgepart.agent.gateway.gateway import Gateway
 from edgepart.agent.http.server import HttpServer
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli import options, output, tensors, verification
@@ -590,9 +591,9 @@ def test_a_request_moves_on_when_its_agent_dies(served: Served, tmp_path: Path) 
     """The second member is known from the first one's status, before that one is gone."""
 
     async def story() -> None:
-        second = HttpServer(FakeNode(), CREDENTIAL, "127.0.0.1", 0, limits=LIMITS, spool=tmp_path)
+        second = HttpServer(Gateway(FakeNode(), CREDENTIAL, LIMITS), "127.0.0.1", 0, spool=tmp_path)
         node = FakeNode()
-        first = HttpServer(node, CREDENTIAL, "127.0.0.1", 0, limits=LIMITS, spool=tmp_path)
+        first = HttpServer(Gateway(node, CREDENTIAL, LIMITS), "127.0.0.1", 0, spool=tmp_path)
         status = node.status()
         status["members"].append({"name": "pi-b", "state": "alive", "http": await second.start()})
         node.status = lambda: status  # type: ignore[method-assign]
@@ -621,7 +622,7 @@ def test_a_request_waits_for_a_plan(tmp_path: Path) -> None:
             return await super().infer(*arguments)
 
     async def story() -> None:
-        server = HttpServer(Late(), CREDENTIAL, "127.0.0.1", 0, limits=LIMITS, spool=tmp_path)
+        server = HttpServer(Gateway(Late(), CREDENTIAL, LIMITS), "127.0.0.1", 0, spool=tmp_path)
         async with AsyncClient(AgentTarget(await server.start(), tmp_path)) as client:
             assert (await client.infer("add", {"a": A, "b": A})).retries == 2
         await server.stop()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edgepart.agent.gateway.gateway import Gateway
 from edgepart.agent.http.server import HttpServer
 from edgepart.client.async_client import AsyncClient
 from edgepart.client.liveness import ProbeTiming
@@ -74,7 +75,7 @@ async def failing(reply: bytes | None) -> AsyncIterator[Failing]:
 async def well(folder: Path, **given: Any) -> AsyncIterator[tuple[FakeNode, str]]:
     """An agent that works, in this loop."""
     node = given.pop("node", None) or FakeNode()
-    server = HttpServer(node, CREDENTIAL, "127.0.0.1", 0, limits=LIMITS, spool=folder, **given)
+    server = HttpServer(Gateway(node, CREDENTIAL, LIMITS), "127.0.0.1", 0, spool=folder, **given)
     url = await server.start()
     try:
         yield node, url

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgepart.agent.gateway.gateway import Gateway
 from edgepart.agent.http.server import HttpServer
 from edgepart.client.async_client import AsyncClient
 from edgepart.client.connecting import connect_async
@@ -89,7 +90,7 @@ def test_a_long_computation_is_waited_for_and_its_loss_is_noticed(tmp_path: Path
     async def story() -> None:
         node = FakeNode()
         node.gate = asyncio.Event()
-        lost = HttpServer(node, CREDENTIAL, "127.0.0.1", 0, limits=LIMITS, spool=tmp_path)
+        lost = HttpServer(Gateway(node, CREDENTIAL, LIMITS), "127.0.0.1", 0, spool=tmp_path)
         url = await lost.start()
         async with well(tmp_path) as (_, other), client_of(tmp_path, url, other) as client:
             asked = asyncio.create_task(right(client))
@@ -107,7 +108,7 @@ def test_all_members_are_gone_and_one_comes_back_at_another_address(tmp_path: Pa
     """The agent of a state folder writes down its address; the client looks there again."""
 
     async def story() -> None:
-        first = HttpServer(FakeNode(), CREDENTIAL, "127.0.0.1", 0, limits=LIMITS, spool=tmp_path)
+        first = HttpServer(Gateway(FakeNode(), CREDENTIAL, LIMITS), "127.0.0.1", 0, spool=tmp_path)
         (tmp_path / "agent.json").write_text(json.dumps({"http": await first.start()}))
         async with connect_async(state=tmp_path) as client:
             assert await right(client) == 0

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgepart.agent.gateway.gateway import Gateway
 from edgepart.agent.http.server import HttpServer
 from edgepart.client.async_client import AsyncClient
 from edgepart.client.liveness import ProbeTiming, Silent, while_alive
@@ -105,7 +106,7 @@ def test_a_request_moves_on_from_an_agent_that_takes_it_and_says_nothing(tmp_pat
         frozen = await asyncio.start_server(_hold, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{frozen.sockets[0].getsockname()[1]}"
         node = FakeNode()
-        well = HttpServer(node, CREDENTIAL, "127.0.0.1", 0, limits=LIMITS, spool=tmp_path)
+        well = HttpServer(Gateway(node, CREDENTIAL, LIMITS), "127.0.0.1", 0, spool=tmp_path)
         status = node.status()
         status["members"].append({"name": "pi-b", "state": "alive", "http": url})
         node.status = lambda: status  # type: ignore[method-assign]

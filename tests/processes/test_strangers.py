@@ -22,6 +22,7 @@ import pytest
 from aiohttp import web
 
 from edgepart.agent.admission.joining import JoinHello
+from edgepart.agent.gateway.gateway import Gateway
 from edgepart.agent.http.server import HttpServer
 from edgepart.agent.net.links import CHANNELS, LinkOpen
 from edgepart.agent.net.stream import Stream
@@ -191,7 +192,7 @@ def threads(agent: LocalAgent) -> int:
 
 def test_every_route_of_http_asks_for_the_credential(cluster: LocalCluster) -> None:
     """As they are in the code: one that is added is asked for here, too."""
-    routes = [r for r in HttpServer(FakeNode(), "x" * 40).routes() if isinstance(r, web.RouteDef)]
+    routes = [r for r in HttpServer(Gateway(FakeNode(), "x" * 40)).routes() if isinstance(r, web.RouteDef)]
     free = {("GET", "/"), ("GET", "/v2/health/live"), ("GET", "/v2/health/ready")}
     for agent in cluster.agents.values():
         for route in routes:

@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from edgepart.agent.http.bodies import BodyLimits
+from edgepart.agent.gateway.gateway import Gateway
+from edgepart.agent.gateway.limits import BodyLimits
 from edgepart.agent.http.server import HttpServer
 from tests.agent.http.fake_text import FakeText
 from tests.agent.http.fakes import FakeNode
@@ -82,7 +83,7 @@ def serving(folder: Path, limits: BodyLimits, text: FakeText | None = None) -> I
     node = FakeNode()
 
     async def start() -> tuple[HttpServer, str]:
-        server = HttpServer(node, CREDENTIAL, "127.0.0.1", 0, limits=limits, spool=folder, text=text)
+        server = HttpServer(Gateway(node, CREDENTIAL, limits), "127.0.0.1", 0, spool=folder, text=text)
         return server, await server.start()
 
     try:

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgepart.agent.http import oip
+from edgepart.agent.gateway import oip
+from edgepart.agent.gateway.oip_elements import NUMPY
+from edgepart.agent.http import oip_bodies
 from edgepart.agent.http.bodies import _BodyPlace
 from edgepart.agent.http.buffers import ALIGN_BYTES, pad_head
-from edgepart.agent.http.oip_elements import NUMPY
 from edgepart.client.tensors import read_answer, request_body
 from tests.agent.http.conftest import LIMITS, Served
 
@@ -45,7 +46,7 @@ def test_the_first_tensor_is_a_view_however_long_the_json_is(blanks: int, dataty
     place = _BodyPlace(len(head) + array.nbytes, len(head))
     place.add(head + array.tobytes())
     body = place.content()
-    read = oip.read_request(body, len(head)).inputs["x"]
+    read = oip_bodies.read_request(body, len(head)).inputs["x"]
     assert np.array_equal(read, array)
     assert np.shares_memory(read, np.frombuffer(body, np.uint8))
     assert read.__array_interface__["data"][0] % ALIGN_BYTES == 0
@@ -66,12 +67,12 @@ KEYS = st.sampled_from(["inputs", "data", "datatype", "name"])
 def test_whether_a_request_is_quick_is_said_of_any_json(document: Any) -> None:
     """Before anything of it is checked."""
     whole = {"inputs": document}
-    assert oip.Envelope(whole, memoryview(b"")).is_quick in (True, False)
+    assert oip_bodies.Envelope(whole, memoryview(b"")).is_quick in (True, False)
 
 
 def test_what_takes_a_while_is_not_quick() -> None:
     def quick(nbytes: int, **entry: Any) -> bool:
-        return oip.Envelope({"inputs": [entry]}, memoryview(bytes(nbytes))).is_quick
+        return oip_bodies.Envelope({"inputs": [entry]}, memoryview(bytes(nbytes))).is_quick
 
     assert quick(oip.QUICK_BYTES, datatype="FP32")
     assert not quick(oip.QUICK_BYTES + 1, datatype="FP32")
@@ -107,7 +108,7 @@ def test_a_large_body_in_pieces_is_echoed(served: Served, coding: str) -> None:
         outputs = read_answer(body, response.headers["Inference-Header-Content-Length"])[1]
         assert np.array_equal(outputs["y"], array)
     connection.close()
-    assert served.server._bodies.held_bytes == 0
+    assert served.server._bodies._intake.held_bytes == 0
 
 
 def test_who_announces_much_and_sends_little_takes_little(impatient: Served) -> None:
@@ -116,7 +117,7 @@ def test_who_announces_much_and_sends_little_takes_little(impatient: Served) -> 
         connection.sendall(head.encode() + b"{")
         answer = connection.recv(65536)
     assert b"1 bytes came" in answer
-    assert impatient.server._bodies.held_bytes == 0
+    assert impatient.server._bodies._intake.held_bytes == 0
 
 
 @pytest.mark.parametrize("path", ["/v2/models/add/infer", "/v1/chat/completions"])

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from edgepart.agent.api.protocol import InferResult
+from edgepart.agent.gateway.gateway import Gateway
 from edgepart.agent.http import idle as silence
 from edgepart.agent.http.server import HttpServer
 from edgepart.agent.wire.inference import Epoch
@@ -47,7 +48,7 @@ def few(tmp_path: Path) -> Iterator[Served]:
     thread.start()
 
     async def start() -> tuple[HttpServer, str]:
-        server = HttpServer(node, CREDENTIAL, "127.0.0.1", 0, limits=FEW, spool=tmp_path)
+        server = HttpServer(Gateway(node, CREDENTIAL, FEW), "127.0.0.1", 0, spool=tmp_path)
         return server, await server.start()
 
     try:
@@ -140,7 +141,7 @@ def test_while_all_connections_are_busy_a_newcomer_is_sent_away(few: Served) -> 
     busy = [connect(few, f"127.0.0.{n + 2}") for n in range(6)]
     for connection in busy:
         connection.sendall(post(BODY))
-    wait(few, lambda: few.server._bodies.in_flight == 6)
+    wait(few, lambda: few.server._bodies._intake.places.taken == 6)
     with connect(few) as newcomer:
         assert ended(newcomer)
     few.loop.call_soon_threadsafe(few.node.gate.set)
@@ -155,7 +156,7 @@ def test_bodies_that_come_slowly_take_no_places_and_the_oldest_is_given_up(few: 
         connection.sendall(post(b"{", len(BODY)))
         wait(few, lambda n=number: len(few.server._bodies._reading) == min(n + 1, 3))
     assert b"stood still or took too long" in slow[0].recv(4096)
-    assert few.server._bodies.in_flight == 0
+    assert few.server._bodies._intake.places.taken == 0
     assert few.ask("POST", "/v2/models/add/infer", ADD).status == 200
     for connection in slow:
         connection.close()
@@ -177,15 +178,15 @@ def test_a_full_gateway_says_when_to_come_again_and_serves_whom_it_took(few: Ser
     ]
     for thread in asking:
         thread.start()
-    wait(few, lambda: few.server._bodies.in_flight == 5)
-    few.server._bodies._places.total = 5
+    wait(few, lambda: few.server._bodies._intake.places.taken == 5)
+    few.server._bodies._intake.places.total = 5
     refused = few.ask("POST", "/v2/models/add/infer", ADD)
     assert refused.status == 503 and int(refused.headers["Retry-After"]) >= 1
     few.loop.call_soon_threadsafe(few.node.gate.set)
     for thread in asking:
         thread.join()
     assert replies == [200] * 5
-    wait(few, lambda: few.server._bodies.in_flight == 0)
+    wait(few, lambda: few.server._bodies._intake.places.taken == 0)
 
 
 def test_clients_that_do_not_read_their_answers_make_room_for_others(few: Served) -> None:
@@ -208,10 +209,10 @@ def test_clients_that_do_not_read_their_answers_make_room_for_others(few: Served
 
 def test_a_request_whose_time_is_up_before_its_turn_is_told_to_come_again(few: Served) -> None:
     few.node.gate = few.on_loop(_event)
-    few.server._v2._turns._at_once = 1
+    few.server._v2._service._turns._at_once = 1
     first = threading.Thread(target=lambda: few.ask("POST", "/v2/models/add/infer", ADD))
     first.start()
-    wait(few, lambda: few.server._bodies.in_flight == 1)
+    wait(few, lambda: few.server._bodies._intake.places.taken == 1)
     hurried = few.ask("POST", "/v2/models/add/infer", ADD | {"parameters": {"timeout": 1000}})
     assert hurried.status == 503 and "waited for its turn" in hurried.json()["error"]
     few.loop.call_soon_threadsafe(few.node.gate.set)

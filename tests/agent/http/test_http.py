@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from edgepart.agent.http.access import authorise, is_local
-from edgepart.agent.http.bodies import BodyLimits
+from edgepart.agent.gateway.access import authorise, is_local
+from edgepart.agent.gateway.gateway import Gateway
+from edgepart.agent.gateway.limits import BodyLimits
 from edgepart.agent.http.server import HttpServer
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.errors import InternalError, NotAuthorised, Unavailable, UsageError
@@ -155,14 +156,14 @@ def test_all_bodies_together_have_a_limit(served: Served) -> None:
         target=lambda: statuses.append(served.ask("POST", "/v2/models/same-string/infer", body).status)
     )
     first.start()
-    wait(served, lambda: served.server._bodies.held_bytes > 3 << 20)
+    wait(served, lambda: served.server._bodies._intake.held_bytes > 3 << 20)
     reply = served.ask("POST", "/v2/models/same-string/infer", b"x" * (LIMITS.request_bytes - 1))
     assert reply.status == 503
     assert "memory" in reply.json()["error"]
     served.loop.call_soon_threadsafe(gate.set)
     first.join()
     assert statuses == [200]
-    wait(served, lambda: served.server._bodies.held_bytes == 0)
+    wait(served, lambda: served.server._bodies._intake.held_bytes == 0)
 
 
 async def _event() -> asyncio.Event:
@@ -215,8 +216,8 @@ def test_a_client_that_goes_away_frees_its_request(served: Served) -> None:
     head = f"POST /v2/models/add/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     with socket.create_connection(served.address, timeout=20) as connection:
         connection.sendall(head.encode() + body)
-        wait(served, lambda: served.server._bodies.in_flight == 1)
-    wait(served, lambda: served.node.cancelled == 1 and served.server._bodies.in_flight == 0)
+        wait(served, lambda: served.server._bodies._intake.places.taken == 1)
+    wait(served, lambda: served.node.cancelled == 1 and served.server._bodies._intake.places.taken == 0)
 
 
 # Credentials
@@ -491,7 +492,9 @@ def test_the_page_needs_nothing_from_elsewhere(served: Served) -> None:
 
 def test_an_address_in_use_is_said_so(served: Served, tmp_path: Path) -> None:
     async def second() -> None:
-        await HttpServer(FakeNode(), CREDENTIAL, *served.address, limits=BodyLimits(), spool=tmp_path).start()
+        await HttpServer(
+            Gateway(FakeNode(), CREDENTIAL, BodyLimits()), *served.address, spool=tmp_path
+        ).start()
 
     with pytest.raises(UsageError, match="cannot listen"):
         asyncio.run(second())
@@ -529,4 +532,5 @@ def test_a_connection_that_cannot_be_taken_is_one_line_of_the_log(
 
 def test_only_what_is_there_is_advertised(served: Served) -> None:
     assert "model_repository" not in served.ask("GET", "/v2").json()["extensions"]
-    assert served.ask("POST", "/v2/repository/models/add/load", b"{}").status == 404
+    reply = served.ask("POST", "/v2/repository/models/add/load", b"{}")
+    assert reply.status == 501 and "edgepart deploy" in reply.json()["error"]

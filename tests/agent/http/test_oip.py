@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from edgepart.agent.api.protocol import ModelCard
-from edgepart.agent.http import oip
-from edgepart.agent.http.json_bodies import MAX_JSON_BYTES
-from edgepart.agent.http.oip_elements import (
+from edgepart.agent.gateway import oip, oip_models
+from edgepart.agent.gateway.oip_elements import (
     BINARY_ONLY,
     NUMPY,
     binary_of,
     datatype_of_array,
     datatype_of_element,
 )
+from edgepart.agent.http import oip_bodies
+from edgepart.agent.http.json_bodies import MAX_JSON_BYTES
 from edgepart.agent.wire.inference import Epoch
 from edgepart.planner.errors import RequestError
 from edgepart.planner.plans.plan import ValueInfo
@@ -64,11 +65,11 @@ def one(data: Any, datatype: str = "FP32", shape: Any = (2,), **more: Any) -> by
 def test_binary_there_and_back(tensor: tuple[str, Array]) -> None:
     datatype, array = tensor
     body, head = binary_request(datatype, array)
-    request = oip.read_request(body, head)
+    request = oip_bodies.read_request(body, head)
     found = request.inputs["x"]
     assert found.shape == array.shape
     assert found.tobytes() == array.tobytes() or found.tolist() == array.tolist()
-    text, buffers = oip.build_answer("m", request, {"x": found}, {})
+    text, buffers = oip_bodies.build_answer("m", request, {"x": found}, {})
     answer = json.loads(text)
     assert answer["id"] == "7"
     assert answer["outputs"][0]["datatype"] == datatype
@@ -84,12 +85,12 @@ def test_json_there_and_back(tensor: tuple[str, Array]) -> None:
     finite = array.dtype.kind == "O" or np.isfinite(array.astype(np.float64)).all()
     if datatype in BINARY_ONLY or not finite:
         with pytest.raises(RequestError, match="binary"):
-            oip.build_answer("m", request, {"x": array}, {})
+            oip_bodies.build_answer("m", request, {"x": array}, {})
         return
-    text, buffers = oip.build_answer("m", request, {"x": array}, {})
+    text, buffers = oip_bodies.build_answer("m", request, {"x": array}, {})
     assert not buffers
     entry = json.loads(text)["outputs"][0]
-    back = oip.read_request(json.dumps({"inputs": [entry]}).encode(), None).inputs["x"]
+    back = oip_bodies.read_request(json.dumps({"inputs": [entry]}).encode(), None).inputs["x"]
     assert back.dtype == array.dtype
     np.testing.assert_array_equal(back, array)
 
@@ -102,8 +103,8 @@ def test_nested_data_is_as_good_as_flat(tensor: tuple[str, Array]) -> None:
         return  # a scalar has no nesting, and [] says nothing of the extents inside it
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         return
-    flat = oip.read_request(one(array.ravel().tolist(), datatype, array.shape), None)
-    nested = oip.read_request(one(array.tolist(), datatype, array.shape), None)
+    flat = oip_bodies.read_request(one(array.ravel().tolist(), datatype, array.shape), None)
+    nested = oip_bodies.read_request(one(array.tolist(), datatype, array.shape), None)
     np.testing.assert_array_equal(flat.inputs["x"], nested.inputs["x"])
 
 
@@ -115,7 +116,7 @@ def test_nested_data_is_as_good_as_flat(tensor: tuple[str, Array]) -> None:
 @settings(max_examples=200)
 def test_random_bytes_are_refused_and_nothing_else(body: bytes, head: int | None) -> None:
     with pytest.raises(RequestError):
-        oip.read_request(body, head)
+        oip_bodies.read_request(body, head)
 
 
 values = st.recursive(
@@ -140,7 +141,7 @@ values = st.recursive(
 def test_any_json_is_read_or_refused(entry: Any, outputs: Any, parameters: Any) -> None:
     document = {"inputs": [entry], "outputs": outputs, "parameters": parameters}
     try:
-        request = oip.read_request(json.dumps(document).encode(), None)
+        request = oip_bodies.read_request(json.dumps(document).encode(), None)
     except RequestError as error:
         assert str(error)
     else:
@@ -196,7 +197,7 @@ def test_any_json_is_read_or_refused(entry: Any, outputs: Any, parameters: Any) 
 )
 def test_what_is_wrong_is_named(body: bytes, words: str) -> None:
     with pytest.raises(RequestError, match=words):
-        oip.read_request(body, None)
+        oip_bodies.read_request(body, None)
 
 
 @pytest.mark.parametrize(
@@ -220,24 +221,24 @@ def test_binary_sizes_do_not_lie(datatype: str, shape: list[int], size: Any, dat
     entry = {"name": "x", "datatype": datatype, "shape": shape, "parameters": {"binary_data_size": size}}
     head = json.dumps({"inputs": [entry]}).encode()
     with pytest.raises(RequestError, match=words):
-        oip.read_request(head + data, len(head))
+        oip_bodies.read_request(head + data, len(head))
 
 
 def test_a_header_length_beyond_the_body() -> None:
     with pytest.raises(RequestError, match="Inference-Header"):
-        oip.read_request(b"{}", 3)
+        oip_bodies.read_request(b"{}", 3)
 
 
 def test_json_has_a_limit() -> None:
     with pytest.raises(RequestError, match="binary data"):
-        oip.read_request(b" " * (MAX_JSON_BYTES + 1), None)
+        oip_bodies.read_request(b" " * (MAX_JSON_BYTES + 1), None)
 
 
 def test_unaligned_binary_is_made_aligned() -> None:
     for spaces in range(8):
         array = np.arange(3, dtype=np.float64)
         body, head = binary_request("FP64", array)
-        found = oip.read_request(b" " * spaces + body, head + spaces).inputs["x"]
+        found = oip_bodies.read_request(b" " * spaces + body, head + spaces).inputs["x"]
         assert found.flags.aligned
         np.testing.assert_array_equal(found, array)
 
@@ -247,8 +248,10 @@ def test_outputs_choose_their_form_one_by_one() -> None:
         "inputs": [],
         "outputs": [{"name": "b", "parameters": {"binary_data": True}}, {"name": "a"}],
     }
-    request = oip.read_request(json.dumps(body).encode(), None)
-    text, buffers = oip.build_answer("m", request, {"a": np.zeros(1), "b": np.ones(1), "c": np.ones(1)}, {})
+    request = oip_bodies.read_request(json.dumps(body).encode(), None)
+    text, buffers = oip_bodies.build_answer(
+        "m", request, {"a": np.zeros(1), "b": np.ones(1), "c": np.ones(1)}, {}
+    )
     first, second = json.loads(text)["outputs"]
     assert (first["name"], second["name"]) == ("b", "a")
     assert "data" not in first and second["data"] == [0.0]
@@ -256,13 +259,13 @@ def test_outputs_choose_their_form_one_by_one() -> None:
 
 
 def test_maps_and_sequences_travel_as_json() -> None:
-    request = oip.read_request(b'{"inputs": []}', None)
+    request = oip_bodies.read_request(b'{"inputs": []}', None)
     value = [{0: np.float32(0.25), 1: 0.75}]
-    entry = json.loads(oip.build_answer("m", request, {"p": value}, {})[0])["outputs"][0]
+    entry = json.loads(oip_bodies.build_answer("m", request, {"p": value}, {})[0])["outputs"][0]
     assert (entry["datatype"], entry["shape"]) == ("BYTES", [1])
     assert json.loads(entry["data"][0]) == [{"0": 0.25, "1": 0.75}]
     with pytest.raises(RequestError, match="NaN"):
-        oip.build_answer("m", request, {"p": [{0: float("nan")}]}, {})
+        oip_bodies.build_answer("m", request, {"p": [{0: float("nan")}]}, {})
 
 
 CARD = ModelCard(
@@ -287,16 +290,16 @@ CARD = ModelCard(
 )
 def test_what_does_not_fit_the_deployment(inputs: Any, outputs: Any, words: str) -> None:
     with pytest.raises(RequestError, match=words):
-        oip.check_fit(CARD, oip.InferRequest(None, inputs, outputs, False, None))
+        oip_models.check_fit(CARD, oip.InferRequest(None, inputs, outputs, False, None))
 
 
 def test_what_fits_passes() -> None:
     inputs: dict[str, Array] = {"x": np.zeros((9, 3), np.float32), "k": np.zeros((1, 1), np.int64)}
-    oip.check_fit(CARD, oip.InferRequest(None, inputs, {"y": None}, False, None))
+    oip_models.check_fit(CARD, oip.InferRequest(None, inputs, {"y": None}, False, None))
 
 
 def test_metadata() -> None:
-    document = oip.metadata(CARD)
+    document = oip_models.metadata(CARD)
     assert document["inputs"][0] == {"name": "x", "datatype": "FP32", "shape": [-1, 3]}
     assert document["inputs"][1]["shape"] == [-1]
     assert (document["platform"], document["versions"]) == ("onnxruntime_onnx", ["1"])
@@ -321,4 +324,4 @@ def test_every_datatype_has_both_names() -> None:
 )
 def test_json_that_takes_long_or_asks_for_what_is_not_there_is_refused(body: bytes, why: str) -> None:
     with pytest.raises(RequestError, match=why):
-        oip.read_request(body, None)
+        oip_bodies.read_request(body, None)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from edgepart.agent.http.bodies import TooLarge
+from edgepart.agent.gateway.limits import TooLarge
+from edgepart.agent.gateway.rate_limit import Throttled
 from edgepart.agent.http.openai_answers import AnswerHead, ChatForm, CompletionForm, model_list
 from edgepart.agent.http.openai_errors import openai_error_document
 from edgepart.agent.http.openai_fields import FieldError
-from edgepart.agent.http.rate_limit import Throttled
 from edgepart.agent.text.generation import (
     Begun,
     Ended,

@@ -12,8 +12,9 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgepart.agent.gateway.access import authorise
+from edgepart.agent.gateway.gateway import Gateway
 from edgepart.agent.host.token_bucket import Buckets
-from edgepart.agent.http.access import authorise
 from edgepart.agent.http.server import HttpServer
 from edgepart.agent.wire.vocabulary import CLOSED, LOCAL, OPEN
 from edgepart.planner.errors import NotAuthorised
@@ -147,7 +148,7 @@ def test_many_addresses_take_no_more_memory(clients: int, most: int) -> None:
 
 def test_a_server_takes_a_credential_that_stays(tmp_path: Path) -> None:
     async def story() -> None:
-        server = HttpServer(FakeNode(), CREDENTIAL, limits=LIMITS, spool=tmp_path, inference=CLOSED)
+        server = HttpServer(Gateway(FakeNode(), CREDENTIAL, LIMITS, inference=CLOSED), spool=tmp_path)
         assert server._v2._gate._credential() == CREDENTIAL and server._v2._gate._inference == CLOSED
 
     asyncio.run(story())

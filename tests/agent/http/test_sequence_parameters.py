@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edgepart.agent.api.protocol import SequenceTurn
-from edgepart.agent.http import oip
+from edgepart.agent.http import oip_bodies
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.errors import RequestError, StateLost
 from tests.agent.http.conftest import Served
@@ -21,7 +21,7 @@ TENSOR = {"name": "a", "datatype": "FP32", "shape": [2, 3], "data": A.tolist()}
 
 def read(parameters: dict[str, Any]) -> SequenceTurn | None:
     body = json.dumps({"inputs": [TENSOR], "parameters": parameters}).encode()
-    return oip.read_request(body, None).sequence
+    return oip_bodies.read_request(body, None).sequence
 
 
 @pytest.mark.parametrize(

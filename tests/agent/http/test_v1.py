@@ -187,7 +187,7 @@ def test_hanging_up_ends_the_work(talking: Served, text: FakeText, body: Any, to
     assert text.closed == 0
     connection.close()
     wait(talking, lambda: text.closed == 1)
-    wait(talking, lambda: talking.server._bodies.in_flight == 0)
+    wait(talking, lambda: talking.server._bodies._intake.places.taken == 0)
     assert 'edgepart_text_answers_total{model="chat",outcome="cancelled"} 1.0' in metrics(talking)
 
 
@@ -204,7 +204,7 @@ def test_a_client_that_does_not_read_is_cut_off_and_its_answer_ends(
     with opened(impatient_text, STREAM) as connection:
         wait(impatient_text, lambda: text.requests)
         wait(impatient_text, lambda: text.closed == 1)
-        wait(impatient_text, lambda: impatient_text.server._bodies.in_flight == 0)
+        wait(impatient_text, lambda: impatient_text.server._bodies._intake.places.taken == 0)
         assert impatient_text.server._v1._deliveries.held_bytes == 0
         connection.close()
 

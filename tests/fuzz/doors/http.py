@@ -20,8 +20,10 @@ import numpy as np
 
 from edgepart.agent.api.device_choice import check_devices
 from edgepart.agent.api.protocol import InferResult, ModelCard, Progress, SequenceTurn
-from edgepart.agent.http import oip
-from edgepart.agent.http.bodies import BodyLimits
+from edgepart.agent.gateway import oip, oip_models
+from edgepart.agent.gateway.gateway import Gateway
+from edgepart.agent.gateway.limits import BodyLimits
+from edgepart.agent.http import oip_bodies
 from edgepart.agent.http.server import HttpServer
 from edgepart.agent.http.uploads import read_options
 from edgepart.agent.wire.codec import json_record
@@ -71,7 +73,7 @@ FITTING_BODY = JSON_BODY | {"inputs": JSON_BODY["inputs"][:2]}  # type: ignore[i
 def _again(asked: oip.InferRequest) -> None:
     """Check that a request, written again as a client writes it, is read as the same."""
     pieces = request_body(asked.inputs, list(asked.outputs or ()))(1.0)
-    again = oip.read_request(b"".join(map(bytes, pieces)), len(pieces[0]))
+    again = oip_bodies.read_request(b"".join(map(bytes, pieces)), len(pieces[0]))
     expect(list(again.inputs) == list(asked.inputs), "inputs are others after a round trip")
     for name, array in asked.inputs.items():
         same = again.inputs[name].shape == array.shape and again.inputs[name].dtype == array.dtype
@@ -84,8 +86,8 @@ def _again(asked: oip.InferRequest) -> None:
 def _answered(asked: oip.InferRequest) -> None:
     """Build an answer with the inputs as its outputs; a request that does not fit is refused."""
     try:
-        oip.check_fit(CARD, asked)
-        oip.build_answer(
+        oip_models.check_fit(CARD, asked)
+        oip_bodies.build_answer(
             "net", asked, dict(asked.inputs) | {"y": np.ones((1, 2), np.float32)}, {"epoch": "1.1"}
         )
     except KeyError:
@@ -93,16 +95,16 @@ def _answered(asked: oip.InferRequest) -> None:
 
 
 def _json_body(data: bytes) -> None:
-    asked = oip.read_request(data, None)
+    asked = oip_bodies.read_request(data, None)
     _again(asked)
     _answered(asked)
 
 
 def _binary_body(data: bytes) -> None:
     head, rest = parted(data)
-    envelope = oip.read_envelope(head + rest, len(head))
+    envelope = oip_bodies.read_envelope(head + rest, len(head))
     expect(envelope.is_quick in (True, False), "unreachable")
-    asked = oip.read_tensors(envelope)
+    asked = oip_bodies.read_tensors(envelope)
     _again(asked)
     _answered(asked)
 
@@ -259,7 +261,7 @@ def _connections() -> Iterator[Take]:
     logging.getLogger("edgepart").addHandler(logged)
     logging.getLogger("asyncio").addHandler(logged)
     with tempfile.TemporaryDirectory() as folder:
-        server = HttpServer(_Node(), CREDENTIAL, limits=LIMITS, spool=Path(folder), text=FakeText())
+        server = HttpServer(Gateway(_Node(), CREDENTIAL, LIMITS), spool=Path(folder), text=FakeText())
         loop.run_until_complete(server.start())
         assert server._runner is not None and server._runner.server is not None
         factory = server._runner.server

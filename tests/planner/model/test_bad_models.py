@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmarks.scale import transformer
-from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
-from google.protobuf.message import Message  # type: ignore[import-untyped]
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper

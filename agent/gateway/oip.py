@@ -1,31 +1,24 @@
-"""Open Inference Protocol v2: reads a request's bytes into arrays, and writes arrays as an answer's bytes. Rules: no door.
+"""Open Inference Protocol v2, whatever carries it: reads a request's document into an InferRequest, and says what an answer
+holds. Rules: no door.
 
-It supports JSON and the binary tensor extension (Triton's extension_binary_data, adopted by KServe). No memory is allocated
-merely because a client names a size: every size is compared with the bytes that have arrived.
+A **document** is the request as JSON spells it: `{"id", "parameters", "inputs": [{"name", "datatype", "shape",
+"parameters", ...}], "outputs": [{"name", "parameters"}]}`. HTTP gets it as JSON, and gRPC makes it of its messages. Only
+the elements of the tensors come in different ways, which `ReadElements` hides. No memory is allocated merely because a
+client names a size: every size is compared with the bytes that have arrived.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from edgepart.agent.api.protocol import ModelCard, SequenceTurn
-from edgepart.agent.http.json_bodies import expect_object, read_object
-from edgepart.agent.http.oip_elements import (
-    BINARY_ONLY,
-    NUMPY,
-    array_from_binary,
-    array_from_json,
-    binary_of,
-    datatype_of_array,
-    datatype_of_element,
-    json_of,
-)
+from edgepart.agent.api.protocol import InferResult, SequenceTurn
+from edgepart.agent.gateway.oip_elements import NUMPY, datatype_of_array
 from edgepart.planner.errors import RequestError
 
 MAX_RANK = 32
@@ -35,10 +28,11 @@ MAX_ID = 1024
 QUICK_BYTES = 4 << 20
 """Binary numbers of at most this size are read or written in the event loop: that takes a millisecond at most, even if they
 have to be copied."""
+ASIDE_FROM_BYTES = 64 << 10
+"""JSON or texts of this many bytes or more are read in a thread of the pool, so that the event loop's heartbeats are not
+late. Binary numbers are read and written in the event loop, because that is faster than changing threads."""
 MAX_SEQUENCE_ID = 128
 """The most characters of a sequence's id."""
-LARGE = "send `data` flat, or tensors as binary data"
-NOT_FINITE = "NaN and infinities go as binary data"
 VERSION = "1"
 """The only version: a deployment that changes keeps its name and gets a new epoch."""
 
@@ -66,46 +60,21 @@ class InferRequest:
         return self.binary_output if own is None else own
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
-    """A request whose JSON has been read, but not its tensors."""
+class ReadElements(Protocol):
+    """Reads the elements of one input, whose entry of the document it gets. Raises a RequestError that begins with `where`,
+    which names the input."""
 
-    document: Mapping[str, Any]
-    binary: memoryview
-
-    @property
-    def is_quick(self) -> bool:
-        """Whether reading the tensors takes almost no time, because binary numbers are views of the bytes that arrived."""
-        entries = self.document.get("inputs")
-        return (
-            len(self.binary) <= QUICK_BYTES
-            and isinstance(entries, list)
-            and all(
-                isinstance(entry, dict) and "data" not in entry and entry.get("datatype") != "BYTES"
-                for entry in entries
-            )
-        )
+    def __call__(
+        self, entry: Mapping[str, Any], datatype: str, shape: tuple[int, ...], where: str
+    ) -> Array: ...
 
 
-def read_envelope(body: bytes | bytearray | memoryview, header_length: int | None) -> Envelope:
-    """Read a request's JSON. `header_length` is the Inference-Header-Content-Length, at which the JSON ends and the binary
-    data begins. Raises RequestError."""
-    view = memoryview(body)
-    if header_length is not None and not 0 <= header_length <= len(view):
-        _refuse(f"Inference-Header-Content-Length is {header_length}, but the body has {len(view)} bytes")
-    split = len(view) if header_length is None else header_length
-    return Envelope(read_object(view[:split], LARGE, NOT_FINITE), view[split:])
-
-
-def read_tensors(envelope: Envelope) -> InferRequest:
-    document, binary = envelope.document, envelope.binary
+def read_document(document: Mapping[str, Any], read_elements: ReadElements) -> InferRequest:
+    """Read a request. `read_elements` is called for the inputs in their order. Raises RequestError."""
     parameters = expect_object(document.get("parameters", {}), "parameters")
-    inputs, used = _inputs(_entries(document, "inputs"), binary)
-    if used != len(binary):
-        _refuse(f"{len(binary) - used} bytes follow the last input's binary data; send what is announced")
     return InferRequest(
+        inputs=_inputs(_entries(document, "inputs"), read_elements),
         id=_id(document.get("id")),
-        inputs=inputs,
         outputs=_outputs(_entries(document, "outputs")) if document.get("outputs") else None,
         binary_output=_flag(parameters, "binary_data_output", "parameters"),
         timeout_s=_timeout(parameters.get("timeout")),
@@ -113,9 +82,18 @@ def read_tensors(envelope: Envelope) -> InferRequest:
     )
 
 
-def read_request(body: bytes | bytearray | memoryview, header_length: int | None) -> InferRequest:
-    """Read the JSON and the tensors of a request. Raises RequestError."""
-    return read_tensors(read_envelope(body, header_length))
+def is_quick(document: Mapping[str, Any], nbytes: int) -> bool:
+    """Whether reading the tensors takes almost no time, because binary numbers are views of the `nbytes` that arrived. The
+    document need not be checked yet."""
+    entries = document.get("inputs")
+    return (
+        nbytes <= QUICK_BYTES
+        and isinstance(entries, list)
+        and all(
+            isinstance(entry, dict) and "data" not in entry and entry.get("datatype") != "BYTES"
+            for entry in entries
+        )
+    )
 
 
 def is_quick_answer(request: InferRequest, outputs: Mapping[str, Any]) -> bool:
@@ -130,32 +108,27 @@ def is_quick_answer(request: InferRequest, outputs: Mapping[str, Any]) -> bool:
     )
 
 
-def build_answer(
-    model: str, request: InferRequest, outputs: Mapping[str, Any], parameters: Mapping[str, Any]
-) -> tuple[bytes, list[bytes | memoryview]]:
-    """Return the answer's JSON, and the binary data that follows it ([] if every output is in the JSON).
-
-    Raises RequestError for values that the requested form cannot hold (NaN in JSON, for example)."""
-    entries: list[dict[str, Any]] = []
-    buffers: list[bytes | memoryview] = []
+def answer_tensors(request: InferRequest, outputs: Mapping[str, Any]) -> Iterator[tuple[str, str, Array]]:
+    """Yield the name, the datatype and the values of each output that the request asks for. Raises RequestError for values
+    that the protocol does not have."""
     for name in request.outputs or outputs:
         array = as_tensor(outputs[name])
         datatype = datatype_of_array(array.dtype)
         if datatype is None:
             _refuse(f"output {name!r} has element type {array.dtype}, which the protocol does not have")
-        entry: dict[str, Any] = {"name": name, "datatype": datatype, "shape": list(array.shape)}
-        if request.wants_binary(name):
-            data = binary_of(array, datatype)
-            entry["parameters"] = {"binary_data_size": len(data)}
-            buffers.append(data)
-        else:
-            entry["data"] = json_of(array, datatype, f"output {name!r}")
-        entries.append(entry)
-    document: dict[str, Any] = {"model_name": model, "model_version": VERSION}
-    if request.id is not None:
-        document["id"] = request.id
-    document |= {"parameters": dict(parameters), "outputs": entries}
-    return json.dumps(document, allow_nan=False, separators=(",", ":")).encode(), buffers
+        yield name, datatype, array
+
+
+def answer_parameters(request: InferRequest, result: InferResult) -> dict[str, Any]:
+    """Return what an answer says of itself."""
+    parameters: dict[str, Any] = {
+        "epoch": f"{result.epoch.term}.{result.epoch.number}",
+        "seconds": round(result.seconds, 6),
+        "replays": result.replays,
+    }
+    if request.sequence is not None:
+        parameters["sequence_id"] = request.sequence.id
+    return parameters
 
 
 def as_tensor(value: Any) -> Array:
@@ -166,60 +139,19 @@ def as_tensor(value: Any) -> Array:
     return np.array([json.dumps(_plain(value), ensure_ascii=False)], dtype=object)
 
 
-def metadata(card: ModelCard) -> dict[str, Any]:
-    """Return the answer to `GET /v2/models/{name}`."""
-    sides = {"inputs": card.inputs, "outputs": card.outputs}
-    return {
-        "name": card.name,
-        "versions": [VERSION],
-        "platform": "onnxruntime_onnx",
-        **{
-            side: [
-                {
-                    "name": value.name,
-                    "datatype": datatype_of_element(value.dtype),
-                    "shape": [-1] if value.shape is None else list(value.shape),
-                }
-                for value in values
-            ]
-            for side, values in sides.items()
-        },
-    }
+def expect_object(value: Any, where: str) -> Mapping[str, Any]:
+    """Return `value`, which has to be a JSON object. Raises RequestError, which says `where` it stands."""
+    if not isinstance(value, dict):
+        raise RequestError(f"{where}: expected a JSON object, found {type(value).__name__}")
+    return value
 
 
-def check_fit(card: ModelCard, request: InferRequest) -> None:
-    """Raises RequestError if names, datatypes or shapes are not the deployment's."""
-    known = {value.name: value for value in card.inputs}
-    if request.sequence is not None and not card.states:
-        _refuse(f"{card.name!r} keeps no states between requests; leave `sequence_id` out")
-    for name, array in request.inputs.items():
-        if name in card.states:
-            _refuse(
-                f"input {name!r} is a state that the devices keep: leave it out and give `sequence_id`, or deploy with "
-                "--no-states"
-            )
-        if name not in known:
-            _refuse(f"{card.name!r} has no input {name!r}; it has {sorted(known)}")
-        value = known[name]
-        datatype = datatype_of_array(array.dtype)
-        if datatype != datatype_of_element(value.dtype):
-            _refuse(f"input {name!r} is {datatype}; {card.name!r} takes {datatype_of_element(value.dtype)}")
-        if value.shape is not None and not _fits(array.shape, value.shape):
-            _refuse(f"input {name!r} has shape {list(array.shape)}; {card.name!r} takes {list(value.shape)}")
-    if missing := sorted(set(known) - set(request.inputs)):
-        _refuse(f"inputs {missing} of {card.name!r} are missing")
-    if unknown := sorted(set(request.outputs or ()) - {value.name for value in card.outputs}):
-        _refuse(f"{card.name!r} has no outputs {unknown}; it has {[v.name for v in card.outputs]}")
+def is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
-    return len(shape) == len(wanted) and all(w in (-1, s) for s, w in zip(shape, wanted, strict=True))
-
-
-def _inputs(entries: Sequence[Any], binary: memoryview) -> tuple[dict[str, Array], int]:
-    """Return the arrays by name, and the number of bytes of `binary` that they use."""
+def _inputs(entries: Sequence[Any], read_elements: ReadElements) -> dict[str, Array]:
     arrays: dict[str, Array] = {}
-    offset = 0
     for index, raw in enumerate(entries):
         entry = expect_object(raw, f"inputs[{index}]")
         name = _name(entry, f"inputs[{index}]")
@@ -230,19 +162,11 @@ def _inputs(entries: Sequence[Any], binary: memoryview) -> tuple[dict[str, Array
         if not isinstance(datatype, str) or datatype not in NUMPY:
             _refuse(f"{where}: datatype {datatype!r} is none of {', '.join(NUMPY)}")
         shape = _shape(entry.get("shape"), where)
-        size = expect_object(entry.get("parameters", {}), f"{where}.parameters").get("binary_data_size")
-        if (size is None) == ("data" not in entry):
-            _refuse(f"{where}: give either `data` or `parameters.binary_data_size`")
-        if size is None:
-            if datatype in BINARY_ONLY:
-                _refuse(f"{where}: the protocol has {datatype} in binary only; send binary_data_size")
-            arrays[name] = array_from_json(entry["data"], datatype, shape, where)
-            continue
-        if not _is_count(size) or size > len(binary) - offset:
-            _refuse(f"{where}: binary_data_size is {size!r}, but {len(binary) - offset} bytes are left")
-        arrays[name] = array_from_binary(binary[offset : offset + size], datatype, shape, where)
-        offset += size
-    return arrays, offset
+        parameters = expect_object(entry.get("parameters", {}), f"{where}.parameters")
+        if parameters.get("shared_memory_region"):
+            _refuse(f"{where}: this server has no shared memory; send the tensor itself")
+        arrays[name] = read_elements(entry, datatype, shape, where)
+    return arrays
 
 
 def _outputs(entries: Sequence[Any]) -> dict[str, bool | None]:
@@ -279,15 +203,11 @@ def _shape(value: Any, where: str) -> tuple[int, ...]:
     if not isinstance(value, list) or len(value) > MAX_RANK:
         _refuse(f"{where}: `shape` must be a list of at most {MAX_RANK} extents")
     for extent in value:
-        if not _is_count(extent) or extent > MAX_EXTENT:
+        if not is_count(extent) or extent > MAX_EXTENT:
             _refuse(f"{where}: {extent!r} in `shape` is no extent; give whole numbers from 0 on")
     if prod(filter(None, value)) > 2**62:
         _refuse(f"{where}: a tensor of shape {value} cannot be")
     return tuple(value)
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _flag(parameters: Mapping[str, Any], key: str, where: str) -> bool:
@@ -307,7 +227,7 @@ def _sequence(parameters: Mapping[str, Any]) -> SequenceTurn | None:
     """The sequence that Triton's parameters name; as there, an id of 0 or "" names none."""
     named = parameters.get("sequence_id", 0)
     start, end = (_flag(parameters, f"sequence_{key}", "parameters") for key in ("start", "end"))
-    if not (_is_count(named) and named < 1 << 64) and not (
+    if not (is_count(named) and named < 1 << 64) and not (
         isinstance(named, str) and len(named) <= MAX_SEQUENCE_ID
     ):
         _refuse(
@@ -324,7 +244,7 @@ def _sequence(parameters: Mapping[str, Any]) -> SequenceTurn | None:
 def _timeout(value: Any) -> float | None:
     if value is None:
         return None
-    if not _is_count(value) or value == 0:
+    if not is_count(value) or value == 0:
         _refuse("parameters: `timeout` must be a positive whole number of microseconds")
     return float(value) / 1e6 if value < 1e15 else None
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgepart.agent.http.admission import (
+from edgepart.agent.gateway.admission import (
     MOST_RETRY_S,
     PLACES_PER_RESERVED,
     AdmissionPlaces,

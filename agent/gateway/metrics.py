@@ -14,8 +14,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from edgepart.agent.api.protocol import InferResult, ModelCard, Node
-from edgepart.agent.http.bodies import Bodies
-from edgepart.agent.http.oip import VERSION
+from edgepart.agent.gateway.intake import Intake
+from edgepart.agent.gateway.oip import VERSION
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
@@ -60,7 +60,7 @@ class _Present(Collector):
     """Collects the current state of the node."""
 
     node: Node
-    bodies: Bodies
+    intake: Intake
 
     def collect(self) -> Iterator[Metric]:
         status = self.node.status()
@@ -101,11 +101,11 @@ class _Present(Collector):
                 "Requests of which this device has computed its part",
                 status.get("computed") or 0,
             ),
-            ("requests_in_flight", "Requests that are being served here", self.bodies.in_flight),
+            ("requests_in_flight", "Requests that are being served here", self.intake.places.taken),
             (
                 "request_bytes_held",
                 "Memory that the bodies of requests in flight hold",
-                self.bodies.held_bytes,
+                self.intake.held_bytes,
             ),
         ):
             yield GaugeMetricFamily(f"edgepart_{name}", text, value=float(value))
@@ -212,11 +212,11 @@ def _sequences(cards: Sequence[ModelCard], here: Mapping[str, int]) -> Iterator[
 class Metrics:
     """The metrics of one agent, in a registry of their own."""
 
-    def __init__(self, node: Node, bodies: Bodies) -> None:
+    def __init__(self, node: Node, intake: Intake) -> None:
         self.registry = CollectorRegistry()
         self._triton = _Triton()
         self.registry.register(self._triton)
-        self.registry.register(_Present(node, bodies))
+        self.registry.register(_Present(node, intake))
         self._requests = Counter(
             "edgepart_requests", "Inference requests by outcome", ["model", "outcome"], registry=self.registry
         )

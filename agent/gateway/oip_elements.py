@@ -7,6 +7,7 @@ The conversions raise a RequestError that begins with `where`, which names the t
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from itertools import chain
 from math import prod
 from typing import Any, NoReturn
@@ -88,7 +89,7 @@ def array_from_binary(data: memoryview, datatype: str, shape: tuple[int, ...], w
     if len(data) != expected:
         _refuse(
             where,
-            f"{datatype} of shape {list(shape)} takes {expected} bytes; binary_data_size is {len(data)}",
+            f"{datatype} of shape {list(shape)} takes {expected} bytes; {len(data)} came",
         )
     if datatype == "BOOL" and len(data) and np.frombuffer(data, np.uint8).max() > 1:
         _refuse(where, "a BOOL's byte is neither 0 nor 1")
@@ -99,10 +100,8 @@ def array_from_binary(data: memoryview, datatype: str, shape: tuple[int, ...], w
 def _strings(data: memoryview, count: int, where: str) -> Array:
     """Return `count` texts, each of which follows its length (4 bytes). Raises RequestError."""
     if count * 4 > len(data):
-        _refuse(
-            where, f"{count} BYTES elements take at least {count * 4} bytes; binary_data_size is {len(data)}"
-        )
-    found: list[str] = []
+        _refuse(where, f"{count} BYTES elements take at least {count * 4} bytes; {len(data)} came")
+    found: list[memoryview] = []
     offset = 0
     for index in range(count):
         if offset + 4 > len(data):
@@ -111,23 +110,35 @@ def _strings(data: memoryview, count: int, where: str) -> Array:
         offset += 4
         if length > len(data) - offset:
             _refuse(where, f"BYTES element {index} claims {length} bytes; {len(data) - offset} are left")
-        try:
-            found.append(str(data[offset : offset + length], "utf-8"))
-        except UnicodeDecodeError:
-            _refuse(where, f"BYTES element {index} is no UTF-8, which ONNX strings are")
+        found.append(data[offset : offset + length])
         offset += length
     if offset != len(data):
         _refuse(where, f"{len(data) - offset} bytes follow the last BYTES element")
+    return texts_from_bytes(found, where)
+
+
+def texts_from_bytes(elements: Iterable[bytes | memoryview], where: str) -> Array:
+    """Return the array of the texts that the elements are. Raises RequestError for what is no text."""
+    found = []
+    for index, element in enumerate(elements):
+        try:
+            found.append(str(element, "utf-8"))
+        except UnicodeDecodeError:
+            _refuse(where, f"BYTES element {index} is no UTF-8, which ONNX strings are")
     return _check_elements(found, {str}, "BYTES", where, np.object_)
 
 
 def binary_of(array: Array, datatype: str) -> bytes | memoryview:
     """Return the elements' bytes; a view if the array is contiguous and has the protocol's byte order."""
     if datatype == "BYTES":
-        texts = [_as_bytes(item) for item in array.ravel().tolist()]
-        return b"".join(part for text in texts for part in (struct.pack("<I", len(text)), text))
+        return b"".join(part for text in texts_of(array) for part in (struct.pack("<I", len(text)), text))
     packed = np.ascontiguousarray(array, dtype=NUMPY[datatype])
     return packed.reshape(-1).view(np.uint8).data if packed.size else b""
+
+
+def texts_of(array: Array) -> list[bytes]:
+    """Return the elements of an array of texts, flat, as the bytes that travel."""
+    return [_as_bytes(item) for item in array.ravel().tolist()]
 
 
 def json_of(array: Array, datatype: str, where: str) -> list[Any]:
@@ -139,7 +150,7 @@ def json_of(array: Array, datatype: str, where: str) -> list[Any]:
     if datatype != "BYTES":
         return array.ravel().tolist()
     try:
-        return [_as_bytes(item).decode() for item in array.ravel().tolist()]
+        return [text.decode() for text in texts_of(array)]
     except UnicodeDecodeError:
         _refuse(where, "it holds bytes that are no UTF-8; ask for it with binary_data")
 
