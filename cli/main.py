@@ -59,7 +59,8 @@ _START, _USE, _SEE, _KEEP = "Make a cluster", "Use it", "Look at it", "Secure it
 app.command(rich_help_panel=_START)(membership.init)
 app.command(rich_help_panel=_START)(membership.join)
 app.add_typer(membership.token, name="token", rich_help_panel=_START)
-app.command(rich_help_panel=_START)(agent)
+# An environment variable stands for each of its options: EDGEPART_HTTP for --http.
+app.command(rich_help_panel=_START, context_settings={"auto_envvar_prefix": "EDGEPART"})(agent)
 app.command(rich_help_panel=_START)(drain)
 app.command(rich_help_panel=_START)(undrain)
 app.command(rich_help_panel=_START)(remove)

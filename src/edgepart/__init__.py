@@ -1,6 +1,12 @@
 """edgepart: runs any ONNX model over the small boxes a person already has."""
 
+import sys
 from typing import TYPE_CHECKING
+
+if sys.version_info < (3, 11):  # noqa: UP036 - 3.10 is not what the code is written for
+    from edgepart import python310
+
+    python310.bring()
 
 if TYPE_CHECKING:
     __version__: str
