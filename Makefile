@@ -257,7 +257,7 @@ lock:  ## systemd/requirements.lock anew: what an agent needs, and what builds i
 	folder=$$(mktemp -d) && trap 'rm -r '$$folder EXIT && $(PYTHON) -m venv $$folder \
 	  && $$folder/bin/pip --quiet --disable-pip-version-check install uv \
 	  && $(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
-	  | $$folder/bin/uv --quiet pip compile --universal --python-version 3.11 --generate-hashes --upgrade \
+	  | $$folder/bin/uv --quiet pip compile --universal --python-version 3.10 --generate-hashes --upgrade \
 	    --custom-compile-command 'make lock' pyproject.toml - --output-file systemd/requirements.lock
 
 clean:

@@ -11,6 +11,8 @@ from edgepart.agent.options import GRPC_PORT, HTTP_PORT, LISTEN_PORT, AgentOptio
 from edgepart.agent.wire.address import parse_address
 from edgepart.agent.wire.vocabulary import LOCAL, OPENNESS, TRANSPORTS
 from edgepart.cli.agent import become
+from edgepart.cli.config import config_file
+from edgepart.cli.config.option_list import options_of
 from edgepart.cli.options import (
     Mqtt,
     MqttCa,
@@ -113,10 +115,31 @@ Spares = Annotated[
         show_default="one for each device that serves",
     ),
 ]
-LogLevel = Annotated[str, typer.Option(help=f"One of {', '.join(LEVELS)}.")]
+LogLevel = Annotated[str, typer.Option(metavar="|".join(LEVELS), help="How much to log.")]
+
+
+def _read_config(context: typer.Context, path: Path | None) -> Path | None:
+    return config_file.load(context, path, options_of(agent))
+
+
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        envvar="EDGEPART_CONFIG",
+        metavar="FILE",
+        is_eager=True,
+        callback=_read_config,
+        help="A TOML file with these options, such as /etc/edgepart/agent.toml. The command line and the environment come "
+        "before it.",
+        show_default="no file",
+    ),
+]
 
 
 def agent(
+    context: typer.Context,
+    config: Config = None,
     state: State = None,
     name: Name = None,
     listen: Listen = f"*:{LISTEN_PORT}",
@@ -139,28 +162,31 @@ def agent(
     log_level: LogLevel = "info",
 ) -> None:
     """Run this device's agent until it is told to stop (SIGTERM, Ctrl-C)."""
-    folder = state_of(state)
-    options = AgentOptions(
-        state=folder,
-        name=name or recall_name(folder),
-        listen=parse_address(listen, option="--listen", default_port=LISTEN_PORT),
-        http=parse_address(http, option="--http", default_port=HTTP_PORT),
-        grpc=None if grpc == "off" else parse_address(grpc, option="--grpc", default_port=GRPC_PORT),
-        inference=inference,
-        client_rate=client_rate,
-        peers=tuple(parse_address(text, option="--peer") for text in peer or ()),
-        mdns=mdns,
-        mqtt=broker_of(mqtt, mqtt_password_file, mqtt_ca),
-        transport=transport,
-        threads=threads,
-        memory_limit_bytes=None
-        if memory_limit is None
-        else parse_bytes(memory_limit, option="--memory-limit"),
-        profile_budget_s=profile_budget,
-        measured=None if measured is None else measured.absolute(),
-        compiled_bytes=0 if compiled == "0" else parse_bytes(compiled, option="--compiled"),
-        spares=spares,
-    )
-    if log_level not in LEVELS:
-        raise UsageError(f"--log-level {log_level!r}: give one of {', '.join(LEVELS)}")
+    try:
+        folder = state_of(state)
+        options = AgentOptions(
+            state=folder,
+            name=name or recall_name(folder),
+            listen=parse_address(listen, option="--listen", default_port=LISTEN_PORT),
+            http=parse_address(http, option="--http", default_port=HTTP_PORT),
+            grpc=None if grpc == "off" else parse_address(grpc, option="--grpc", default_port=GRPC_PORT),
+            inference=inference,
+            client_rate=client_rate,
+            peers=tuple(parse_address(text, option="--peer") for text in peer or ()),
+            mdns=mdns,
+            mqtt=broker_of(mqtt, mqtt_password_file, mqtt_ca),
+            transport=transport,
+            threads=threads,
+            memory_limit_bytes=None
+            if memory_limit is None
+            else parse_bytes(memory_limit, option="--memory-limit"),
+            profile_budget_s=profile_budget,
+            measured=measured.absolute() if measured else None,
+            compiled_bytes=0 if compiled == "0" else parse_bytes(compiled, option="--compiled"),
+            spares=spares,
+        )
+        if log_level not in LEVELS:
+            raise UsageError(f"--log-level {log_level!r}: give one of {', '.join(LEVELS)}")
+    except UsageError as error:
+        raise config_file.located(error, context, config, options_of(agent)) from error
     become(options, log_level)

@@ -23,6 +23,7 @@ from edgepart.cli.drain import drain, remove, undrain
 from edgepart.cli.inference import infer
 from edgepart.cli.output import FAILED, exit_status, print_error
 from edgepart.cli.plan import plan
+from edgepart.cli.service.commands import service
 from edgepart.cli.trace import trace
 from edgepart.planner.errors import EdgepartError
 
@@ -59,7 +60,9 @@ _START, _USE, _SEE, _KEEP = "Make a cluster", "Use it", "Look at it", "Secure it
 app.command(rich_help_panel=_START)(membership.init)
 app.command(rich_help_panel=_START)(membership.join)
 app.add_typer(membership.token, name="token", rich_help_panel=_START)
-app.command(rich_help_panel=_START)(agent)
+# An environment variable stands for each of its options: EDGEPART_HTTP for --http.
+app.command(rich_help_panel=_START, context_settings={"auto_envvar_prefix": "EDGEPART"})(agent)
+app.add_typer(service, name="service", rich_help_panel=_START)
 app.command(rich_help_panel=_START)(drain)
 app.command(rich_help_panel=_START)(undrain)
 app.command(rich_help_panel=_START)(remove)

@@ -17,6 +17,7 @@ to do, and what has (not) changed. Facts that callers need are attributes as wel
         StillGoing         the operation was started and continues, but was not done in time
         StateLost          the states of a sequence are gone; its steps have to be made again from the first
         WorkerDied         the worker that computed the request ended; a retry may end another worker
+      HostError          the operating system of this machine did not do what was needed
       RunError           a device could not compute a request, though its inputs fit the model
         CrashError         a model or a request ends the worker that computes it; it is not tried again
       PeerError          another device broke the protocol, or asked for what it may not do; its connection is closed
@@ -105,6 +106,10 @@ class StateLost(ClusterError):
 
 class WorkerDied(ClusterError):
     """The worker that computed the request ended. Nothing else was harmed."""
+
+
+class HostError(EdgepartError):
+    """The operating system of this machine did not do what was needed. What had been done before is undone."""
 
 
 class RunError(EdgepartError):

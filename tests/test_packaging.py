@@ -137,7 +137,7 @@ def test_the_wheel_holds_what_the_folders_hold_and_nothing_else(clone: Path, whe
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
     folders = {
         f"edgepart/{path.relative_to(clone)}"
-        for part in ("agent", "planner", "client", "cli")
+        for part in ("agent", "planner", "client", "cli", "systemd")
         for path in (clone / part).rglob("*")
         if path.is_file()
     }
@@ -148,6 +148,7 @@ def test_the_wheel_holds_what_the_folders_hold_and_nothing_else(clone: Path, whe
     }
     assert packed == folders | own
     assert {"edgepart/py.typed", "edgepart/cli/demo/page.png", "edgepart/agent/http/dashboard.html"} <= packed
+    assert "edgepart/systemd/edgepart-agent.service" in packed  # for `edgepart service install`
 
 
 @pytest.mark.processes

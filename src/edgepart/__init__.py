@@ -9,8 +9,14 @@
 `edgepart.errors`. Each name is imported when it is first used, so that `import edgepart` takes no time.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+if sys.version_info < (3, 11):  # noqa: UP036 - 3.10 is not what the code is written for
+    from edgepart import python310
+
+    python310.bring()
 
 if TYPE_CHECKING:
     from edgepart.client.async_client import AsyncClient
