@@ -16,7 +16,7 @@ import sys
 from typing import Any, BinaryIO
 
 FROM_PACKAGES = {
-    "taskgroup": ("asyncio", ("Runner", "Timeout", "timeout", "timeout_at")),
+    "taskgroup": ("asyncio", ("Runner", "TaskGroup", "Timeout", "timeout", "timeout_at")),
     "typing_extensions": ("typing", ("Self", "assert_never")),
 }
 """The packages that have names of 3.11, the standard module that lacks them, and the names."""
