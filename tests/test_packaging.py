@@ -147,7 +147,11 @@ def test_the_wheel_holds_what_the_folders_hold_and_nothing_else(clone: Path, whe
         if path.is_file() and not path.is_symlink()
     }
     assert packed == folders | own
-    assert {"edgepart/py.typed", "edgepart/cli/page.png", "edgepart/agent/http/dashboard.html"} <= packed
+    assert {
+        "edgepart/py.typed",
+        "edgepart/cli/page.png",
+        "edgepart/agent/http/page/static/index.html",
+    } <= packed
 
 
 @pytest.mark.processes

@@ -1,7 +1,17 @@
-"""The HTTP handlers: inference by the Open Inference Protocol, text by OpenAI's, uploads, management, metrics and the
-dashboard.
+"""The HTTP handlers: inference by the Open Inference Protocol, text by OpenAI's, uploads, management and metrics.
 
-May import: agent/api, agent/host, agent/text, agent/trace, agent/wire, planner/errors, planner/plans, planner/vocabulary.
+May import: agent/api, agent/chronicle, agent/host, agent/http/page, agent/text, agent/trace, agent/wire, planner/errors,
+planner/plans, planner/vocabulary.
 """
 
-__all__ = ["bodies", "buffers", "oip_elements", "server"]
+__all__ = [
+    "answers",
+    "bodies",
+    "buffers",
+    "deliveries",
+    "event_streams",
+    "oip_elements",
+    "rate_limit",
+    "server",
+    "v2",
+]

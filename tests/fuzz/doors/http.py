@@ -20,6 +20,8 @@ import numpy as np
 
 from edgepart.agent.api.device_choice import check_devices
 from edgepart.agent.api.protocol import InferResult, ModelCard, Progress, SequenceTurn
+from edgepart.agent.chronicle.event_log import EventLog
+from edgepart.agent.chronicle.log_lines import LogKeeper
 from edgepart.agent.http import oip
 from edgepart.agent.http.bodies import BodyLimits
 from edgepart.agent.http.server import HttpServer
@@ -126,6 +128,10 @@ class _Node:
     """A minimal agent that answers at once."""
 
     name, version, fingerprint = "pi", "1", "f" * 64
+    event_log, log_lines = EventLog(), LogKeeper().lines
+
+    async def drawing(self, name: str) -> dict[str, Any]:
+        return {"epoch": [1, 1], "devices": {}, "timeline": None, "layers": None}
 
     def live(self) -> bool:
         return True
