@@ -18,7 +18,6 @@ from edgepart.agent.wire.control import ALIVE, FLAPPING, LEAVING, SUSPECT, Deplo
 from edgepart.agent.wire.inference import Epoch
 from edgepart.planner.figures import format_seconds
 
-
 TOLD = "-"
 """In place of a leader's node id, once it was told who leads."""
 

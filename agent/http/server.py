@@ -82,10 +82,10 @@ class HttpServer:
         deliveries = Deliveries(self._limits)
         self._v2 = InferenceRoutes(node, gate, self._bodies, deliveries, metrics, recorder)
         told = None if text is None else TextMetrics(metrics.registry, metrics.history)
-        tries = DeploymentTries()
+        tries, talking = DeploymentTries(), lambda: [one.name for one in text.models()] if text else []
         self._v1 = TextRoutes(text, gate, self._bodies, deliveries, told, node.version)
         self._management = ManagementRoutes(node, gate, metrics, self._limits, spool, tries)
-        self._page = PageRoutes(node, gate, deliveries, metrics.history, tries)
+        self._page = PageRoutes(node, gate, deliveries, metrics.history, tries, talking)
         self._residency = DrainRoutes(node, gate)
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None

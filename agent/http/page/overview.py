@@ -6,7 +6,7 @@ what began or ended is told as a time since 1970, and the reader's clock does th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -81,11 +81,15 @@ def link_loads(between: Between, rates: Mapping[str, float]) -> dict[frozenset[s
 
 
 def deployments_document(
-    cards: Sequence[ModelCard], failures: Mapping[str, str], under_way: Mapping[str, Mapping[str, Any]]
+    cards: Sequence[ModelCard],
+    talking: Collection[str],
+    failures: Mapping[str, str],
+    under_way: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """The deployments, those whose last try through this agent failed, and those that are being deployed through it."""
+    """The deployments, those whose last try through this agent failed, and those that are being deployed through it.
+    `talking` are the names of those that generate text."""
     return {
-        "cards": [asdict(card) for card in cards],
+        "cards": [asdict(card) | {"talks": card.name in talking} for card in cards],
         "failed": dict(failures),
         "under_way": {name: dict(step) for name, step in under_way.items()},
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from edgepart.agent.api.protocol import ModelCard, Node
@@ -50,8 +50,16 @@ class DeploymentTries:
 class PageDocuments:
     """Makes the documents of the page of one agent."""
 
-    def __init__(self, node: Node, history: RequestHistory, tries: DeploymentTries) -> None:
+    def __init__(
+        self,
+        node: Node,
+        history: RequestHistory,
+        tries: DeploymentTries,
+        talking: Callable[[], Collection[str]],
+    ) -> None:
+        """`talking` returns the names of deployments that generate text."""
         self._node = node
+        self._talking = talking
         self._history = history
         self._tries = tries
         self._between: dict[str, tuple[Any, Sequence[Mapping[str, Any]]]] = {}
@@ -62,14 +70,16 @@ class PageDocuments:
         """All documents of the page, by name."""
         now, wall_s = time.monotonic(), time.time()
         cards = self._node.models()
-        status = {"deployments": [], **self._node.status()}
-        status |= {"failed_deployments": self._tries.failures}
+        # Deployments that do not serve, or could not be made, say so themselves on the page.
+        status = {**self._node.status(), "deployments": []}
         rates = {name: self._history.lately(name, now).per_s for name in self._history.models()}
         return {
             "cluster": cluster_document(
                 status, self._node.devices(), self._find_between(cards), rates, wall_s
             ),
-            "deployments": deployments_document(cards, self._tries.failures, self._tries.under_way),
+            "deployments": deployments_document(
+                cards, self._talking(), self._tries.failures, self._tries.under_way
+            ),
             "traffic": traffic_document(self._history, now, wall_s),
         }
 

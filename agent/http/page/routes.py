@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from aiohttp import web
@@ -42,11 +43,13 @@ class PageRoutes:
         deliveries: Deliveries,
         history: RequestHistory,
         tries: DeploymentTries,
+        talking: Callable[[], Collection[str]],
     ) -> None:
+        """`talking` returns the names of deployments that generate text."""
         self._node = node
         self._gate = gate
         self._deliveries = deliveries
-        self._feed = LiveFeed(PageDocuments(node, history, tries).compose)
+        self._feed = LiveFeed(PageDocuments(node, history, tries, talking).compose)
         tries.changed = self._feed.hint
         self._ended = asyncio.Event()
         self._followers = 0

@@ -5,6 +5,7 @@ import { draw } from "./dom.js";
 import { ago, bytes, figure, seconds } from "./figures.js";
 
 const MOST_LABELLED = 4;
+const CROSSING = 0.34;  // Where the label of a link stands that crosses another one in the middle.
 const BOX = { width: 128, height: 58 };
 
 export function drawGraph(cluster, width) {
@@ -16,7 +17,10 @@ export function drawGraph(cluster, width) {
   const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img",
     "aria-label": `${cluster.members.length} devices and their links` });
   const links = cluster.links.filter(link => place.has(link.a) && place.has(link.b));
-  for (const link of links) svg.append(wire(link, place, boxes.length <= MOST_LABELLED));
+  const opposite = (a, b) => boxes.length === 4 && (boxes.findIndex(box => box.name === a) - boxes.findIndex(box => box.name === b)) % 2 === 0;
+  for (const link of links) {
+    svg.append(wire(link, place, boxes.length <= MOST_LABELLED, opposite(link.a, link.b) ? CROSSING : 0.5));
+  }
   const most = Math.max(1, ...boxes.map(box => box.device ? box.device.flops_per_s : 0));
   for (const box of boxes) svg.append(drawBox(box, place.get(box.name), most, cluster, width, many));
   return svg;
@@ -38,7 +42,7 @@ function spread(numbers) {
   return numbers.map(number => most - least < 1e-9 ? 0 : 2 * (number - least) / (most - least) - 1);
 }
 
-function wire(link, place, labelled) {
+function wire(link, place, labelled, along) {
   const [a, b] = [place.get(link.a), place.get(link.b)];
   const ends = { x1: a.x, y1: a.y, x2: b.x, y2: b.y };
   const load = link.sent_bytes_per_s / link.bytes_per_s;
@@ -48,7 +52,7 @@ function wire(link, place, labelled) {
     (used ? `; requests through this agent send ${bytes(link.sent_bytes_per_s)}/s` : "");
   return draw("g", {}, draw("title", {}, title), draw("line", { ...ends, class: "wire", "stroke-width": wide }),
     load > 0.0005 && draw("line", { ...ends, class: "flow", "stroke-width": Math.max(wide * Math.min(load, 1), 1.2) }),
-    labelled && draw("text", { class: "rate", x: (a.x + b.x) / 2, y: (a.y + b.y) / 2 + 4 }, `${bytes(link.bytes_per_s)}/s${used}`));
+    labelled && draw("text", { class: "rate", x: a.x + along * (b.x - a.x), y: a.y + along * (b.y - a.y) + 4 }, `${bytes(link.bytes_per_s)}/s${used}`));
 }
 
 function drawBox(box, { x, y }, most, cluster, width, many) {

@@ -1,11 +1,13 @@
 // A card for each deployment: its state and progress, figures of the last minutes, its plan, and a place to try it.
 
-import { at, definitions, make, show } from "./dom.js";
+import { definitions, make, show } from "./dom.js";
 import { chart } from "./charts.js";
 import { bytes, figure, seconds, shape } from "./figures.js";
 import { PlanView } from "./plan_view.js";
 import { RequestView } from "./request_view.js";
 import { TryView } from "./try_view.js";
+
+const MOST_OPEN = 2;  // Plans that are shown before anybody asks for them; more would make a page without end.
 
 export class Deployments {
   constructor(element, eventList) {
@@ -22,7 +24,7 @@ export class Deployments {
       ...Object.keys(document_.failed)]);
     for (const [name, view] of this.views) if (!names.has(name)) { view.element.remove(); this.views.delete(name); }
     for (const name of [...names].sort()) {
-      if (!this.views.has(name)) this.views.set(name, new DeploymentView(name));
+      if (!this.views.has(name)) this.views.set(name, new DeploymentView(name, this.views.size < MOST_OPEN));
     }
     show(this.element, [...names].sort(), () => names.size ? [...names].sort().map(name => this.views.get(name).element)
       : make("p", { class: "card soft" }, "Nothing is deployed. On any device: ", make("code", {}, "edgepart deploy model.onnx")));
@@ -44,8 +46,9 @@ export class Deployments {
 }
 
 class DeploymentView {
-  constructor(name) {
+  constructor(name, open) {
     this.name = name;
+    this.chosen = null;
     this.card = null;
     this.parts = Object.fromEntries(["title", "progress", "why", "stats"].map(part => [part, make("div", { class: part })]));
     this.body = make("div");
@@ -56,13 +59,14 @@ class DeploymentView {
       this.tabs.append(make("button", { type: "button", role: "tab", onclick: () => this.choose(label) }, label));
     }
     this.element = make("article", { class: "card deployment", "data-name": name }, ...Object.values(this.parts), this.tabs, this.body);
-    this.choose("Plan");
+    this.choose(open ? "Plan" : null);
   }
 
+  // Shows what is under a tab; under the tab that is open already, nothing.
   choose(label) {
-    this.chosen = label;
-    for (const button of this.tabs.children) button.setAttribute("aria-selected", String(button.textContent === label));
-    this.body.replaceChildren(this.views[label].element);
+    this.chosen = this.chosen === label ? null : label;
+    for (const button of this.tabs.children) button.setAttribute("aria-selected", String(button.textContent === this.chosen));
+    this.body.replaceChildren(...(this.chosen ? [this.views[this.chosen].element] : []));
     if (this.last) this.update(...this.last);
   }
 
@@ -79,7 +83,7 @@ class DeploymentView {
       () => stats(traffic, sliceS, plans, card));
     this.tabs.hidden = !serving;
     this.body.hidden = !serving;
-    if (serving) this.views[this.chosen].update(card, traffic);
+    if (serving && this.chosen) this.views[this.chosen].update(card, traffic);
   }
 
   title(card, serving, step, failure) {
@@ -137,7 +141,8 @@ function sequences(found) {
 
 function stats(traffic, sliceS, plans, card) {
   const lately = traffic.lately, minutes = `last ${Math.round(traffic.per_s.length * sliceS / 60)} min, through this agent`;
-  const tile = (label, value, values, options = {}) => make("div", { class: "stat" }, make("b", {}, value), make("span", { class: "soft" }, label),
+  const tile = (label, value, values, options = {}) => make("div", { class: "stat" },
+    make("p", { title: label }, make("b", {}, value), make("span", { class: "soft" }, label)),
     chart(values, sliceS, plans, { title: `${label}, ${minutes}`, ...options }));
   const errors = Object.entries(traffic.errors).map(([kind, count]) => `${kind} ${count}`).join(", ");
   const total = Object.values(traffic.errors).reduce((sum, count) => sum + count, 0);

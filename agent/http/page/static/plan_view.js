@@ -69,13 +69,14 @@ function pictures(drawing, plan) {
 }
 
 function table(drawing, plan) {
-  const heads = ["device", "computes", "measured", "sends", "receives", "weights", "peak memory", "segments"];
   const measured = (plan.measured && plan.measured.devices) || {};
+  const known = Object.values(measured).some(one => one.measured_compute_s);
+  const heads = ["device", "computes", ...(known ? ["measured"] : []), "sends", "receives", "weights", "peak memory", "segments"];
   const rows = Object.entries(plan.devices).map(([name, row]) => {
     const swatch = make("span", { class: "swatch" });
     swatch.style.background = drawing.devices[name];
     const took = measured[name] && measured[name].measured_compute_s;
-    const cells = [seconds(row.compute_s), took ? seconds(took) : "–", bytes(row.sent_bytes), bytes(row.received_bytes),
+    const cells = [seconds(row.compute_s), ...(known ? [took ? seconds(took) : "–"] : []), bytes(row.sent_bytes), bytes(row.received_bytes),
       bytes(row.weight_bytes), bytes(row.peak_memory_bytes), row.segments];
     return make("tr", {}, make("td", {}, swatch, name), ...cells.map(cell => make("td", {}, cell)));
   });

@@ -21,8 +21,7 @@ export class TryView {
     if (card.model_digest === this.model) return;
     this.model = card.model_digest;
     try {
-      const texts = await get("v1/models").catch(() => ({ data: [] }));  // This agent may generate no text.
-      if (texts.data.some(one => one.id === this.name)) {
+      if (card.talks) {
         this.element.replaceChildren(new TalkView(this.name).element);
         return;
       }
