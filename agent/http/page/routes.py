@@ -19,6 +19,7 @@ from edgepart.agent.http.answers import document_response
 from edgepart.agent.http.deliveries import Deliveries
 from edgepart.agent.http.event_streams import ClientLeft, EventStream
 from edgepart.agent.http.page.live_feed import LiveFeed
+from edgepart.agent.http.page.openapi import describe_api
 from edgepart.agent.http.page.page_documents import DeploymentTries, PageDocuments
 from edgepart.agent.http.page.static_files import static_response
 from edgepart.agent.http.page.streams import HEARTBEAT_S, follow, log_response, place_of, send_page
@@ -58,6 +59,8 @@ class PageRoutes:
         return [
             web.get("/", self.page),
             web.get("/page/{file}", self.file),
+            web.get("/api", self.api),
+            web.get("/openapi.json", self.openapi),
             web.get("/api/live", self.live),
             web.get("/api/events", self.events),
             web.get("/api/events/stream", self.event_stream),
@@ -78,6 +81,15 @@ class PageRoutes:
     async def file(self, request: web.Request) -> web.Response:
         self._gate.knock(request)
         return static_response(request, request.match_info["file"])
+
+    async def api(self, request: web.Request) -> web.Response:
+        """Answer with the page that describes the API."""
+        self._gate.knock(request)
+        return static_response(request, "api.html")
+
+    async def openapi(self, request: web.Request) -> web.Response:
+        self._gate.knock(request)
+        return document_response(describe_api(self._node.version))
 
     async def drawing(self, request: web.Request) -> web.Response:
         """Answer with the pictures of the active plan."""

@@ -22,7 +22,14 @@ from tests.agent.http.fakes import FakeNode
 
 FOREIGN = {"X-Forwarded-For": "192.0.2.7"}
 """As a proxy adds it: the request is somebody else's."""
-FOR_ALL = {("GET", "/"), ("GET", "/page/add"), ("GET", "/v2/health/live"), ("GET", "/v2/health/ready")}
+FOR_ALL = {
+    ("GET", "/"),
+    ("GET", "/page/add"),
+    ("GET", "/api"),
+    ("GET", "/openapi.json"),
+    ("GET", "/v2/health/live"),
+    ("GET", "/v2/health/ready"),
+}
 """The files of the page, which show nothing by themselves, and health."""
 
 

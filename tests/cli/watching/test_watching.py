@@ -142,7 +142,8 @@ def test_the_screen_of_top_has_devices_links_progress_and_troubles() -> None:
     view.take("a kind of later versions", {})
     text = shown(view)
     for word in ("none yet", "attic *", "60.5 GFLOP/s", "not measured yet", "lost 12 s ago", "attic - desk", "12 %",
-                 "net: receiving the model 50 %", "faces: no model", "! the disk is full", "it failed", "up 60 s"):  # fmt: skip
+                 "net: receiving the model 50 %", "faces: no model", "! the disk is full", "it failed",
+                 "up 60 s"):  # fmt: skip
         assert word in text, word
     assert "attic - shelf" not in text
     view.take("fault", None)

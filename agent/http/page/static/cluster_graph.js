@@ -5,7 +5,8 @@ import { draw } from "./dom.js";
 import { ago, bytes, figure, seconds } from "./figures.js";
 
 const MOST_LABELLED = 4;
-const CROSSING = 0.34;  // Where the label of a link stands that crosses another one in the middle.
+const CROSSING = 0.34;  // Where the label of an upright link stands, which another one may cross in the middle.
+const NARROW = 500;
 const BOX = { width: 128, height: 58 };
 
 export function drawGraph(cluster, width) {
@@ -17,10 +18,7 @@ export function drawGraph(cluster, width) {
   const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img",
     "aria-label": `${cluster.members.length} devices and their links` });
   const links = cluster.links.filter(link => place.has(link.a) && place.has(link.b));
-  const opposite = (a, b) => boxes.length === 4 && (boxes.findIndex(box => box.name === a) - boxes.findIndex(box => box.name === b)) % 2 === 0;
-  for (const link of links) {
-    svg.append(wire(link, place, boxes.length <= MOST_LABELLED, opposite(link.a, link.b) ? CROSSING : 0.5));
-  }
+  for (const link of links) svg.append(wire(link, place, boxes.length <= MOST_LABELLED, width < NARROW));
   const most = Math.max(1, ...boxes.map(box => box.device ? box.device.flops_per_s : 0));
   for (const box of boxes) svg.append(drawBox(box, place.get(box.name), most, cluster, width, many));
   return svg;
@@ -42,17 +40,19 @@ function spread(numbers) {
   return numbers.map(number => most - least < 1e-9 ? 0 : 2 * (number - least) / (most - least) - 1);
 }
 
-function wire(link, place, labelled, along) {
+function wire(link, place, labelled, narrow) {
   const [a, b] = [place.get(link.a), place.get(link.b)];
+  const along = Math.abs(a.x - b.x) < 1 ? CROSSING : 0.5;
   const ends = { x1: a.x, y1: a.y, x2: b.x, y2: b.y };
   const load = link.sent_bytes_per_s / link.bytes_per_s;
   const wide = Math.min(Math.max(1, 1.6 * Math.log10(link.bytes_per_s / 1e5)), 9);
   const used = load > 0.0005 ? ` · ${figure(100 * load, 2)}% used` : "";
+  const label = narrow && used ? `${figure(100 * load, 2)}%` : `${bytes(link.bytes_per_s)}/s${used}`;
   const title = `${link.a} – ${link.b}: ${bytes(link.bytes_per_s)}/s, ${seconds(link.latency_s)} one way` +
     (used ? `; requests through this agent send ${bytes(link.sent_bytes_per_s)}/s` : "");
   return draw("g", {}, draw("title", {}, title), draw("line", { ...ends, class: "wire", "stroke-width": wide }),
     load > 0.0005 && draw("line", { ...ends, class: "flow", "stroke-width": Math.max(wide * Math.min(load, 1), 1.2) }),
-    labelled && draw("text", { class: "rate", x: a.x + along * (b.x - a.x), y: a.y + along * (b.y - a.y) + 4 }, `${bytes(link.bytes_per_s)}/s${used}`));
+    labelled && draw("text", { class: "rate", x: a.x + along * (b.x - a.x), y: a.y + along * (b.y - a.y) + 4 }, label));
 }
 
 function drawBox(box, { x, y }, most, cluster, width, many) {

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgepart.agent.http.page.api_paths import API_PATHS
 from edgepart.agent.http.server import HttpServer
 from tests.agent.http.fake_text import TEXT, FakeText
 from tests.chromium import PHONE, Tab, chromium, find_chromium
@@ -94,7 +95,12 @@ def test_it_shows_what_there_is_and_what_happens_and_asks_nobody_else(tmp_path: 
         page.node.cards.clear()
         await page.shows("#deployments", "Nothing is deployed")
 
+        await tab.run(f"location.href = '{page.url}/api'")
+        await tab.until(f"document.querySelectorAll('.operation').length == {len(API_PATHS)}")
         await tab.look(PHONE, dark=True)
+        assert await tab.run("document.documentElement.scrollWidth") <= PHONE[0]
+        await tab.run(f"location.href = '{page.url}/'")
+        await page.shows("#link", "live")
         assert await tab.run("document.documentElement.scrollWidth") <= PHONE[0]
         assert tab.faults == []
         assert {url for url in tab.requests if not url.startswith((page.url, "data:"))} == set()
