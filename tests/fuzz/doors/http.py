@@ -180,7 +180,17 @@ class _Node:
         return {"name": name, "node": "0" * 16, "state": "in"}
 
     def status(self) -> dict[str, Any]:
-        return {"name": self.name, "leader": self.name, "term": 1, "members": [], "computed": 0}
+        here = {"name": self.name, "node": "0" * 16, "state": "alive", "leader": True}
+        return {
+            "name": self.name,
+            "node": "0" * 16,
+            "version": self.version,
+            "cluster": self.fingerprint,
+            "leader": self.name,
+            "term": 1,
+            "uptime_s": 1.0,
+            "members": [here],
+        }
 
     async def doctor(self) -> dict[str, Any]:
         return {"agent": {"name": self.name}, "boxes": [], "knocks": [], "checks": [], "notes": []}
