@@ -47,8 +47,8 @@ class Tab:
     socket: aiohttp.ClientWebSocketResponse
     faults: list[str] = field(default_factory=list)
     """What the page's console and its scripts complained of, violations of its policy included."""
-    requests: list[str] = field(default_factory=list)
-    """The URL of everything that the page asked for."""
+    requests: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    """The URL of everything that the page asked for, and the headers that it set."""
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _answers: dict[int, asyncio.Future[dict[str, Any]]] = field(default_factory=dict)
 
@@ -64,7 +64,7 @@ class Tab:
                 case "Log.entryAdded", {"entry": entry} if entry["level"] == "error":
                     self.faults.append(f"{entry['text']} {entry.get('url', '')}")
                 case "Network.requestWillBeSent", {"request": request}:
-                    self.requests.append(request["url"])
+                    self.requests.append((request["url"], request["headers"]))
 
     async def call(self, method: str, **params: Any) -> Any:
         number = next(self._numbers)

@@ -5,6 +5,7 @@ import { ask, credential } from "./asking.js";
 import { ago, seconds } from "./figures.js";
 
 const RECORDED_S = 3;
+const WORTH_TELLING = 0.01;  // The part of a request from which waiting is told.
 
 export class RequestView {
   constructor(name) {
@@ -20,7 +21,7 @@ export class RequestView {
     const last = traffic && traffic.last;
     this.summary.textContent = !last ? "No request came through this agent yet."
       : `Answered ${ago(last.at_s)} in ${seconds(last.seconds)}` +
-        (last.queue_s > 0 ? `, of which it waited ${seconds(last.queue_s)} for its run` : "") +
+        (last.queue_s > WORTH_TELLING * last.seconds ? `, of which it waited ${seconds(last.queue_s)} for its run` : "") +
         (last.replays ? `; run again ${last.replays} times after a loss` : "") + ".";
     this.button.disabled = !credential() || this.busy;
     if (!this.busy) this.hint.textContent = credential() ? this.said || "" : "Recording what every device does needs the admin credential (below).";

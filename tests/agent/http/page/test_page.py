@@ -103,7 +103,7 @@ def test_it_shows_what_there_is_and_what_happens_and_asks_nobody_else(tmp_path: 
         await page.shows("#link", "live")
         assert await tab.run("document.documentElement.scrollWidth") <= PHONE[0]
         assert tab.faults == []
-        assert {url for url in tab.requests if not url.startswith((page.url, "data:"))} == set()
+        assert {url for url, _ in tab.requests if not url.startswith((page.url, "data:"))} == set()
 
     played("serving", tmp_path, story)
 
@@ -126,6 +126,7 @@ def test_a_model_is_tried_with_a_picture_and_with_arrays(tmp_path: Path) -> None
         await tab.until("!!document.querySelector('.drop')")
         await tab.run(DROP)
         await page.shows(".classes li:first-child", "class 1")
+        await page.shows(".classes li:first-child", "100%")
         await page.shows(".answer", "colour")
         await page.shows(".answer", "by the plan of epoch 1.2")
         await tab.until("!!document.querySelector('.drop img')")
@@ -177,6 +178,8 @@ def test_a_reader_from_elsewhere_gives_the_credential_and_the_page_goes_on_after
             await page.shows("#events", "this is new")
             texts = await tab.run("[...document.querySelectorAll('#events li')].map(one => one.textContent)")
             assert len(texts) == len(set(texts))
+            last = tab.requests[-1][1]
+            assert last["Last-Event-ID"].startswith(f"{page.node.event_log.life}.")
         finally:
             await again.stop()
 

@@ -35,7 +35,10 @@ def reading(served: Served, path: str, **headers: str) -> Iterator[Iterator[tupl
 
     def events() -> Iterator[tuple[str, str, Any]]:
         kind = identity = ""
+        quiet = 0
         for line in iter(response.readline, b""):
+            quiet += line.startswith(b": waiting")
+            assert quiet < 3, "nothing more comes"
             name, _, text = line.decode().rstrip("\n").partition(": ")
             if name == "event":
                 kind = text
