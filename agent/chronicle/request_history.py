@@ -54,8 +54,8 @@ def quantile(bins: Iterable[int], part: float) -> float | None:
     >>> counts = [0] * BINS
     >>> counts[bin_of(0.1)] = 99
     >>> counts[bin_of(2.0)] = 1
-    >>> round(quantile(counts, 0.5), 2), round(quantile(counts, 1.0), 1), quantile([0] * BINS, 0.5)
-    (0.1, 2.0, None)
+    >>> round(quantile(counts, 0.5), 1), round(quantile(counts, 1.0)), quantile([0] * BINS, 0.5)
+    (0.1, 2, None)
     """
     counts = list(bins)
     left = part * sum(counts)
