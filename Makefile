@@ -8,7 +8,7 @@ HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --fo
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: rooms figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency throughput links messages truth dominance placing placing-scale placing-proofs search transports ciphers memory replan failover chaos generation answers exports models docs cases emulators processors avx2 aarch64 arm fuzz load simulate third lock clean
+.PHONY: rooms screenshots figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency throughput links messages truth dominance placing placing-scale placing-proofs search transports ciphers memory replan failover chaos generation answers exports models docs cases emulators processors avx2 aarch64 arm fuzz load simulate third lock clean
 .DEFAULT_GOAL := test
 # Tests start hundreds of processes, and each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -83,6 +83,9 @@ rooms: .venv/.dev  ## the drawing of the rooms in docs/architecture.md
 
 figures: .venv/.dev  ## names the tables of docs/benchmarks.md that are stale
 	$(BIN)/python -m benchmarks.page --check
+
+screenshots: .venv/.dev  ## the pictures of the page in docs/; every scene of it: SCREENSHOTS="--all results/page"; needs chromium
+	$(BIN)/python -m tests.screenshots $(SCREENSHOTS)
 
 bench: .venv/.dev | results  ## what an agent adds on one device; takes about six minutes on a machine that does nothing else
 	$(BIN)/python -m benchmarks.overhead --markdown > results/bench.md

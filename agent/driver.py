@@ -75,6 +75,8 @@ class DriverParts:
     """Called with the reason when this device was removed from the cluster."""
     tries: Callable[[events.TryPlan], Awaitable[events.PlanTried]] = refuse_trial
     """Runs a plan on made-up inputs; never raises."""
+    witness: Callable[[events.Event | events.Effect], None] = lambda thing: None
+    """Called with each event, and with each effect once it was carried out; never raises."""
 
 
 class Driver:
@@ -119,6 +121,7 @@ class Driver:
         """Give an event to the core and carry out its effects. An effect that fails is logged, and the agent
         goes on."""
         if not self._stopped:
+            self._doors.witness(event)
             self._run(self.core.handle(event, self._loop.time()))
 
     def caught_up(self) -> None:
@@ -140,6 +143,7 @@ class Driver:
                 log.debug("%s: %s", type(effect).__name__, error)
             except (EdgepartError, OSError) as error:  # OSError: a full disk; what is in memory still serves
                 log.error("%s: %s", type(effect).__name__, error)
+            self._doors.witness(effect)
         if self._stopped:
             return
         if self._timer is not None:

@@ -13,16 +13,20 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
 from edgepart.agent.admission.renewal import REVOKED
+from edgepart.agent.chronicle.log_lines import LogKeeper, LogLine
+from edgepart.agent.chronicle.numbered_log import NumberedLog
 from edgepart.agent.cluster.core.core import Core
 from edgepart.agent.cluster.membership.roster import replace_node_ids
 from edgepart.agent.cluster.state import events
 from edgepart.agent.cluster.state.cards import MeasuredDevice, parse_card
 from edgepart.agent.host.jobs import Begin, repeat
+from edgepart.agent.host.log_rate import LogRate
 from edgepart.agent.host.process_memory import keep_within, share_heaps, within
 from edgepart.agent.host.system import cores, have_temporary_folder, resident_bytes
 from edgepart.agent.host.systemd import Notifier, Watchdog
@@ -61,12 +65,12 @@ UNWATCHED_S = 60.0
 class Agent:
     """One device's agent. `start` and `stop` belong to the event loop."""
 
-    def __init__(self, options: AgentOptions) -> None:
-        """Claim the state directory; call `stop` in the end. Raises UsageError if the directory is in no
-        cluster yet, is damaged, or is in use by another agent."""
+    def __init__(self, options: AgentOptions, log_lines: NumberedLog[LogLine]) -> None:
+        """Claim the state directory; call `stop` in the end. `log_lines` are the last lines of this process's log.
+        Raises UsageError if the directory is in no cluster yet, is damaged, or is in use by another agent."""
         self._loop = asyncio.get_running_loop()
         self._options = options
-        self._base = self._claim(options)
+        self._base = self._claim(options, log_lines)
         self.discharged: asyncio.Future[str] = self._loop.create_future()
         """Gets the reason as its result when this device is removed from the cluster; the agent has to stop
         then."""
@@ -78,7 +82,7 @@ class Agent:
         """Set when the parts are connected. Until then the transport's threads wait with frames and news of
         links."""
 
-    def _claim(self, options: AgentOptions) -> AgentBase:
+    def _claim(self, options: AgentOptions, log_lines: NumberedLog[LogLine]) -> AgentBase:
         """Lock the state folder for this agent alone, and open what is in it."""
         identity = load(options.state)
         files = StateFiles(options.state)
@@ -97,7 +101,9 @@ class Agent:
         ending = AsyncExitStack()
         ending.callback(os.close, lock)
         disk = DiskQueue(self._loop)
-        base = AgentBase(options, name, identity, files, drains, store, integrity, disk, Recorder(), ending)
+        base = AgentBase(
+            options, name, identity, files, drains, store, integrity, disk, Recorder(), ending, log_lines
+        )
         base.undo(disk.stop)
         return base
 
@@ -360,7 +366,10 @@ async def serve(options: AgentOptions) -> str:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told)
-    agent = Agent(options)
+    keeper = LogKeeper()
+    keeper.addFilter(LogRate(time.monotonic))
+    logging.getLogger().addHandler(keeper)
+    agent = Agent(options, keeper.lines)
     for handler in logging.getLogger().handlers:
         handler.addFilter(agent.with_names)
     agent.discharged.add_done_callback(lambda _: stop.set())
@@ -370,6 +379,7 @@ async def serve(options: AgentOptions) -> str:
         await agent.withdraw(at_once)
     finally:
         await agent.stop()
+        logging.getLogger().removeHandler(keeper)
     return agent.discharged.result() if agent.discharged.done() else ""
 
 

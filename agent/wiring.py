@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from typing import Protocol
@@ -31,6 +31,10 @@ from edgepart.agent.api.node import (
     RequestServing,
 )
 from edgepart.agent.api.text_deployments import AgentTextDeployments
+from edgepart.agent.chronicle.cluster_story import ClusterStory, ServingPlanFacts
+from edgepart.agent.chronicle.event_log import EventLog
+from edgepart.agent.chronicle.log_lines import LogLine
+from edgepart.agent.chronicle.numbered_log import NumberedLog
 from edgepart.agent.cluster.core.core import Core
 from edgepart.agent.cluster.membership.peer import OwnFacts
 from edgepart.agent.cluster.state import events
@@ -86,6 +90,7 @@ from edgepart.agent.verify.tryout import Tryout
 from edgepart.agent.wire.address import Address
 from edgepart.agent.wire.control import DRAINS, LEAVES, STARVES, Drain
 from edgepart.agent.wire.frames import Frame
+from edgepart.agent.wire.inference import Epoch
 from edgepart.agent.workers.orders import WorkerSettings
 from edgepart.agent.workers.supervisor import Workers
 from edgepart.planner.devices.cluster import Device
@@ -130,6 +135,8 @@ class AgentBase:
     recorder: Recorder
     ending: AsyncExitStack
     """Undoes what was started, the last thing first."""
+    log_lines: NumberedLog[LogLine]
+    events: EventLog = field(default_factory=EventLog)
 
     def undo(self, stop: Callable[[], object]) -> None:
         """Have `stop` called in a thread when the agent ends."""
@@ -436,7 +443,8 @@ def _make_about(
         lambda: (grpc().address, grpc().trouble),
     )
     disk = lambda: disk_document(base.files, base.disk)  # noqa: E731
-    return About(me, Diagnostics(tracing, doctor, links.renewal.document, disk)), tracing
+    told = Diagnostics(tracing, doctor, links.renewal.document, disk, base.events, base.log_lines)
+    return About(me, told), tracing
 
 
 def _make_core(base: AgentBase, links: LinkParts, compute: ComputeParts, listen: Address, http: str) -> Core:
@@ -503,6 +511,15 @@ def _make_driver(
     base: AgentBase, links: LinkParts, compute: ComputeParts, react: Reactions, core: Core, node: NodeApi
 ) -> Driver:
     tryout = Tryout(compute.requester, compute.plans.held, compute.referee, compute.room_bytes, sample_blocks)
+
+    def plan_facts(name: str, epoch: Epoch) -> ServingPlanFacts | None:
+        held = compute.plans.held(name, epoch)
+        if held is None:
+            return None
+        plan = held.plan
+        return ServingPlanFacts(tuple(plan.programs), plan.strategy, plan.predicted_latency_s, plan.why)
+
+    story = ClusterStory(base.events, plan_facts, base.identity.node_id)
     return Driver(
         core,
         DriverParts(
@@ -518,6 +535,7 @@ def _make_driver(
             node.standing_changed,
             react.discharge,
             tryout,
+            lambda thing: story.hear(thing, time.time()),
         ),
     )
 

@@ -25,6 +25,9 @@ from edgepart.cli.output import FAILED, exit_status, print_error
 from edgepart.cli.plan import plan
 from edgepart.cli.service.commands import service
 from edgepart.cli.trace import trace
+from edgepart.cli.watching.events_command import events
+from edgepart.cli.watching.logs_command import logs
+from edgepart.cli.watching.top_command import top
 from edgepart.planner.errors import EdgepartError
 
 app = typer.Typer(
@@ -77,6 +80,9 @@ app.command(rich_help_panel=_USE)(bench)
 app.command(rich_help_panel=_SEE)(status.status)
 app.command(rich_help_panel=_SEE)(status.devices)
 app.command(rich_help_panel=_SEE)(status.models)
+app.command(rich_help_panel=_SEE)(top)
+app.command(rich_help_panel=_SEE)(events)
+app.command(rich_help_panel=_SEE)(logs)
 app.command(rich_help_panel=_SEE)(doctor)
 app.command(rich_help_panel=_SEE)(plan)
 app.command(rich_help_panel=_SEE)(trace)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edgepart.agent.api.notices import all_notices
 from edgepart.cli.options import Agent, Json, State
 from edgepart.cli.output import console, print_json, say, shape, table
 from edgepart.cli.query import fetch
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 WATCH_S = 1.0
 WARNING, TROUBLE = "yellow", "red"
 """Colours of notices."""
-Notice = tuple[str, str]
-"""A notice's colour and text."""
 
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Refresh every second.")]
 
@@ -157,8 +156,9 @@ def _status(document: Mapping[str, Any]) -> RenderableType:
     if rows := [_sequences(card) for card in document.get("deployments", ()) if card.get("sequences")]:
         columns = ("sequences of", "under way", "for later", "most", "their states", "last answers")
         parts += [Text(), table(columns, rows, right=(*columns[1:4], columns[5]))]
-    notices = (*_member_notices(document), *_deployment_notices(document), *_cluster_notices(document))
-    parts += [Text(f"\n{text}", style=style) for style, text in notices]
+    parts += [
+        Text(f"\n{one.text}", style=TROUBLE if one.trouble else WARNING) for one in all_notices(document)
+    ]
     return Group(*parts)
 
 
@@ -193,45 +193,6 @@ def _members(document: Mapping[str, Any]) -> RenderableType:
         for gone in document.get("lost", ())
     ]
     return table(("member", "state", "address", "http"), rows)
-
-
-def _member_notices(document: Mapping[str, Any]) -> Iterator[Notice]:
-    for drained in document.get("drains") or ():
-        yield WARNING, f"{drained['name']} is {drained['state']}: {drained['text']}"
-    for refused in document.get("refused") or ():
-        yield WARNING, f"{refused['name'] or refused['node']} is refused: {refused['why']}"
-    disk = document.get("disk") or {}
-    for text in (disk.get("trouble"), *(disk.get("damaged") or ())):
-        if text:
-            yield TROUBLE, text
-    for member in document.get("members", ()):
-        if member.get("note"):
-            yield WARNING, f"{member['name']}: {member['note']}"
-    for gone in document.get("lost", ()):
-        if gone.get("note"):
-            yield WARNING, f"{gone['name']} fell silent; last it was {gone['note']}"
-
-
-def _deployment_notices(document: Mapping[str, Any]) -> Iterator[Notice]:
-    for card in document.get("deployments", ()):
-        if card.get("trouble"):
-            yield TROUBLE, f"{card['name']} does not answer: {card['trouble']}"
-        if card.get("note"):
-            yield WARNING, f"{card['name']}: {card['note']}"
-        if card.get("transfer_dtype", "float32") != "float32":
-            rounding = card.get("rounding") or f"rounded to {card['transfer_dtype']} between devices"
-            yield WARNING, f"{card['name']}: {rounding}"
-
-
-def _cluster_notices(document: Mapping[str, Any]) -> Iterator[Notice]:
-    if document.get("grpc_trouble"):
-        yield TROUBLE, f"{document['name']} serves no gRPC: {document['grpc_trouble']}"
-    for line in (document.get("security") or {}).get("warnings", ()):
-        yield TROUBLE, line
-    for line in document.get("notes", ()):
-        yield WARNING, line
-    for name, why in (document.get("failed_deployments") or {}).items():
-        yield WARNING, f"the last attempt to deploy {name} here failed: {why}"
 
 
 def _deployment(card: Mapping[str, Any]) -> tuple[str, ...]:

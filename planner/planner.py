@@ -13,6 +13,7 @@ from edgepart.planner.errors import Infeasible, NotInstalled
 from edgepart.planner.layout.strategy import Problem, Strategy
 from edgepart.planner.plans.plan import Plan
 from edgepart.planner.region import Region
+from edgepart.planner.report.drawing import computed_tensors
 from edgepart.planner.report.explain import explain_plan
 from edgepart.planner.report.sentences import as_sentence
 from edgepart.planner.search.choose_borders import send_borders_first
@@ -77,6 +78,7 @@ def choose_plan(
         predicted_throughput_per_s=study.scorer.run_stream(simulation).throughput_per_s,
         replicas=simulation.paces,
         why=why,
+        layers=computed_tensors(problem.graph, strategy) if len(plan.programs) > 1 else (),
     )
     return plan, simulation, strategy
 

@@ -147,8 +147,12 @@ def test_the_wheel_holds_what_the_folders_hold_and_nothing_else(clone: Path, whe
         if path.is_file() and not path.is_symlink()
     }
     assert packed == folders | own
-    assert {"edgepart/py.typed", "edgepart/cli/demo/page.png", "edgepart/agent/http/dashboard.html"} <= packed
-    assert "edgepart/systemd/edgepart-agent.service" in packed  # for `edgepart service install`
+    assert {
+        "edgepart/py.typed",
+        "edgepart/cli/demo/page.png",
+        "edgepart/agent/http/page/static/index.html",
+        "edgepart/systemd/edgepart-agent.service",  # for `edgepart service install`
+    } <= packed
 
 
 @pytest.mark.processes

@@ -23,6 +23,9 @@ from edgepart.agent.api.protocol import (
     SequenceFigures,
     SequenceTurn,
 )
+from edgepart.agent.chronicle.event_log import EventLog
+from edgepart.agent.chronicle.log_lines import LogLine
+from edgepart.agent.chronicle.numbered_log import NumberedLog
 from edgepart.agent.cluster.core.core import Core
 from edgepart.agent.cluster.leader.status import describe_set_aside
 from edgepart.agent.cluster.membership.election import term_round
@@ -129,6 +132,8 @@ class Diagnostics:
     """Returns the report on certificates and the charter (agent/admission/renewal.py)."""
     disk: Callable[[], Mapping[str, Any]]
     """Returns the state of the disk (agent/maintenance.py)."""
+    events: EventLog
+    log_lines: NumberedLog[LogLine]
 
 
 class NodeApi:
@@ -170,6 +175,14 @@ class NodeApi:
     @property
     def fingerprint(self) -> str:
         return self._me.fingerprint
+
+    @property
+    def event_log(self) -> EventLog:
+        return self._diagnostics.events
+
+    @property
+    def log_lines(self) -> NumberedLog[LogLine]:
+        return self._diagnostics.log_lines
 
     def live(self) -> bool:
         return True
@@ -547,6 +560,16 @@ class NodeApi:
         measured = judging.build_measurements_report(plan, self._kinds(name), self._core.profiles, took)
         shown = list(astuple(readable(epoch))) if active else None
         return plan_report(plan) | {"epoch": shown, "measured": measured}
+
+    async def drawing(self, name: str) -> dict[str, Any]:
+        from edgepart.planner.report.drawing import draw_plan  # late: imports the simulator and operators
+
+        active, plan = self._plans.active(name), self._plan(name)
+        members = {member.node: member.name for member in self._core.membership.members()}
+        known = [self._core.cards[node] for node in members if node in self._core.cards]
+        cluster = cards.build_cluster(known, members)
+        pictures = await asyncio.to_thread(draw_plan, plan, cluster, members.get(self._core.node, ""))
+        return {"epoch": list(astuple(readable(active[0]))) if active else None} | pictures
 
     async def doctor(self) -> dict[str, Any]:
         return await self._diagnostics.doctor.document()

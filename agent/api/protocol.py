@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from edgepart.agent.chronicle.event_log import EventLog
+from edgepart.agent.chronicle.log_lines import LogLine
+from edgepart.agent.chronicle.numbered_log import NumberedLog
 from edgepart.agent.wire.inference import DeployOptions, Epoch
 from edgepart.planner.errors import UsageError
 from edgepart.planner.plans.plan import ValueInfo
@@ -140,6 +143,14 @@ class Node(Protocol):
     def fingerprint(self) -> str:
         """The fingerprint of the cluster's CA, in hex."""
 
+    @property
+    def event_log(self) -> EventLog:
+        """What happened in the cluster lately, as this agent saw it."""
+
+    @property
+    def log_lines(self) -> NumberedLog[LogLine]:
+        """The last lines of this agent's log."""
+
     def live(self) -> bool:
         """Whether this agent works at all."""
 
@@ -215,6 +226,11 @@ class Node(Protocol):
         """The report of the deployment's active plan. Under "measured" it says how long requests through this
         agent took that ran alone, and how long each device computed for one. Raises UnknownDeployment, or
         Unavailable if there is no plan."""
+
+    async def drawing(self, name: str) -> dict[str, Any]:
+        """The deployment's active plan in pictures: {"epoch", "devices": {name: colour}, "timeline", "layers"}, where the
+        last two are SVG (planner/report/drawing.py); `timeline` is null if a device of the plan is not here. Raises
+        UnknownDeployment, or Unavailable if there is no plan."""
 
     async def doctor(self) -> dict[str, Any]:
         """For each box that was ever heard of, say whether it is a member, why not, and what to do; and check this

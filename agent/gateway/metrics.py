@@ -5,7 +5,8 @@ The counters are kept here. The state of the node (members, deployments) is read
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from edgepart.agent.api.protocol import InferResult, ModelCard, Node
+from edgepart.agent.chronicle.request_history import RequestHistory
 from edgepart.agent.gateway.intake import Intake
 from edgepart.agent.gateway.oip import VERSION
 
@@ -212,7 +214,10 @@ def _sequences(cards: Sequence[ModelCard], here: Mapping[str, int]) -> Iterator[
 class Metrics:
     """The metrics of one agent, in a registry of their own."""
 
-    def __init__(self, node: Node, intake: Intake) -> None:
+    def __init__(self, node: Node, intake: Intake, clock: Callable[[], float] = time.monotonic) -> None:
+        self.history = RequestHistory()
+        """The requests of the last minutes, by `clock`, for the page."""
+        self._clock = clock
         self.registry = CollectorRegistry()
         self._triton = _Triton()
         self.registry.register(self._triton)
@@ -235,6 +240,7 @@ class Metrics:
         self._requests.labels(model, "answered").inc()
         self._replays.labels(model).inc(result.replays)
         self._seconds.labels(model).observe(result.seconds)
+        self.history.answered(model, self._clock(), result.seconds, result.queue_s, result.replays)
         tally = self._triton.tallies.setdefault(model, _Tally())
         tally.success += 1
         tally.request_us += result.seconds * 1e6
@@ -245,6 +251,7 @@ class Metrics:
         """Count a failed request. `kind` is the name of the error's class. Call this for existing deployments only: names
         that clients make up must not become labels."""
         self._requests.labels(model, kind).inc()
+        self.history.failed(model, self._clock(), kind)
         self._triton.tallies.setdefault(model, _Tally()).failure += 1
 
     def text(self) -> bytes:

@@ -1,7 +1,7 @@
-"""The HTTP handlers: inference by the Open Inference Protocol, text by OpenAI's, uploads, management, metrics and the
-dashboard.
+"""The HTTP handlers: inference by the Open Inference Protocol, text by OpenAI's, uploads, management and metrics.
 
-May import: agent/api, agent/gateway, agent/host, agent/text, agent/trace, agent/wire, planner/errors, planner/vocabulary.
+May import: agent/api, agent/chronicle, agent/gateway, agent/host, agent/http/page, agent/text, agent/trace,
+agent/wire, planner/errors, planner/vocabulary.
 """
 
-__all__ = ["buffers", "server"]
+__all__ = ["answers", "bodies", "buffers", "deliveries", "event_streams", "server"]

@@ -47,6 +47,12 @@ class EventStream:
     async def send(self, document: Mapping[str, Any]) -> None:
         await self._write(b"data: " + orjson.dumps(document) + b"\n\n")
 
+    async def send_event(self, kind: str, document: Any, identity: str = "") -> None:
+        """Send an event of a type of its own. A client that comes back names the last `identity` that it was sent."""
+        data = document if isinstance(document, bytes) else orjson.dumps(document)
+        number = f"id: {identity}\n" if identity else ""
+        await self._write(f"{number}event: {kind}\ndata: ".encode() + data + b"\n\n")
+
     async def send_mark(self, mark: str) -> None:
         """Send a text that is no JSON."""
         await self._write(f"data: {mark}\n\n".encode())

@@ -1,5 +1,4 @@
-"""Management: the routes of the management API, the metrics and the dashboard's page. Door: aiohttp handlers around a
-Node."""
+"""Management: the routes of the management API and the metrics. Door: aiohttp handlers around a Node."""
 
 from __future__ import annotations
 
@@ -7,6 +6,7 @@ import asyncio
 import logging
 import shutil
 import tempfile
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from aiohttp import ClientConnectionResetError, hdrs, web
 
 from edgepart.agent.api.progress import ProgressLines
 from edgepart.agent.api.protocol import ModelCard, Node, check_name
+from edgepart.agent.chronicle.event_log import FAILED
 from edgepart.agent.gateway.inference import find_card
 from edgepart.agent.gateway.limits import BodyLimits
 from edgepart.agent.gateway.metrics import Metrics
@@ -27,6 +28,8 @@ from edgepart.agent.http.answers import (
     status_of,
 )
 from edgepart.agent.http.bodies import caller_of
+from edgepart.agent.http.page.page_documents import DeploymentTries
+from edgepart.agent.http.page.request_timeline import draw_last_request
 from edgepart.agent.http.uploads import receive_upload
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.errors import ClusterError, EdgepartError, NotAuthorised, RequestError, Unavailable
@@ -35,19 +38,25 @@ HEARTBEAT_S = 5.0
 """Seconds without progress after which a client is told that the agent is alive (agent/api/progress.py)."""
 TRACE_S = 60.0
 """Seconds after which a trace ends by default."""
+UPLOADING = "receiving the model"
+"""The stage of a deployment while its files come in."""
 REPLACED = "deployed again"
 """The message with which a deploying task is cancelled if the name is deployed again."""
-PAGE = Path(__file__).with_name("dashboard.html")
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
 
 log = logging.getLogger(__name__)
 
 
 class ManagementRoutes:
-    """The handlers of status, devices, deployments, metrics and the page."""
+    """The handlers of status, devices, deployments and metrics."""
 
     def __init__(
-        self, node: Node, gate: ClientGate, metrics: Metrics, limits: BodyLimits, spool: Path | None
+        self,
+        node: Node,
+        gate: ClientGate,
+        metrics: Metrics,
+        limits: BodyLimits,
+        spool: Path | None,
+        tries: DeploymentTries | None = None,
     ) -> None:
         self.node = node
         self._gate = gate
@@ -55,12 +64,10 @@ class ManagementRoutes:
         self._limits = limits
         self._spool = spool
         self._running: dict[str, asyncio.Task[dict[str, Any]]] = {}
-        self._failures: dict[str, str] = {}
-        """The reason why the last try through this agent failed, by deployment."""
+        self._tries = tries or DeploymentTries()
 
     def routes(self) -> list[web.RouteDef]:
         return [
-            web.get("/", self.page),
             web.get("/metrics", self.metrics),
             web.get("/api/status", self.status),
             web.get("/api/devices", self.devices),
@@ -73,13 +80,6 @@ class ManagementRoutes:
             web.delete("/api/deployments/{name}", self.undeploy),
         ]
 
-    async def page(self, request: web.Request) -> web.Response:
-        """Answer with the dashboard, which is the same for all clients: it gets its data from /api/status with the rights
-        of its reader."""
-        self._gate.knock(caller_of(request))
-        headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-store"}
-        return web.Response(text=PAGE.read_text(), content_type="text/html", headers=headers)
-
     async def metrics(self, request: web.Request) -> web.Response:
         self._allow(request)
         return web.Response(
@@ -90,7 +90,7 @@ class ManagementRoutes:
         self._allow(request)
         cards = [card_document(card) for card in self.node.models()]
         return document_response(
-            {"deployments": cards} | self.node.status() | {"failed_deployments": self._failures}
+            {"deployments": cards} | self.node.status() | {"failed_deployments": self._tries.failures}
         )
 
     async def devices(self, request: web.Request) -> web.Response:
@@ -121,9 +121,11 @@ class ManagementRoutes:
         return document_response(await self.node.trace(name, seconds))
 
     async def end_trace(self, request: web.Request) -> web.Response:
-        """End the trace, and answer with it."""
+        """End the trace, and answer with it; with `?drawn=1`, with a drawing of its last request."""
         self._allow(request, write=True)
         document = await self.node.end_trace(find_card(self.node, request.match_info["name"]).name)
+        if request.query.get("drawn", "0") in ("1", "true", "yes"):
+            return document_response({"request": await asyncio.to_thread(draw_last_request, document)})
         body = await asyncio.to_thread(json_line, document)  # In a thread, because the document may be large.
         headers = {"Cache-Control": "no-store"}
         return web.Response(body=body, content_type="application/json", headers=headers)
@@ -131,7 +133,7 @@ class ManagementRoutes:
     async def undeploy(self, request: web.Request) -> web.Response:
         self._allow(request, write=True)
         name = request.match_info["name"]
-        noticed = self._failures.pop(name, None) is not None
+        noticed = self._tries.dismiss(name)
         if noticed and self.node.model(name) is None:
             return document_response({"dismissed": name})  # There is only a note about a failed try.
         await self.node.undeploy(find_card(self.node, name).name)
@@ -144,10 +146,13 @@ class ManagementRoutes:
         self._allow(request, write=True)
         name = check_name(request.match_info["name"])
         folder = Path(tempfile.mkdtemp(prefix="upload-", dir=self._spool))
+        total = request.content_length or 0
         try:
-            options = await receive_upload(request, folder, self._limits, lambda _: None, self.node.admit)
+            received = lambda nbytes: self._tries.reached(name, UPLOADING, nbytes, total)  # noqa: E731
+            options = await receive_upload(request, folder, self._limits, received, self.node.admit)
             await self._give_up(name)
         except BaseException:
+            self._tries.under_way.pop(name, None)
             await asyncio.to_thread(shutil.rmtree, folder)
             raise
         lines = ProgressLines(HEARTBEAT_S)
@@ -172,9 +177,14 @@ class ManagementRoutes:
         self, name: str, folder: Path, options: DeployOptions, lines: ProgressLines
     ) -> dict[str, Any]:
         """Deploy, in a task of its own, so that the deployment continues if the client goes away."""
+        loop, failure = asyncio.get_running_loop(), ""
+
+        def report(stage: str, done: float, total: float) -> None:
+            lines.report(stage, done, total)
+            loop.call_soon_threadsafe(self._reached, name, stage, done, total)
+
         try:
-            last = {"result": await self.node.deploy(name, folder, options, lines.report)}
-            self._failures.pop(name, None)
+            last = {"result": await self.node.deploy(name, folder, options, report)}
         except asyncio.CancelledError as cancelled:
             why: EdgepartError = Unavailable(f"this agent stops; another member says what became of {name!r}")
             if REPLACED in cancelled.args:
@@ -183,13 +193,19 @@ class ManagementRoutes:
             raise
         except Exception as error:
             last = error_document(error) | {"status": status_of(error)}
-            self._failures[name] = str(last["error"])
+            failure = str(last["error"])
+            self.node.event_log.tell(time.time(), FAILED, name, f"deploying {name} failed", failure)
             log.warning("deploying %r failed: %s", name, error, exc_info=status_of(error) == 500)
         finally:
             del self._running[name]
+            self._tries.ended(name, failure)
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         lines.end(last)
         return last
+
+    def _reached(self, name: str, stage: str, done: float, total: float) -> None:
+        if name in self._running:  # A thread may report what is over by now.
+            self._tries.reached(name, stage, done, total)
 
     async def _stream(self, request: web.Request, lines: ProgressLines) -> web.StreamResponse:
         response = web.StreamResponse(

@@ -20,6 +20,8 @@ from edgepart.agent.http.drains import DrainRoutes
 from edgepart.agent.http.idle import IdleConnections
 from edgepart.agent.http.management import ManagementRoutes
 from edgepart.agent.http.openai_errors import OPENAI_PREFIX, openai_error_document
+from edgepart.agent.http.page.page_documents import DeploymentTries
+from edgepart.agent.http.page.routes import PageRoutes
 from edgepart.agent.http.text_metrics import TextMetrics
 from edgepart.agent.http.v1 import TextRoutes
 from edgepart.agent.http.v2 import InferenceRoutes
@@ -66,9 +68,11 @@ class HttpServer:
         node, gate, metrics = gateway.node, gateway.gate, gateway.metrics
         deliveries = Deliveries(gateway.limits)
         self._v2 = InferenceRoutes(gateway, self._bodies, deliveries)
-        told = None if text is None else TextMetrics(metrics.registry)
+        told = None if text is None else TextMetrics(metrics.registry, metrics.history)
+        tries, talking = DeploymentTries(), lambda: [one.name for one in text.models()] if text else []
         self._v1 = TextRoutes(text, gate, self._bodies, deliveries, told, node.version)
-        self._management = ManagementRoutes(node, gate, metrics, self._limits, spool)
+        self._management = ManagementRoutes(node, gate, metrics, self._limits, spool, tries)
+        self._page = PageRoutes(node, gate, deliveries, metrics.history, tries, talking)
         self._residency = DrainRoutes(node, gate)
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
@@ -124,7 +128,11 @@ class HttpServer:
 
     def routes(self) -> list[web.RouteDef]:
         """All routes of the server."""
-        return self._v1.routes() + self._v2.routes() + self._management.routes() + self._residency.routes()
+        return [
+            route
+            for one in (self._v1, self._v2, self._management, self._residency, self._page)
+            for route in one.routes()
+        ]
 
     @property
     def port(self) -> int:
@@ -139,6 +147,7 @@ class HttpServer:
 
     async def stop(self) -> None:
         """Accept no further requests, let the running ones end (for a few seconds at most), and close."""
+        self._page.stop()
         await self._management.stop()
         await self._residency.stop()
         if self._watch is not None:

@@ -3,8 +3,12 @@ served."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
+from edgepart.agent.chronicle.request_history import RequestHistory
 from edgepart.agent.text.generation import Ended
 
 _FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -15,7 +19,15 @@ class TextMetrics:
     """The metrics of the texts that one agent generates for its clients. Call its methods for existing deployments only:
     names that clients make up must not become labels."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        history: RequestHistory,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._history = history
+        self._clock = clock
+
         def count(name: str, text: str, *also: str) -> Counter:
             return Counter(f"edgepart_text_{name}", text, ["model", *also], registry=registry)
 
@@ -40,6 +52,11 @@ class TextMetrics:
         self._cached_tokens.labels(model).inc(ended.cached_tokens)
         self._generated_tokens.labels(model).inc(ended.generated_tokens)
         self._replays.labels(model).inc(ended.replays)
+        seconds = ended.first_token_s
+        if ended.tokens_per_s > 0:
+            seconds += (ended.generated_tokens - 1) / ended.tokens_per_s
+        self._history.answered(model, self._clock(), seconds, replays=ended.replays)
+        self._history.grown(model, self._clock(), ended.generated_tokens)
         if ended.generated_tokens:
             self._first_token_s.labels(model).observe(ended.first_token_s)
         if ended.tokens_per_s > 0:
@@ -48,3 +65,5 @@ class TextMetrics:
     def broken_off(self, model: str, outcome: str) -> None:
         """Count a text that did not come to its end: "cancelled" by its client, or the name of the error's class."""
         self._answers.labels(model, outcome).inc()
+        if outcome != "cancelled":
+            self._history.failed(model, self._clock(), outcome)

@@ -251,6 +251,16 @@ class KeptState:
     """Whether a step changes only the rows that it adds."""
 
 
+@dataclass(frozen=True, slots=True)
+class ComputedTensor:
+    """A tensor that one layer hands to others, and who computes which region of it; for people, no agent acts on it."""
+
+    tensor: str
+    shape: tuple[int, ...]
+    regions: Mapping[str, Region]
+    """The region of each device that computes a part, by the device's name. Regions may overlap."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """The programs and transfers by which devices answer a request to one model with bound shapes."""
@@ -281,6 +291,9 @@ class Plan:
     Their kept pieces have these rows too. None if there are none."""
     mirrors: Mapping[str, str] = field(default_factory=dict)
     """The devices that keep copies of other devices' states, by the device whose states they copy."""
+    layers: tuple[ComputedTensor, ...] = ()
+    """The tensors between layers in the order of computation, for drawings of the plan; () if one device computes
+    everything, or if the plan was made by an agent that does not tell."""
 
     @property
     def forms(self) -> tuple[Plan, ...]:
@@ -360,6 +373,8 @@ def plan_to_bytes(plan: Plan) -> bytes:
             del program["kept"], program["sequences"]
     if not plan.mirrors:
         del document["mirrors"]
+    if not plan.layers:
+        del document["layers"]
     return bytes(msgpack.packb(document, use_bin_type=True))
 
 
@@ -383,6 +398,7 @@ def plan_from_bytes(data: bytes) -> Plan:
             prefill=plan_from_bytes(document["prefill"]) if "prefill" in document else None,
             batch=plan_from_bytes(document["batch"]) if "batch" in document else None,
             mirrors=_mirrors(document.get("mirrors", {})),
+            layers=tuple(map(_computed_tensor, document.get("layers", ()))),
         )
         _check_types(plan)
         return plan
@@ -480,6 +496,16 @@ def _transfer(packed: Any) -> Transfer:
     pieces = tuple(map(_piece, packed["pieces"]))
     dtypes = tuple(packed["dtypes"])
     return Transfer(packed["number"], packed["source"], packed["target"], pieces, packed["nbytes"], dtypes)
+
+
+def _computed_tensor(packed: Any) -> ComputedTensor:
+    regions = {device: unpack_region(region) for device, region in packed["regions"].items()}
+    shape = tuple(packed["shape"])
+    if not all(isinstance(device, str) for device in regions):
+        raise TypeError(f"{packed['tensor']!r} has regions of what are not names of devices")
+    if any(region.rank != len(shape) for region in regions.values()):
+        raise ValueError(f"{packed['tensor']!r} of shape {shape} has regions of another rank")
+    return ComputedTensor(packed["tensor"], shape, regions)
 
 
 def _value(packed: Any) -> ValueInfo:

@@ -50,12 +50,22 @@ def plan_report(plan: Plan) -> dict[str, Any]:
         "devices": {name: _device(plan, program) for name, program in plan.programs.items()},
         "replicas": replicas(plan),
         "syncs": plan.syncs,
+        "between": _between(plan),
         "inputs": [info.name for info in plan.inputs],
         "outputs": [info.name for info in plan.outputs],
         "shares": device_shares(plan),
         "transfer_dtype": plan.rounded_to or EXACT,
         "why": plan.why,
     }
+
+
+def _between(plan: Plan) -> list[dict[str, Any]]:
+    """The bytes that a request sends from device to device; with replicas, on the average if requests go to each alike."""
+    found: dict[tuple[str, str], float] = defaultdict(float)
+    for transfer in plan.transfers:
+        if GATEWAY not in (transfer.source, transfer.target):
+            found[transfer.source, transfer.target] += transfer.nbytes / len(plan.parts)
+    return [{"source": one, "target": other, "bytes": nbytes} for (one, other), nbytes in found.items()]
 
 
 def _device(plan: Plan, program: Program) -> dict[str, Any]:

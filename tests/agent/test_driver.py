@@ -6,6 +6,7 @@ import asyncio
 import math
 import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -56,6 +57,7 @@ class Fakes:
 
     def __init__(self) -> None:
         self.told: list[tuple[Any, ...]] = []
+        self.witnessed: list[Any] = []
         self.faults: dict[str, Exception] = {}
         self.up: set[str] = set()
         self.plan = threading.Event()
@@ -129,7 +131,9 @@ def run(work: Callable[[Driver, Script, Fakes], Awaitable[None]]) -> Fakes:
         disk = DiskQueue(asyncio.get_running_loop())
         doors: Any = [*[fakes] * 7, disk]
         say = fakes._say
-        driver = Driver(script, DriverParts(*doors, say("members"), say("standing"), say("discharged")))  # type: ignore[arg-type, call-arg]
+        doors += [say("members"), say("standing"), say("discharged")]
+        parts = replace(DriverParts(*doors), witness=fakes.witnessed.append)
+        driver = Driver(script, parts)  # type: ignore[arg-type]
         try:
             await work(driver, script, fakes)
         finally:
@@ -167,6 +171,15 @@ def in_their_order(fakes: Fakes) -> bool:
     """Whatever the disk does meanwhile, and what it was to write."""
     doors = [name for name in names(fakes) if name not in FILES]
     return doors[: len(DOORS)] == DOORS and sorted(n for n in names(fakes) if n in FILES) == sorted(FILES)
+
+
+def test_all_events_and_effects_are_witnessed_also_those_that_fail() -> None:
+    async def work(driver: Driver, script: Script, fakes: Fakes) -> None:
+        fakes.faults = {"load": OSError("full"), "control": Unavailable("no link")}
+        script.effects = list(ALL)
+        driver.post(events.LeaveRequested())
+
+    assert run(work).witnessed[: len(ALL) + 1] == [events.LeaveRequested(), *ALL]
 
 
 def test_effects_are_obeyed_in_their_order() -> None:

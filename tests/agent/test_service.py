@@ -19,6 +19,7 @@ from onnx import TensorProto, helper
 from edgepart.agent import maintenance, service
 from edgepart.agent.api import node
 from edgepart.agent.api.progress import ProgressLines
+from edgepart.agent.chronicle.log_lines import LogKeeper
 from edgepart.agent.net.endpoints import bind, own_addresses, reachable_text
 from edgepart.agent.options import AgentOptions
 from edgepart.agent.security import identity
@@ -59,7 +60,7 @@ def run(state: Path, work: Callable[[Agent], Awaitable[None]], **changes: Any) -
 
     async def main() -> None:
         before = set(threading.enumerate())
-        agent = Agent(options(state, **changes))
+        agent = Agent(options(state, **changes), LogKeeper().lines)
         try:
             async with asyncio.timeout(BOUND_S):
                 await agent.start()
@@ -247,7 +248,7 @@ def test_news_of_links_waits_until_somebody_is_there_to_take_it(state: Path) -> 
     """Members redial at once: a link may be up before the agent is put together."""
 
     async def main() -> None:
-        agent = Agent(options(state))
+        agent = Agent(options(state), LogKeeper().lines)
         told = threading.Thread(target=agent.link, args=("b" * 16, True, ""))
         told.start()
         async with asyncio.timeout(BOUND_S):

@@ -137,13 +137,17 @@ class PlanRollout:
         """The name of a device of the plan; the node id if the node has no program."""
         return next((name for name, known in self.order.names if known == node), node)
 
-    def ready(self, world: LeaderView) -> int:
-        """The number of the plan's devices that are ready."""
-        holdings = [world.find_holding(node, self.order.deployment, self.epoch) for node in self.nodes]
-        return sum(holding is not None and holding.state == READY for holding in holdings)
+    def loading(self, world: LeaderView) -> list[str]:
+        """The names of the plan's devices that are not ready."""
+
+        def is_ready(node: str) -> bool:
+            holding = world.find_holding(node, self.order.deployment, self.epoch)
+            return holding is not None and holding.state == READY
+
+        return [name for name, node in self.order.names if not is_ready(node)]
 
     def is_ready(self, world: LeaderView) -> bool:
-        return self.ready(world) == len(self.nodes)
+        return not self.loading(world)
 
     def can_run(self, world: LeaderView) -> bool:
         """Whether all devices of the plan are members, and none has failed to load it."""

@@ -6,6 +6,8 @@ from edgepart.agent.cluster.leader.rollout_state import LeaderView, PlanRollout
 from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.wire.control import Deployment, Report, Version
 
+MOST_NAMED = 4
+"""The most devices that a status names one by one."""
 MIN_COPIES = 2
 """A deployment is acknowledged when this many members (or all, if there are fewer) have its model and its
 entry: the deployment then survives the loss of any one device."""
@@ -39,7 +41,13 @@ def describe_set_aside(deployment: str, fault: str) -> str:
 def describe_preparing(placement: PlanRollout, world: LeaderView) -> str:
     if placement.is_ready(world):
         return "trying the plan on made-up inputs, which are answered by the model alone, too"
-    return f"preparing a plan: {placement.ready(world)} of {len(placement.nodes)} devices are ready"
+    loading = placement.loading(world)
+    told = (
+        f"preparing a plan: {len(placement.nodes) - len(loading)} of {len(placement.nodes)} devices are ready"
+    )
+    if len(loading) > MOST_NAMED:
+        return told
+    return f"{told}, {', '.join(loading)} {'loads its part' if len(loading) == 1 else 'load their parts'}"
 
 
 def describe_serving(placement: PlanRollout) -> str:

@@ -15,6 +15,8 @@ from onnx import TensorProto, helper
 
 from edgepart.agent.api.device_choice import check_devices
 from edgepart.agent.api.protocol import InferResult, ModelCard, Progress, SequenceTurn
+from edgepart.agent.chronicle.event_log import EventLog
+from edgepart.agent.chronicle.log_lines import LogKeeper
 from edgepart.agent.wire.inference import DeployOptions, Epoch
 from edgepart.planner.errors import Infeasible, RequestError, Unavailable, UsageError
 from edgepart.planner.plans.plan import ValueInfo
@@ -64,6 +66,8 @@ class FakeNode:
     fingerprint = "f" * 64
 
     def __init__(self) -> None:
+        self.event_log = EventLog()
+        self.log_lines = LogKeeper().lines
         self.sessions = dict(_sessions())
         self.unready: dict[str | None, str] = {}
         self.deployed: dict[str, tuple[dict[str, bytes], DeployOptions]] = {}
@@ -78,6 +82,11 @@ class FakeNode:
         self.cancelled = 0
         self.traced_s = 0.0
         self.trace_document: dict[str, Any] | None = None
+
+    async def drawing(self, name: str) -> dict[str, Any]:
+        if name in self.unready:
+            raise Unavailable(f"no plan of {name!r} is active")
+        return {"epoch": [3, 1], "devices": {"pi-a": "#3b82f6"}, "timeline": "<svg></svg>", "layers": None}
 
     def live(self) -> bool:
         return True

@@ -486,7 +486,7 @@ def test_the_page_needs_nothing_from_elsewhere(served: Served) -> None:
     assert reply.status == 200
     assert "default-src 'none'" in reply.headers["Content-Security-Policy"]
     page = reply.body.decode()
-    assert "api/status" in page
+    assert "page/main.js" in page
     assert "http://" not in page.replace("http://www.w3.org", "") and "https://" not in page
 
 

@@ -23,8 +23,15 @@ from tests.agent.http.fakes import FakeNode
 
 FOREIGN = {"X-Forwarded-For": "192.0.2.7"}
 """As a proxy adds it: the request is somebody else's."""
-FOR_ALL = {("GET", "/"), ("GET", "/v2/health/live"), ("GET", "/v2/health/ready")}
-"""The page, which shows nothing by itself, and health."""
+FOR_ALL = {
+    ("GET", "/"),
+    ("GET", "/page/add"),
+    ("GET", "/api"),
+    ("GET", "/openapi.json"),
+    ("GET", "/v2/health/live"),
+    ("GET", "/v2/health/ready"),
+}
+"""The files of the page, which show nothing by themselves, and health."""
 
 
 def every_route(server: HttpServer) -> list[tuple[str, str]]:

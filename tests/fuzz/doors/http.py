@@ -20,6 +20,8 @@ import numpy as np
 
 from edgepart.agent.api.device_choice import check_devices
 from edgepart.agent.api.protocol import InferResult, ModelCard, Progress, SequenceTurn
+from edgepart.agent.chronicle.event_log import EventLog
+from edgepart.agent.chronicle.log_lines import LogKeeper
 from edgepart.agent.gateway import oip, oip_models
 from edgepart.agent.gateway.gateway import Gateway
 from edgepart.agent.gateway.limits import BodyLimits
@@ -128,6 +130,10 @@ class _Node:
     """A minimal agent that answers at once."""
 
     name, version, fingerprint = "pi", "1", "f" * 64
+    event_log, log_lines = EventLog(), LogKeeper().lines
+
+    async def drawing(self, name: str) -> dict[str, Any]:
+        return {"epoch": [1, 1], "devices": {}, "timeline": None, "layers": None}
 
     def live(self) -> bool:
         return True
@@ -176,7 +182,17 @@ class _Node:
         return {"name": name, "node": "0" * 16, "state": "in"}
 
     def status(self) -> dict[str, Any]:
-        return {"name": self.name, "leader": self.name, "term": 1, "members": [], "computed": 0}
+        here = {"name": self.name, "node": "0" * 16, "state": "alive", "leader": True}
+        return {
+            "name": self.name,
+            "node": "0" * 16,
+            "version": self.version,
+            "cluster": self.fingerprint,
+            "leader": self.name,
+            "term": 1,
+            "uptime_s": 1.0,
+            "members": [here],
+        }
 
     async def doctor(self) -> dict[str, Any]:
         return {"agent": {"name": self.name}, "boxes": [], "knocks": [], "checks": [], "notes": []}
@@ -339,6 +355,12 @@ def _connection_seeds() -> list[bytes]:
         "/api/devices",
         "/api/models",
         "/api/models/net/plan",
+        "/api/models/net/drawing",
+        "/api/live",
+        "/api/events?most=5&after=ab.1",
+        "/api/logs/stream?after=ab.1",
+        "/page/main.js",
+        "/openapi.json",
         "/v1/models",
         "/v1/models/chat",
         "/v2",
@@ -361,6 +383,7 @@ def _connection_seeds() -> list[bytes]:
             "POST", "/v1/completions", json.dumps(COMPLETION_BODY).encode(), "Authorization: Bearer none"
         ),
         _request("POST", "/api/models/net/trace?seconds=5", b"", ADMIN),
+        _request("GET", "/api/events/stream", b"", "Last-Event-ID: ab.1"),
         _request("POST", "/api/members/pi/drain", b"", ADMIN),
         _request("DELETE", "/api/members/pi/drain", b"", ADMIN),
         _request("DELETE", "/api/members/pi", b"", ADMIN),

@@ -1,0 +1,254 @@
+"""The page in a real Chromium: what people see and do there. Skipped where there is no Chromium."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgepart.agent.gateway.gateway import Gateway
+from edgepart.agent.http.page.api_paths import API_PATHS
+from edgepart.agent.http.server import HttpServer
+from tests.agent.http.fake_text import TEXT, FakeText
+from tests.chromium import PHONE, Tab, chromium, find_chromium
+from tests.page_scenes import NAME, SCENES, SceneNode
+
+pytestmark = pytest.mark.skipif(find_chromium() is None, reason="there is no chromium")
+CREDENTIAL = "open-sesame"
+PRESS = "[...document.querySelectorAll('button')].find(one => one.textContent === '{}').click()"
+DROP = """
+(async () => {
+  const canvas = new OffscreenCanvas(40, 20), context = canvas.getContext("2d");
+  context.fillStyle = "rgb(10, 220, 40)";
+  context.fillRect(0, 0, 40, 20);
+  const carried = new DataTransfer();
+  carried.items.add(new File([await canvas.convertToBlob()], "meadow.png", { type: "image/png" }));
+  document.querySelector(".drop").dispatchEvent(new DragEvent("drop", { dataTransfer: carried, cancelable: true }));
+})()
+"""
+
+
+@dataclass
+class Opened:
+    """The page of an agent in a browser."""
+
+    tab: Tab
+    node: SceneNode
+    server: HttpServer
+    url: str
+
+    async def shows(self, selector: str, text: str) -> None:
+        """Wait until an element's text has this in it."""
+        await self.tab.until(
+            f"[...document.querySelectorAll({selector!r})].some(one => one.textContent.includes({text!r}))"
+        )
+
+
+@asynccontextmanager
+async def opened(scene: str, folder: Path, text: FakeText | None = None) -> AsyncIterator[Opened]:
+    node = SceneNode()
+    gateway = Gateway(node, CREDENTIAL)
+    server = HttpServer(gateway, spool=folder, text=text)
+    url = await server.start()
+    try:
+        SCENES[scene](node, server)
+        async with chromium() as tab:
+            await tab.open(f"{url}/")
+            yield Opened(tab, node, server, url)
+    finally:
+        await server.stop()
+
+
+def played(
+    scene: str, folder: Path, story: Callable[[Opened], Awaitable[None]], text: FakeText | None = None
+) -> None:
+    async def play() -> None:
+        async with opened(scene, folder, text) as page:
+            await story(page)
+
+    asyncio.run(play())
+
+
+def test_it_shows_what_there_is_and_what_happens_and_asks_nobody_else(tmp_path: Path) -> None:
+    async def story(page: Opened) -> None:
+        tab = page.tab
+        await tab.until("document.querySelectorAll('.drawing svg').length == 2")
+        await page.shows("#link", "live")
+        await page.shows(".graph .name", "★ desk")
+        await page.shows(".graph text", "74.4 GFLOP/s")
+        await page.shows(".deployment", "serving")
+        await page.shows(".why", "times as fast as")
+        await page.shows(".stat", "requests/s")
+        assert await tab.run("document.querySelectorAll('.chart-mark').length") == 4
+        assert await tab.run("document.querySelectorAll('.drawing title').length") > 50
+
+        page.node.lost = [{"name": "shelf", "node": "3" * 16, "state": "lost", "at_s": 0.0}]
+        page.node.event_log.tell(
+            1.0, "lost", "shelf", "shelf <b>is</b> lost", "<script>window.bad = 1</script>"
+        )
+        await page.shows("#events", "shelf <b>is</b> lost")
+        await page.shows(".graph .gone", "shelf")
+        assert await tab.run("window.bad") is None
+        page.node.cards.clear()
+        await page.shows("#deployments", "Nothing is deployed")
+
+        await tab.run(f"location.href = '{page.url}/api'")
+        await tab.until(f"document.querySelectorAll('.operation').length == {len(API_PATHS)}")
+        await tab.look(PHONE, dark=True)
+        assert await tab.run("document.documentElement.scrollWidth") <= PHONE[0]
+        await tab.run(f"location.href = '{page.url}/'")
+        await page.shows("#link", "live")
+        assert await tab.run("document.documentElement.scrollWidth") <= PHONE[0]
+        assert tab.faults == []
+        assert {url for url, _ in tab.requests if not url.startswith((page.url, "data:"))} == set()
+
+    played("serving", tmp_path, story)
+
+
+def test_a_model_is_tried_with_a_picture_and_with_arrays(tmp_path: Path) -> None:
+    np.savez(
+        tmp_path / "blue.npz", picture=np.stack([np.full((8, 8), n, np.float64) for n in (0, 0.1, 0.9)])[None]
+    )
+    np.savez_compressed(
+        tmp_path / "red.npz", picture=np.stack([np.full((8, 8), n) for n in (0.9, 0, 0)])[None].astype("f2")
+    )
+    np.save(tmp_path / "wrong.npy", np.zeros((1, 2, 2, 2), np.float32))
+    (tmp_path / "broken.npy").write_bytes(b"no array")
+    (tmp_path / "names.txt").write_text("red\ngreen\nblue\n")
+
+    async def story(page: Opened) -> None:
+        tab = page.tab
+        await tab.until("document.querySelectorAll('.drawing svg').length == 2")
+        await tab.run(PRESS.format("Try it"))
+        await tab.until("!!document.querySelector('.drop')")
+        await tab.run(DROP)
+        await page.shows(".classes li:first-child", "class 1")
+        await page.shows(".classes li:first-child", "100%")
+        await page.shows(".answer", "colour")
+        await page.shows(".answer", "by the plan of epoch 1.2")
+        await tab.until("!!document.querySelector('.drop img')")
+        for files, found in (
+            (["blue.npz", "names.txt"], "blue"),
+            (["red.npz"], "red"),
+        ):
+            await tab.give_files("input[type=file]", [tmp_path / name for name in files])
+            await page.shows(".classes li:first-child", found)
+        for name, said in (("wrong.npy", "1, 3, 8, 8"), ("broken.npy", "broken is no .npy file")):
+            await tab.give_files("input[type=file]", [tmp_path / name])
+            await page.shows(".answer .bad", said)
+        await tab.run(PRESS.format("Random input"))
+        await page.shows(".classes li:first-child", "%")
+        await tab.run(PRESS.format("Details"))
+        await page.shows("dl", f"{page.url}/v2/models/{NAME}/infer")
+        # The browser itself notes the request that was refused.
+        assert [fault for fault in tab.faults if "status of 400" not in fault] == []
+
+    played("serving", tmp_path, story)
+
+
+def test_a_reader_from_elsewhere_gives_the_credential_and_the_page_goes_on_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    async def story(page: Opened) -> None:
+        tab = page.tab
+        await page.shows("#link", "live")
+        await tab.call("Network.setExtraHTTPHeaders", headers={"X-Forwarded-For": "192.0.2.7"})
+        await tab.call("Page.reload")
+        await page.shows("#fault", "shows nothing without the credential")
+        await tab.until("!document.querySelector('#key').hidden")
+        await tab.run(f"document.querySelector('#secret').value = {CREDENTIAL!r}")
+        await tab.run(PRESS.format("Use it"))
+        await page.shows("#link", "live")
+        await page.shows(".graph .name", "attic")
+        assert await tab.run(
+            "document.querySelector('#key').hidden && document.querySelector('#fault').hidden"
+        )
+
+        port = page.server.port
+        await page.server.stop()
+        await page.shows("#fault", "What you see is as it was")
+        again = HttpServer(Gateway(page.node, CREDENTIAL), port=port, spool=tmp_path)
+        await again.start()
+        try:
+            await page.shows("#link", "live")
+            page.node.event_log.tell(1.0, "joined", "attic", "this is new")
+            await page.shows("#events", "this is new")
+            texts = await tab.run("[...document.querySelectorAll('#events li')].map(one => one.textContent)")
+            assert len(texts) == len(set(texts))
+            last = tab.requests[-1][1]
+            assert last["Last-Event-ID"].startswith(f"{page.node.event_log.life}.")
+        finally:
+            await again.stop()
+
+    played("empty", tmp_path, story)
+
+
+def test_a_language_model_is_talked_to_and_a_request_is_recorded(tmp_path: Path) -> None:
+    async def story(page: Opened) -> None:
+        tab = page.tab
+        page.node.serve("chat")
+        await page.shows("h3", "chat")
+        await tab.run("document.querySelector('[data-name=chat] .tabs button:nth-child(3)').click()")
+        await tab.until("!!document.querySelector('textarea')")
+        await tab.run("document.querySelector('textarea').value = 'Tell me a story'")
+        await tab.run(PRESS.format("Send"))
+        await page.shows(".said", "Tell me a story")
+        await page.shows(".said", TEXT)
+        await page.shows(".talk", "12.5 tokens/s on pi-a, pi-b")
+        assert tab.faults == []
+
+        page.node.trace_document = TRACE
+        await tab.run("document.querySelector('[data-name=chat] .tabs button:nth-child(2)').click()")
+        await page.shows("[data-name=chat]", "needs the admin credential")
+        await tab.run(f"sessionStorage.setItem('credential', {CREDENTIAL!r})")
+        await tab.until("!document.querySelector('[data-name=chat] .row button').disabled")
+        await tab.run("document.querySelector('[data-name=chat] .row button').click()")
+        await page.shows("[data-name=chat]", "What every device did in 20 ms")
+        await page.shows("[data-name=chat] .drawing title", "ann to bob: 6 B")
+
+    played("empty", tmp_path, story, FakeText())
+
+
+def row(lane: str, kind: str, began_s: float, took_s: float, transfer: int = -1) -> list[object]:
+    return [lane, kind, began_s, took_s, "chat", 1, 1, "r1", "conv", "", transfer, 0, 0.0]
+
+
+TRACE = {
+    "model": "chat",
+    "gateway": "ann",
+    "began_s": 10.0,
+    "ended_s": 13.0,
+    "missing": {},
+    "devices": [
+        {
+            "name": "ann",
+            "node": "a" * 16,
+            "spans": [
+                row("requests", "request", 11.0, 0.02),
+                row("compute", "compute", 11.0, 0.008),
+                row("compute", "send", 11.008, 0.001, 0),
+            ],
+        },
+        {
+            "name": "bob",
+            "node": "b" * 16,
+            "spans": [
+                row("compute", "wait", 11.0, 0.01, 0),
+                row("from " + "a" * 16, "receive", 11.009, 0.001, 0),
+                row("compute", "compute", 11.01, 0.009),
+            ],
+        },
+    ],
+    "plans": [
+        {
+            "deployment": "chat",
+            "nodes": {"x": "a" * 16, "y": "b" * 16},
+            "messages": [["x", "y", 6], ["y", "", 3]],
+        }
+    ],
+}
