@@ -163,7 +163,7 @@ def test_a_request_moves_on_when_its_agent_dies(tmp_path: Path) -> None:
             assert answer.retries == 1
             await second.stop()
             with pytest.raises(Unavailable, match="cannot be reached"):
-                await client.infer("add", {"a": A, "b": A}, None, 5)
+                await client.infer("add", {"a": A, "b": A}, None, 0.5)
 
     asyncio.run(story())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgepart.client.failures import error_from
+from edgepart.client.failures import describe_loss, error_from
 from edgepart.planner.errors import (
     ContextExceeded,
     EdgepartError,
@@ -40,3 +40,11 @@ def test_errors_keep_their_class() -> None:
 def test_errors_of_openai_become_our_own(code: str | None, status: int, kind: type[EdgepartError]) -> None:
     found = error_from({"error": {"message": "why", "code": code}}, status)
     assert type(found) is kind and str(found) == "why"
+
+
+def test_a_loss_is_told_in_the_systems_words() -> None:
+    assert "(connection refused); is it running?" in describe_loss(
+        "http://a", OSError(111, "Connect call failed")
+    )
+    assert "(TimeoutError)" in describe_loss("http://a", TimeoutError())
+    assert "(it gives no sign of life)" in describe_loss("http://a", TimeoutError("it gives no sign of life"))
