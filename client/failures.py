@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,4 +43,7 @@ def _bytes_by_device(found: Any) -> dict[str, int]:
 
 
 def describe_loss(url: str, error: BaseException) -> str:
-    return f"the agent at {url} cannot be reached ({error or type(error).__name__}); is it running?"
+    """Says that an agent cannot be reached, and why in the system's words where those are known."""
+    code = getattr(error, "errno", None)
+    why = os.strerror(code).lower() if isinstance(code, int) and code > 0 else str(error)
+    return f"the agent at {url} cannot be reached ({why or type(error).__name__}); is it running?"

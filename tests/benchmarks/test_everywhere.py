@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -134,13 +133,13 @@ class Agent:
         self.answer, self.why, self.fault = np.full((3, 4, 5), answer, np.float32), why, fault
         self.deployed: list[str] = []
 
-    async def deploy(self, name: str, *_: Any) -> AsyncIterator[dict[str, Any]]:
+    async def deploy_files(self, name: str, *_: Any) -> dict[str, Any]:
         if isinstance(self.fault, UsageError | Infeasible):
             raise self.fault
         self.deployed.append(name)
-        yield {"result": {}}
+        return {}
 
-    async def infer(self, name: str, *_: Any, deadline_s: float) -> Answer:
+    async def infer(self, name: str, *_: Any, timeout_s: float) -> Answer:
         if self.fault:
             raise self.fault
         return Answer({"y": self.answer}, "", 0.0, 0, 0)

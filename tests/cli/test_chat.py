@@ -8,7 +8,7 @@ import io
 import json
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,10 @@ from edgepart.agent.text.generation import ChatPrompt
 from edgepart.cli import chat, output
 from edgepart.client.async_client import AsyncClient
 from edgepart.client.conversation import ChatReply, Conversation
-from edgepart.client.event_stream import read_events
-from edgepart.client.failures import error_from
 from edgepart.client.target import AgentTarget
 from edgepart.planner.errors import (
     ContextExceeded,
-    EdgepartError,
-    FrameError,
-    NotAuthorised,
-    RequestError,
     Unavailable,
-    UnknownDeployment,
 )
 from tests.agent.http.conftest import CREDENTIAL, LIMITS, Served, served, talking, text
 from tests.agent.http.fake_text import TEXT, FakeText
@@ -281,45 +274,3 @@ def test_another_member_is_asked_if_the_agent_is_gone_before_it_says_anything(tm
                 await anext(client.chat_documents(Conversation("chat", None, {}).body("Hello")))
 
     asyncio.run(story())
-
-
-async def lines(data: bytes) -> AsyncIterator[bytes]:
-    for line in data.splitlines(keepends=True):
-        yield line
-
-
-def read(data: bytes) -> list[dict[str, Any]]:
-    async def story() -> list[dict[str, Any]]:
-        return [document async for document in read_events(lines(data))]
-
-    return asyncio.run(story())
-
-
-def test_events_are_read_until_their_end() -> None:
-    assert read(b': waiting\n\ndata: {"a": 1}\r\n\r\ndata:{"b": 2}\n\ndata: [DONE]\n\ndata: x') == [
-        {"a": 1},
-        {"b": 2},
-    ]
-    assert read(b'data: {"error": {}}\n\n') == [{"error": {}}]
-    with pytest.raises(Unavailable, match="early"):
-        read(b'data: {"a": 1}\n\n')
-    for damaged in (b"data: {\n", b"data: [1]\n"):
-        with pytest.raises(FrameError):
-            read(damaged)
-
-
-@pytest.mark.parametrize(
-    ("code", "status", "kind"),
-    [
-        ("model_not_found", 404, UnknownDeployment),
-        ("context_length_exceeded", 400, ContextExceeded),
-        ("invalid_api_key", 401, NotAuthorised),
-        ("unavailable", 200, Unavailable),
-        ("rate_limit_exceeded", 429, Unavailable),
-        ("invalid_value", 400, RequestError),
-        (None, 200, EdgepartError),
-    ],
-)
-def test_errors_of_openai_become_our_own(code: str | None, status: int, kind: type[EdgepartError]) -> None:
-    found = error_from({"error": {"message": "why", "code": code}}, status)
-    assert type(found) is kind and str(found) == "why"

@@ -18,19 +18,15 @@ import numpy as np
 import pytest
 
 from edgepart.agent.api.protocol import SequenceFigures
-from edgepart.agent.gateway.gateway import Gateway
-from edgepart.agent.http.server import HttpServer
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli import options, output, tensors, verification
 from edgepart.cli.main import main
 from edgepart.client import model_files
-from edgepart.client.async_client import AsyncClient
-from edgepart.client.failures import error_from
-from edgepart.client.target import AgentTarget, target_of
+from edgepart.client.target import target_of
 from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium, cluster_to_json
-from edgepart.planner.errors import Infeasible, ModelError, RequestError, Unavailable, UsageError
-from tests.agent.http.conftest import CREDENTIAL, LIMITS, Served, served
-from tests.agent.http.fakes import NO_ROOM, A, FakeNode, add_model
+from edgepart.planner.errors import RequestError, UsageError
+from tests.agent.http.conftest import CREDENTIAL, Served, served
+from tests.agent.http.fakes import NO_ROOM, A, add_model
 
 __all__ = ["served"]
 
@@ -585,57 +581,6 @@ def test_bench_reports_what_is_lost(
     status, out, err = edgepart("bench", "add", "-n", "10", "--state", str(member))
     assert status == 1
     assert "9 answered, 1 lost" in out and "the fourth is bad" in err
-
-
-def test_a_request_moves_on_when_its_agent_dies(served: Served, tmp_path: Path) -> None:
-    """The second member is known from the first one's status, before that one is gone."""
-
-    async def story() -> None:
-        second = HttpServer(Gateway(FakeNode(), CREDENTIAL, LIMITS), "127.0.0.1", 0, spool=tmp_path)
-        node = FakeNode()
-        first = HttpServer(Gateway(node, CREDENTIAL, LIMITS), "127.0.0.1", 0, spool=tmp_path)
-        status = node.status()
-        status["members"].append({"name": "pi-b", "state": "alive", "http": await second.start()})
-        node.status = lambda: status  # type: ignore[method-assign]
-        async with AsyncClient(AgentTarget(await first.start(), tmp_path)) as client:
-            await client.learn()
-            assert (await client.infer("add", {"a": A, "b": A})).retries == 0
-            await first.stop()
-            answer = await client.infer("add", {"a": A, "b": A})
-            np.testing.assert_array_equal(answer.outputs["total"], 2 * A)
-            assert answer.retries == 1
-            await second.stop()
-            with pytest.raises(Unavailable, match="cannot be reached"):
-                await client.infer("add", {"a": A, "b": A}, None, 5)
-
-    asyncio.run(story())
-
-
-def test_a_request_waits_for_a_plan(tmp_path: Path) -> None:
-    class Late(FakeNode):
-        tries = 0
-
-        async def infer(self, *arguments: Any) -> Any:
-            self.tries += 1
-            if self.tries < 3:
-                raise Unavailable("no plan yet", 0.01)
-            return await super().infer(*arguments)
-
-    async def story() -> None:
-        server = HttpServer(Gateway(Late(), CREDENTIAL, LIMITS), "127.0.0.1", 0, spool=tmp_path)
-        async with AsyncClient(AgentTarget(await server.start(), tmp_path)) as client:
-            assert (await client.infer("add", {"a": A, "b": A})).retries == 2
-        await server.stop()
-
-    asyncio.run(story())
-
-
-def test_errors_keep_their_class() -> None:
-    assert type(error_from({"error": "x", "kind": "Infeasible"}, 507)) is Infeasible
-    assert type(error_from({"error": "x", "kind": "ModelError"}, 400)) is ModelError
-    assert type(error_from({"error": "x", "kind": "Exception"}, 400)) is RequestError
-    assert type(error_from({}, 503)) is Unavailable
-    assert "418" in str(error_from({}, 418))
 
 
 # Pieces

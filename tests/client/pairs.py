@@ -47,8 +47,9 @@ class Failing:
 
 
 @asynccontextmanager
-async def failing(reply: bytes | None) -> AsyncIterator[Failing]:
-    """An agent that sends `reply` once it has got the head of a request, and hangs up; None says nothing for ever."""
+async def failing(reply: bytes | None, *, hangs_up: bool = True) -> AsyncIterator[Failing]:
+    """An agent that sends `reply` once it has got the head of a request, and then hangs up or is silent for ever. None is
+    silent from the beginning."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -57,7 +58,8 @@ async def failing(reply: bytes | None) -> AsyncIterator[Failing]:
             if reply is not None:
                 writer.write(reply)
                 await writer.drain()
-                return
+                if hangs_up:
+                    return
             while await reader.read(1 << 16):
                 continue
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,17 @@ def test_reading_goes_on_too_from_an_agent_that_is_silent(tmp_path: Path) -> Non
     tell(story)
 
 
+def test_a_member_that_has_no_plan_is_believed_by_who_asks_for_the_plan(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with well(tmp_path) as (node, url), well(tmp_path) as (_, other):
+            node.unready["add"] = "planning"
+            async with client_of(tmp_path, url, other) as client:
+                with pytest.raises(Unavailable, match="no plan of 'add' is active"):
+                    await client.plan("add")
+
+    tell(story)
+
+
 def test_a_long_computation_is_waited_for_and_its_loss_is_noticed(tmp_path: Path) -> None:
     """The first agent computes for ever, and is stopped meanwhile; the other one has the answer."""
 
@@ -131,6 +143,49 @@ def test_members_are_known_from_the_state_folder_if_its_agent_is_gone(tmp_path: 
                 assert client.url == url and await right(client) == 0
 
     tell(story)
+
+
+def test_a_request_moves_on_when_its_agent_dies(tmp_path: Path) -> None:
+    """The second member is known from the first one's status, before that one is gone."""
+
+    async def story() -> None:
+        second = HttpServer(Gateway(FakeNode(), CREDENTIAL, LIMITS), "127.0.0.1", 0, spool=tmp_path)
+        node = FakeNode()
+        first = HttpServer(Gateway(node, CREDENTIAL, LIMITS), "127.0.0.1", 0, spool=tmp_path)
+        status = node.status()
+        status["members"].append({"name": "pi-b", "state": "alive", "http": await second.start()})
+        node.status = lambda: status  # type: ignore[method-assign]
+        async with client_of(tmp_path, await first.start()) as client:
+            await client.learn()
+            assert (await client.infer("add", {"a": A, "b": A})).retries == 0
+            await first.stop()
+            answer = await client.infer("add", {"a": A, "b": A})
+            np.testing.assert_array_equal(answer.outputs["total"], 2 * A)
+            assert answer.retries == 1
+            await second.stop()
+            with pytest.raises(Unavailable, match="cannot be reached"):
+                await client.infer("add", {"a": A, "b": A}, None, 0.5)
+
+    asyncio.run(story())
+
+
+def test_a_request_waits_for_a_plan(tmp_path: Path) -> None:
+    class Late(FakeNode):
+        tries = 0
+
+        async def infer(self, *arguments: Any) -> Any:
+            self.tries += 1
+            if self.tries < 3:
+                raise Unavailable("no plan yet", 0.01)
+            return await super().infer(*arguments)
+
+    async def story() -> None:
+        server = HttpServer(Gateway(Late(), CREDENTIAL, LIMITS), "127.0.0.1", 0, spool=tmp_path)
+        async with client_of(tmp_path, await server.start()) as client:
+            assert (await client.infer("add", {"a": A, "b": A})).retries == 2
+        await server.stop()
+
+    asyncio.run(story())
 
 
 def test_who_the_members_are_is_learned_again_after_a_loss(tmp_path: Path) -> None:
@@ -290,6 +345,25 @@ def test_a_deployment_whose_agent_is_lost_is_not_repeated_and_the_error_says_wha
             with pytest.raises(Unavailable, match=known):
                 await client.deploy(path, name)
             assert not node.deployed and bad.requests == 1
+
+    tell(story)
+
+
+def test_a_deployment_whose_agent_falls_silent_is_lost_and_not_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(add_model())
+
+    async def story() -> None:
+        async with (
+            failing(PROGRESS, hangs_up=False) as frozen,
+            well(tmp_path) as (_, url),
+            client_of(tmp_path, frozen.url, url) as client,
+        ):
+            monkeypatch.setattr(client.door, "change", partial(client.door.change, silent_s=0.1))
+            with pytest.raises(Unavailable, match=f"{url} knows no deployment m"):
+                await client.deploy(path)
 
     tell(story)
 

@@ -13,6 +13,7 @@ from typing import Any
 from edgepart.agent.api.notices import all_notices
 from edgepart.agent.api.protocol import ModelCard
 from edgepart.agent.chronicle.request_history import SLICE_S, RequestFigures, RequestHistory
+from edgepart.planner.figures import format_figure
 
 Between = Mapping[str, Sequence[Mapping[str, Any]]]
 """Maps each deployment that serves to what a request sends between devices: {"source", "target", "bytes"} for each pair."""
@@ -124,7 +125,7 @@ def _figures(one: RequestFigures) -> dict[str, Any]:
 
 def _rounded(value: float | None) -> float | None:
     """A figure with three digits or so, so that a document changes only if somebody can see that it does."""
-    return None if value is None else float(f"{value:.3g}")
+    return None if value is None else float(format_figure(value))
 
 
 def entry_document(number: int, life: str, entry: Any) -> dict[str, Any]:
