@@ -28,7 +28,7 @@ FULL_BYTES, TIGHT_BYTES = 64 << 20, 1 << 30
 """Limits of free disk space: below the first, an agent cannot save its state files; below the second, there may be no room
 for models."""
 LITTLE_MEMORY_BYTES = 256 << 20
-"""Less memory than this is little: an agent without a plan takes about 105 MB."""
+"""Less memory than this is little: an agent without a plan takes about 100 MB."""
 MUCH_SWAP_USED = 0.25
 """The share of swap in use above which a box is likely to be slow."""
 EPOCH_S = 1_700_000_000
@@ -113,14 +113,14 @@ def judge_memory(available: int, total: int, limit_bytes: int | None) -> Check:
             "memory",
             NOTE,
             text,
-            "an agent takes 85 MB, and 40 MB for a deployment; what is left is for plans",
+            "an agent takes 100 MB, and 40 MB for a deployment; what is left is for plans",
         )
     if available < LITTLE_MEMORY_BYTES:
         return Check(
             "memory",
             NOTE,
             text,
-            "free some: an agent takes 85 MB, and 40 MB for each deployment",
+            "free some: an agent takes 100 MB, and 40 MB for each deployment",
         )
     return Check("memory", GOOD, text)
 

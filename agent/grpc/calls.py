@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 
 MAX_DETAILS = 2048
 """The most characters of an error's text, which travels in HTTP/2's trailers: the library refuses those over 8 kB."""
+LATE_S = 0.001
+"""A call with less time left counts as one whose deadline has passed: the clocks of the library and of the event loop tick
+apart."""
 SMALL_BYTES = 64 << 10
 """Smaller messages are not accounted for: the library takes them at once."""
 HEADERS = ("Authorization", "Origin", *FORWARDED)
@@ -93,12 +96,15 @@ def make_handler(
 
 
 async def refuse(context: Any, error: Exception) -> None:
-    """End the call with the error's status. The trailers have what HTTP has in its document and its headers."""
+    """End the call with the error's status, or that of its deadline if that has passed. The trailers have what HTTP has in
+    its document and its headers."""
     document = statuses.error_document(error)
     trailers = [("edgepart-kind", document["kind"])]
     if isinstance(error, Unavailable):
         trailers.append(("retry-after", str(max(1, math.ceil(error.retry_after_s)))))
-    code = grpc.StatusCode[statuses.status_of(error).grpc]
+    left_s = context.time_remaining()
+    late = left_s is not None and left_s < LATE_S
+    code = grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode[statuses.status_of(error).grpc]
     await context.abort(code, document["error"][:MAX_DETAILS], tuple(trailers))
 
 

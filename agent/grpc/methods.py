@@ -100,9 +100,8 @@ class InferenceMethods:
         data = await call.read(REQUESTS)
         stages.read()
         message = await self._requests.read(data)
-        with self._intake.place(
-            call.client
-        ):  # A client that does not read its answers has no place for more.
+        # The place is kept until the answer is read, so that a client that does not read has no place for more.
+        with self._intake.place(call.client):
             await call.write(await self._requests.answer(call, message, stages))
 
     async def _refuse(self, name: str, call: Call) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import threading
@@ -229,6 +230,33 @@ def test_a_start_that_fails_half_way_is_undone(state: Path, which: str) -> None:
             run(state, lambda _: asyncio.sleep(0), **{which: taken.getsockname()})
         assert not (state / "agent.json").exists()
     run(state, lambda _: asyncio.sleep(0))
+
+
+def test_grpc_is_announced_and_leaves_nothing_behind(state: Path) -> None:
+    async def work(agent: Agent) -> None:
+        address = agent._logic.grpc.address
+        assert (
+            agent._logic.node.status()["grpc"]
+            == address
+            == json.loads((state / "agent.json").read_text())["grpc"]
+        )
+        host, _, port = address.rpartition(":")
+        socket.create_connection((host, int(port))).close()
+
+    run(state, work, grpc=("127.0.0.1", 0))
+
+
+def test_an_agent_serves_without_grpc_where_its_port_is_taken(state: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = taken.getsockname()
+
+        async def work(agent: Agent) -> None:
+            status = agent._logic.node.status()
+            assert status["grpc"] is None and str(where[1]) in status["grpc_trouble"] and status["http"]
+            checks = {one["name"]: one for one in (await agent._logic.node.doctor())["checks"]}
+            assert checks["gRPC"]["level"] == "bad" and checks["gRPC"]["text"] == status["grpc_trouble"]
+
+        run(state, work, grpc=where)
 
 
 def test_one_agent_per_state_directory(state: Path) -> None:

@@ -232,6 +232,17 @@ def test_status(edgepart: Edgepart, member: Path) -> None:
     assert "pi-a *" in out and "add" in out and "3.1" in out
 
 
+def test_status_says_where_grpc_is_or_why_it_is_not(
+    edgepart: Edgepart, member: Path, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = served.node.status()
+    assert "gRPC" not in edgepart("status", "--state", str(member))[1]
+    monkeypatch.setattr(served.node, "status", lambda: known | {"grpc": "127.0.0.1:8434"})
+    assert "gRPC at 127.0.0.1:8434" in edgepart("status", "--state", str(member))[1]
+    monkeypatch.setattr(served.node, "status", lambda: known | {"grpc": None, "grpc_trouble": "port taken"})
+    assert "pi-a serves no gRPC: port taken" in edgepart("status", "--state", str(member))[1]
+
+
 def test_status_says_why_a_plan_was_replaced(
     edgepart: Edgepart, member: Path, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

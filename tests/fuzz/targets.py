@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.fuzz.doors import (
     carried,
+    grpc,
     http,
     identity,
     members,
@@ -24,6 +25,7 @@ TARGETS: tuple[Target, ...] = (
     *identity.TARGETS,
     *mqtt.TARGETS,
     *http.TARGETS,
+    *grpc.TARGETS,
     *openai.TARGETS,
     *state.TARGETS,
     *plans.TARGETS,

@@ -18,6 +18,7 @@ from tritonclient import grpc as triton
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
+from edgepart.agent.grpc.calls import refuse
 from edgepart.agent.grpc.messages import SERVICE
 from edgepart.agent.host.token_bucket import Buckets
 from edgepart.agent.wire.vocabulary import CLOSED, LOCAL, OPEN
@@ -205,6 +206,25 @@ def test_the_deadline_of_the_call_is_that_of_the_request(doors: Doors) -> None:
     wait_for(doors, lambda: doors.node.cancelled == 1)
 
 
+@pytest.mark.parametrize(
+    ("left_s", "code"),
+    [(None, "UNAVAILABLE"), (5.0, "UNAVAILABLE"), (0.0, "DEADLINE_EXCEEDED"), (1e-5, "DEADLINE_EXCEEDED")],
+)
+def test_an_error_after_the_deadline_is_the_deadline(left_s: float | None, code: str) -> None:
+    """The agent may notice it before the client does."""
+    ended: list[str] = []
+
+    class Context:
+        def time_remaining(self) -> float | None:
+            return left_s
+
+        async def abort(self, code: grpc.StatusCode, details: str, trailers: Any) -> None:
+            ended.append(code.name)
+
+    asyncio.run(refuse(Context(), Unavailable("it waited for its turn")))
+    assert ended == [code]
+
+
 def test_without_a_deadline_it_is_that_of_http(doors: Doors) -> None:
     asked: list[float] = []
     infer = doors.node.infer
@@ -231,6 +251,15 @@ def silent() -> Iterator[Any]:
 
     yield nothing
     done.set()
+
+
+def test_where_there_is_no_place_no_message_is_read(doors: Doors, silent: Any) -> None:
+    doors.gateway.intake.places.total = 0
+    with grpc.insecure_channel(doors.address) as channel:
+        call = channel.stream_stream(f"/{SERVICE}/ModelInfer")(silent(), timeout=20)
+        with pytest.raises(grpc.RpcError) as refused:
+            next(call)
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
 def test_a_message_that_does_not_come_is_given_up(impatient: Doors, silent: Any) -> None:
@@ -260,7 +289,7 @@ def test_a_client_that_does_not_read_its_answers_gets_no_more(tmp_path: Path) ->
     limits = replace(LIMITS, request_bytes=20 << 20, all_requests_bytes=80 << 20, all_answers_bytes=40 << 20)
     with opened(tmp_path, limits) as doors, grpc.insecure_channel(doors.address, CLIENT_OPTIONS) as channel:
         calls = [channel.stream_stream(f"/{SERVICE}/ModelInfer")(iter((data,)))]
-        wait_for(doors, lambda: "answered" in doors.gateway.metrics.text().decode())
+        wait_for(doors, lambda: 'outcome="answered"} 1.0' in doors.gateway.metrics.text().decode())
         code, text, _ = doors.call("ModelInfer", data)
         assert code == "UNAVAILABLE" and b"answers wait for clients to read them" in text
         assert doors.gateway.intake.places.taken == 1 and doors.gateway.intake.held_bytes == 0
