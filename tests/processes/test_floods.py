@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import psutil
 import pytest
+from tritonclient import grpc as triton
 
 from edgepart.agent.wire.address import parse_address
 from edgepart.cli.local import LocalAgent, LocalCluster, Place
@@ -105,6 +106,7 @@ def test_with_64_files_an_agent_answers_beside_hundreds_of_connections(tmp_path:
                     for to in (
                         (str(url.hostname), int(url.port or 0)),
                         parse_address(box.addresses["listen"]),
+                        parse_address(box.grpc),
                     ):
                         connection = held.enter_context(socket.create_connection(to, BOUND_S))
                         with contextlib.suppress(ConnectionError):  # it may be full already
@@ -113,4 +115,6 @@ def test_with_64_files_an_agent_answers_beside_hundreds_of_connections(tmp_path:
                     np.testing.assert_array_equal(infer(box, "net", {"x": x})["y"], 2 * x)
         cluster.wait(lambda: (infer(box, "net", {"x": x})["y"] == 2 * x).all(), "it to answer again", box)
         deploy(cluster, scaled(tmp_path, 3.0), "another")
+        with triton.InferenceServerClient(box.grpc) as client:
+            assert client.is_model_ready("another")
         assert "Traceback" not in box.log.read_text()
