@@ -63,8 +63,8 @@ tests: .venv/.dev
 lab: .venv/.dev lab-commands  ## as root: a cluster of emulated hosts to play with, until Ctrl-C (docs/laboratory.md)
 	$(BIN)/python -m tests.lab $(LAB)
 
-lab-commands:  ## what the laboratory and the broker's tests need of the system; as root it is installed, and the target fails where it cannot be
-	@for pair in ip:iproute2 tc:iproute2 nsenter:util-linux mosquitto:mosquitto; do \
+lab-commands:  ## what the laboratory, and the tests of the broker and of the page, need of the system; as root it is installed, and the target fails where it cannot be
+	@for pair in ip:iproute2 tc:iproute2 nsenter:util-linux mosquitto:mosquitto chromium:chromium; do \
 	  command -v $${pair%%:*} > /dev/null || missing="$$missing $${pair##*:}"; done; \
 	if [ -z "$$missing" ]; then exit 0; fi; \
 	if [ "$$(id -u)" != 0 ]; then \
