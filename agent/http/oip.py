@@ -39,8 +39,6 @@ MAX_SEQUENCE_ID = 128
 """The most characters of a sequence's id."""
 LARGE = "send `data` flat, or tensors as binary data"
 NOT_FINITE = "NaN and infinities go as binary data"
-VERSION = "1"
-"""The only version: a deployment that changes keeps its name and gets a new epoch."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -131,7 +129,12 @@ def is_quick_answer(request: InferRequest, outputs: Mapping[str, Any]) -> bool:
 
 
 def build_answer(
-    model: str, request: InferRequest, outputs: Mapping[str, Any], parameters: Mapping[str, Any]
+    model: str,
+    request: InferRequest,
+    outputs: Mapping[str, Any],
+    parameters: Mapping[str, Any],
+    *,
+    version: str,
 ) -> tuple[bytes, list[bytes | memoryview]]:
     """Return the answer's JSON, and the binary data that follows it ([] if every output is in the JSON).
 
@@ -151,7 +154,7 @@ def build_answer(
         else:
             entry["data"] = json_of(array, datatype, f"output {name!r}")
         entries.append(entry)
-    document: dict[str, Any] = {"model_name": model, "model_version": VERSION}
+    document: dict[str, Any] = {"model_name": model, "model_version": version}
     if request.id is not None:
         document["id"] = request.id
     document |= {"parameters": dict(parameters), "outputs": entries}
@@ -171,7 +174,7 @@ def metadata(card: ModelCard) -> dict[str, Any]:
     sides = {"inputs": card.inputs, "outputs": card.outputs}
     return {
         "name": card.name,
-        "versions": [VERSION],
+        "versions": [card.version],
         "platform": "onnxruntime_onnx",
         **{
             side: [

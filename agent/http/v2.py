@@ -87,7 +87,7 @@ class InferenceRoutes:
         for card in cards:
             good, why = self.node.ready(card.name)
             state = "READY" if good else "UNAVAILABLE"
-            entries.append({"name": card.name, "version": oip.VERSION, "state": state, "reason": why})
+            entries.append({"name": card.name, "version": card.version, "state": state, "reason": why})
         return document_response(entries)
 
     async def metadata(self, request: web.Request) -> web.Response:
@@ -126,10 +126,10 @@ class InferenceRoutes:
             async with self._bodies.read(request, length) as body:
                 response, result = await self._run(request, card, body, length, began_s)
         except EdgepartError as error:
-            self._metrics.failed(card.name, type(error).__name__)
+            self._metrics.failed(card.name, type(error).__name__, card.version)
             raise
         except Exception:
-            self._metrics.failed(card.name, "InternalError")
+            self._metrics.failed(card.name, "InternalError", card.version)
             raise
         self._metrics.answered(card.name, result)
         return response
@@ -152,6 +152,8 @@ class InferenceRoutes:
         deadline_s = min(asked.timeout_s or limits.deadline_s, limits.longest_deadline_s)
         wanted = None if asked.outputs is None else list(asked.outputs)
         result = await self._in_turn(request, card.name, asked, wanted, deadline_s)
+        if result.version != request.match_info.get("version", result.version):
+            raise _not_serving(card.name, card.version, result.version)  # Another took over meanwhile.
         answered_s = now()
         accepted = request.headers.get("Accept-Encoding", "")
         if oip.is_quick_answer(asked, result.outputs) and not choose_coding(accepted):
@@ -202,19 +204,23 @@ class InferenceRoutes:
         }
         if asked.sequence is not None:
             parameters["sequence_id"] = asked.sequence.id
-        head, buffers = oip.build_answer(model, asked, result.outputs, parameters)
+        head, buffers = oip.build_answer(model, asked, result.outputs, parameters, version=result.version)
         return tensor_response(head, buffers, accepted, self._deliveries)
 
     def _allow(self, request: web.Request) -> None:
         self._gate.allow(request, infer=True)
 
     def _card(self, request: web.Request) -> ModelCard:
-        name = request.match_info["model"]
-        version = request.match_info.get("version", oip.VERSION)
-        card = find_card(self.node, name)
-        if version != oip.VERSION:
-            raise UnknownDeployment(f"{name!r} has version {oip.VERSION!r} only, not {version[:80]!r}")
+        card = find_card(self.node, request.match_info["model"])
+        version = request.match_info.get("version", card.version)
+        if version != card.version:
+            raise _not_serving(card.name, version, card.version)
         return card
+
+
+def _not_serving(name: str, version: str, serving: str) -> UnknownDeployment:
+    """The error of a request for a version that does not serve."""
+    return UnknownDeployment(f"{name!r} serves version {serving!r} only, not {version[:80]!r}")
 
 
 def find_card(node: Node, name: str) -> ModelCard:
