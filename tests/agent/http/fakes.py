@@ -14,7 +14,14 @@ import onnxruntime as ort
 from onnx import TensorProto, helper
 
 from edgepart.agent.api.device_choice import check_devices
-from edgepart.agent.api.protocol import DeployedVersion, InferResult, ModelCard, Progress, SequenceTurn
+from edgepart.agent.api.protocol import (
+    DeployedModel,
+    DeployedVersion,
+    InferResult,
+    ModelCard,
+    Progress,
+    SequenceTurn,
+)
 from edgepart.agent.wire.inference import DeployOptions, Epoch
 from edgepart.planner.errors import Infeasible, RequestError, Unavailable, UsageError
 from edgepart.planner.plans.plan import ValueInfo
@@ -90,9 +97,10 @@ class FakeNode:
     def models(self) -> Sequence[ModelCard]:
         return [self._card(name) for name in self.sessions]
 
-    def deployments(self) -> Sequence[DeployedVersion]:
+    def deployments(self) -> Sequence[DeployedModel]:
         return [
-            DeployedVersion(name, self.numbers.get(name, "1"), "0" * 64, {}, {}) for name in self.sessions
+            DeployedModel(name, DeployedVersion(int(self.numbers.get(name, "1")), "0" * 64, {}), ())
+            for name in self.sessions
         ]
 
     async def rollback(self, name: str, to: int | None, progress: Progress) -> dict[str, Any]:

@@ -84,7 +84,11 @@ def test_a_rollback_that_cannot_be_meant(
 def test_what_is_deployed_is_told_as_users_gave_it(served: Served) -> None:
     served.node.numbers["add"] = "2"
     found = {one["name"]: one for one in served.ask("GET", "/api/deployments").json()["deployments"]}
-    assert (found["add"]["version"], found["add"]["model"]) == ("2", "0" * 64)
+    assert found["add"] == {
+        "name": "add",
+        "now": {"version": 2, "model": "0" * 64, "options": {}},
+        "kept": [],
+    }
     assert found.keys() == {card.name for card in served.node.models()}
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from edgepart.agent.api.device_choice import check_devices
-from edgepart.agent.api.protocol import DeployedVersion, InferResult, ModelCard, Progress, SequenceTurn
+from edgepart.agent.api.protocol import DeployedModel, InferResult, ModelCard, Progress, SequenceTurn
 from edgepart.agent.http import oip
 from edgepart.agent.http.bodies import BodyLimits
 from edgepart.agent.http.server import HttpServer
@@ -140,7 +140,7 @@ class _Node:
     def models(self) -> Sequence[ModelCard]:
         return [CARD]
 
-    def deployments(self) -> Sequence[DeployedVersion]:
+    def deployments(self) -> Sequence[DeployedModel]:
         return []
 
     async def rollback(self, name: str, to: int | None, progress: Progress) -> dict[str, Any]:
