@@ -11,9 +11,9 @@ from typing import Any
 
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli.client import Client
-from edgepart.cli.deployment import files_of
 from edgepart.cli.local import LocalAgent
 from edgepart.cli.options import AgentTarget
+from edgepart.cli.sources.files import files_of
 from edgepart.planner.errors import ClusterError, InternalError
 
 SETTLED_S = 10.0

@@ -181,6 +181,14 @@ class Client:
             )
             raise Unavailable(text) from error
 
+    async def rollback(self, name: str, to: int | None, wait: bool) -> AsyncIterator[dict[str, Any]]:
+        """Yields progress documents, and {"result": ...} at the end. Raises the error that the agent reports."""
+        url = f"{self._urls[0]}/api/deployments/{name}/rollback"
+        query = {"wait": str(int(wait))} | ({} if to is None else {"to": str(to)})
+        lost = "`edgepart models` shows whether the rollback goes on"
+        async for document in self._follow("POST", url, query, lost):
+            yield document
+
     async def undeploy(self, name: str) -> Mapping[str, Any]:
         """Undeploys a model. Returns {"undeployed": name}, or {"dismissed": name} if there was only the notice of a failed
         attempt."""
@@ -198,11 +206,19 @@ class Client:
         """Yields progress documents and, with `wait`, {"result": ...} at the end. Raises the error that the agent
         reports."""
         url = f"{self._urls[0]}/api/members/{quote(name, safe='')}" + ("" if remove else "/drain")
+        lost = "the drain goes on, and `edgepart status` shows its progress"
+        method, query = "DELETE" if remove else "POST", {"wait": str(int(wait))}
+        async for document in self._follow(method, url, query, lost):
+            yield document
+
+    async def _follow(
+        self, method: str, url: str, query: Mapping[str, str], lost: str
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Yields the documents of an answer as they come. `lost` is what to say if the agent is gone before the end."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENT_S)
-        query = {"wait": str(int(wait))}
         try:
             async with self._open().request(
-                "DELETE" if remove else "POST", url, params=query, headers=self._admin(), timeout=timeout
+                method, url, params=query, headers=self._admin(), timeout=timeout
             ) as response:
                 await _raise_for(response)
                 async for line in response.content:
@@ -211,11 +227,7 @@ class Client:
                         raise error_from(document, response.status)
                     yield document
         except LOST as error:
-            text = (
-                _describe_loss(self._urls[0], error)
-                + "; the drain goes on, and `edgepart status` shows its progress"
-            )
-            raise Unavailable(text) from error
+            raise Unavailable(f"{_describe_loss(self._urls[0], error)}; {lost}") from error
 
     async def undrain(self, name: str) -> Any:
         url = f"{self._urls[0]}/api/members/{quote(name, safe='')}/drain"

@@ -20,10 +20,11 @@ import pytest
 from edgepart.agent.api.protocol import SequenceFigures
 from edgepart.agent.http.server import HttpServer
 from edgepart.agent.wire.inference import DeployOptions
-from edgepart.cli import deployment, options, output, tensors, verification
+from edgepart.cli import options, output, tensors, verification
 from edgepart.cli.client import Client, error_from
 from edgepart.cli.main import main
 from edgepart.cli.options import AgentTarget, target_of
+from edgepart.cli.sources import files
 from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium, cluster_to_json
 from edgepart.planner.errors import Infeasible, ModelError, RequestError, Unavailable, UsageError
 from tests.agent.http.conftest import CREDENTIAL, LIMITS, Served, served
@@ -429,7 +430,7 @@ def test_deploy_takes_external_data_along(member: Path, served: Served, tmp_path
     onnx.save(helper.make_model(graph), folder / "m.onnx")
     model = onnx.load(folder / "m.onnx")
     onnx.save(model, folder / "m.onnx", save_as_external_data=True, location="data/w.bin", size_threshold=0)
-    assert set(deployment.files_of(folder / "m.onnx")) == {"m.onnx", "data/w.bin"}
+    assert set(files.files_of(folder / "m.onnx")) == {"m.onnx", "data/w.bin"}
     with pytest.raises(SystemExit) as ended:
         main(["deploy", str(folder / "m.onnx"), "--state", str(member), "--json"])
     assert not ended.value.code
@@ -468,9 +469,9 @@ def test_deploying_needs_the_clusters_credential(edgepart: Edgepart, member: Pat
 def test_names_from_files(file: str, name: str | None) -> None:
     if name is None:
         with pytest.raises(UsageError, match="--name"):
-            deployment.default_name(Path(file))
+            files.default_name(Path(file))
     else:
-        assert deployment.default_name(Path(file)) == name
+        assert files.default_name(Path(file)) == name
 
 
 # Using

@@ -1,0 +1,82 @@
+"""The files of a model on this machine: which they are, the name that they suggest, and their digest. Door: files."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from edgepart.agent.wire.inference import DeployOptions
+from edgepart.cli.options import check_there
+from edgepart.planner.errors import UsageError
+from edgepart.planner.json_text import parse_json
+
+
+def default_name(model: Path) -> str:
+    """A deployment's name made of the file's name, without its ending. Raises UsageError if no allowed character is
+    left."""
+    made = re.sub(r"[^A-Za-z0-9._-]+", "-", model.stem).strip("-._")[:128]
+    if not made:
+        raise UsageError(f"{model}: its name makes no deployment's name; give one with --name")
+    return made
+
+
+def find_model(given: Path) -> Path:
+    """The .onnx file to deploy: the one given, or the one in the folder given, which genai_config.json names, or which is
+    called model.onnx (in the folder onnx/ too), or which is the only one. Raises UsageError if there is no such file."""
+    if not given.is_dir():
+        return given
+    found = [*sorted(given.glob("*.onnx")), *sorted((given / "onnx").glob("*.onnx"))]
+    named = _model_named_by_genai(given)
+    usual = [path for path in found if path.name == "model.onnx"]
+    chosen = named if named is not None else usual[0] if usual else found[0] if len(found) == 1 else None
+    if chosen is None:
+        names = ", ".join(str(path.relative_to(given)) for path in found) or "none"
+        raise UsageError(f"{given}: which of its .onnx files is the model? Give its path. There are: {names}")
+    return chosen
+
+
+def _model_named_by_genai(folder: Path) -> Path | None:
+    """The decoder that the folder's genai_config.json names; None without that file. Raises UsageError if the file cannot
+    be used."""
+    try:
+        name = parse_json((folder / "genai_config.json").read_bytes())["model"]["decoder"]["filename"]
+        return folder / str(name)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"{folder / 'genai_config.json'} names no decoder ({error!r}); give the path of the .onnx file"
+        ) from error
+
+
+def files_of(model: Path) -> dict[str, Path]:
+    """The model and its external data, by their paths relative to the model's folder, and the files beside a language
+    model, which may be in the folder above. Raises UsageError and ModelError."""
+    from edgepart.agent.text.companions import NAMES, TOKENIZER
+
+    check_there(model)
+    from edgepart.planner.model.load import model_files
+
+    # The receiver recognises the graph file by its ending.
+    found = {f"{model.stem}.onnx": model}
+    for path in model_files(model):
+        if not path.samefile(model):
+            found[os.path.relpath(path, model.parent)] = path
+    beside = [folder for folder in (model.parent, model.parent.parent) if (folder / TOKENIZER).is_file()]
+    if beside and (beside[0] == model.parent or model.parent.name == "onnx"):
+        found |= {name: beside[0] / name for name in NAMES if (beside[0] / name).is_file()}
+    return found
+
+
+def digest_of(model: Path, options: DeployOptions) -> str:
+    """The digest by which the cluster knows the model in this file once it is deployed with these options. Raises
+    UsageError and ModelError."""
+    from edgepart.agent.planwork.model_process import generates_text
+    from edgepart.agent.text.companions import NAMES
+    from edgepart.planner.model.load import model_digest, model_files
+
+    files = files_of(model)
+    beside = [files[name] for name in NAMES if name in files]
+    kept = beside if beside and generates_text(model, beside[0].parent, options) else []
+    return model_digest([*model_files(model), *kept])
