@@ -25,6 +25,8 @@ from edgepart.planner.errors import UsageError
 
 MOST_CHARACTERS = 1 << 20
 """The longest description."""
+MOST_DEPTH = 8
+"""The most mappings and lists within each other; an option's value needs five."""
 DEPLOYMENTS, MODEL, DIGEST = "deployments", "model", "digest"
 _STRING, _MAP = "tag:yaml.org,2002:str", yaml.MappingNode
 
@@ -114,15 +116,17 @@ def _text(key: str, value: object) -> str:
 
 
 def _compose(text: str, file: str) -> yaml.Node:
+    depth = 0
     try:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MOST_DEPTH:
+                raise _wrong(file, event, f"more than {MOST_DEPTH} levels are nested")
             if isinstance(event, yaml.AliasEvent):
                 raise _wrong(file, event, f"aliases (*{event.anchor}) are not read; write the value out")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
         raise _damaged(file, error) from error
-    except RecursionError:
-        raise UsageError(f"{file}: it is nested too deeply") from None
     if node is None:
         raise UsageError(f"{file}: it is empty; it needs the key {DEPLOYMENTS!r}")
     return node

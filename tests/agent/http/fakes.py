@@ -82,6 +82,8 @@ class FakeNode:
         """Maps a model to the inputs that it keeps as states, with the values that a request then begins with."""
         self.turns: list[SequenceTurn | None] = []
         """The sequences of the requests so far."""
+        self.described: dict[str, DeployedModel] = {}
+        """What is deployed, where that is not a model of zeros with the usual options."""
         self.numbers: dict[str, str] = {}
         """The number of a model's version, where that is not 1."""
         self.cancelled = 0
@@ -99,7 +101,9 @@ class FakeNode:
 
     def deployments(self) -> Sequence[DeployedModel]:
         return [
-            DeployedModel(name, DeployedVersion(int(self.numbers.get(name, "1")), "0" * 64, {}), ())
+            self.described.get(
+                name, DeployedModel(name, DeployedVersion(int(self.numbers.get(name, "1")), "0" * 64, {}), ())
+            )
             for name in self.sessions
         ]
 

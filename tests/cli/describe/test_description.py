@@ -162,7 +162,7 @@ WRONG = [
     ("a: b: c", "f:1:5: this is no YAML"),
     ("a: 1\n---\nb: 2", "this is no YAML"),
     ("\x00", "this is no YAML"),
-    ("[" * 5000 + "]" * 5000, "f: it is nested too deeply"),
+    ("[" * 5000 + "]" * 5000, "f:1:9: more than 8 levels are nested"),
     ("#" * (MOST_CHARACTERS + 1), "f: 1048577 characters are more than 1048576"),
 ]
 
