@@ -85,7 +85,7 @@ def _deployment(name: str, node: yaml.Node, file: str) -> DescribedDeployment:
     for key, value in entries.items():
         try:
             if key in texts:
-                texts[key] = _text(key, _value(value, file))
+                texts[key] = _text(key, value, file)
                 continue
             if key not in KEYS:
                 raise UsageError(f"there is no such key; there are {', '.join((*texts, *KEYS))}")
@@ -104,11 +104,12 @@ def _deployment(name: str, node: yaml.Node, file: str) -> DescribedDeployment:
     return DescribedDeployment(name, texts[MODEL], texts[DIGEST], DeployOptions(**given), _place(file, node))
 
 
-def _text(key: str, value: object) -> str:
+def _text(key: str, node: yaml.Node, file: str) -> str:
+    if key == DIGEST and isinstance(node, yaml.ScalarNode):
+        return read_digest(node.value)  # Its digits alone may look like a number to YAML.
+    value = _value(node, file)
     if not isinstance(value, str) or not value.strip():
         raise UsageError(f"expected a text, found {value!r:.80}; put quotes around it")
-    if key == DIGEST:
-        return read_digest(value)
     return check_url(value) if is_url(value) else value
 
 

@@ -91,6 +91,9 @@ def test_a_description_as_people_write_it() -> None:
     assert (chat.digest, chat.options.states) == (DIGEST, ())
     assert (old.model, old.digest, old.options.states) == ("", DIGEST, (("hn", "h"),))
     assert old.place == "cluster.yaml:14:12"
+    digits = "1234567890" * 6 + "1234"
+    (found,) = read_description(f"deployments: {{a: {{digest: {digits}}}}}", "f")
+    assert found.digest == digits, "which would be a number"
 
 
 WRONG = [
