@@ -281,7 +281,10 @@ def _print_served(result: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
         note(f"note: {text}")
     latency_s = result.get("predicted_latency_s")
     predicted = f" Predicted for one request: {format_seconds(latency_s)}." if latency_s else ""
-    say(f"{result['name']} is served by {', '.join(result.get('devices', ()))}.{predicted}", prose=True)
+    later = f", version {result['version']}," if result.get("version", "1") != "1" else ""
+    say(
+        f"{result['name']}{later} is served by {', '.join(result.get('devices', ()))}.{predicted}", prose=True
+    )
     if plan.get("devices"):
         say("")
         console().print(device_table(plan["devices"]))
