@@ -79,7 +79,7 @@ class Maintenance:
         kept = self._kept
         if kept.plans.loading or kept.fetching.busy or kept.uploading():
             return
-        living = {entry.model for entry in kept.core.deployments.list_live()}
+        living = {model for entry in kept.core.deployments.list_live() for model, _ in entry.models}
         # Not in another thread: a plan could come to need a blob while it is moved to the trash.
         if kept.store.prune(living | kept.plans.weights()):
             kept.post(events.ModelsStored(kept.store.models()))

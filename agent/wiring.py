@@ -88,7 +88,7 @@ from edgepart.agent.trace.recorder import Recorder
 from edgepart.agent.verify.reference_process import ReferenceProcess
 from edgepart.agent.verify.tryout import Tryout
 from edgepart.agent.wire.address import Address
-from edgepart.agent.wire.control import DRAINS, LEAVES, STARVES, Drain
+from edgepart.agent.wire.control import DRAINS, LEAVES, STARVES, VERSIONS, Drain
 from edgepart.agent.wire.frames import Frame
 from edgepart.agent.wire.inference import Epoch
 from edgepart.agent.workers.orders import WorkerSettings
@@ -458,7 +458,9 @@ def _make_core(base: AgentBase, links: LinkParts, compute: ComputeParts, listen:
         incarnation=files.incarnation,
         listen=own_addresses(listen),
         http=http,
-        version=".".join((with_trace_support(__version__), LEAVES, DRAINS, CHARTERS, STARVES, *issuer)),
+        version=".".join(
+            (with_trace_support(__version__), LEAVES, DRAINS, CHARTERS, STARVES, VERSIONS, *issuer)
+        ),
     )
     return Core(
         facts,

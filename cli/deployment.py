@@ -1,11 +1,9 @@
-"""`edgepart deploy` and `undeploy`. `deploy` sends a model's files to an agent, shows the progress, and says how to use
-the deployment."""
+"""`edgepart deploy`, `rollback` and `undeploy`. `deploy` sends a model's files to an agent, shows the progress, and says
+how to use the deployment."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,10 +11,12 @@ import typer
 from edgepart.agent.options import parse_bytes, parse_shapes
 from edgepart.agent.wire.inference import (
     MOST_BINDINGS,
+    MOST_KEPT,
     MOST_SEARCH_BUDGET_S,
     MOST_SEQUENCES,
     DeployOptions,
 )
+from edgepart.cli.deploying import DeployPatience, deploy_files, roll_back, undeploy_it
 from edgepart.cli.options import (
     Agent,
     Context,
@@ -28,10 +28,11 @@ from edgepart.cli.options import (
     parse_duration,
     read_pairs,
 )
-from edgepart.cli.output import console, note, print_json, progress, say
+from edgepart.cli.output import console, note, print_json, say
 from edgepart.cli.plan_text import device_table
-from edgepart.cli.query import fetch, note_detour
-from edgepart.client.model_files import check_shapes, default_name, files_of, find_model
+from edgepart.cli.query import fetch
+from edgepart.cli.sources.model import USUAL_DOWNLOAD_LIMIT, model_at, name_of_source, read_digest
+from edgepart.client.model_files import check_shapes, default_name
 from edgepart.client.target import AgentTarget, target_of
 from edgepart.planner.errors import EdgepartError, UsageError
 from edgepart.planner.figures import format_seconds
@@ -40,15 +41,24 @@ from edgepart.planner.report.sentences import headline
 from edgepart.planner.vocabulary import AXES, OBJECTIVES, STRATEGIES, check_word
 
 USUAL = DeployOptions()
-UNITS = {"sending the model": "bytes", "sending weights": "bytes", "storing": "bytes"}
 
 
 Model = Annotated[
-    Path,
+    str,
     typer.Argument(
         metavar="MODEL",
-        help="An .onnx file, or the folder of a language model. Its external data is found by itself.",
+        help="An .onnx file, its https:// URL, or the folder of a language model. External data is found by itself.",
     ),
+]
+Digest = Annotated[
+    str | None,
+    typer.Option(
+        metavar="sha256:HEX",
+        help="Deploy only if the model has this digest; that of a model of one file is the file's SHA-256.",
+    ),
+]
+DownloadLimit = Annotated[
+    str, typer.Option(metavar="BYTES", help="The largest model to download, such as 2G.")
 ]
 DeploymentName = Annotated[
     str | None, typer.Option("--name", help="The name that clients use.", show_default="the file's name")
@@ -118,6 +128,12 @@ Mirrors = Annotated[
         help="Let each device keep a copy of another one's caches, so that a text goes on at once when a device is lost.",
     ),
 ]
+Keep = Annotated[
+    int,
+    typer.Option(
+        min=0, max=MOST_KEPT, help="How many earlier versions of the model to keep for `edgepart rollback`."
+    ),
+]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the model is served.")]
 Timeout = Annotated[
     str,
@@ -145,6 +161,9 @@ def deploy(
     context: Context = None,
     sequences: Sequences = USUAL.sequences,
     mirror: Mirrors = False,
+    keep: Keep = USUAL.keep,
+    digest: Digest = None,
+    download_limit: DownloadLimit = USUAL_DOWNLOAD_LIMIT,
     wait: Wait = True,
     timeout: Timeout = "10m",
     state: State = None,
@@ -154,7 +173,7 @@ def deploy(
     """Run MODEL on the cluster: the leader splits it, the devices load their parts, and every agent serves it. Exits with 3
     when the time to wait is up."""
     target = target_of(agent, state)
-    called = name or default_name(model)
+    called = name or default_name(name_of_source(model))
     options = DeployOptions(
         shapes=parse_shapes(shape or []),
         objective=check_word(objective, OBJECTIVES, "--objective"),
@@ -171,21 +190,48 @@ def deploy(
         context=context,
         sequences=sequences,
         mirrors=mirror,
+        keep=keep,
     )
-    wait_s = parse_duration(timeout, "--timeout") if wait else None
+    patience = DeployPatience(parse_duration(timeout, "--timeout"), timeout) if wait else None
+    most_bytes = parse_bytes(download_limit, option="--download-limit")
     note(f"reading {model}")
-    model = find_model(model)
-    files = files_of(model)
-    check_shapes(model, options.shapes)
-    result, url = asyncio.run(_deploy(target, called, files, options, wait_s, timeout))
+    with model_at(model, read_digest(digest or ""), most_bytes, options) as found:
+        check_shapes(found.graph, options.shapes)
+        result, url = deploy_files(target, called, found.files, options, patience)
     endpoint = f"{url}/v2/models/{called}"
     result |= {"name": called, "endpoint": endpoint, "curl": f"curl -s {endpoint}"}
+    _print_deployed(target, result, waited=wait, as_json=as_json)
+
+
+def rollback(
+    name: DeployedName,
+    to: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="The version to go back to, as `edgepart models` shows it.",
+            show_default="the last one before",
+        ),
+    ] = None,
+    wait: Wait = True,
+    timeout: Timeout = "10m",
+    state: State = None,
+    agent: Agent = None,
+    as_json: Json = False,
+) -> None:
+    """Have an earlier version of a model serve again. Nothing is uploaded, and no request is lost. Exits with 3 when the
+    time to wait is up."""
+    target = target_of(agent, state)
+    patience = DeployPatience(parse_duration(timeout, "--timeout"), timeout) if wait else None
+    result, _ = roll_back(target, name, to, patience)
     if as_json:
         print_json(result)
     elif wait:
-        _print_served(result, _plan_of(target, called))
+        devices = ", ".join(result.get("devices", ()))
+        say(f"{name} is version {result['version']} again, served by {devices}.", prose=True)
     else:
-        say(f"{called}: accepted. `edgepart models` shows the progress.")
+        say(f"{name}: accepted. `edgepart models` shows the progress.")
 
 
 def undeploy(
@@ -199,49 +245,13 @@ def undeploy(
 
     target = target_of(agent, state)
     check_name(name)
-
-    async def undeploy_it() -> Mapping[str, Any]:
-        from edgepart.client.async_client import AsyncClient
-
-        async with AsyncClient(target) as client:
-            return await client.undeploy(name)
-
-    document = asyncio.run(undeploy_it())
+    document = undeploy_it(target, name)
     if as_json:
         print_json(document)
     elif "dismissed" in document:
         say(f"{name} is not deployed. `edgepart status` no longer shows the attempt that failed.")
     else:
         say(f"{name}: undeployed.")
-
-
-async def _deploy(
-    target: AgentTarget,
-    name: str,
-    files: Mapping[str, Path],
-    options: DeployOptions,
-    wait_s: float | None,
-    timeout: str,
-) -> tuple[dict[str, Any], str]:
-    """Deploys with a progress bar. Returns what the agent reports at the end, and its URL. `timeout` is `wait_s` as the
-    user wrote it."""
-    from edgepart.client.async_client import AsyncClient
-    from edgepart.client.deploying import SENDING
-
-    waiting = False
-    with progress(UNITS) as bar:
-
-        def show(stage: str, done: float, total: float) -> None:
-            nonlocal waiting
-            bar(stage, done, total)
-            if wait_s is not None and not waiting and stage != SENDING:
-                waiting = True
-                note(f"waiting until it serves, {timeout} at most (--timeout)")
-
-        async with AsyncClient(target) as client:
-            result = await client.deploy_files(name, files, options, wait_s, show)
-    note_detour(target, client.url)
-    return result, client.url
 
 
 def _plan_of(target: AgentTarget, name: str) -> Mapping[str, Any]:
@@ -253,12 +263,24 @@ def _plan_of(target: AgentTarget, name: str) -> Mapping[str, Any]:
     return report
 
 
+def _print_deployed(target: AgentTarget, result: Mapping[str, Any], *, waited: bool, as_json: bool) -> None:
+    if as_json:
+        print_json(result)
+    elif waited:
+        _print_served(result, _plan_of(target, result["name"]))
+    else:
+        say(f"{result['name']}: accepted. `edgepart models` shows the progress.")
+
+
 def _print_served(result: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
     for text in result.get("notes", ()):
         note(f"note: {text}")
     latency_s = result.get("predicted_latency_s")
     predicted = f" Predicted for one request: {format_seconds(latency_s)}." if latency_s else ""
-    say(f"{result['name']} is served by {', '.join(result.get('devices', ()))}.{predicted}", prose=True)
+    later = f", version {result['version']}," if result.get("version", "1") != "1" else ""
+    say(
+        f"{result['name']}{later} is served by {', '.join(result.get('devices', ()))}.{predicted}", prose=True
+    )
     if plan.get("devices"):
         say("")
         console().print(device_table(plan["devices"]))

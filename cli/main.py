@@ -18,6 +18,7 @@ from edgepart.cli.bench import bench
 from edgepart.cli.chat import chat
 from edgepart.cli.check import check
 from edgepart.cli.demo.command import demo
+from edgepart.cli.describe import commands as describe
 from edgepart.cli.doctor import doctor
 from edgepart.cli.drain import drain, remove, undrain
 from edgepart.cli.inference import infer
@@ -73,7 +74,11 @@ app.command(rich_help_panel=_KEEP)(security.revoke)
 app.add_typer(security.credential, name="credential", rich_help_panel=_KEEP)
 app.add_typer(security.ca, name="ca", rich_help_panel=_KEEP)
 app.command(rich_help_panel=_USE)(deployment.deploy)
+app.command(rich_help_panel=_USE)(deployment.rollback)
 app.command(rich_help_panel=_USE)(deployment.undeploy)
+app.command(rich_help_panel=_USE)(describe.apply)
+app.command(rich_help_panel=_USE)(describe.diff)
+app.command(rich_help_panel=_USE)(describe.export)
 app.command(rich_help_panel=_USE)(infer)
 app.command(rich_help_panel=_USE)(chat)
 app.command(rich_help_panel=_USE)(bench)

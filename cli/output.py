@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-FAILED, WRONG_USAGE, GOES_ON = 1, 2, 3
-"""Exit statuses; 0 is success. GOES_ON: the time to wait is up, and the work goes on."""
+FAILED, WRONG_USAGE, GOES_ON, DIFFERS = 1, 2, 3, 5
+"""Exit statuses; 0 is success, and `Removed` has 4. GOES_ON: the time to wait is up, and the work goes on. DIFFERS: the
+cluster is not as described."""
 
 PIPE_COLUMNS = 200
 """The width of what is no terminal. rich would take 80 columns, and break words of tables that programs and files get."""

@@ -105,7 +105,7 @@ def models(state: State = None, agent: Agent = None, as_json: Json = False) -> N
 
 
 def _print_card(card: Mapping[str, Any]) -> None:
-    say(f"{card['name']}: {card['state']}")
+    say(f"{card['name']}: {card['state']}, {_versions(card)}")
     if card.get("strategy"):
         if card.get("trouble"):
             say(f"  does not answer: {card['trouble']}", prose=True)
@@ -118,6 +118,17 @@ def _print_card(card: Mapping[str, Any]) -> None:
             say(f"  {side[:-1]:6} {value['name']}  {value['dtype']} {shape(value['shape'])}")
     for bound in card.get("bindings") or ():
         say(f"  {_bound(bound)}", prose=True)
+
+
+def _versions(card: Mapping[str, Any]) -> str:
+    """The versions of the model: the one that serves, the one on its way, and those that a rollback can bring back."""
+    coming, kept = card.get("next_version"), card.get("kept_versions") or ()
+    texts = [f"version {card.get('version', 1)}"]
+    if coming:
+        texts.append(f"version {coming} is on its way")
+    if back := [number for number in kept if number != card.get("version")]:
+        texts.append(f"kept for a rollback: {', '.join(back)}")
+    return "; ".join(texts)
 
 
 def _bound(bound: Mapping[str, Any]) -> str:

@@ -91,6 +91,30 @@ class ClusterChanges:
 
         return await Deploying(self.door, checked(name), files, options).run(wait_s, progress or _ignore)
 
+    async def rollback(
+        self,
+        name: str,
+        to: int | None = None,
+        *,
+        wait: bool = True,
+        timeout_s: float = DEPLOY_S,
+        progress: Progress | None = None,
+    ) -> dict[str, Any]:
+        """Has an earlier version of a deployment serve again: the one numbered `to`, or else the one before. Returns what
+        the agent reports, as `deploy_files` does. Raises UsageError if that version is not kept, StillGoing, and
+        Unavailable if the agent is lost; the error says what is known."""
+        from edgepart.client.deploying import follow_progress, what_is_known
+
+        path = f"/api/deployments/{checked(name)}/rollback"
+        query = {"wait": str(int(wait))} | ({} if to is None else {"to": str(to)})
+        try:
+            async with self.door.change("POST", path, params=query) as response:
+                wait_s = timeout_s if wait else None
+                return await follow_progress(response, name, wait_s, progress or _ignore)
+        except LOST as error:
+            said = self._lose(error)
+            raise Unavailable(f"{said} {await what_is_known(self.door, name)}") from error
+
     async def undeploy(self, name: str) -> dict[str, Any]:
         """Undeploys a model. Returns {"undeployed": name}, or {"dismissed": name} if there was only the notice of a failed
         attempt. Raises UnknownDeployment, and Unavailable if the agent is lost; the error says what is known."""

@@ -110,6 +110,20 @@ class Client:
             self._client.deploy(model, name, wait=wait, timeout_s=timeout_s, progress=progress, **options)
         )
 
+    def rollback(
+        self,
+        name: str,
+        to: int | None = None,
+        *,
+        wait: bool = True,
+        timeout_s: float = DEPLOY_S,
+        progress: Progress | None = None,
+    ) -> dict[str, Any]:
+        """Has an earlier version of a deployment serve again, as AsyncClient.rollback does."""
+        return self._loop.run(
+            self._client.rollback(name, to, wait=wait, timeout_s=timeout_s, progress=progress)
+        )
+
     def undeploy(self, name: str) -> dict[str, Any]:
         """Undeploys a model. Returns {"undeployed": name}, or {"dismissed": name} if there was only the notice of a failed
         attempt. Raises UnknownDeployment."""

@@ -86,10 +86,6 @@ class Deploying:
         finally:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
-        if not result:
-            raise ClusterError(
-                f"the agent at {self._url} ended its answer early; `edgepart models` shows the progress"
-            )
         return result
 
     async def _check_devices(self) -> None:
@@ -101,31 +97,18 @@ class Deploying:
             check_devices(self._options.devices, here, away)
 
     async def _send(self, wait_s: float | None, progress: Progress) -> dict[str, Any]:
-        """The agent's result; {} if there was none."""
-        result: dict[str, Any] = {}
+        """The agent's result."""
+
+        def reached(stage: str, done: float, total: float) -> None:
+            self._stage = stage
+            progress(stage, done, total)
+
         query = {"wait": str(int(wait_s is not None))}
         async with self._door.change(
             "POST", f"/api/deployments/{self._name}", params=query, data=self._form, expect100=True
         ) as response:
             self._url = str(response.url.origin())
-            try:
-                async with asyncio.timeout(None) as timer:
-                    async for line in response.content:
-                        document = json.loads(line)
-                        if "error" in document:
-                            raise error_from(document, response.status)
-                        result = document.get("result", result)
-                        if "stage" not in document:
-                            continue
-                        self._stage = document["stage"]
-                        progress(self._stage, document["done"], document["total"])
-                        if wait_s is not None and timer.when() is None:
-                            timer.reschedule(asyncio.get_running_loop().time() + wait_s)
-            except TimeoutError as error:
-                if not timer.expired():
-                    raise
-                raise self._still_going(wait_s) from error
-        return result
+            return await follow_progress(response, self._name, wait_s, reached)
 
     def _form(self) -> aiohttp.MultipartWriter:
         self._sent_bytes = 0
@@ -143,12 +126,6 @@ class Deploying:
                 yield chunk
                 self._sent_bytes += len(chunk)
 
-    def _still_going(self, wait_s: float | None) -> StillGoing:
-        return StillGoing(
-            f"{self._name} does not serve after {wait_s or 0:g} s ({self._stage}); it goes on. `edgepart models` shows the "
-            f"progress, `edgepart undeploy {self._name}` stops it, and deploying again replaces it"
-        )
-
     async def _explain(self, error: BaseException) -> Unavailable:
         """What is known of the deployment after its agent was lost."""
         said = describe_loss(self._url, error)
@@ -158,6 +135,40 @@ class Deploying:
         return Unavailable(
             f"{said} It had got the whole model; {await what_is_known(self._door, self._name)}"
         )
+
+
+async def follow_progress(
+    response: aiohttp.ClientResponse, name: str, wait_s: float | None, progress: Progress
+) -> dict[str, Any]:
+    """The result at the end of an agent's answer, which tells its progress before that. `wait_s` is how long to wait from
+    the first progress on; None is for ever. Raises StillGoing when that time is up, ClusterError if there is no result, and
+    the errors that the agent reports."""
+    result: dict[str, Any] = {}
+    stage = ""
+    try:
+        async with asyncio.timeout(None) as timer:
+            async for line in response.content:
+                document = json.loads(line)
+                if "error" in document:
+                    raise error_from(document, response.status)
+                result = document.get("result", result)
+                if "stage" not in document:
+                    continue
+                stage = document["stage"]
+                progress(stage, document["done"], document["total"])
+                if wait_s is not None and timer.when() is None:
+                    timer.reschedule(asyncio.get_running_loop().time() + wait_s)
+    except TimeoutError as error:
+        if not timer.expired():
+            raise
+        raise StillGoing(
+            f"{name} does not serve after {wait_s or 0:g} s ({stage}); it goes on. `edgepart models` shows the progress, "
+            f"`edgepart undeploy {name}` stops it, and deploying again replaces it"
+        ) from error
+    if not result:
+        url = str(response.url.origin())
+        raise ClusterError(f"the agent at {url} ended its answer early; `edgepart models` shows the progress")
+    return result
 
 
 async def what_is_known(door: HttpDoor, name: str) -> str:

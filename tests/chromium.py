@@ -10,7 +10,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,10 @@ DESKTOP, PHONE = (1280, 900), (390, 844)
 def find_chromium() -> str | None:
     """The path of a Chromium; None if there is none."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+class Navigated(RuntimeError):
+    """The page was left while it was asked."""
 
 
 @dataclass
@@ -71,6 +75,8 @@ class Tab:
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         await self.socket.send_json({"id": number, "method": method, "params": params})
         document = await asyncio.wait_for(answer, PATIENCE_S)
+        if "navigated" in str(document.get("error")):
+            raise Navigated(method)
         if "error" in document:
             raise RuntimeError(f"{method}: {document['error']}")
         return document["result"]
@@ -104,9 +110,11 @@ class Tab:
     async def until(self, script: str) -> Any:
         """Wait until an expression has a value that counts as true, and return it."""
         async with asyncio.timeout(PATIENCE_S):
-            while not (value := await self.run(script)):
+            while True:
+                with suppress(Navigated):
+                    if value := await self.run(script):
+                        return value
                 await asyncio.sleep(0.05)
-        return value
 
     async def give_files(self, selector: str, paths: Sequence[Path]) -> None:
         """Choose files in the page's field for files."""

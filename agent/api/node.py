@@ -17,6 +17,8 @@ from edgepart.agent.api.device_choice import check_devices
 from edgepart.agent.api.drain import DrainService, SignEntry
 from edgepart.agent.api.protocol import (
     BindingStatus,
+    DeployedModel,
+    DeployedVersion,
     InferResult,
     ModelCard,
     Progress,
@@ -32,6 +34,7 @@ from edgepart.agent.cluster.membership.election import term_round
 from edgepart.agent.cluster.membership.roster import replace_node_ids
 from edgepart.agent.cluster.state import cards, events, judging
 from edgepart.agent.cluster.state.bindings import is_variant, read_binding
+from edgepart.agent.cluster.state.model_versions import asked_options, number_of
 from edgepart.agent.doctor.diagnosis import name_clash_notes
 from edgepart.agent.doctor.report import DoctorReport, own_names
 from edgepart.agent.measure.starvation import describe_starvation
@@ -41,6 +44,7 @@ from edgepart.agent.serving.sequences import Sequences
 from edgepart.agent.serving.shape_routing import ShapeRouter
 from edgepart.agent.storage.store import Store
 from edgepart.agent.text.token_sequences import TokenSequences
+from edgepart.agent.wire.codec import json_record
 from edgepart.agent.wire.control import UNLOADABLE, Deployment, Standing, Starved
 from edgepart.agent.wire.inference import NO_EPOCH, DeployOptions, Epoch
 from edgepart.planner import errors
@@ -221,16 +225,39 @@ class NodeApi:
     def models(self) -> list[ModelCard]:
         return [self._card(entry) for entry in self._core.deployments.list_live()]
 
+    def deployments(self) -> list[DeployedModel]:
+        return [
+            DeployedModel(
+                entry.name,
+                DeployedVersion(number_of(entry), entry.model, json_record(asked_options(entry))),
+                tuple(
+                    DeployedVersion(one.number, one.model, json_record(asked_options(one)))
+                    for one in entry.kept
+                ),
+            )
+            for entry in self._core.deployments.list_live()
+        ]
+
     def model(self, name: str) -> ModelCard | None:
         entry = self._core.deployments.get(name)
         return None if entry is None or entry.deleted else self._card(entry)
 
     def _card(self, entry: Deployment) -> ModelCard:
         active = self._plans.active(entry.name)
+        kept = tuple(str(one.number) for one in entry.kept)
         if active is None:
             text, aside = self._text(entry), bool(entry.fault)
-            return ModelCard(entry.name, text, trouble=text, model_digest=entry.model, set_aside=aside)
+            return ModelCard(
+                entry.name,
+                text,
+                trouble=text,
+                model_digest=entry.model,
+                version=str(number_of(entry)),
+                kept_versions=kept,
+                set_aside=aside,
+            )
         epoch, held = active
+        number = (held.order.number if held.order is not None else 0) or number_of(entry)
         plan = held.plan
         return ModelCard(
             name=entry.name,
@@ -247,6 +274,9 @@ class NodeApi:
             transfer_dtype=plan.rounded_to or EXACT,
             rounding=self._describe_rounding(entry),
             model_digest=entry.model,
+            version=str(number),
+            next_version="" if number == number_of(entry) else str(number_of(entry)),
+            kept_versions=kept,
             bindings=self._bindings(entry.name, active),
             states=tuple(state.input.name for state in plan.states),
             sequences=self._sequences(entry, plan) if plan.states else None,
@@ -353,7 +383,8 @@ class NodeApi:
                 raise Unavailable(f"{model!r} is not served now: {why}") from error
             raise
         took_s = time.perf_counter() - began
-        return InferResult(values, readable(info.epoch), took_s, info.replays, info.request)
+        version = str(info.number or number_of(entry))
+        return InferResult(values, readable(info.epoch), took_s, info.replays, info.request, version=version)
 
     # Deploying
 
@@ -382,13 +413,25 @@ class NodeApi:
         self, name: str, folder: Path, options: DeployOptions, progress: Progress
     ) -> dict[str, Any]:
         progress("checking the model", 0, 0)
+        asked = options
         notes, files, options = await asyncio.to_thread(self._models.examine, _graph_file(folder), options)
         progress("storing", 0, 0)
         nbytes = sum(file.stat().st_size for file in files)
         model = await asyncio.to_thread(self._models.store.put_model, files)
         before = self._core.deployments.get(name)
         self._post(events.ModelsStored(self._models.store.models()))
-        self._post(events.DeployRequested(name, model, nbytes, options))
+        self._post(events.DeployRequested(name, model, nbytes, options, asked))
+        return await self._await_service(name, before, notes, progress)
+
+    async def rollback(self, name: str, to: int | None, progress: Progress) -> dict[str, Any]:
+        before = self._entry(name)
+        self._post(events.RollbackRequested(name, to))
+        return await self._await_service(name, before, (), progress)
+
+    async def _await_service(
+        self, name: str, before: Deployment | None, notes: Sequence[str], progress: Progress
+    ) -> dict[str, Any]:
+        """Wait until what was just written down under that name serves; return the answer for the user."""
         standing = await self._await_acknowledgement(self._entry(name), before, progress)
         if self._plan(name).rounded_to:
             progress("comparing rounded answers with exact ones", 0, 0)
@@ -407,7 +450,7 @@ class NodeApi:
             current = self._core.deployments.get(entry.name)
             if current is not None and current.fault and current.model == entry.model:
                 if before is not None and not before.fault:
-                    self._deploy_again(before)
+                    self._post(events.RestoreRequested(before))
                 raise errors.CrashError(self._text(current))
             if current is None or current.version != entry.version:
                 raise errors.ClusterError(f"{entry.name!r} was deployed again or undeployed meanwhile")
@@ -427,16 +470,13 @@ class NodeApi:
                     if before is None:
                         self._post(events.UndeployRequested(entry.name, entry.version))
                     else:
-                        self._deploy_again(before)
+                        self._post(events.RestoreRequested(before))
                     raise _error(replace(standing, error=self._name_members(standing.error)))
             try:
                 async with asyncio.timeout(0.2):
                     await news.wait()
             except TimeoutError:
                 continue  # look again: this agent's own switch to the plan wakes nobody
-
-    def _deploy_again(self, before: Deployment) -> None:
-        self._post(events.DeployRequested(before.name, before.model, before.model_bytes, before.options))
 
     async def _await_comparison(self, entry: Deployment) -> None:
         """Wait until the leader says how far answers are off, but at most COMPARING_S."""
@@ -453,6 +493,7 @@ class NodeApi:
         plan = self._plan(name)
         return {
             "name": name,
+            "version": str(number_of(self._entry(name))),
             "devices": list(plan.programs),
             "strategy": plan.strategy,
             "predicted_latency_s": plan.predicted_latency_s,

@@ -85,6 +85,12 @@ class ModelCard:
     """A sentence about how far this rounding makes answers differ; "" if nothing is rounded, or if that is
     not known yet."""
     model_digest: str = ""
+    version: str = "1"
+    """The number of the model's version that answers requests; the one that is on its way while none answers yet."""
+    next_version: str = ""
+    """The number of the version that takes over as soon as it is ready; "" if none is on its way."""
+    kept_versions: tuple[str, ...] = ()
+    """The numbers of the versions that a rollback can bring back, in the order in which they served, the last one first."""
     set_aside: bool = False
     """Whether no device loads the model, because it ends the processes that compute it."""
     bindings: tuple[BindingStatus, ...] = ()
@@ -126,6 +132,29 @@ class InferResult:
     """The id by which agents know the request."""
     queue_s: float = 0.0
     """The part of `seconds` before the last run began."""
+    version: str = "1"
+    """The number of the model's version that gave the answer."""
+
+
+@dataclass(frozen=True)
+class DeployedVersion:
+    """A version of a model that a user deployed."""
+
+    version: int
+    model: str
+    """The digest under which members store the model."""
+    options: Mapping[str, Any]
+    """The options as the user gave them: the fields of DeployOptions, without those that only the agent gives."""
+
+
+@dataclass(frozen=True)
+class DeployedModel:
+    """What is deployed under a name, as the map of deployments says it. It need not serve yet."""
+
+    name: str
+    now: DeployedVersion
+    kept: tuple[DeployedVersion, ...]
+    """The versions that a rollback can bring back, in the order in which they served, the last one first."""
 
 
 class Node(Protocol):
@@ -193,6 +222,15 @@ class Node(Protocol):
         "notes"}.
 
         Raises ModelError, UsageError, Infeasible or Unavailable."""
+
+    def deployments(self) -> Sequence[DeployedModel]:
+        """What is deployed, sorted by name."""
+
+    async def rollback(self, name: str, to: int | None, progress: Progress) -> dict[str, Any]:
+        """Have an earlier version of a model serve again: the one numbered `to`, or the last one before the one that
+        serves. Returns what `deploy` returns, when no member starts requests on another version.
+
+        Raises UnknownDeployment; UsageError if that version is not kept; Infeasible or Unavailable."""
 
     async def undeploy(self, name: str) -> None:
         """Undeploy a model. Raises UnknownDeployment if nothing of that name is deployed."""

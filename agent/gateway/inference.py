@@ -15,7 +15,7 @@ from edgepart.agent.gateway import oip_models
 from edgepart.agent.gateway.admission import LaneTurns
 from edgepart.agent.gateway.limits import BodyLimits
 from edgepart.agent.gateway.metrics import Metrics
-from edgepart.agent.gateway.oip import VERSION, InferRequest
+from edgepart.agent.gateway.oip import InferRequest
 from edgepart.agent.trace.recorder import Recorder
 from edgepart.agent.trace.spans import BODY, DECODE, ENCODE, Subject
 from edgepart.planner.errors import EdgepartError, RequestError, Unavailable, UnknownDeployment
@@ -65,14 +65,14 @@ class InferenceService:
         for card in self.node.models():
             good, why = self.node.ready(card.name)
             state = "READY" if good else "UNAVAILABLE"
-            entries.append({"name": card.name, "version": VERSION, "state": state, "reason": why})
+            entries.append({"name": card.name, "version": card.version, "state": state, "reason": why})
         return entries
 
-    def card(self, name: str, version: str = VERSION) -> ModelCard:
-        """Return the card of a deployment. Raises UnknownDeployment."""
+    def card(self, name: str, version: str = "") -> ModelCard:
+        """Return the card of a deployment; "" asks for whichever version serves. Raises UnknownDeployment."""
         card = find_card(self.node, name)
-        if version != VERSION:
-            raise UnknownDeployment(f"{name!r} has version {VERSION!r} only, not {version[:80]!r}")
+        if version and version != card.version:
+            raise _not_serving(card.name, version, card.version)
         return card
 
     def check_ready(self, card: ModelCard) -> None:
@@ -87,10 +87,10 @@ class InferenceService:
         try:
             yield lambda result: self._metrics.answered(card.name, result)
         except EdgepartError as error:
-            self._metrics.failed(card.name, type(error).__name__)
+            self._metrics.failed(card.name, type(error).__name__, card.version)
             raise
         except Exception:
-            self._metrics.failed(card.name, "InternalError")
+            self._metrics.failed(card.name, "InternalError", card.version)
             raise
 
     def begin(self) -> RequestStages:
@@ -103,12 +103,14 @@ class InferenceService:
         asked: InferRequest,
         stages: RequestStages,
         left_s: float | None = None,
+        version: str = "",
     ) -> InferResult:
         """Return the node's answer to a request of `client` (its address), in which all outputs are that it asks for.
-        `left_s` is how many seconds the client waits, if it said so apart from the request.
+        `left_s` is how many seconds the client waits, if it said so apart from the request; `version` the only one that may
+        answer, if it named one.
 
-        Raises RequestError if the request does not fit the deployment; Unavailable if the deadline passes before the
-        request's turn comes; and what Node.infer raises."""
+        Raises RequestError if the request does not fit the deployment; UnknownDeployment if another version has taken over
+        meanwhile; Unavailable if the deadline passes before the request's turn comes; and what Node.infer raises."""
         if card.epoch is not None:
             oip_models.check_fit(card, asked)
         stages.decoded()
@@ -117,6 +119,8 @@ class InferenceService:
         deadline_s = min(*(wishes or [limits.deadline_s]), limits.longest_deadline_s)
         result = await self._in_turn(card.name, client, asked, deadline_s)
         stages.answered()
+        if version and result.version != version:
+            raise _not_serving(card.name, version, result.version)
         if missing := [name for name in asked.outputs or () if name not in result.outputs]:
             raise RequestError(f"{card.name!r} has no outputs {missing}; it has {sorted(result.outputs)}")
         return result
@@ -149,6 +153,11 @@ class InferenceService:
             add(door, BODY, stages.began_s, about, nbytes=nbytes, ended_s=stages.read_s)
             add(door, DECODE, stages.read_s, about, nbytes=nbytes, ended_s=stages.decoded_s)
             add(door, ENCODE, stages.answered_s, about)
+
+
+def _not_serving(name: str, version: str, serving: str) -> UnknownDeployment:
+    """The error of a request for a version that does not serve."""
+    return UnknownDeployment(f"{name!r} serves version {serving!r} only, not {version[:80]!r}")
 
 
 def find_card(node: Node, name: str) -> ModelCard:

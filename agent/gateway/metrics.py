@@ -17,14 +17,17 @@ from prometheus_client.registry import Collector
 from edgepart.agent.api.protocol import InferResult, ModelCard, Node
 from edgepart.agent.chronicle.request_history import RequestHistory
 from edgepart.agent.gateway.intake import Intake
-from edgepart.agent.gateway.oip import VERSION
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
+MOST_VERSIONS = 8
+"""The versions of a deployment whose counts are kept: those that were counted last. Prometheus keeps the others."""
+
+
 @dataclass
 class _Tally:
-    """Triton's counts of one deployment."""
+    """Triton's counts of one version of a deployment."""
 
     success: int = 0
     failure: int = 0
@@ -37,7 +40,16 @@ class _Tally:
 class _Triton(Collector):
     """Collects Triton's metrics. Their names have no `_total`, which the client library's own Counter would add."""
 
-    tallies: dict[str, _Tally] = field(default_factory=dict)
+    tallies: dict[str, dict[str, _Tally]] = field(default_factory=dict)
+    """By deployment and version."""
+
+    def of(self, model: str, version: str) -> _Tally:
+        """The counts of a version, which is from now on the one that was counted last."""
+        versions = self.tallies.setdefault(model, {})
+        tally = versions[version] = versions.pop(version, _Tally())
+        if len(versions) > MOST_VERSIONS:
+            del versions[next(iter(versions))]
+        return tally
 
     def collect(self) -> Iterator[Metric]:
         rows = (
@@ -51,9 +63,10 @@ class _Triton(Collector):
         )
         for name, text, attribute in rows:
             metric = Metric(name, text, "unknown")
-            for model, tally in sorted(self.tallies.items()):
-                labels = {"model": model, "version": VERSION}
-                metric.add_sample(name, labels, float(getattr(tally, attribute)))
+            for model, versions in sorted(self.tallies.items()):
+                for version, tally in sorted(versions.items()):
+                    labels = {"model": model, "version": version}
+                    metric.add_sample(name, labels, float(getattr(tally, attribute)))
             yield metric
 
 
@@ -145,11 +158,12 @@ def _add_samples(family: CountedFamily, counts: Mapping[str, int] | None) -> Cou
 
 
 def _deployments(cards: Sequence[ModelCard]) -> Iterator[Metric]:
-    aside, serving, epochs, predicted, bindings = (
+    aside, serving, versions, epochs, predicted, bindings = (
         GaugeMetricFamily(f"edgepart_{name}", text, labels=labels)
         for name, text, labels in (
             ("deployment_set_aside", "1 where the model ends the processes that compute it", ["model"]),
             ("deployment_serving", "1 while a plan is active", ["model"]),
+            ("model_version", "Number of the model's version that answers", ["model"]),
             ("epoch_number", "Number of the active plan's epoch", ["model", "term"]),
             ("predicted_latency_seconds", "Latency of one request that the plan predicts", ["model"]),
             ("bindings", "Input shapes that have a plan here, including the first one", ["model"]),
@@ -158,6 +172,7 @@ def _deployments(cards: Sequence[ModelCard]) -> Iterator[Metric]:
     for card in cards:
         aside.add_metric([card.name], float(card.set_aside))
         serving.add_metric([card.name], float(card.state == "serving"))
+        versions.add_metric([card.name], float(card.version))
         if card.epoch is not None:
             epochs.add_metric([card.name, str(card.epoch.term)], card.epoch.number)
         if card.predicted_latency_s is not None:
@@ -165,7 +180,7 @@ def _deployments(cards: Sequence[ModelCard]) -> Iterator[Metric]:
         if card.bindings:
             serve = sum(bound.epoch is not None for bound in card.bindings)
             bindings.add_metric([card.name], float(serve))
-    yield from (aside, serving, epochs, predicted, bindings)
+    yield from (aside, serving, versions, epochs, predicted, bindings)
 
 
 def _sequences(cards: Sequence[ModelCard], here: Mapping[str, int]) -> Iterator[Metric]:
@@ -241,18 +256,18 @@ class Metrics:
         self._replays.labels(model).inc(result.replays)
         self._seconds.labels(model).observe(result.seconds)
         self.history.answered(model, self._clock(), result.seconds, result.queue_s, result.replays)
-        tally = self._triton.tallies.setdefault(model, _Tally())
+        tally = self._triton.of(model, result.version)
         tally.success += 1
         tally.request_us += result.seconds * 1e6
         tally.queue_us += result.queue_s * 1e6
         tally.compute_us += (result.seconds - result.queue_s) * 1e6
 
-    def failed(self, model: str, kind: str) -> None:
+    def failed(self, model: str, kind: str, version: str) -> None:
         """Count a failed request. `kind` is the name of the error's class. Call this for existing deployments only: names
         that clients make up must not become labels."""
         self._requests.labels(model, kind).inc()
         self.history.failed(model, self._clock(), kind)
-        self._triton.tallies.setdefault(model, _Tally()).failure += 1
+        self._triton.of(model, version).failure += 1
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

@@ -33,8 +33,6 @@ ASIDE_FROM_BYTES = 64 << 10
 late. Binary numbers are read and written in the event loop, because that is faster than changing threads."""
 MAX_SEQUENCE_ID = 128
 """The most characters of a sequence's id."""
-VERSION = "1"
-"""The only version: a deployment that changes keeps its name and gets a new epoch."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from edgepart.agent.api.protocol import ModelCard
-from edgepart.agent.gateway.oip import VERSION, InferRequest
+from edgepart.agent.gateway.oip import InferRequest
 from edgepart.agent.gateway.oip_elements import datatype_of_array, datatype_of_element
 from edgepart.planner.errors import RequestError
 from edgepart.planner.plans.plan import ValueInfo
@@ -47,7 +47,7 @@ def metadata(card: ModelCard) -> dict[str, Any]:
     sides = {"inputs": card.inputs, "outputs": card.outputs}
     return {
         "name": card.name,
-        "versions": [VERSION],
+        "versions": [card.version],
         "platform": PLATFORM,
         **{
             side: [

@@ -16,7 +16,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from edgepart.agent.gateway import oip
-from edgepart.agent.gateway.oip import VERSION, Array, InferRequest
+from edgepart.agent.gateway.oip import Array, InferRequest
 from edgepart.agent.gateway.oip_elements import (
     BINARY_ONLY,
     NUMPY,
@@ -91,7 +91,7 @@ def read_message(data: bytes) -> InferMessage:
         document["outputs"] = [
             {"name": wanted.name, "parameters": _values(wanted.parameters)} for wanted in message.outputs
         ]
-    return InferMessage(message.model_name, message.model_version or VERSION, document, raw, len(data))
+    return InferMessage(message.model_name, message.model_version, document, raw, len(data))
 
 
 def read_tensors(message: InferMessage) -> InferRequest:
@@ -104,12 +104,17 @@ def read_tensors(message: InferMessage) -> InferRequest:
 
 
 def build_answer(
-    model: str, request: InferRequest, outputs: Mapping[str, Any], parameters: Mapping[str, Any]
+    model: str,
+    request: InferRequest,
+    outputs: Mapping[str, Any],
+    parameters: Mapping[str, Any],
+    *,
+    version: str,
 ) -> list[bytes | memoryview]:
     """Return the pieces of the ModelInferResponse. Raises RequestError for values that the protocol does not have."""
     tensors = list(oip.answer_tensors(request, outputs))
     raw = any(datatype in BINARY_ONLY or request.wants_binary(name) for name, datatype, _ in tensors)
-    response = CLASSES["ModelInferResponse"](model_name=model, model_version=VERSION, id=request.id or "")
+    response = CLASSES["ModelInferResponse"](model_name=model, model_version=version, id=request.id or "")
     for key, value in parameters.items():
         _set_parameter(response.parameters[key], value)
     for name, datatype, array in tensors:

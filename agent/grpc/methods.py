@@ -9,7 +9,7 @@ from typing import Any
 from google.protobuf.json_format import ParseDict
 
 from edgepart.agent.api.protocol import ModelCard
-from edgepart.agent.gateway import oip, oip_models
+from edgepart.agent.gateway import oip_models
 from edgepart.agent.gateway.gateway import Gateway
 from edgepart.agent.grpc.arrivals import Arrivals
 from edgepart.agent.grpc.calls import Call, make_handler
@@ -112,7 +112,7 @@ class InferenceMethods:
         self._gate.allow(call.caller, infer=True)
 
     def _card(self, asked: Any) -> ModelCard:
-        return self._service.card(asked.name, asked.version or oip.VERSION)
+        return self._service.card(asked.name, asked.version)
 
 
 async def _question(call: Call, name: str) -> Any:

@@ -42,9 +42,11 @@ class InferRequests:
             card = service.card(message.model, message.version)
             with service.counted(card) as count:
                 asked = await _aside(partial(read_tensors, message), quick=message.is_quick)
-                result = await service.run(card, call.client, asked, stages, call.left_s)
+                result = await service.run(card, call.client, asked, stages, call.left_s, message.version)
                 parameters = oip.answer_parameters(asked, result) | dict(also)
-                build = partial(build_answer, card.name, asked, result.outputs, parameters)
+                build = partial(
+                    build_answer, card.name, asked, result.outputs, parameters, version=result.version
+                )
                 pieces = await _aside(build, quick=oip.is_quick_answer(asked, result.outputs))
                 service.trace(GRPC, card, result, stages, message.nbytes)
                 count(result)

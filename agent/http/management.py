@@ -7,7 +7,9 @@ import logging
 import shutil
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,9 @@ UPLOADING = "receiving the model"
 """The stage of a deployment while its files come in."""
 REPLACED = "deployed again"
 """The message with which a deploying task is cancelled if the name is deployed again."""
+
+Work = Callable[[], Awaitable[dict[str, Any]]]
+"""Does what a user asked for and returns the answer."""
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +83,8 @@ class ManagementRoutes:
             web.delete("/api/models/{name}/trace", self.end_trace),
             web.post("/api/deployments/{name}", self.deploy, expect_handler=self._answer_expect),
             web.delete("/api/deployments/{name}", self.undeploy),
+            web.get("/api/deployments", self.deployments),
+            web.post("/api/deployments/{name}/rollback", self.rollback),
         ]
 
     async def metrics(self, request: web.Request) -> web.Response:
@@ -139,6 +146,23 @@ class ManagementRoutes:
         await self.node.undeploy(find_card(self.node, name).name)
         return document_response({"undeployed": name})
 
+    async def deployments(self, request: web.Request) -> web.Response:
+        """Answer with what users have deployed, from which `edgepart apply` finds out what differs."""
+        self._allow(request)
+        return document_response({"deployments": [asdict(one) for one in self.node.deployments()]})
+
+    async def rollback(self, request: web.Request) -> web.StreamResponse:
+        """Have an earlier version serve again: `?to=` is its number, else the last one before. There is no body; the answer
+        is that of `deploy`."""
+        self._allow(request, write=True)
+        name, text = find_card(self.node, request.match_info["name"]).name, request.query.get("to")
+        if text is not None and not (text.isascii() and text.isdigit() and len(text) < 10):
+            raise RequestError(f"to={text[:40]!r} is no number of a version")
+        await self._give_up(name)
+        lines = ProgressLines(HEARTBEAT_S)
+        to = None if text is None else int(text)
+        return await self._begin(request, name, partial(self.node.rollback, name, to, lines.report), lines)
+
     async def deploy(self, request: web.Request) -> web.StreamResponse:
         """Receive the files, then stream the deployment's progress as JSON lines. The last line is {"result": ...} or
         {"error": ..., "kind": ..., "status": ...}. With `?wait=0` the answer comes when the files have arrived, and the
@@ -156,7 +180,14 @@ class ManagementRoutes:
             await asyncio.to_thread(shutil.rmtree, folder)
             raise
         lines = ProgressLines(HEARTBEAT_S)
-        self._running[name] = asyncio.create_task(self._deploy(name, folder, options, lines))
+        return await self._begin(request, name, partial(self._deploy, name, folder, options, lines), lines)
+
+    async def _begin(
+        self, request: web.Request, name: str, work: Work, lines: ProgressLines
+    ) -> web.StreamResponse:
+        """Do the work in a task of its own, so that it continues if the client goes away, and answer with its progress.
+        With `?wait=0`, answer that it was accepted."""
+        self._running[name] = asyncio.create_task(self._finish(name, work, lines))
         if request.query.get("wait", "1") in ("0", "false", "no"):
             return document_response({"result": {"name": name, "state": "accepted"}}, 202)
         return await self._stream(request, lines)
@@ -164,11 +195,13 @@ class ManagementRoutes:
     async def _give_up(self, name: str) -> None:
         """Cancel the task of an earlier deployment of that name, which the new one replaces."""
         while (task := self._running.get(name)) is not None:
+            await asyncio.sleep(0)  # A task that is cancelled before it begins could not clean up.
             task.cancel(REPLACED)
             await asyncio.wait([task])
 
     async def stop(self) -> None:
         """Cancel the deployments that are running here; those that the node has acknowledged stay."""
+        await asyncio.sleep(0)  # As in _give_up.
         for task in list(self._running.values()):
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
@@ -176,15 +209,22 @@ class ManagementRoutes:
     async def _deploy(
         self, name: str, folder: Path, options: DeployOptions, lines: ProgressLines
     ) -> dict[str, Any]:
-        """Deploy, in a task of its own, so that the deployment continues if the client goes away."""
-        loop, failure = asyncio.get_running_loop(), ""
+        loop = asyncio.get_running_loop()
 
         def report(stage: str, done: float, total: float) -> None:
             lines.report(stage, done, total)
             loop.call_soon_threadsafe(self._reached, name, stage, done, total)
 
         try:
-            last = {"result": await self.node.deploy(name, folder, options, report)}
+            return await self.node.deploy(name, folder, options, report)
+        finally:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+    async def _finish(self, name: str, work: Work, lines: ProgressLines) -> dict[str, Any]:
+        """Do the work, and end its progress with its result or its error."""
+        failure = ""
+        try:
+            last: dict[str, Any] = {"result": await work()}
         except asyncio.CancelledError as cancelled:
             why: EdgepartError = Unavailable(f"this agent stops; another member says what became of {name!r}")
             if REPLACED in cancelled.args:
@@ -199,7 +239,6 @@ class ManagementRoutes:
         finally:
             del self._running[name]
             self._tries.ended(name, failure)
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         lines.end(last)
         return last
 

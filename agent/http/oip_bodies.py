@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from edgepart.agent.gateway import oip
-from edgepart.agent.gateway.oip import VERSION, Array, InferRequest
+from edgepart.agent.gateway.oip import Array, InferRequest
 from edgepart.agent.gateway.oip_elements import (
     BINARY_ONLY,
     array_from_binary,
@@ -85,7 +85,12 @@ def read_request(body: bytes | bytearray | memoryview, header_length: int | None
 
 
 def build_answer(
-    model: str, request: InferRequest, outputs: Mapping[str, Any], parameters: Mapping[str, Any]
+    model: str,
+    request: InferRequest,
+    outputs: Mapping[str, Any],
+    parameters: Mapping[str, Any],
+    *,
+    version: str,
 ) -> tuple[bytes, list[bytes | memoryview]]:
     """Return the answer's JSON, and the binary data that follows it ([] if every output is in the JSON).
 
@@ -101,7 +106,7 @@ def build_answer(
         else:
             entry["data"] = json_of(array, datatype, f"output {name!r}")
         entries.append(entry)
-    document: dict[str, Any] = {"model_name": model, "model_version": VERSION}
+    document: dict[str, Any] = {"model_name": model, "model_version": version}
     if request.id is not None:
         document["id"] = request.id
     document |= {"parameters": dict(parameters), "outputs": entries}

@@ -113,7 +113,8 @@ class InferenceRoutes:
             async with self._bodies.read(request, length) as body:
                 stages.read()
                 asked = await _read(body, length)
-                result = await self._service.run(card, client_of(request), asked, stages)
+                version = request.match_info.get("version", "")
+                result = await self._service.run(card, client_of(request), asked, stages, version=version)
                 response = await self._answer(request, card, asked, result)
                 self._service.trace(HTTP, card, result, stages, len(body))
             count(result)
@@ -126,7 +127,9 @@ class InferenceRoutes:
 
         def encode() -> web.Response:
             parameters = oip.answer_parameters(asked, result)
-            head, buffers = oip_bodies.build_answer(card.name, asked, result.outputs, parameters)
+            head, buffers = oip_bodies.build_answer(
+                card.name, asked, result.outputs, parameters, version=result.version
+            )
             return tensor_response(head, buffers, accepted, self._deliveries)
 
         if oip.is_quick_answer(asked, result.outputs) and not choose_coding(accepted):
@@ -144,7 +147,7 @@ class InferenceRoutes:
         self._gate.allow(caller_of(request), infer=True)
 
     def _card(self, request: web.Request) -> ModelCard:
-        return self._service.card(request.match_info["model"], request.match_info.get("version", oip.VERSION))
+        return self._service.card(request.match_info["model"], request.match_info.get("version", ""))
 
 
 async def _read(body: bytearray | memoryview, length: int | None) -> oip.InferRequest:

@@ -149,10 +149,8 @@ def _look_for_text(
 ) -> tuple[tuple[str, ...], tuple[Path, ...], int | None]:
     """Notes, the files beside a language model, and its context, which is USUAL_CONTEXT at most if the user does not say. A
     model without a tokenizer has no such files, and no context but the user's. Raises ModelError and UsageError."""
-    from edgepart.planner.model.context_shapes import has_growing_states
-
     folder = path.parent
-    if options.states is not None or not (folder / TOKENIZER).is_file() or not has_growing_states(path):
+    if not generates_text(path, folder, options):
         return (), (), options.context
     files = read_companions(folder)
     most, context = files.context or USUAL_CONTEXT, options.context
@@ -167,6 +165,13 @@ def _look_for_text(
             f"prompt and answer may have {context} tokens together; --context TOKENS says another number"
         )
     return tuple(notes), tuple(folder / name for name in files.names), context
+
+
+def generates_text(path: Path, folder: Path, options: DeployOptions) -> bool:
+    """Whether the model is stored with the files in `folder` that say how text is made with it. Raises ModelError."""
+    from edgepart.planner.model.context_shapes import has_growing_states
+
+    return options.states is None and (folder / TOKENIZER).is_file() and has_growing_states(path)
 
 
 def cut_weights(store: Path, wanted: Sequence[tuple[str, Source]]) -> None:

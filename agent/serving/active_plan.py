@@ -61,6 +61,8 @@ class ActivePlan:
     """The plan of steps that read many rows at once; None if there is none."""
     batch: ActivePlan | None = None
     """The plan of requests that make a step in each of several sequences; None if there is none."""
+    number: int = 0
+    """The number of the model's version, as in Prepare."""
 
     @property
     def holders(self) -> frozenset[str]:

@@ -287,7 +287,10 @@ class LoadedPlans:
             task = asyncio.get_running_loop().create_task(self._add_batch(key, held), name=f"batch {key}")
             self._adding[key] = task
             task.add_done_callback(lambda _: self._adding.pop(key, None))
-        self._requester.activate(order.deployment, order.epoch, held.plan, held.nodes, held.constants)
+        number = held.order.number if held.order is not None else 0
+        self._requester.activate(
+            order.deployment, order.epoch, held.plan, held.nodes, held.constants, number=number
+        )
 
     def switch_off(self, variant: str) -> None:
         """Start no new requests on the variant's plans. Requests under way continue."""

@@ -96,6 +96,8 @@ class AnswerInfo:
     """The name under which agents knew the attempt that gave the answer."""
     side: int = 0
     """The replica that gave it."""
+    number: int = 0
+    """The number of the model's version that gave it, as in Prepare."""
 
 
 @dataclass
@@ -265,13 +267,15 @@ class Requester:
         nodes: Mapping[str, str],
         constants: Mapping[str, Array] | None = None,
         program: str = "",
+        number: int = 0,
     ) -> None:
         """Run new requests on this plan from now on. `nodes` has the node id of each device name, and `constants` the
         values of the plan's constant outputs that are not inputs. `program` is the deployment under which its devices hold
-        the plan, if it is not the one that requests name. Raises InternalError if the plan does not give every output."""
+        the plan, if it is not the one that requests name. `number` is the number of the model's version. Raises
+        InternalError if the plan does not give every output."""
         if any(epoch < known for name, known in self._plans if name == deployment):
             return  # Epochs only grow; this one is of an old leader.
-        active = replace(activate_plan(plan, nodes, constants or {}), program=program)
+        active = replace(activate_plan(plan, nodes, constants or {}), program=program, number=number)
         self._current[deployment] = active
         self._plans[deployment, epoch] = active
         self._handle(rules.Activated(deployment, epoch, active.rules))
@@ -531,7 +535,8 @@ class Requester:
         except EdgepartError as error:
             held.answer.set_exception(error)
         else:
-            info = AnswerInfo(effect.epoch, effect.replays, active.plan.strategy, about.request, flight.side)
+            strategy, number = active.plan.strategy, active.number
+            info = AnswerInfo(effect.epoch, effect.replays, strategy, about.request, flight.side, number)
             held.answer.set_result((outputs, info))
         self._record_copy(about, began_s, flight.got.values())
         if self._recorder.on:

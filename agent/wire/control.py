@@ -35,7 +35,7 @@ from edgepart.agent.wire.bounds import (
     Word,
 )
 from edgepart.agent.wire.codec import OPTIONAL
-from edgepart.agent.wire.inference import DeployOptions, Epoch
+from edgepart.agent.wire.inference import MOST_KEPT, DeployOptions, Epoch
 
 ALIVE = "alive"
 LEAVING = "leaving"
@@ -188,6 +188,23 @@ class Version:
     """The device that wrote the entry; it breaks ties."""
 
 
+VERSIONS = "versions"
+"""Stands after the plus in the `Hello.version` of members that understand the numbers of model versions: the fields of
+`Deployment` from `number` on, and `Prepare.number`. Other members get the same messages without them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelVersion:
+    """A version of a deployment's model that does not serve now, and that a rollback brings back."""
+
+    number: Count
+    model: Digest
+    model_bytes: Bytes
+    options: DeployOptions
+    asked: DeployOptions | None = field(default=None, metadata=OPTIONAL)
+    """As in `Deployment`."""
+
+
 MOST_FAULT = 500
 """The longest reason, in characters, why a model is set aside."""
 
@@ -207,6 +224,23 @@ class Deployment:
     fault: Annotated[str, Text(MOST_FAULT)] = ""
     """Why the deployment is set aside: its model ends the workers that compute it. No device loads it until a user deploys
     it again. Empty if it is not set aside."""
+    number: Count = field(default=0, metadata=OPTIONAL)
+    """The number of the model's version, which users and clients see: 1, 2, 3... A rollback brings back the number too. 0:
+    a member that does not know versions wrote the entry."""
+    newest: Count = field(default=0, metadata=OPTIONAL)
+    """The largest number that was given under this name; tombstones keep it, so that no number stands for two models."""
+    kept: Annotated[tuple[ModelVersion, ...], Many(MOST_KEPT)] = field(default=(), metadata=OPTIONAL)
+    """The versions that a rollback can bring back; the one that served last comes first."""
+    asked: DeployOptions | None = field(default=None, metadata=OPTIONAL)
+    """The options as the user gave them, before the agent that took the model added what they left open; None if it added
+    nothing, or if that is not known."""
+
+    @property
+    def models(self) -> tuple[tuple[str, int], ...]:
+        """The digest and the bytes of each model that has to be stored for this entry; that of the serving version comes
+        first."""
+        found = {self.model: self.model_bytes} | {one.model: one.model_bytes for one in self.kept}
+        return tuple(found.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +363,8 @@ class Prepare:
     """Whether this plan has to beat one that serves now; its segments are then timed before it is READY."""
     memory_bytes: Annotated[tuple[tuple[Name, Large], ...], Many(MOST_MEMBERS)] = ()
     """The predicted peak memory of each device's program, by device name."""
+    number: Count = field(default=0, metadata=OPTIONAL)
+    """The number of the model's version, as in `Deployment`."""
 
 
 @dataclass(frozen=True, slots=True)

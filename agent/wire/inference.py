@@ -33,6 +33,8 @@ ValueName = Annotated[str, Text(1024, 1)]
 
 MOST_SEQUENCES = 4096
 """The most sequences of a deployment for which a user can ask devices to keep states."""
+MOST_KEPT = 16
+"""The most earlier versions of a model that a user may have kept."""
 MOST_BINDINGS = 64
 """The most bindings that a user can ask for."""
 MOST_SEARCH_BUDGET_S = 600.0
@@ -286,3 +288,6 @@ class DeployOptions:
     mirrors: bool = field(default=False, metadata=OPTIONAL)
     """Whether each device keeps a copy of another one's states, so that after a loss only the end of a text has to be read
     again."""
+    keep: Annotated[int, WholeNumber(0, MOST_KEPT)] = field(default=1, metadata=OPTIONAL)
+    """How many earlier versions of the model stay stored for a rollback. Each takes its bytes on the disks of at least two
+    devices; with 0 there is nothing to roll back to."""

@@ -29,6 +29,7 @@ from edgepart.agent.state_files import StateFiles
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.devices.cluster import Device
 from edgepart.planner.errors import Infeasible, ModelError, Unavailable, UnknownDeployment, UsageError
+from edgepart.planner.model.load import model_digest
 
 BOUND_S = 60
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -157,6 +158,8 @@ def test_what_fails_leaves_what_was_deployed(state: Path, tmp_path: Path) -> Non
         with pytest.raises(Infeasible):
             await deploy(agent, model_in(tmp_path / "n", "Abs"), memory_limit_bytes=1)
         assert np.array_equal(await answer(agent), -X)
+        (card,) = agent._logic.node.models()
+        assert (card.version, card.kept_versions) == ("2", ()), "version 1 failed, and so did version 3"
         assert agent._logic.node.uploading == 0
         await agent._logic.maintenance.collect()
         while not agent._logic.node.ready("net")[0]:
@@ -187,6 +190,28 @@ def test_what_nothing_uses_is_deleted_and_nothing_else(state: Path, tmp_path: Pa
         await agent._logic.maintenance.collect()
         assert store.models() == agent._logic.driver.core.follower.models == ()
         assert store.nbytes() == 0
+
+    run(state, work)
+
+
+def test_models_of_kept_versions_stay_and_those_of_older_ones_go(state: Path, tmp_path: Path) -> None:
+    async def work(agent: Agent) -> None:
+        store, node = agent._base.store, agent._logic.node
+        folders = [model_in(tmp_path / operator, operator) for operator in ("Neg", "Abs", "Floor")]
+        digests = [model_digest([*folder.glob("*.onnx")]) for folder in folders]
+        for folder in folders:
+            await deploy(agent, folder)
+        await agent._logic.maintenance.collect()
+        assert set(store.models()) == set(digests[1:])
+        back = await node.rollback("net", None, lambda *_: None)
+        assert back["version"] == "2" and np.array_equal(await answer(agent), np.abs(X))
+        with pytest.raises(UsageError, match="no version before it is kept; kept: 3"):
+            await node.rollback("net", None, lambda *_: None)
+        await deploy(agent, folders[0], keep=0)
+        await agent._logic.maintenance.collect()
+        assert store.models() == (digests[0],)
+        (deployed,) = node.deployments()
+        assert (deployed.now.version, deployed.now.options["keep"], deployed.kept) == (4, 0, ())
 
     run(state, work)
 

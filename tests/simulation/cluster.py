@@ -30,7 +30,16 @@ from edgepart.agent.cluster.state.events import (
     TryPlan,
 )
 from edgepart.agent.shutdown import MOST_S
-from edgepart.agent.wire.control import DRAINS, LEAVES, REMOVED, REMOVING, STARVES, Deployment, Standing
+from edgepart.agent.wire.control import (
+    DRAINS,
+    LEAVES,
+    REMOVED,
+    REMOVING,
+    STARVES,
+    VERSIONS,
+    Deployment,
+    Standing,
+)
 from edgepart.agent.wire.inference import DeployOptions, Epoch
 from tests.simulation import driver
 from tests.simulation.box import Box
@@ -41,7 +50,7 @@ from tests.simulation.ledger import Ledger
 from tests.simulation.network import Arrival, Link, Network
 from tests.simulation.trace import Broken, Trace, short
 
-VERSION = f"0.1.0+traces.{LEAVES}.{DRAINS}.{STARVES}"
+VERSION = f"0.1.0+traces.{LEAVES}.{DRAINS}.{STARVES}.{VERSIONS}"
 
 
 def node_id(number: int) -> str:

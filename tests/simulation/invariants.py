@@ -62,7 +62,8 @@ class Invariants:
             raise Broken(f"{short(box.node)}: {name} {before} -> {epoch}")
 
     def acknowledges(self, net: SimNet, box: Box, standing: Standing) -> None:
-        """Check that an acknowledged deployment is on two disks, or on that of the only member."""
+        """Check that an acknowledged deployment is on two disks, or on that of the only member, and that no member
+        starts requests on an earlier version of its model."""
         entry = box.core.deployments.get(standing.deployment) if box.core is not None else None
         if entry is None or entry.version != standing.version:
             return
@@ -76,6 +77,12 @@ class Invariants:
         staying = len(_staying(box))
         if leads and copies < min(2, staying):
             raise Broken(f"{entry.name} is acknowledged with {copies} copies, of {staying} members that stay")
+        for other in (net.boxes[node] for node in box.members if leads and net.boxes[node].core is not None):
+            epoch = other.active.get(entry.name, NO_EPOCH)
+            if NO_EPOCH < epoch < standing.epoch and self._plans[entry.name, epoch].version < entry.version:
+                raise Broken(
+                    f"{entry.name} is acknowledged, and {short(other.node)} serves an earlier version"
+                )
 
     def wiped(self, now: float, disk: Disk) -> None:
         """Record a lost disk. Entries on it count until the leader can know of the loss."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 
-from edgepart.agent.cluster.state.events import UndeployRequested
+from edgepart.agent.cluster.state.events import RollbackRequested, UndeployRequested
 from edgepart.agent.wire.control import DRAINED, IN, REMOVING
 from edgepart.planner.errors import UsageError
 from tests.simulation.calm import all_is_well, begin_sequence, begin_texts, settle
@@ -154,6 +154,8 @@ def _hit(net: SimNet, node: str, fault: Fault, *, texts: bool) -> None:
             net.jump(node, 30 * fault.amount**2)
         case "leave" if awake:
             net.leave(node)
+        case "deploy" if awake and fault.amount < 0.2 and _kept(net, node, "other"):
+            net.give(box, RollbackRequested("other"))
         case "deploy" if awake:
             net.deploy(
                 node, "other" if fault.amount < 0.4 else "net" if fault.amount < 0.8 or not texts else CHAT
@@ -177,6 +179,12 @@ def _hit(net: SimNet, node: str, fault: Fault, *, texts: bool) -> None:
                     begin_sequence(net, node, entry, steps, deadline_s)
         case "text" if awake and net.core(node).deployments.get(CHAT):
             begin_texts(net, node, 2 + int(5 * fault.amount), 24)
+
+
+def _kept(net: SimNet, node: str, name: str) -> bool:
+    """Whether the box knows a version of that deployment before the serving one."""
+    entry = net.core(node).deployments.get(name)
+    return entry is not None and any(one.number < entry.number for one in entry.kept)
 
 
 def _wish(net: SimNet, node: str, fault: Fault, state: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from edgepart.agent.cluster.core.core import Core
 from edgepart.agent.cluster.core.follower import Follower
+from edgepart.agent.cluster.leader import status
 from edgepart.agent.cluster.membership import election, membership
 from edgepart.agent.cluster.state.deployments import DeploymentMap
 from edgepart.agent.cluster.state.events import Effect
@@ -137,6 +138,13 @@ def noticed(what: str, seeds: int = 40, agents: int = 4, *, step: int = 1, first
 def test_two_leaders_of_one_term_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(election, "next_term", lambda seen, node: seen + 1)
     noticed("is led by")
+
+
+def test_a_deployment_that_is_acknowledged_while_a_member_serves_the_version_before_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(status, "serves_everywhere", lambda placement, world: True)
+    noticed("serves an earlier version")
 
 
 def test_a_term_that_is_told_before_it_is_on_disk_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

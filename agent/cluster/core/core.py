@@ -47,6 +47,8 @@ from edgepart.agent.cluster.state.events import (
     PlanFailed,
     PlanLoaded,
     PlanTried,
+    RestoreRequested,
+    RollbackRequested,
     RoundingMeasured,
     SegmentsTimed,
     SendMessage,
@@ -55,6 +57,7 @@ from edgepart.agent.cluster.state.events import (
     TermKept,
     UndeployRequested,
 )
+from edgepart.agent.cluster.state.model_versions import without_versions
 from edgepart.agent.cluster.state.profiles import ProfileBook
 from edgepart.agent.wire.bounds import LARGEST
 from edgepart.agent.wire.control import (
@@ -63,6 +66,7 @@ from edgepart.agent.wire.control import (
     LEAVES,
     LEAVING,
     REFUSED,
+    VERSIONS,
     Activate,
     AskAbout,
     Card,
@@ -87,6 +91,8 @@ from edgepart.agent.wire.control import (
 from edgepart.agent.wire.inference import Epoch
 from edgepart.agent.wire.versions import understands
 
+UserRequest = DeployRequested | RollbackRequested | RestoreRequested | UndeployRequested | DrainRequested
+"""What users ask for. It may be refused."""
 EXPEL_S = 15.0
 """The time that a removed device has to stop by itself before its membership is ended."""
 TOLD_TIMINGS = 512
@@ -190,8 +196,7 @@ class Core:
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take one event; returns what the driver has to do, in this order. Raises UsageError if a user's
-        request cannot be met (DeployRequested, UndeployRequested, DrainRequested); nothing has changed
-        then."""
+        request cannot be met (UserRequest); nothing has changed then."""
         if isinstance(event, MessageReceived) and now < self._wake_at:
             effects = self._at_once(event, now)
             if effects is not None:
@@ -222,6 +227,8 @@ class Core:
             for effect in some:
                 if isinstance(effect, SendMessage) and effect.node == self.node:
                     to_self.append(effect.message)
+                elif isinstance(effect, SendMessage):
+                    effects.append(self._readable(effect))
                 else:
                     effects.append(effect)
 
@@ -251,6 +258,16 @@ class Core:
         if self.controller is not None:
             times.append(self._lead_at)
         return min(times)
+
+    def _readable(self, effect: SendMessage) -> SendMessage:
+        """The message as its receiver can read it, which may be of an earlier release."""
+        message = effect.message
+        if not isinstance(message, Deployments | Prepare):
+            return effect
+        peer = self.membership.peers.get(effect.node)
+        if peer is not None and understands(peer.hello.version, VERSIONS):
+            return effect
+        return replace(effect, message=without_versions(message))
 
     # Events
 
@@ -311,7 +328,7 @@ class Core:
         return same and node in self.membership.alive()
 
     def _take(self, event: Event, now: float) -> Iterator[Effect]:
-        if isinstance(event, DeployRequested | UndeployRequested | DrainRequested):
+        if isinstance(event, UserRequest):
             yield from self._take_request(
                 event, now
             )  # first: it may be refused, and then no other effect may get lost
@@ -368,19 +385,22 @@ class Core:
             case _:
                 pass
 
-    def _take_request(
-        self, event: DeployRequested | UndeployRequested | DrainRequested, now: float
-    ) -> Iterator[Effect]:
-        if isinstance(event, DrainRequested):
-            yield from self._apply_drains(self.draining.take_request(event, self.membership.members()), now)
-            return
-        if isinstance(event, DeployRequested):
-            entry = self.deployments.put(self.node, event.name, event.model, event.model_bytes, event.options)
-            yield from self._apply_deployments((entry,))
-            return
-        known = self.deployments.get(event.name)
-        if event.version is None or (known is not None and known.version == event.version):
-            yield from self._apply_deployments((self.deployments.delete(self.node, event.name),))
+    def _take_request(self, event: UserRequest, now: float) -> Iterator[Effect]:
+        match event:
+            case DrainRequested():
+                present = self.membership.members()
+                yield from self._apply_drains(self.draining.take_request(event, present), now)
+            case DeployRequested(name, model, model_bytes, options, asked):
+                entry = self.deployments.put(self.node, name, model, model_bytes, options, asked)
+                yield from self._apply_deployments((entry,))
+            case RollbackRequested(name, to):
+                yield from self._apply_deployments((self.deployments.roll_back(self.node, name, to),))
+            case RestoreRequested(before):
+                yield from self._apply_deployments((self.deployments.restore(self.node, before),))
+            case UndeployRequested(name, version):
+                known = self.deployments.get(name)
+                if version is None or (known is not None and known.version == version):
+                    yield from self._apply_deployments((self.deployments.delete(self.node, name),))
 
     def _watch(self, effects: Iterable[Effect], now: float) -> Iterator[Effect]:
         """Pass on the effects of the membership, and what follows if the members changed."""

@@ -218,6 +218,8 @@ def _remaining_uses(node: str, world: LeaderView, served: ServedPlans) -> Iterat
             yield f"the model of {entry.name} is being copied ({copies} of {enough})"
         elif status.count_knowing(entry, world) < enough:
             yield f"{entry.name} is not on enough disks yet"
+        elif status.find_kept_copies_missing(entry, world):
+            yield f"an earlier version of the model of {entry.name} is being copied"
 
 
 def _behind(world: LeaderView, served: ServedPlans) -> Iterator[str]:

@@ -163,6 +163,7 @@ class Follower:
             order.model,
             order.sources,
             order.weighed,
+            order.number,
         )
 
     def _activate(self, name: str, epoch: Epoch, now: float) -> Iterator[Effect]:

@@ -59,6 +59,7 @@ from edgepart.agent.wire.control import (
     Prepare,
     Retire,
     Standing,
+    Version,
 )
 from edgepart.agent.wire.inference import NO_EPOCH, Epoch
 from edgepart.planner.plans.plan import plan_from_bytes
@@ -108,7 +109,10 @@ class DeploymentRollout:
         self.rounding: RoundingMeasured | None = None
         """The last measurement of how far answers are off."""
         self._disappointed: tuple[PlanKey, str] | None = None
-        self._fetch_at: dict[str, float] = {}
+        self._fetch_at: dict[tuple[str, str], float] = {}
+        """The time when a member was last told to store a model, by node and model."""
+        self._taken_over: Version | None = None
+        """The last version of the deployment that all members have taken over."""
         self._trouble = ""
         self._requests_wait = awaited
         """Whether a plan that served cannot run any more, so that requests wait for the next one."""
@@ -332,7 +336,7 @@ class DeploymentRollout:
 
     def _store_model(self, world: LeaderView, now: float) -> Iterator[Effect]:
         """Have members store the model: the leader needs it to plan, and it must survive the loss of any one
-        device."""
+        device. The models of kept versions must survive that, too."""
         model, size = self.deployment.model, self.deployment.model_bytes
         holders = world.holders(model)
         staying = world.staying
@@ -342,12 +346,14 @@ class DeploymentRollout:
         missing = copies - len(world.safe_holders(model))
         if world.node not in holders:
             missing = max(missing, 1)
-        wanted = lacking[: max(missing, 0)] if holders else []
-        self._fetch_at = {node: at for node, at in self._fetch_at.items() if node in wanted}
-        for node in wanted:
-            if now >= self._fetch_at.get(node, -math.inf) + RESEND_S:
-                self._fetch_at[node] = now
-                yield SendMessage(node, FetchModel(world.term, model, size, tuple(holders)))
+        wanted = [(node, model, size) for node in (lacking[: max(missing, 0)] if holders else [])]
+        wanted += status.find_kept_copies_missing(self.deployment, world)
+        asked = {(node, model) for node, model, _ in wanted}
+        self._fetch_at = {key: at for key, at in self._fetch_at.items() if key in asked}
+        for node, model, size in wanted:
+            if now >= self._fetch_at.get((node, model), -math.inf) + RESEND_S:
+                self._fetch_at[node, model] = now
+                yield SendMessage(node, FetchModel(world.term, model, size, tuple(world.holders(model))))
 
     def _request_plan(self, world: LeaderView, new_epoch: Iterator[Epoch], now: float) -> Iterator[Effect]:
         planning, cluster = self.planning, world.cluster
@@ -466,6 +472,7 @@ class DeploymentRollout:
             shapes=self.deployment.options.shapes,
             weighed=weighed,
             memory_bytes=found.memory_bytes,
+            number=self.deployment.number,
         )
         return PlanRollout(
             order,
@@ -565,7 +572,7 @@ class DeploymentRollout:
         name, epoch = self.deployment.name, placement.epoch
         holders: tuple[str, ...] | None = None
         for node in world.nodes:
-            if node not in world.reports:
+            if node not in world.reports or self._would_go_back(node, placement, world):
                 continue
             holding = world.find_holding(node, name, epoch)
             order: Prepare | Activate
@@ -584,6 +591,16 @@ class DeploymentRollout:
                 yield SendMessage(node, order)
         nodes = set(world.nodes)
         placement.sent_at = {what: at for what, at in placement.sent_at.items() if what[0] in nodes}
+
+    def _would_go_back(self, node: str, placement: PlanRollout, world: LeaderView) -> bool:
+        """Whether a member should keep the plan of another leader, from across a split, for now: this plan is of an earlier
+        version of the deployment, and that one may be of the version that is wanted."""
+        if placement.order.version == self.deployment.version:
+            return False
+        served = (
+            h for h in world.reports[node].holdings if h.active and h.deployment == self.deployment.name
+        )
+        return any(holding.epoch.term != placement.epoch.term for holding in served)
 
     def _retire(self, world: LeaderView) -> Iterator[Effect]:
         """Retire plans that nobody will use: they were prepared for a leader that is gone, or abandoned while
@@ -621,7 +638,7 @@ class DeploymentRollout:
             version=self.deployment.version,
             state=state,
             text=text,
-            acknowledged=self.serving and status.is_safe(self.deployment, world),
+            acknowledged=self._is_acknowledged(world),
             epoch=self.active.epoch if self.active else NO_EPOCH,
             devices=tuple(name for name, _ in self.active.order.names) if self.active else (),
             error=failed.error if failed else self._trouble,
@@ -629,6 +646,16 @@ class DeploymentRollout:
             note=self.note,
             rounding=self._describe_rounding(),
         )
+
+    def _is_acknowledged(self, world: LeaderView) -> bool:
+        """Whether the version survives the loss of any device, and no member answers new requests with an
+        earlier one. Once that was so, it stays so: a member that comes later is told of this version before it
+        serves."""
+        if self.active is None or not self.serving or not status.is_safe(self.deployment, world):
+            return False
+        if self._taken_over != self.deployment.version and status.serves_everywhere(self.active, world):
+            self._taken_over = self.deployment.version
+        return self._taken_over == self.deployment.version
 
     def _describe_rounding(self) -> str:
         known = self.rounding

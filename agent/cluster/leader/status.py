@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from edgepart.agent.cluster.leader.rollout_state import LeaderView, PlanRollout
 from edgepart.agent.cluster.state.bindings import parent_of
-from edgepart.agent.wire.control import Deployment, Report, Version
+from edgepart.agent.wire.control import VERSIONS, Deployment, Report, Version
+from edgepart.agent.wire.versions import understands
 
 MOST_NAMED = 4
 """The most devices that a status names one by one."""
@@ -23,6 +24,20 @@ def count_needed_copies(world: LeaderView) -> int:
     return min(MIN_COPIES, len(world.staying))
 
 
+def find_kept_copies_missing(deployment: Deployment, world: LeaderView) -> list[tuple[str, str, int]]:
+    """The members that should store a kept version's model, as (node, model, bytes of the model). Members of an
+    earlier release are not asked: they do not know kept versions, and would delete the model."""
+    missing = []
+    able = [m.node for m in world.cluster.members if understands(m.version, VERSIONS)]
+    staying = [node for node in world.staying if node in able]
+    for model, nbytes in deployment.models[1:]:
+        holders = world.holders(model)
+        lacking = [node for node in staying if node not in holders]
+        copies = min(MIN_COPIES, len(staying)) - (len(staying) - len(lacking))
+        missing += [(node, model, nbytes) for node in lacking[: max(copies, 0)] if holders]
+    return missing
+
+
 def count_knowing(deployment: Deployment, world: LeaderView) -> int:
     """The number of staying members that have the entry on disk."""
     reports = [world.reports[node] for node in world.staying if node in world.reports]
@@ -31,6 +46,21 @@ def count_knowing(deployment: Deployment, world: LeaderView) -> int:
 
 def _knows(report: Report, name: str, version: Version) -> bool:
     return any(n == name and v >= version for n, v in report.versions)
+
+
+def serves_everywhere(placement: PlanRollout, world: LeaderView) -> bool:
+    """Whether no member starts requests on an earlier plan of the deployment, as far as their reports say. A
+    member that has none yet, or could not load this one, starts no requests or fails them."""
+    name, epoch = placement.order.deployment, placement.epoch
+    return all(
+        node in world.reports
+        and all(
+            holding.epoch >= epoch
+            for holding in world.reports[node].holdings
+            if holding.deployment == name and holding.active
+        )
+        for node in world.nodes
+    )
 
 
 def describe_set_aside(deployment: str, fault: str) -> str:

@@ -1,8 +1,18 @@
-"""State that members tell each other and merge (deployments, drains, cards, profiles, drift), and the events
-and effects of the core.
+"""State that members tell each other and merge (deployments and their versions, drains, cards, profiles, drift), and the
+events and effects of the core.
 
 May import: agent/security, agent/wire, planner/cost, planner/devices, planner/errors, planner/json_text,
 planner/plans.
 """
 
-__all__ = ["bindings", "cards", "deployments", "drains", "drift", "events", "judging", "profiles"]
+__all__ = [
+    "bindings",
+    "cards",
+    "deployments",
+    "drains",
+    "drift",
+    "events",
+    "judging",
+    "model_versions",
+    "profiles",
+]

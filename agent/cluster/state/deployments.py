@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
+from edgepart.agent.cluster.state import model_versions
 from edgepart.agent.wire.bounds import LARGEST, MOST_ENTRIES
 from edgepart.agent.wire.codec import json_record, read_json_record
 from edgepart.agent.wire.control import MOST_FAULT, Deployment, Version
@@ -46,8 +47,10 @@ class TooNew(UsageError):
 
 def choose_winner(a: Deployment, b: Deployment) -> Deployment:
     """The entry that wins a merge. Any two honest writes have different versions. If versions are equal all
-    the same, the larger text wins, so that the choice never depends on the order."""
-    return max(a, b, key=lambda entry: (entry.version, entry.deleted, repr(_pack(entry))))
+    the same, one has come through a member of an earlier release, which does not know the numbers of models
+    (model_versions.py): the larger number wins, and after that the larger text, so that the choice never
+    depends on the order."""
+    return max(a, b, key=lambda entry: (entry.version, entry.deleted, entry.newest, repr(_pack(entry))))
 
 
 class DeploymentMap:
@@ -108,27 +111,54 @@ class DeploymentMap:
     def _full(self) -> bool:
         return len(self._entries) >= MAX_ENTRIES
 
-    def put(self, node: str, name: str, model: str, model_bytes: int, options: DeployOptions) -> Deployment:
-        """Write a new entry as `node`, in place of any entry of that name. Raises UsageError if the map is
-        full."""
+    def put(
+        self,
+        node: str,
+        name: str,
+        model: str,
+        model_bytes: int,
+        options: DeployOptions,
+        asked: DeployOptions | None = None,
+    ) -> Deployment:
+        """Write the next version of a model as `node`, in place of any entry of that name. Raises UsageError if
+        the map is full."""
         if self._full and name not in self._entries:
             raise UsageError(
                 f"{MAX_ENTRIES} names were deployed so far, the most there can be; reuse an old one"
             )
-        entry = Deployment(name, model, model_bytes, options, self._next(name, node))
+        before, version = self._entries.get(name), self._next(name, node)
+        entry = model_versions.succeed(before, model, model_bytes, options, asked, version, name)
         self._entries[name] = entry
         return entry
+
+    def roll_back(self, node: str, name: str, to: int | None = None) -> Deployment:
+        """Write the entry with which an earlier version serves again (model_versions.roll_back), and return
+        it. Raises UsageError if nothing of that name is deployed, or the version is not kept."""
+        entry = self._living(name)
+        self._entries[name] = model_versions.roll_back(entry, to, self._next(name, node))
+        return self._entries[name]
+
+    def restore(self, node: str, before: Deployment) -> Deployment:
+        """Write the entry with which `before`, an earlier entry of its name, holds again, and return it. Raises
+        UsageError if nothing of that name is deployed."""
+        current = self._living(before.name)
+        restored = model_versions.restore(current, before, self._next(before.name, node))
+        self._entries[before.name] = restored
+        return restored
 
     def delete(self, node: str, name: str) -> Deployment:
         """Write the tombstone of a deployment and return it. Raises UsageError if nothing of that name is
         deployed, or if its version cannot grow any more."""
-        entry = self.get(name)
-        if entry is None:
-            names = ", ".join(e.name for e in self.list_live()) or "nothing"
-            raise UsageError(f"no deployment {name!r}; deployed: {names}")
-        tombstone = Deployment(name, entry.model, 0, DeployOptions(), self._next(name, node), deleted=True)
+        tombstone = model_versions.bury(self._living(name), self._next(name, node))
         self._entries[name] = tombstone
         return tombstone
+
+    def _living(self, name: str) -> Deployment:
+        """The entry. Raises UsageError if nothing of that name is deployed."""
+        if (entry := self.get(name)) is None:
+            names = ", ".join(e.name for e in self.list_live()) or "nothing"
+            raise UsageError(f"no deployment {name!r}; deployed: {names}")
+        return entry
 
     def set_aside(self, node: str, name: str, model: str, fault: str) -> Deployment | None:
         """Write down what is wrong with a deployment's model, and return the entry. Returns None if that is

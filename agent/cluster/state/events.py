@@ -122,6 +122,24 @@ class DeployRequested:
     model: str
     model_bytes: int
     options: DeployOptions
+    asked: DeployOptions | None = None
+    """The options as the user gave them, as in Deployment."""
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackRequested:
+    """A user wants an earlier version of a model to serve again."""
+
+    name: str
+    to: int | None = None
+    """The number of that version; None: the last one before the version that serves."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreRequested:
+    """A deployment failed: its entry before, which was that of another version, holds again."""
+
+    before: Deployment
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +345,8 @@ Event = (
     | PlanLoaded
     | ModelCrashed
     | DeployRequested
+    | RollbackRequested
+    | RestoreRequested
     | UndeployRequested
     | DrainRequested
     | DeploymentsKept
@@ -469,6 +489,8 @@ class LoadPlan:
     sources: tuple[str, ...]
     weighed: bool = False
     """Whether to time the segments before the plan counts as loaded."""
+    number: int = 0
+    """The number of the model's version, as in Prepare."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,6 +157,22 @@ _MANAGEMENT = (
         answers=(LINES,),
     ),
     ApiPath(
+        "GET",
+        "/api/deployments",
+        MANAGEMENT,
+        READ,
+        "What users have deployed: each name and each kept version, with the model's digest and the options.",
+    ),
+    ApiPath(
+        "POST",
+        "/api/deployments/{name}/rollback",
+        MANAGEMENT,
+        WRITE,
+        "Have an earlier version serve again. Tells its progress.",
+        query=_WAIT | {"to": "The number of the version; left out, the last one before."},
+        answers=(LINES,),
+    ),
+    ApiPath(
         "DELETE",
         "/api/deployments/{name}",
         MANAGEMENT,

@@ -35,7 +35,9 @@ def request(datatype: str, shape: Any, raw: bytes | None = None, **typed: Any) -
 
 
 def answer(asked: InferRequest, outputs: dict[str, Any], **parameters: Any) -> Any:
-    return service_pb2.ModelInferResponse.FromString(b"".join(build_answer("m", asked, outputs, parameters)))
+    return service_pb2.ModelInferResponse.FromString(
+        b"".join(build_answer("m", asked, outputs, parameters, version="1"))
+    )
 
 
 @given(tensors())

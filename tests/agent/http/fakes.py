@@ -14,7 +14,14 @@ import onnxruntime as ort
 from onnx import TensorProto, helper
 
 from edgepart.agent.api.device_choice import check_devices
-from edgepart.agent.api.protocol import InferResult, ModelCard, Progress, SequenceTurn
+from edgepart.agent.api.protocol import (
+    DeployedModel,
+    DeployedVersion,
+    InferResult,
+    ModelCard,
+    Progress,
+    SequenceTurn,
+)
 from edgepart.agent.chronicle.event_log import EventLog
 from edgepart.agent.chronicle.log_lines import LogKeeper
 from edgepart.agent.wire.inference import DeployOptions, Epoch
@@ -79,6 +86,10 @@ class FakeNode:
         """Maps a model to the inputs that it keeps as states, with the values that a request then begins with."""
         self.turns: list[SequenceTurn | None] = []
         """The sequences of the requests so far."""
+        self.described: dict[str, DeployedModel] = {}
+        """What is deployed, where that is not a model of zeros with the usual options."""
+        self.numbers: dict[str, str] = {}
+        """The number of a model's version, where that is not 1."""
         self.cancelled = 0
         self.traced_s = 0.0
         self.trace_document: dict[str, Any] | None = None
@@ -96,6 +107,21 @@ class FakeNode:
 
     def models(self) -> Sequence[ModelCard]:
         return [self._card(name) for name in self.sessions]
+
+    def deployments(self) -> Sequence[DeployedModel]:
+        return [
+            self.described.get(
+                name, DeployedModel(name, DeployedVersion(int(self.numbers.get(name, "1")), "0" * 64, {}), ())
+            )
+            for name in self.sessions
+        ]
+
+    async def rollback(self, name: str, to: int | None, progress: Progress) -> dict[str, Any]:
+        if to == 9:
+            raise UsageError(f"{name!r} serves version 1, and version 9 is not kept")
+        progress("planning", 0, 0)
+        self.numbers[name] = str(to or 1)
+        return {"name": name, "version": self.numbers[name], "devices": [self.name], "notes": []}
 
     def model(self, name: str) -> ModelCard | None:
         return self._card(name) if name in self.sessions else None
@@ -123,6 +149,7 @@ class FakeNode:
             (self.name,),
             "one device only",
             0.001,
+            version=self.numbers.get(name, "1"),
             states=tuple(kept),
         )
 
@@ -148,7 +175,8 @@ class FakeNode:
         inputs = {**self.states.get(model, {}), **inputs}
         names = list(outputs or [value.name for value in session.get_outputs()])
         values = await asyncio.to_thread(session.run, names, dict(inputs))
-        return InferResult(dict(zip(names, values, strict=True)), Epoch(3, 1), time.perf_counter() - began)
+        took_s, version = time.perf_counter() - began, self.numbers.get(model, "1")
+        return InferResult(dict(zip(names, values, strict=True)), Epoch(3, 1), took_s, version=version)
 
     def admit(self, options: DeployOptions) -> None:
         check_devices(options.devices, [self.name], ["pi-away"])

@@ -11,11 +11,13 @@ import json
 import socket
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from edgepart.agent.api.progress import ProgressLines
 from edgepart.agent.gateway.access import authorise, is_local
 from edgepart.agent.gateway.gateway import Gateway
 from edgepart.agent.gateway.limits import BodyLimits
@@ -343,6 +345,24 @@ def test_whoever_waits_for_a_deployment_is_told_that_the_agent_stops(served: Ser
     last = json.loads(replies[0].splitlines()[-1])
     assert (last["kind"], last["status"]) == ("Unavailable", 503)
     assert "this agent stops" in last["error"]
+
+
+def test_a_deployment_that_has_not_begun_can_be_replaced(served: Served, tmp_path: Path) -> None:
+    """Its files are deleted, and its client is told."""
+    folder = tmp_path / "upload-1"
+    folder.mkdir()
+    told: list[dict[str, Any]] = []
+
+    async def story() -> None:
+        management = served.server._management
+        lines = ProgressLines(1.0)
+        begun = partial(management._deploy, "m", folder, DeployOptions(), lines)
+        management._running["m"] = asyncio.create_task(management._finish("m", begun, lines))
+        await management._give_up("m")
+        told.extend([document async for document in lines])
+
+    served.on_loop(story)
+    assert not folder.exists() and "deployed again" in told[-1]["error"]
 
 
 def test_a_deployment_that_waits_is_replaced_by_the_next_of_its_name(served: Served) -> None:

@@ -69,7 +69,7 @@ def test_binary_there_and_back(tensor: tuple[str, Array]) -> None:
     found = request.inputs["x"]
     assert found.shape == array.shape
     assert found.tobytes() == array.tobytes() or found.tolist() == array.tolist()
-    text, buffers = oip_bodies.build_answer("m", request, {"x": found}, {})
+    text, buffers = oip_bodies.build_answer("m", request, {"x": found}, {}, version="1")
     answer = json.loads(text)
     assert answer["id"] == "7"
     assert answer["outputs"][0]["datatype"] == datatype
@@ -85,9 +85,9 @@ def test_json_there_and_back(tensor: tuple[str, Array]) -> None:
     finite = array.dtype.kind == "O" or np.isfinite(array.astype(np.float64)).all()
     if datatype in BINARY_ONLY or not finite:
         with pytest.raises(RequestError, match="binary"):
-            oip_bodies.build_answer("m", request, {"x": array}, {})
+            oip_bodies.build_answer("m", request, {"x": array}, {}, version="1")
         return
-    text, buffers = oip_bodies.build_answer("m", request, {"x": array}, {})
+    text, buffers = oip_bodies.build_answer("m", request, {"x": array}, {}, version="1")
     assert not buffers
     entry = json.loads(text)["outputs"][0]
     back = oip_bodies.read_request(json.dumps({"inputs": [entry]}).encode(), None).inputs["x"]
@@ -250,7 +250,7 @@ def test_outputs_choose_their_form_one_by_one() -> None:
     }
     request = oip_bodies.read_request(json.dumps(body).encode(), None)
     text, buffers = oip_bodies.build_answer(
-        "m", request, {"a": np.zeros(1), "b": np.ones(1), "c": np.ones(1)}, {}
+        "m", request, {"a": np.zeros(1), "b": np.ones(1), "c": np.ones(1)}, {}, version="1"
     )
     first, second = json.loads(text)["outputs"]
     assert (first["name"], second["name"]) == ("b", "a")
@@ -261,11 +261,11 @@ def test_outputs_choose_their_form_one_by_one() -> None:
 def test_maps_and_sequences_travel_as_json() -> None:
     request = oip_bodies.read_request(b'{"inputs": []}', None)
     value = [{0: np.float32(0.25), 1: 0.75}]
-    entry = json.loads(oip_bodies.build_answer("m", request, {"p": value}, {})[0])["outputs"][0]
+    entry = json.loads(oip_bodies.build_answer("m", request, {"p": value}, {}, version="1")[0])["outputs"][0]
     assert (entry["datatype"], entry["shape"]) == ("BYTES", [1])
     assert json.loads(entry["data"][0]) == [{"0": 0.25, "1": 0.75}]
     with pytest.raises(RequestError, match="NaN"):
-        oip_bodies.build_answer("m", request, {"p": [{0: float("nan")}]}, {})
+        oip_bodies.build_answer("m", request, {"p": [{0: float("nan")}]}, {}, version="1")
 
 
 CARD = ModelCard(

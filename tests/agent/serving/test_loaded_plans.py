@@ -42,7 +42,14 @@ class Gateway:
         self.told: list[tuple[Any, ...]] = []
 
     def activate(
-        self, name: str, epoch: Epoch, plan: Plan, nodes: Mapping[str, str], constants: Mapping[str, Array]
+        self,
+        name: str,
+        epoch: Epoch,
+        plan: Plan,
+        nodes: Mapping[str, str],
+        constants: Mapping[str, Array],
+        *,
+        number: int,
     ) -> None:
         self.told.append(("activate", name, epoch))
 

@@ -116,7 +116,7 @@ def test_steps_and_lost_states_travel(message: Any) -> None:
 
 
 def test_options_that_nobody_gave_are_not_written() -> None:
-    new = {"states", "context", "sequences", "prefill", "batch", "text", "mirrors"}
+    new = {"states", "context", "sequences", "prefill", "batch", "text", "mirrors", "keep"}
     assert not new & json_record(DeployOptions()).keys()
     given_by_user = DeployOptions(
         states=(("hn", "h"),),
@@ -126,6 +126,7 @@ def test_options_that_nobody_gave_are_not_written() -> None:
         batch={"x": (4, 1)},
         text=True,
         mirrors=True,
+        keep=3,
     )
     assert new <= json_record(given_by_user).keys()
     assert read_json_record(DeployOptions, json_record(given_by_user)) == given_by_user

@@ -55,7 +55,7 @@ def _bytes_of(message: Any, values: Sequence[bytes | memoryview]) -> bytes:
 def _again(asked: InferRequest) -> None:
     """Check that the inputs, sent back as outputs, are the same when they are read as a request's."""
     everything = InferRequest(asked.id, asked.inputs, None, binary_output=True, timeout_s=None)
-    answer = b"".join(build_answer("net", everything, asked.inputs, {"epoch": "1.1"}))
+    answer = b"".join(build_answer("net", everything, asked.inputs, {"epoch": "1.1"}, version="1"))
     response = CLASSES["ModelInferResponse"].FromString(answer)
     expect([output.name for output in response.outputs] == list(asked.inputs), "outputs are not the inputs")
     message = CLASSES["ModelInferRequest"](inputs=response.outputs)
@@ -77,7 +77,7 @@ def _request(data: bytes) -> None:
     asked: Any = read_tensors(message)
     _again(asked)
     oip_models.check_fit(STATEFUL, asked)
-    build_answer("net", asked, {"y": np.ones((1, 2), np.float32)}, {"epoch": "1.1"})
+    build_answer("net", asked, {"y": np.ones((1, 2), np.float32)}, {"epoch": "1.1"}, version="1")
 
 
 def _fields(data: bytes) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from edgepart.agent.api.device_choice import check_devices
-from edgepart.agent.api.protocol import InferResult, ModelCard, Progress, SequenceTurn
+from edgepart.agent.api.protocol import DeployedModel, InferResult, ModelCard, Progress, SequenceTurn
 from edgepart.agent.chronicle.event_log import EventLog
 from edgepart.agent.chronicle.log_lines import LogKeeper
 from edgepart.agent.gateway import oip, oip_models
@@ -90,7 +90,11 @@ def _answered(asked: oip.InferRequest) -> None:
     try:
         oip_models.check_fit(CARD, asked)
         oip_bodies.build_answer(
-            "net", asked, dict(asked.inputs) | {"y": np.ones((1, 2), np.float32)}, {"epoch": "1.1"}
+            "net",
+            asked,
+            dict(asked.inputs) | {"y": np.ones((1, 2), np.float32)},
+            {"epoch": "1.1"},
+            version="1",
         )
     except KeyError:
         return  # The answer has no such output; v2.py checks that first.
@@ -143,6 +147,14 @@ class _Node:
 
     def models(self) -> Sequence[ModelCard]:
         return [CARD]
+
+    def deployments(self) -> Sequence[DeployedModel]:
+        return []
+
+    async def rollback(self, name: str, to: int | None, progress: Progress) -> dict[str, Any]:
+        if to != 1:
+            raise UsageError("that version is not kept")
+        return {"name": name, "devices": [], "notes": []}
 
     def model(self, name: str) -> ModelCard | None:
         return CARD if name == CARD.name else None
@@ -368,6 +380,7 @@ def _connection_seeds() -> list[bytes]:
         "/v2/models",
         "/v2/health/live",
         "/v2/models/net/versions/1/ready",
+        "/api/deployments",
         "/v2/models/net/config",
     )
     return [
@@ -376,6 +389,7 @@ def _connection_seeds() -> list[bytes]:
         _request("POST", infer, binary, length) + _request("GET", "/v2"),
         chunked,
         _request("POST", "/api/deployments/m?wait=0", form, kind, ADMIN),
+        _request("POST", "/api/deployments/net/rollback?to=1", b"", ADMIN),
         _request("POST", "/api/deployments/m", form, kind, ADMIN, "Expect: 100-continue"),
         _request("DELETE", "/api/deployments/net", b"", ADMIN, "Origin: http://localhost"),
         _request("POST", "/v1/chat/completions", json.dumps(CHAT_BODY).encode(), ADMIN),

@@ -1,0 +1,117 @@
+"""Changes: what has to be done so that what is deployed becomes what is described. Rules: no door."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from edgepart.agent.wire.codec import read_json_record
+from edgepart.agent.wire.inference import DeployOptions
+from edgepart.cli.describe.option_keys import write_options
+from edgepart.planner.errors import ClusterError, FrameError
+
+DEPLOY, ROLL_BACK, UNDEPLOY = "deploy", "roll back", "undeploy"
+
+
+@dataclass(frozen=True)
+class DescribedVersion:
+    """A model and its options, as a user wants them, or as they are deployed."""
+
+    digest: str
+    """The digest by which the cluster knows the model."""
+    options: DeployOptions
+    """The options as the user gave them."""
+
+
+@dataclass(frozen=True)
+class DeployedState:
+    """What is deployed under a name."""
+
+    version: int
+    now: DescribedVersion
+    kept: Mapping[int, DescribedVersion] = field(default_factory=dict)
+    """The versions that a rollback can bring back, by number."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing to do."""
+
+    name: str
+    kind: str
+    """DEPLOY, ROLL_BACK or UNDEPLOY."""
+    why: tuple[str, ...]
+    """What differs, for people."""
+    to: int | None = None
+    """The version to roll back to."""
+
+
+def find_changes(
+    wanted: Mapping[str, DescribedVersion], there: Mapping[str, DeployedState], *, prune: bool = False
+) -> list[Change]:
+    """What has to be done, in this order. A deployment that is not described stays, unless `prune`; those that go come
+    last, so that a deployment under a new name serves before the one under the old name ends."""
+    changes = [
+        change for name, version in wanted.items() for change in _change(name, version, there.get(name))
+    ]
+    gone = sorted(there.keys() - wanted.keys()) if prune else []
+    return changes + [Change(name, UNDEPLOY, ("it is not described",)) for name in gone]
+
+
+def _change(name: str, wanted: DescribedVersion, there: DeployedState | None) -> list[Change]:
+    if there is None:
+        return [Change(name, DEPLOY, ("it is not deployed",))]
+    if there.now == wanted:
+        return []
+    why = tuple(find_differences(there.now, wanted))
+    same = [number for number, kept in there.kept.items() if kept == wanted]
+    return [Change(name, ROLL_BACK, why, max(same)) if same else Change(name, DEPLOY, why)]
+
+
+def find_differences(there: DescribedVersion, wanted: DescribedVersion) -> list[str]:
+    """A few words on each difference between a deployed version and the one that is wanted."""
+    found = []
+    if there.digest != wanted.digest:
+        found.append(f"model: {_short(there.digest)} -> {_short(wanted.digest)}")
+    before, after = write_options(there.options), write_options(wanted.options)
+    usual = object()
+    for key in dict.fromkeys((*before, *after)):
+        old, new = before.get(key, usual), after.get(key, usual)
+        if old != new:
+            found.append(f"{key}: {_say(old, usual)} -> {_say(new, usual)}")
+    return found
+
+
+def _short(digest: str) -> str:
+    return digest[:12]
+
+
+def _say(value: object, usual: object) -> str:
+    return "as usual" if value is usual else str(value)
+
+
+def read_deployed(document: Mapping[str, Any]) -> dict[str, DeployedState]:
+    """What an agent says is deployed (`GET /api/deployments`), by name. Raises ClusterError if that cannot be read."""
+    try:
+        return {
+            str(one["name"]): DeployedState(
+                int(one["now"]["version"]),
+                _version(one["now"]),
+                {int(kept["version"]): _version(kept) for kept in one["kept"]},
+            )
+            for one in document["deployments"]
+        }
+    except (KeyError, TypeError, ValueError, FrameError) as error:
+        raise ClusterError(
+            f"what the agent says is deployed cannot be read ({error!r}): it is of another release. Nothing was changed"
+        ) from error
+
+
+def _version(document: Mapping[str, Any]) -> DescribedVersion:
+    options = read_json_record(DeployOptions, document["options"], DeployOptions())
+    return DescribedVersion(str(document["model"]), options)
+
+
+def names_of(changes: Sequence[Change]) -> str:
+    return ", ".join(change.name for change in changes) or "nothing"
