@@ -109,7 +109,7 @@ def test_changes_are_told_with_what_differs() -> None:
     a, b = (DescribedVersion(digit * 64, DeployOptions()) for digit in "ab")
     few = DescribedVersion("a" * 64, DeployOptions(bindings=2, devices=("pi",)))
     there = {
-        "photos": DeployedState(3, b, {2: few, 1: a}),
+        "photos": DeployedState(4, b, {1: few, 2: few, 3: a}),
         "chat": DeployedState(1, a),
         "old": DeployedState(1, a),
         "older": DeployedState(1, a),
