@@ -12,6 +12,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import onnx
+from onnx import TensorProto, helper
+
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / ".venv" / "machines"
 COMMANDS = ("mmdebstrap", "systemd-nspawn", "ip", "nsenter")
@@ -25,6 +28,20 @@ ENVIRONMENT = (
     "HOME=/root",
 )
 QUIET = ("DEBIAN_FRONTEND=noninteractive",)
+
+
+def doubling(path: Path) -> None:
+    """Write a model that doubles 4 numbers."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "doubling", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, path)
+
+
+def only(pattern: str) -> Path:
+    """The file that `make deb` made."""
+    (found,) = (ROOT / "dist").glob(pattern)
+    return found
 
 
 def missing() -> str | None:

@@ -11,28 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
 
-from tests.installs.machines import ROOT, Machine, cable, make_root, missing
+from tests.installs.machines import ROOT, Machine, cable, doubling, make_root, missing, only
 
 pytestmark = pytest.mark.installs
 ADDRESSES = {"ep-first": "10.91.0.1", "ep-second": "10.91.0.2"}
 STATE, PROGRAMS = "/var/lib/edgepart", "/opt/edgepart"
-
-
-def doubling(path: Path) -> None:
-    """Write a model that doubles 4 numbers."""
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy")
-    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "doubling", [x], [y])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    onnx.save(model, path)
-
-
-def only(pattern: str) -> Path:
-    (found,) = (ROOT / "dist").glob(pattern)
-    return found
 
 
 @pytest.fixture
