@@ -1,5 +1,5 @@
-"""The image, made without an engine for containers: a Debian of the release that the Containerfile names, in which its lines
-are carried out. Two agents of it form a cluster, each as a user without rights, on a root that cannot be written to."""
+"""The image, made without an engine for containers: a Debian of the release that the Containerfile names, in which its
+lines are carried out. Two agents of it form a cluster, as a user without rights, on a root that is read-only."""
 
 from __future__ import annotations
 
