@@ -8,7 +8,7 @@ HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --fo
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: rooms screenshots figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency throughput links messages truth dominance placing placing-scale placing-proofs search transports ciphers memory replan failover chaos generation answers exports models docs cases emulators processors avx2 aarch64 arm fuzz load simulate third lock clean
+.PHONY: dist deb machines install-check rooms screenshots figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency throughput links messages truth dominance placing placing-scale placing-proofs search transports ciphers memory replan failover chaos generation answers exports models docs cases emulators processors avx2 aarch64 arm fuzz load simulate third lock clean
 .DEFAULT_GOAL := test
 # Tests start hundreds of processes, and each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -41,6 +41,25 @@ test: .venv/.dev  ## everything .ci/run checks; under ten minutes on two cores
 
 test-all: .venv/.dev lint types  ## the same with the tests that take long; about forty minutes
 	$(TESTS) --nightly
+
+# What is installed elsewhere: wheel and sdist, and a package for Debian; DEB="--architecture arm64 --pythons 3.10" makes another one.
+DEB ?=
+
+dist: .venv/.dev  ## dist/: the wheel and the sdist
+	rm -f dist/*.whl dist/*.tar.gz
+	$(BIN)/python -m build --outdir dist
+
+deb: dist  ## dist/: a package for Debian 12 and 13, which installs without a network; takes a minute
+	PYTHONPATH=src:. $(BIN)/python -m installers.deb --wheel dist/*.whl $(DEB)
+
+machines:  ## what tests of installations make machines of: Debian's, with a systemd of their own
+	@for pair in mmdebstrap:mmdebstrap systemd-nspawn:systemd-container ip:iproute2; do \
+	  command -v $${pair%%:*} > /dev/null || missing="$$missing $${pair##*:}"; done; \
+	if [ -n "$$missing" ]; then \
+	  apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends $$missing; fi
+
+install-check: deb machines  ## as root: installs wheel, sdist, package and image on Debian 12 and 13, from the first command to an answer; takes some minutes
+	$(BIN)/pytest --durations=0 --installs tests/installs
 
 coverage: .venv/.dev  ## all tests, and the lines that none of them runs; counting doubles their time, to more than an hour
 	$(TESTS) --nightly --cov --cov-report=term:skip-covered

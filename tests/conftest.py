@@ -47,6 +47,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--nightly", action="store_true", help="run tests that are marked nightly, too")
+    parser.addoption("--installs", action="store_true", help="run tests that are marked installs, too")
     parser.addoption(
         "--examples",
         type=int,
@@ -56,11 +57,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--nightly"):
-        skipped = pytest.mark.skip(reason="takes long: `make test-all` runs it")
-        for item in items:
-            if item.get_closest_marker("nightly"):
-                item.add_marker(skipped)
+    for mark, target in (("nightly", "test-all"), ("installs", "install-check")):
+        if not config.getoption(f"--{mark}"):
+            skipped = pytest.mark.skip(reason=f"takes long: `make {target}` runs it")
+            for item in items:
+                if item.get_closest_marker(mark):
+                    item.add_marker(skipped)
     # Slow files first, so that they do not keep one core busy at the end while the others are idle.
     items.sort(key=lambda item: not item.get_closest_marker("processes"))
     most = config.getoption("--examples")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import re
 import shutil
 import subprocess
 import sys
@@ -47,6 +48,15 @@ def test_verify_would_notice_a_mistake(unit: Path) -> None:
 def test_the_exposure_is_low(unit: Path) -> None:
     done = analyze("security", "--offline=true", "--threshold=20", str(unit))
     assert done.returncode == 0, done.stdout[-500:] + done.stderr
+
+
+ALLOWED = re.compile(r"^SystemCallFilter=(?!~|@)(.*)$", re.MULTILINE)
+
+
+def test_the_filter_lets_through_what_the_agent_calls() -> None:
+    """Without setpriority no model was ever deployed by a service; without sched_setaffinity ONNX Runtime warns."""
+    allowed = {name for line in ALLOWED.findall(UNIT.read_text()) for name in line.split()}
+    assert allowed == {"sched_setaffinity", "setpriority"}
 
 
 def test_what_the_agent_relies_on() -> None:

@@ -56,6 +56,12 @@ def have_temporary_folder(own: Path) -> None:
         os.environ["TMPDIR"] = str(own)
 
 
+def lower_priority(niceness: int) -> None:
+    """Add to the niceness of this thread (of this process, if it has no other), which only root may take back. A sandbox
+    that forbids it leaves the priority as it is."""
+    read_or_none("how to give work a lower priority", lambda: os.nice(niceness))
+
+
 def cores() -> int:
     """How many cores this process may run on."""
     allowed = read_or_none("which cores may be used", lambda: len(os.sched_getaffinity(0)))

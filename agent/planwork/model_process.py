@@ -8,7 +8,6 @@ when the agent ends and thereby closes the pipe.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -19,6 +18,7 @@ from threading import Lock
 from typing import Any, ParamSpec, TypeVar
 
 from edgepart.agent.host.child_process import BESIDE_NICENESS, start_child
+from edgepart.agent.host.system import lower_priority
 from edgepart.agent.storage.store import Source, Store
 from edgepart.agent.text.companions import TOKENIZER, read_companions
 from edgepart.agent.wire.inference import DeployOptions
@@ -93,7 +93,7 @@ class ModelProcess:
 
 def _work(orders: Connection[Any, Any]) -> None:
     """Run the process: do work until none comes for IDLE_S, or the agent is gone."""
-    os.nice(BESIDE_NICENESS)
+    lower_priority(BESIDE_NICENESS)
     try:
         while orders.poll(IDLE_S):
             work, args, named = orders.recv()

@@ -9,7 +9,6 @@ are not: beside other programs that compute all the time, a process of low prior
 from __future__ import annotations
 
 import gc
-import os
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from edgepart.agent.cluster.state.events import ComputePlan, PlanComputed, PlanFailed
 from edgepart.agent.host.child_process import start_child
+from edgepart.agent.host.system import lower_priority
 from edgepart.agent.planwork.garbage_collection import collect_rarely
 from edgepart.agent.storage.store import Store
 from edgepart.planner.errors import Unavailable
@@ -114,5 +114,5 @@ def _compute(computing: PlanComputer, order: ComputePlan) -> Answer:
     and only root may raise it again."""
     if order.urgent:
         return computing.compute(order)
-    with ThreadPoolExecutor(1, initializer=os.nice, initargs=(NICENESS,)) as thread:
+    with ThreadPoolExecutor(1, initializer=lower_priority, initargs=(NICENESS,)) as thread:
         return thread.submit(computing.compute, order).result()

@@ -7,7 +7,6 @@ same model may come, and ends with the agent.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -19,6 +18,7 @@ import msgpack
 
 from edgepart.agent.host.child_process import BESIDE_NICENESS, start_child
 from edgepart.agent.host.process_memory import limit_own_memory
+from edgepart.agent.host.system import lower_priority
 from edgepart.agent.storage.store import Store
 from edgepart.agent.wire.tensors import pack_arrays, unpack_arrays
 from edgepart.planner.errors import EdgepartError, FrameError, RequestError, Unavailable
@@ -113,7 +113,7 @@ def run_reference_process(questions: Connection[Any, Any], store: Path, idle_s: 
     from edgepart.agent.execution.sessions import LoadedModel, load_model
     from edgepart.agent.verify.reference import answer_last
 
-    os.nice(BESIDE_NICENESS)
+    lower_priority(BESIDE_NICENESS)
     models = Store(store, alone=False)
     made: tuple[str, LoadedModel] | None = None
     try:

@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from typer.models import OptionInfo
 
@@ -47,7 +47,10 @@ def options_of(command: Callable[..., Any]) -> tuple[Option, ...]:
     hints = get_type_hints(command, include_extras=True)
     found = []
     for parameter in inspect.signature(command).parameters.values():
-        annotated, *extras = get_args(hints[parameter.name]) or (hints[parameter.name],)
+        hint = hints[parameter.name]
+        # Python 3.10 takes a default of None for a hint, and puts `| None` around the annotation.
+        outer = next((each for each in get_args(hint) if get_origin(each) is Annotated), hint)
+        annotated, *extras = get_args(outer) or (outer,)
         infos = [extra for extra in extras if isinstance(extra, OptionInfo)]
         if infos and parameter.name not in NOT_IN_FILES:
             found.append(_option(parameter, annotated, infos[0]))

@@ -56,6 +56,14 @@ def test_whatever_cannot_be_read_is_unknown(
     assert caplog.text.count("its addresses") == 1, "it is said once"
 
 
+def test_work_goes_on_where_no_priority_can_be_lowered(
+    silent: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(os, "nice", refuse(PermissionError(1, "Operation not permitted")))
+    system.lower_priority(5)
+    assert "how to give work a lower priority" in caplog.text
+
+
 def test_where_no_interface_is_told_those_addresses_count_that_lead_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

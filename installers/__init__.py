@@ -1,0 +1,1 @@
+"""What installs edgepart, besides pip: a package for Debian (deb.py) and images of containers (containers/)."""
