@@ -20,6 +20,7 @@ from edgepart.cli.check import check
 from edgepart.cli.demo.command import demo
 from edgepart.cli.doctor import doctor
 from edgepart.cli.drain import drain, remove, undrain
+from edgepart.cli.feed.command import feed
 from edgepart.cli.inference import infer
 from edgepart.cli.output import FAILED, exit_status, print_error
 from edgepart.cli.plan import plan
@@ -75,6 +76,7 @@ app.add_typer(security.ca, name="ca", rich_help_panel=_KEEP)
 app.command(rich_help_panel=_USE)(deployment.deploy)
 app.command(rich_help_panel=_USE)(deployment.undeploy)
 app.command(rich_help_panel=_USE)(infer)
+app.command(rich_help_panel=_USE)(feed)
 app.command(rich_help_panel=_USE)(chat)
 app.command(rich_help_panel=_USE)(bench)
 app.command(rich_help_panel=_SEE)(status.status)
