@@ -1,5 +1,5 @@
-"""`edgepart feed` as a process, with a real agent and a real mosquitto: what comes from a folder and from a topic is answered as
-one session over the whole model answers it."""
+"""`edgepart feed` as a process, with a real agent and a real mosquitto: frames are answered as one session over the whole
+model answers them."""
 
 from __future__ import annotations
 

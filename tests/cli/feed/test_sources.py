@@ -26,7 +26,7 @@ TWO = {"inputs": [*FLAT["inputs"], {"name": "n", "datatype": "INT64", "shape": [
 
 
 def read(metadata: Any, content: Any, told: list[str] | None = None) -> dict[str, Any]:
-    reader = FrameReader(metadata, "", [].append if told is None else told.append)
+    reader = FrameReader(metadata, "", print if told is None else told.append)
     return reader.inputs(FeedFrame(1, "cams/door", content, 0.0))
 
 
@@ -48,7 +48,7 @@ def photo(*, colour: tuple[int, int, int] = (255, 0, 0)) -> bytes:
 
 
 def test_messages_are_arrays_lists_and_pictures() -> None:
-    assert read(FLAT, npy(np.float32([1, 2])))["x"].tolist() == [1, 2]
+    assert read(FLAT, npy(np.array([1, 2], np.float32)))["x"].tolist() == [1, 2]
     listed = read(FLAT, b" [1, 2.5]")["x"]
     assert listed.tolist() == [1, 2.5] and listed.dtype == np.float32
     both = read(TWO, json.dumps({"x": [1, 2], "n": [7]}).encode())
