@@ -4,6 +4,7 @@ the deployment."""
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +13,8 @@ import typer
 
 from edgepart.agent.options import parse_bytes, parse_shapes
 from edgepart.agent.wire.inference import (
+    MOST_BATCH_DELAY_S,
+    MOST_BATCH_ROWS,
     MOST_BINDINGS,
     MOST_SEARCH_BUDGET_S,
     MOST_SEQUENCES,
@@ -118,6 +121,18 @@ Mirrors = Annotated[
         help="Let each device keep a copy of another one's caches, so that a text goes on at once when a device is lost.",
     ),
 ]
+Batch = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        max=MOST_BATCH_ROWS,
+        metavar="ROWS",
+        help="Run requests that wait at the same time as one, of this many rows at most.",
+    ),
+]
+BatchDelay = Annotated[
+    str, typer.Option(metavar="TIME", help="How long a request waits for others, with --batch: 5ms.")
+]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the model is served.")]
 Timeout = Annotated[
     str,
@@ -145,6 +160,8 @@ def deploy(
     context: Context = None,
     sequences: Sequences = USUAL.sequences,
     mirror: Mirrors = False,
+    batch: Batch = 1,
+    batch_delay: BatchDelay = "5ms",
     wait: Wait = True,
     timeout: Timeout = "10m",
     state: State = None,
@@ -171,6 +188,8 @@ def deploy(
         context=context,
         sequences=sequences,
         mirrors=mirror,
+        batch_rows=0 if batch == 1 else batch,
+        batch_delay_s=_batch_delay_s(batch_delay),
     )
     wait_s = parse_duration(timeout, "--timeout") if wait else None
     note(f"reading {model}")
@@ -270,6 +289,16 @@ def _print_served(result: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
     say(f"endpoint  {result['endpoint']}/infer")
     say(f"inputs    {result['curl']}")
     say(f"try       edgepart infer {result['name']} --input NAME=FILE.npy")
+
+
+def _batch_delay_s(text: str) -> float:
+    found = re.fullmatch(r"([0-9]{1,5}(?:\.[0-9]{1,3})?)(ms|s)", text.strip())
+    seconds = float(found[1]) * {"ms": 1e-3, "s": 1.0}[found[2]] if found else -1.0
+    if not 0 <= seconds <= MOST_BATCH_DELAY_S:
+        raise UsageError(
+            f"--batch-delay {text!r}: give a number and ms or s, such as 5ms; {MOST_BATCH_DELAY_S:g}s at most"
+        )
+    return seconds
 
 
 def _search_budget_s(seconds: float) -> float:

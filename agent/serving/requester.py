@@ -96,6 +96,10 @@ class AnswerInfo:
     """The name under which agents knew the attempt that gave the answer."""
     side: int = 0
     """The replica that gave it."""
+    runs: int = 1
+    """The number of runs that the request counts for: 0 if another one counts for the run that answered it as well."""
+    waited_s: float = 0.0
+    """Seconds that it waited to be run with others (request_gatherer.py)."""
 
 
 @dataclass
@@ -320,6 +324,10 @@ class Requester:
         """The plan that new requests run on."""
         known = self._current.get(deployment)
         return known.plan if known else None
+
+    def epoch(self, deployment: str) -> Epoch | None:
+        """The epoch of that plan; None if there is none."""
+        return self._rules.current(deployment) if deployment in self._current else None
 
     def serving(self, deployment: str) -> str | None:
         """The digest of the model that new requests run on; None if there is no plan."""

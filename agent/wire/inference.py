@@ -35,6 +35,9 @@ MOST_SEQUENCES = 4096
 """The most sequences of a deployment for which a user can ask devices to keep states."""
 MOST_BINDINGS = 64
 """The most bindings that a user can ask for."""
+MOST_BATCH_ROWS = 32
+"""The most rows of a batch: no more requests of one shape have their turn at once (agent/gateway/admission.py)."""
+MOST_BATCH_DELAY_S = 10.0
 MOST_SEARCH_BUDGET_S = 600.0
 """The longest search, in seconds, that a user can ask for: during it the leader makes no other plans but urgent ones."""
 
@@ -286,3 +289,11 @@ class DeployOptions:
     mirrors: bool = field(default=False, metadata=OPTIONAL)
     """Whether each device keeps a copy of another one's states, so that after a loss only the end of a text has to be read
     again."""
+    batch_rows: Annotated[int, WholeNumber(0, MOST_BATCH_ROWS)] = field(default=0, metadata=OPTIONAL)
+    """The most rows for which a gateway runs requests that wait at the same time as one; 0 and 1 run each alone."""
+    batch_delay_s: Annotated[float, Number(0, MOST_BATCH_DELAY_S)] = field(default=0.005, metadata=OPTIONAL)
+    """Seconds that a request waits for others. A longer delay fills batches better; a shorter one answers sooner where
+    there are few requests."""
+    batch_tolerance: Annotated[float, Number(0, 1)] | None = field(default=None, metadata=OPTIONAL)
+    """How far a batch's answers may differ from those of single requests, relative to each output's largest magnitude; None
+    if each output's own type decides. The agent that takes the model finds it."""
