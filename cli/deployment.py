@@ -178,9 +178,7 @@ def deploy(
         strategy=check_word(strategy, STRATEGIES, "--strategy"),
         axis=None if axis is None else check_word(axis, AXES, "--axis"),
         devices=tuple(part.strip() for part in (devices or "").split(",") if part.strip()),
-        memory_limit_bytes=None
-        if memory_limit is None
-        else parse_bytes(memory_limit, option="--memory-limit"),
+        memory_limit_bytes=_memory_bytes(memory_limit),
         bindings=bindings,
         search_budget_s=None if search_budget is None else _search_budget_s(search_budget),
         transfer_dtype=check_kind(transfer_dtype, "--transfer-dtype"),
@@ -289,6 +287,10 @@ def _print_served(result: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
     say(f"endpoint  {result['endpoint']}/infer")
     say(f"inputs    {result['curl']}")
     say(f"try       edgepart infer {result['name']} --input NAME=FILE.npy")
+
+
+def _memory_bytes(text: str | None) -> int | None:
+    return None if text is None else parse_bytes(text, option="--memory-limit")
 
 
 def _batch_delay_s(text: str) -> float:

@@ -63,6 +63,8 @@ class _Member:
     came_s: float
     until: float
     answer: asyncio.Future[Answered]
+    runs: int = 1
+    """The runs that its own run counts for: also those with others whose answers were not used."""
 
 
 LaneKey = tuple[str, int, float, RowsKey]
@@ -198,7 +200,9 @@ class RequestGatherer:
             member.answer.set_exception(error)
         else:
             values, info = running.result()
-            member.answer.set_result((values, replace(info, waited_s=began - member.came_s)))
+            member.answer.set_result(
+                (values, replace(info, waited_s=began - member.came_s, runs=member.runs))
+            )
 
     async def _together(self, lane: _Lane, members: Sequence[_Member]) -> None:
         """Answers all these requests by one run. Where that cannot be done, some or all have no answer yet."""
@@ -219,6 +223,8 @@ class RequestGatherer:
             return
         verdict = self._verdict((plan[0], info.epoch))
         parts = cut(values, [member.rows for member in members], rows)
+        if isinstance(parts, str) or not verdict.is_right:
+            members[0].runs += 1
         if isinstance(parts, str):
             self._condemn(lane.deployment, verdict, parts)
         elif not verdict.is_right:

@@ -22,7 +22,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from edgepart.cli.local import LocalCluster
 from edgepart.planner.model.load import load_graph
-from tests.processes.asking import deploy, differences, run_alone
+from tests.processes.asking import deploy, differences, run_alone, undeploy
 
 pytestmark = [
     pytest.mark.processes,
@@ -34,14 +34,6 @@ INPUTS = sample_inputs(load_graph(PATH))
 ((NAME, ARRAY),) = INPUTS.items()
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    options = ("--threads", "1", "--no-mdns")
-    with LocalCluster(["a"], options=options, folder=tmp_path_factory.mktemp("alone")) as cluster:
-        deploy(cluster, PATH, "net")
-        yield cluster
-
-
 @pytest.fixture
 def mosquitto(tmp_path: Path) -> Iterator[Mosquitto]:
     with Mosquitto(tmp_path) as broker:
@@ -49,7 +41,7 @@ def mosquitto(tmp_path: Path) -> Iterator[Mosquitto]:
 
 
 def command(cluster: LocalCluster, *options: str) -> list[str]:
-    return [sys.executable, "-m", "edgepart", "feed", "net", "--state", str(cluster.first.state), *options]
+    return [sys.executable, "-m", "edgepart", "feed", "fed", "--state", str(cluster.first.state), *options]
 
 
 def is_right(record: dict[str, Any]) -> bool:
@@ -57,13 +49,14 @@ def is_right(record: dict[str, Any]) -> bool:
     return not differences(found, run_alone(PATH, INPUTS))
 
 
-def test_files_and_messages_are_answered(alone: LocalCluster, mosquitto: Mosquitto, tmp_path: Path) -> None:
+def test_files_and_messages_are_answered(trio: LocalCluster, mosquitto: Mosquitto, tmp_path: Path) -> None:
+    deploy(trio, PATH, "fed")
     frames, written = tmp_path / "frames", tmp_path / "answers.jsonl"
     frames.mkdir()
     np.save(frames / "good.npy", ARRAY)
     (frames / "bad.jpg").write_bytes(b"no picture")
     ran = subprocess.run(
-        command(alone, "--folder", str(frames), "--once", "--output", str(written), "--json"),
+        command(trio, "--folder", str(frames), "--once", "--output", str(written), "--json"),
         capture_output=True,
         text=True,
         timeout=60,
@@ -86,7 +79,7 @@ def test_files_and_messages_are_answered(alone: LocalCluster, mosquitto: Mosquit
     client.publish("cams/door", packed.getvalue(), qos=1, retain=True)
     options = ("--mqtt", "cams/+", "--broker", mosquitto.url, "--to-topic", "answers")
     feed = subprocess.Popen(
-        command(alone, *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command(trio, *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
         first = answers.get(timeout=30)
@@ -100,3 +93,4 @@ def test_files_and_messages_are_answered(alone: LocalCluster, mosquitto: Mosquit
         client.disconnect()
         client.loop_stop()
     assert feed.returncode == 0 and "2 frames in" in said and "2 answered" in said, said
+    undeploy(trio, "fed")

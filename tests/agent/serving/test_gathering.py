@@ -67,7 +67,8 @@ STEPS = st.lists(
 def test_each_request_is_run_once_in_order_in_time_and_never_with_too_many_rows(
     most: int, delay_s: float, steps: list[tuple[str, int]]
 ) -> None:
-    line, now, number, run = GatherLine(GatherLimits(most, delay_s)), 0.0, 0, []
+    line, now, number = GatherLine(GatherLimits(most, delay_s)), 0.0, 0
+    run: list[int] = []
     waiting: dict[int, tuple[int, float]] = {}
     """The rows of each request that waits, and the time when it is due."""
     for step, size in [*steps, *[("wait", 20), ("end", 1)] * len(steps)]:
