@@ -184,8 +184,8 @@ def test_only_the_request_at_fault_fails() -> None:
             assert isinstance(answers[1], kind)
         assert not gathered.gatherer.note("net")
         both = (gathered.ask(1, outputs=["w"]), gathered.ask(2))
-        first, second = await asyncio.gather(*both, return_exceptions=True)
-        assert isinstance(first, RunError) and is_right(second, 2)
+        answers = list(await asyncio.gather(*both, return_exceptions=True))
+        assert isinstance(answers[0], RunError) and is_right(answers[1], 2)
 
     run_virtually(story())
 
