@@ -12,6 +12,7 @@ from pathlib import Path
 
 from edgepart.agent.mqtt.broker import Broker
 from edgepart.agent.wire.address import Address, mqtt_node
+from edgepart.agent.wire.inference import MOST_BATCH_DELAY_S
 from edgepart.agent.wire.vocabulary import LOCAL, OPENNESS, TRANSPORTS
 from edgepart.planner.errors import UsageError
 
@@ -111,6 +112,21 @@ class AgentOptions:
 
 
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def parse_delay(text: str, option: str = "--batch-delay") -> float:
+    """The seconds of a short delay such as "5ms" or "0.1s". Raises UsageError, which names `option`.
+
+    >>> parse_delay("5ms")
+    0.005
+    """
+    found = re.fullmatch(r"([0-9]{1,5}(?:\.[0-9]{1,3})?)(ms|s)", text.strip())
+    seconds = float(found[1]) * {"ms": 1e-3, "s": 1.0}[found[2]] if found else -1.0
+    if not 0 <= seconds <= MOST_BATCH_DELAY_S:
+        raise UsageError(
+            f"{option} {text!r}: give a number and ms or s, such as 5ms; {MOST_BATCH_DELAY_S:g}s at most"
+        )
+    return seconds
 
 
 def parse_bytes(text: str, *, option: str = "size") -> int:

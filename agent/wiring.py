@@ -70,6 +70,7 @@ from edgepart.agent.replication.throttle import ServingWatch
 from edgepart.agent.security.charter import CHARTERS, ISSUER
 from edgepart.agent.security.identity import Identity
 from edgepart.agent.serving.loaded_plans import LoadedPlans
+from edgepart.agent.serving.request_gatherer import RequestGatherer
 from edgepart.agent.serving.requester import Requester
 from edgepart.agent.serving.resumption import Resumptions
 from edgepart.agent.serving.sequences import Sequences
@@ -86,6 +87,7 @@ from edgepart.agent.text.text_generator import TextGenerator
 from edgepart.agent.text.token_sequences import TokenSequences
 from edgepart.agent.trace.recorder import Recorder
 from edgepart.agent.verify.reference_process import ReferenceProcess
+from edgepart.agent.verify.same_answer import differences
 from edgepart.agent.verify.tryout import Tryout
 from edgepart.agent.wire.address import Address
 from edgepart.agent.wire.control import DRAINS, LEAVES, STARVES, VERSIONS, Drain
@@ -495,6 +497,7 @@ def _make_node(
         RequestServing(
             compute.plans,
             router,
+            RequestGatherer(router, differences),
             Sequences(router.infer, requester.name_sequence, requester.end_sequence, requester.serving),
             tokens,
             executor.count_sequences,

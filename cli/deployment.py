@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from edgepart.agent.options import parse_bytes, parse_shapes
+from edgepart.agent.options import parse_bytes, parse_delay, parse_shapes
 from edgepart.agent.wire.inference import (
+    MOST_BATCH_ROWS,
     MOST_BINDINGS,
     MOST_KEPT,
     MOST_SEARCH_BUDGET_S,
@@ -134,6 +135,18 @@ Keep = Annotated[
         min=0, max=MOST_KEPT, help="How many earlier versions of the model to keep for `edgepart rollback`."
     ),
 ]
+Batch = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        max=MOST_BATCH_ROWS,
+        metavar="ROWS",
+        help="Run requests that wait at the same time as one, of this many rows at most.",
+    ),
+]
+BatchDelay = Annotated[
+    str, typer.Option(metavar="TIME", help="How long a request waits for others, with --batch: 5ms.")
+]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the model is served.")]
 Timeout = Annotated[
     str,
@@ -164,6 +177,8 @@ def deploy(
     keep: Keep = USUAL.keep,
     digest: Digest = None,
     download_limit: DownloadLimit = USUAL_DOWNLOAD_LIMIT,
+    batch: Batch = 1,
+    batch_delay: BatchDelay = "5ms",
     wait: Wait = True,
     timeout: Timeout = "10m",
     state: State = None,
@@ -180,9 +195,7 @@ def deploy(
         strategy=check_word(strategy, STRATEGIES, "--strategy"),
         axis=None if axis is None else check_word(axis, AXES, "--axis"),
         devices=tuple(part.strip() for part in (devices or "").split(",") if part.strip()),
-        memory_limit_bytes=None
-        if memory_limit is None
-        else parse_bytes(memory_limit, option="--memory-limit"),
+        memory_limit_bytes=_memory_bytes(memory_limit),
         bindings=bindings,
         search_budget_s=None if search_budget is None else _search_budget_s(search_budget),
         transfer_dtype=check_kind(transfer_dtype, "--transfer-dtype"),
@@ -191,6 +204,8 @@ def deploy(
         sequences=sequences,
         mirrors=mirror,
         keep=keep,
+        batch_rows=0 if batch == 1 else batch,
+        batch_delay_s=parse_delay(batch_delay),
     )
     patience = DeployPatience(parse_duration(timeout, "--timeout"), timeout) if wait else None
     most_bytes = parse_bytes(download_limit, option="--download-limit")
@@ -292,6 +307,10 @@ def _print_served(result: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
     say(f"endpoint  {result['endpoint']}/infer")
     say(f"inputs    {result['curl']}")
     say(f"try       edgepart infer {result['name']} --input NAME=FILE.npy")
+
+
+def _memory_bytes(text: str | None) -> int | None:
+    return None if text is None else parse_bytes(text, option="--memory-limit")
 
 
 def _search_budget_s(seconds: float) -> float:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgepart.cli.options import Agent, Deadline, DeployedName, Input, Json, State
+from edgepart.cli.options import Agent, Deadline, DeployedName, Input, Json, Picture, State
 from edgepart.cli.output import console, note, print_json, say, shape, table
 from edgepart.cli.query import note_detour
 from edgepart.client.target import AgentTarget, target_of
@@ -20,17 +20,6 @@ if TYPE_CHECKING:
     from edgepart.cli.tensors import Array
     from edgepart.client.records import Answer
 
-SHOWN = 6
-"""Number of values of each output that are printed."""
-
-Picture = Annotated[
-    str,
-    typer.Option(
-        metavar="KEY=VALUE,...",
-        help="How a picture becomes an input: order=bgr, mean=R/G/B, std=R/G/B, range=255, fit=stretch, size=WxH.",
-        show_default="what the input's shape tells, and ImageNet's means",
-    ),
-]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write the outputs to this .npz file.")]
 
 
@@ -96,8 +85,10 @@ def _document(answer: Answer, output: Path | None) -> dict[str, Any]:
 
 
 def _print(answer: Answer) -> None:
+    from edgepart.cli.tensors import glance
+
     rows = [
-        (key, str(array.dtype), shape(array.shape), _glance(array)) for key, array in answer.outputs.items()
+        (key, str(array.dtype), shape(array.shape), glance(array)) for key, array in answer.outputs.items()
     ]
     console().print(table(("output", "type", "shape", "values"), rows))
     again = f", run {answer.replays + 1} times" if answer.replays else ""
@@ -133,11 +124,6 @@ def _storable(array: Array) -> Array:
     if array.dtype.kind == "O":
         return array.astype(str)
     return array if array.dtype.kind in "fiubUS" else array.astype("float32")
-
-
-def _glance(array: Array) -> str:
-    values = [f"{v:.5g}" if isinstance(v, float) else str(v)[:200] for v in array.ravel()[:SHOWN].tolist()]
-    return ", ".join(values) + (", ..." if array.size > SHOWN else "")
 
 
 def _see(target: AgentTarget, name: str) -> str:

@@ -60,6 +60,14 @@ Input = Annotated[
 Deadline = Annotated[
     float, typer.Option("--timeout", min=0.001, metavar="SECONDS", help="The time limit of each request.")
 ]
+Picture = Annotated[
+    str,
+    typer.Option(
+        metavar="KEY=VALUE,...",
+        help="How a picture becomes an input: order=bgr, mean=R/G/B, std=R/G/B, range=255, fit=stretch, size=WxH.",
+        show_default="what the input's shape tells, and ImageNet's means",
+    ),
+]
 Seed = Annotated[int, typer.Option(help="The seed of the random inputs that are used without --input.")]
 DeployedName = Annotated[
     str, typer.Argument(metavar="NAME", help="The deployment's name, as `edgepart models` shows it.")
@@ -132,11 +140,14 @@ def state_of(given: Path | None) -> Path:
     return state_folder(os.environ, given)
 
 
-def broker_of(url: str | None, password_file: Path | None, ca: Path | None) -> Broker | None:
-    """The broker that the options and the environment describe; None without a URL. Raises UsageError if they are wrong."""
+def broker_of(
+    url: str | None, password_file: Path | None, ca: Path | None, option: str = "--mqtt"
+) -> Broker | None:
+    """The broker that the options and the environment describe; None without a URL, which `option` gives. Raises UsageError
+    if they are wrong."""
     if url is None:
         if password_file is not None or ca is not None:
-            raise UsageError("--mqtt-password-file and --mqtt-ca need --mqtt")
+            raise UsageError(f"--mqtt-password-file and --mqtt-ca need {option}")
         return None
     password = os.environ.get(MQTT_PASSWORD) or None
     if password_file is not None:
@@ -146,7 +157,7 @@ def broker_of(url: str | None, password_file: Path | None, ca: Path | None) -> B
             raise UsageError(f"--mqtt-password-file {password_file}: cannot be read ({error})") from error
     if ca is not None and not ca.is_file():
         raise UsageError(f"--mqtt-ca {ca}: there is no such file")
-    return parse_broker(url, password=password, ca=ca and ca.absolute())
+    return parse_broker(url, password=password, ca=ca and ca.absolute(), option=option)
 
 
 def parse_duration(text: str, option: str = "--ttl") -> float:

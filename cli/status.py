@@ -113,6 +113,8 @@ def _print_card(card: Mapping[str, Any]) -> None:
         say(f"  {card['strategy']} on {', '.join(card['devices'])}, predicted {predicted}", prose=True)
         for line in str(card["why"]).splitlines():
             say(f"  {line}", prose=True)
+        if card.get("note"):
+            say(f"  note: {card['note']}", prose=True)
     for side in ("inputs", "outputs"):
         for value in card[side]:
             say(f"  {side[:-1]:6} {value['name']}  {value['dtype']} {shape(value['shape'])}")

@@ -23,6 +23,9 @@ from edgepart.planner.errors import UsageError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+SHOWN = 6
+"""Number of values of each output that are printed."""
+
 
 def read_inputs(
     texts: Sequence[str],
@@ -79,7 +82,9 @@ def _read(path: Path, entry: Mapping[str, Any] | None) -> dict[str, Array]:
     """The file's arrays by name; an array without a name is under ""."""
     try:
         if path.suffix == ".json":
-            return {"": _from_json(json.loads(path.read_text()), entry, path)}
+            if entry is None:
+                raise UsageError(f"--input {path}: name the input it is for: --input NAME={path}")
+            return {"": array_from_lists(json.loads(path.read_text()), entry, f"--input {path}")}
         loaded = np.load(path, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
             return {"": loaded}
@@ -93,16 +98,15 @@ def _read(path: Path, entry: Mapping[str, Any] | None) -> dict[str, Array]:
         ) from error
 
 
-def _from_json(data: Any, entry: Mapping[str, Any] | None, path: Path) -> Array:
-    """The array that nested lists hold, in the input's datatype."""
-    if entry is None:
-        raise UsageError(f"--input {path}: name the input it is for: --input NAME={path}")
+def array_from_lists(data: Any, entry: Mapping[str, Any], where: str) -> Array:
+    """The array that nested lists hold, in the datatype of the input that `entry` describes. Raises RequestError, which
+    begins with `where`, if they hold something else."""
     shape = np.shape(np.array(data, dtype=object)) if not isinstance(data, list) else _extents(data)
     datatype = str(entry["datatype"])
     flat = data if isinstance(data, list) else [data]
     if datatype in BINARY_ONLY:
-        return array_from_json(flat, "FP32", shape, f"--input {path}").astype(NUMPY[datatype])
-    return array_from_json(flat, datatype, shape, f"--input {path}")
+        return array_from_json(flat, "FP32", shape, where).astype(NUMPY[datatype])
+    return array_from_json(flat, datatype, shape, where)
 
 
 def _extents(data: Any) -> tuple[int, ...]:
@@ -118,6 +122,12 @@ def bound_metadata(metadata: Mapping[str, Any], card: Mapping[str, Any]) -> dict
     first: Mapping[str, Any] = next((bound["shapes"] for bound in card.get("bindings") or ()), {})
     inputs = [entry | {"shape": first.get(entry["name"], entry["shape"])} for entry in metadata["inputs"]]
     return {**metadata, "inputs": inputs}
+
+
+def glance(array: Array) -> str:
+    """The first values of an array, in a line."""
+    values = [f"{v:.5g}" if isinstance(v, float) else str(v)[:200] for v in array.ravel()[:SHOWN].tolist()]
+    return ", ".join(values) + (", ..." if array.size > SHOWN else "")
 
 
 def random_inputs(metadata: Mapping[str, Any], seed: int) -> dict[str, Array]:

@@ -55,6 +55,12 @@ class DeployKeywords(TypedDict, total=False):
     """The most tokens of a prompt and its answer, for language models."""
     sequences: int
     mirrors: bool
+    keep: int
+    """How many earlier versions of the model stay for `rollback`."""
+    batch_rows: int
+    """The most rows for which requests that wait at the same time are run as one."""
+    batch_delay_s: float
+    """How long a request waits for others, in seconds."""
 
 
 class Deploying:

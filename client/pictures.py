@@ -1,4 +1,4 @@
-"""Pictures: a photo as the input of a model. Door: it reads the file, with Pillow.
+"""Pictures: a photo, or a picture of a camera, as the input of a model. Door: it reads the file, with Pillow.
 
 Models do not say how their pictures are prepared. The input's shape and datatype tell the size, the place of the channels
 and whether numbers are bytes; the rest is what most models were trained with, unless the user says otherwise, and is said
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -105,20 +105,41 @@ def _changed(form: PictureForm, key: str, value: str) -> PictureForm:
     raise ValueError(key)
 
 
-def read_picture(path: Path, form: PictureForm, datatype: str) -> Array:
+def read_picture(source: Path | BinaryIO, form: PictureForm, datatype: str, where: str = "") -> Array:
     """The picture as an array of shape [1, channels, height, width], or [1, height, width, channels], in the datatype.
-    Raises UsageError if the file is no picture, and NotInstalled without Pillow."""
+    `where` names the source in errors; by default it is the option --input. Raises UsageError if it is no picture, and
+    NotInstalled without Pillow."""
+    image_module, image_ops = _pillow()
+    try:
+        with image_module.open(source) as opened:
+            picture = image_ops.exif_transpose(opened).convert("L" if form.order == "grey" else "RGB")
+    except (OSError, ValueError, image_module.DecompressionBombError) as error:
+        place = where or f"--input {source}"
+        raise UsageError(f"{place}: is no picture that can be read ({error})") from error
+    return _array_of(picture, form, datatype)
+
+
+def array_of_camera(pixels: Array, form: PictureForm, datatype: str) -> Array:
+    """A camera's picture as `read_picture` gives a file's. `pixels` are bytes of shape [height, width, 3] whose channels
+    are blue, green and red. Raises NotInstalled without Pillow."""
+    image_module, _ = _pillow()
+    picture = image_module.fromarray(np.ascontiguousarray(pixels[:, :, ::-1]))
+    return _array_of(picture.convert("L") if form.order == "grey" else picture, form, datatype)
+
+
+def _pillow() -> tuple[Any, Any]:
     try:
         from PIL import Image, ImageOps
     except ImportError:
         raise NotInstalled("pictures need Pillow: pip install 'edgepart[pictures]'") from None
-    try:
-        with Image.open(path) as opened:
-            picture = ImageOps.exif_transpose(opened).convert("L" if form.order == "grey" else "RGB")
-    except (OSError, ValueError, Image.DecompressionBombError) as error:
-        raise UsageError(f"--input {path}: is no picture that can be read ({error})") from error
+    return Image, ImageOps
+
+
+def _array_of(picture: Any, form: PictureForm, datatype: str) -> Array:
+    """The picture, whose mode fits the form's channels, as an array."""
+    _, image_ops = _pillow()
     size = (form.width, form.height)
-    picture = ImageOps.fit(picture, size) if form.fit == "crop" else picture.resize(size)
+    picture = image_ops.fit(picture, size) if form.fit == "crop" else picture.resize(size)
     values: Array = np.asarray(picture, np.float32).reshape(form.height, form.width, -1) * (
         form.range / 255.0
     )

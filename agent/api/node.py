@@ -40,6 +40,7 @@ from edgepart.agent.doctor.report import DoctorReport, own_names
 from edgepart.agent.measure.starvation import describe_starvation
 from edgepart.agent.measure.trace_collector import TraceCollector
 from edgepart.agent.serving.loaded_plans import HeldPlan, LoadedPlans
+from edgepart.agent.serving.request_gatherer import RequestGatherer
 from edgepart.agent.serving.sequences import Sequences
 from edgepart.agent.serving.shape_routing import ShapeRouter
 from edgepart.agent.storage.store import Store
@@ -91,6 +92,7 @@ class RequestServing:
 
     plans: LoadedPlans
     router: ShapeRouter
+    gatherer: RequestGatherer
     sequences: Sequences
     tokens: TokenSequences
     kept: Callable[[], tuple[int, int, int]]
@@ -335,9 +337,10 @@ class NodeApi:
         )
 
     def _note(self, entry: Deployment) -> str:
-        """The leader's note on the deployment's plan; "" if there is none."""
+        """The leader's note on the deployment's plan, and this gateway's on batches; "" if there is none."""
         standing = self._find_standing(entry)
-        return standing.note if standing else ""
+        notes = (standing.note if standing else "", self._inference.gatherer.note(entry.name))
+        return "; ".join(filter(None, notes))
 
     def _describe_rounding(self, entry: Deployment) -> str:
         """How far the deployment's answers are off because transfers are rounded; "" if that is not known."""
@@ -367,7 +370,9 @@ class NodeApi:
             raise Unavailable(f"{model!r} is not served now: {why}")
         try:
             if sequence is None:
-                values, info = await self._router.infer(model, inputs, deadline_s, outputs or ())
+                values, info = await self._inference.gatherer.infer(
+                    model, entry.options, inputs, deadline_s, outputs or ()
+                )
             else:
                 values, info = await self._inference.sequences.infer(
                     model,
@@ -383,8 +388,18 @@ class NodeApi:
                 raise Unavailable(f"{model!r} is not served now: {why}") from error
             raise
         took_s = time.perf_counter() - began
-        version = str(info.number or number_of(entry))
-        return InferResult(values, readable(info.epoch), took_s, info.replays, info.request, version=version)
+        rows = _rows(inputs) if entry.options.batch_rows > 1 else 1
+        return InferResult(
+            values,
+            readable(info.epoch),
+            took_s,
+            info.replays,
+            info.request,
+            info.waited_s,
+            rows=rows,
+            runs=info.runs,
+            version=str(info.number or number_of(entry)),
+        )
 
     # Deploying
 
@@ -661,3 +676,8 @@ def _error(standing: Standing) -> EdgepartError:
     kind = getattr(errors, standing.error_kind, errors.ClusterError)
     text = f"{standing.error.rstrip('.')}. Nothing was deployed."
     return kind(text) if issubclass(kind, EdgepartError) else errors.ClusterError(text)
+
+
+def _rows(inputs: Mapping[str, Any]) -> int:
+    """The rows of a request: the extent of its inputs' first axis."""
+    return max((array.shape[0] for array in inputs.values() if array.ndim), default=1)

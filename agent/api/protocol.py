@@ -132,6 +132,10 @@ class InferResult:
     """The id by which agents know the request."""
     queue_s: float = 0.0
     """The part of `seconds` before the last run began."""
+    rows: int = 1
+    """The rows of the request, if requests of the deployment are run in batches."""
+    runs: int = 1
+    """The number of runs that the request counts for; 0 if another request of its batch counts for the run."""
     version: str = "1"
     """The number of the model's version that gave the answer."""
 

@@ -30,6 +30,8 @@ class _Tally:
     """Triton's counts of one version of a deployment."""
 
     success: int = 0
+    rows: int = 0
+    runs: int = 0
     failure: int = 0
     request_us: float = 0.0
     queue_us: float = 0.0
@@ -55,8 +57,12 @@ class _Triton(Collector):
         rows = (
             ("nv_inference_request_success", "Inference requests answered", "success"),
             ("nv_inference_request_failure", "Inference requests that failed", "failure"),
-            ("nv_inference_count", "Inferences made; batches are not counted apart", "success"),
-            ("nv_inference_exec_count", "Runs of the plan", "success"),
+            (
+                "nv_inference_count",
+                "Rows computed; 1 for each request of a deployment without --batch",
+                "rows",
+            ),
+            ("nv_inference_exec_count", "Runs of the plan", "runs"),
             ("nv_inference_request_duration_us", "From arrival to answer, summed", "request_us"),
             ("nv_inference_queue_duration_us", "Waiting before the run, summed", "queue_us"),
             ("nv_inference_compute_infer_duration_us", "Running the plan, summed", "compute_us"),
@@ -258,6 +264,8 @@ class Metrics:
         self.history.answered(model, self._clock(), result.seconds, result.queue_s, result.replays)
         tally = self._triton.of(model, result.version)
         tally.success += 1
+        tally.rows += result.rows
+        tally.runs += result.runs
         tally.request_us += result.seconds * 1e6
         tally.queue_us += result.queue_s * 1e6
         tally.compute_us += (result.seconds - result.queue_s) * 1e6

@@ -3,4 +3,4 @@
 May import: agent/net, agent/security, agent/wire, planner/errors.
 """
 
-__all__ = ["broker", "carrier"]
+__all__ = ["broker", "carrier", "session"]

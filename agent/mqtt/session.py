@@ -342,7 +342,10 @@ class Session:
         theirs = getattr(wishes, "MaximumPacketSize", self.options.largest_message_bytes)
         self.largest_bytes = min(theirs, self.options.largest_message_bytes)
         topics = [topic for part in self._parts for topic in part.topics()]
-        client.subscribe([(topic, SubscribeOptions(qos=1)) for topic in topics])
+        if topics:
+            client.subscribe([(topic, SubscribeOptions(qos=1)) for topic in topics])
+        else:
+            self._is_ready()
 
     def _subscribed(
         self, client: Client, _: Any, message_id: int, codes: list[ReasonCode], __: Properties | None
@@ -350,6 +353,9 @@ class Session:
         if refused := [code for code in codes if code.is_failure]:
             self._lost = f"it does not let this agent read its topics ({refused[0]})"
             return
+        self._is_ready()
+
+    def _is_ready(self) -> None:
         with self._state:
             self._up = True
             self._why_not = ""

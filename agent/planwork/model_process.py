@@ -118,12 +118,15 @@ def examine_model(
     """Notes about a model, its files, and the options with all that they leave open: the shapes that are assumed, the
     states, and the context of a language model. The files of a language model include those that say how text is made with
     it, from the model's folder. Raises ModelError and UsageError."""
+    from edgepart.agent.planwork.batches import check_batches
+    from edgepart.agent.verify.same_answer import tolerance_for
     from edgepart.planner.model.context_shapes import load_with_context
     from edgepart.planner.model.load import model_files
     from edgepart.planner.model.stateful import load_with_states
 
     notes, companions, context = _look_for_text(path, options)
     graph, assumed = load_with_states(path, options.shapes, options.states, context)
+    check_batches(graph, options)
     prefill = batch = None
     if context is not None and graph.states and all(one.in_place for one in graph.states):
         # Other states have as many rows fewer as a step adds: what one kind of step leaves does not fit the other.
@@ -140,6 +143,7 @@ def examine_model(
         states=tuple((state.output, state.input) for state in graph.states) or None,
         context=context,
         text=bool(companions),
+        batch_tolerance=tolerance_for(graph) if options.batch_rows > 1 else None,
     )
     return (*notes, *graph.notes), (*model_files(path), *companions), found
 

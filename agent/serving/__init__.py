@@ -8,6 +8,7 @@ __all__ = [
     "active_plan",
     "continued_sequences",
     "loaded_plans",
+    "request_gatherer",
     "requester",
     "resumption",
     "sequences",

@@ -98,6 +98,10 @@ class AnswerInfo:
     """The replica that gave it."""
     number: int = 0
     """The number of the model's version that gave it, as in Prepare."""
+    runs: int = 1
+    """The number of runs that the request counts for: 0 if another one counts for the run that answered it as well."""
+    waited_s: float = 0.0
+    """Seconds that it waited to be run with others (request_gatherer.py)."""
 
 
 @dataclass
@@ -324,6 +328,10 @@ class Requester:
         """The plan that new requests run on."""
         known = self._current.get(deployment)
         return known.plan if known else None
+
+    def epoch(self, deployment: str) -> Epoch | None:
+        """The epoch of that plan; None if there is none."""
+        return self._rules.current(deployment) if deployment in self._current else None
 
     def serving(self, deployment: str) -> str | None:
         """The digest of the model that new requests run on; None if there is no plan."""

@@ -27,7 +27,7 @@ from edgepart.agent.cluster.state.bindings import (
 from edgepart.agent.serving.active_plan import check_inputs, output_names
 from edgepart.agent.serving.requester import AnswerInfo, Requester
 from edgepart.agent.wire.control import Standing, Version
-from edgepart.agent.wire.inference import SequenceStep
+from edgepart.agent.wire.inference import Epoch, SequenceStep
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner import errors
 from edgepart.planner.errors import ClusterError, EdgepartError, Infeasible, RequestError, Unavailable
@@ -134,6 +134,27 @@ class ShapeRouter:
             raise Unavailable(f"requests wait for {len(waiting)} other new shapes of {wanted.deployment!r}")
         return name
 
+    def plan_for(self, deployment: str, inputs: Mapping[str, Value]) -> tuple[str, Epoch] | None:
+        """The plan on which a request of these shapes would run now: the name of the deployment or variant, and the epoch.
+        None if it would wait for a plan, which the leader is then told is wanted, and if it would be refused."""
+        plan, order = self._requester.active(deployment), self._core.follower.active(deployment)
+        if plan is None or order is None:
+            return None
+        name = deployment
+        try:
+            if shapes := find_binding(plan.inputs, inputs):
+                wanted = _Wanted(deployment, order.version, shapes)
+                name = self._admit(wanted, plan)
+                self._want(name, wanted)
+        except EdgepartError:
+            return None  # A request of its own finds out, and tells its client.
+        epoch = self._requester.epoch(name)
+        return None if epoch is None else (name, epoch)
+
+    def serves(self, plan: tuple[str, Epoch]) -> bool:
+        """Whether requests run on this plan now, as `plan_for` names it."""
+        return self._requester.epoch(plan[0]) == plan[1]
+
     def waiting_shapes(self, deployment: str) -> list[Shapes]:
         """The shapes of the deployment for which requests on this gateway wait for a plan."""
         return [
@@ -142,16 +163,22 @@ class ShapeRouter:
             if wanted.deployment == deployment and wanted.requests and self._requester.active(name) is None
         ]
 
-    @contextmanager
-    def _hold_variant(self, name: str, new: _Wanted) -> Iterator[None]:
-        """Tell the leader that the variant is wanted, now and again as long as the block lasts."""
+    def _want(self, name: str, new: _Wanted) -> _Wanted:
+        """Tell the leader that the variant is wanted, now and once more."""
         if name not in self._wanted:
             self._wanted[name] = new
             self._tell(new)
         wanted = self._wanted[name]
-        wanted.requests, wanted.used = wanted.requests + 1, True
+        wanted.used = True
         if self._timer is None:
             self._timer = self._loop.call_later(REPEAT_S, self._repeat)
+        return wanted
+
+    @contextmanager
+    def _hold_variant(self, name: str, new: _Wanted) -> Iterator[None]:
+        """Tell the leader that the variant is wanted, now and again as long as the block lasts."""
+        wanted = self._want(name, new)
+        wanted.requests += 1
         try:
             yield
         finally:

@@ -37,6 +37,9 @@ MOST_KEPT = 16
 """The most earlier versions of a model that a user may have kept."""
 MOST_BINDINGS = 64
 """The most bindings that a user can ask for."""
+MOST_BATCH_ROWS = 32
+"""The most rows of a batch: no more requests of one shape have their turn at once (agent/gateway/admission.py)."""
+MOST_BATCH_DELAY_S = 10.0
 MOST_SEARCH_BUDGET_S = 600.0
 """The longest search, in seconds, that a user can ask for: during it the leader makes no other plans but urgent ones."""
 
@@ -291,3 +294,11 @@ class DeployOptions:
     keep: Annotated[int, WholeNumber(0, MOST_KEPT)] = field(default=1, metadata=OPTIONAL)
     """How many earlier versions of the model stay stored for a rollback. Each takes its bytes on the disks of at least two
     devices; with 0 there is nothing to roll back to."""
+    batch_rows: Annotated[int, WholeNumber(0, MOST_BATCH_ROWS)] = field(default=0, metadata=OPTIONAL)
+    """The most rows for which a gateway runs requests that wait at the same time as one; 0 and 1 run each alone."""
+    batch_delay_s: Annotated[float, Number(0, MOST_BATCH_DELAY_S)] = field(default=0.005, metadata=OPTIONAL)
+    """Seconds that a request waits for others. A longer delay fills batches better; a shorter one answers sooner where
+    there are few requests."""
+    batch_tolerance: Annotated[float, Number(0, 1)] | None = field(default=None, metadata=OPTIONAL)
+    """How far a batch's answers may differ from those of single requests, relative to each output's largest magnitude; None
+    if each output's own type decides. The agent that takes the model finds it."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edgepart.agent.options import parse_bytes
+from edgepart.agent.options import parse_bytes, parse_delay
 from edgepart.agent.wire.codec import json_record, read_json_record
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.errors import FrameError, UsageError
@@ -21,6 +21,10 @@ def _same(value: Any) -> Any:
 
 def _read_bytes(value: Any) -> Any:
     return parse_bytes(value) if isinstance(value, str) else value
+
+
+def _read_delay(value: Any) -> Any:
+    return parse_delay(value, "batch-delay") if isinstance(value, str) else value
 
 
 def _read_no_states(value: Any) -> Any:
@@ -60,11 +64,13 @@ KEYS: Mapping[str, OptionKey] = {
         OptionKey("context", "context"),
         OptionKey("sequences", "sequences"),
         OptionKey("mirror", "mirrors"),
+        OptionKey("batch", "batch_rows"),
+        OptionKey("batch-delay", "batch_delay_s", _read_delay),
         OptionKey("keep", "keep"),
     )
 }
 """Every option that a user can give, by its key."""
-FOUND = frozenset(("prefill", "batch", "text"))
+FOUND = frozenset(("prefill", "batch", "text", "batch_tolerance"))
 """The fields that no user gives: the agent that takes a model finds their values."""
 
 

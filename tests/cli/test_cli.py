@@ -151,6 +151,10 @@ def test_version(edgepart: Edgepart) -> None:
         ["deploy", "m.onnx", "--agent", "localhost:1", "--search-budget", "-1"],
         ["deploy", "m.onnx", "--agent", "localhost:1", "--search-budget", "nan"],
         ["deploy", "m.onnx", "--agent", "localhost:1", "--search-budget", "1e9"],
+        ["deploy", "m.onnx", "--agent", "localhost:1", "--batch", "0"],
+        ["deploy", "m.onnx", "--agent", "localhost:1", "--batch", "1000"],
+        ["deploy", "m.onnx", "--agent", "localhost:1", "--batch-delay", "5"],
+        ["deploy", "m.onnx", "--agent", "localhost:1", "--batch-delay", "11s"],
         ["agent", "--compiled", "much"],
         ["agent", "--profile-budget", "-1"],
         ["agent", "--profile-budget", "nan"],
@@ -335,14 +339,14 @@ def test_devices_say_what_links_do_and_what_all_of_them_share(
 def test_deploy_and_undeploy(edgepart: Edgepart, member: Path, served: Served, tmp_path: Path) -> None:
     (tmp_path / "my model.v2.onnx").write_bytes(add_model())
     options = ["--shape", "a=2,3", "--axis", "height", "--devices", "pi-a, pi-away", "--memory-limit", "2G"]
-    options += ["--search-budget", "2.5"]
+    options += ["--search-budget", "2.5", "--batch", "8", "--batch-delay", "2.5ms"]
     found = document(edgepart("deploy", "my model.v2.onnx", *options, "--state", str(member), "--json"))
     assert found["name"] == "my-model.v2"
     assert found["endpoint"] == f"{served.url}/v2/models/my-model.v2"
     files, given = served.node.deployed["my-model.v2"]
     assert files == {"my model.v2.onnx": add_model()}
     wanted = DeployOptions({"a": (2, 3)}, "latency", "auto", "height", ("pi-a", "pi-away"), 2 << 30)
-    assert given == replace(wanted, search_budget_s=2.5)
+    assert given == replace(wanted, search_budget_s=2.5, batch_rows=8, batch_delay_s=0.0025)
     status, out, err = edgepart("deploy", "my model.v2.onnx", "--name", "m", "--state", str(member))
     assert status == 0
     assert f"{served.url}/v2/models/m/infer" in out and "curl" in out

@@ -28,7 +28,7 @@ def asked_options(entry: Deployment | ModelVersion) -> DeployOptions:
     agent that takes a model gives."""
     if entry.asked is not None:
         return entry.asked
-    return replace(entry.options, prefill=None, batch=None, text=False)
+    return replace(entry.options, prefill=None, batch=None, text=False, batch_tolerance=None)
 
 
 def succeed(

@@ -492,6 +492,8 @@ def test_metrics(served: Served) -> None:
     lines = served.ask("GET", "/metrics").body.decode().splitlines()
     assert 'nv_inference_request_success{model="add",version="1"} 3.0' in lines
     assert 'nv_inference_request_failure{model="add",version="1"} 1.0' in lines
+    assert 'nv_inference_count{model="add",version="1"} 3.0' in lines
+    assert 'nv_inference_exec_count{model="add",version="1"} 3.0' in lines
     assert 'edgepart_requests_total{model="add",outcome="answered"} 3.0' in lines
     assert 'edgepart_requests_total{model="add",outcome="RequestError"} 1.0' in lines
     assert 'edgepart_members{state="alive"} 1.0' in lines

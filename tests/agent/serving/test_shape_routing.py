@@ -334,3 +334,43 @@ def test_a_split_plan_for_a_new_shape_is_told_to_its_devices() -> None:
         gateway.router.stop()
 
     asyncio.run(story())
+
+
+def test_a_plan_that_somebody_asks_about_is_wanted_until_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shape_routing, "REPEAT_S", 0.01)
+
+    async def story(gateway: Gateway) -> None:
+        rows = {"x": np.zeros((4, 3, 8, 8), np.float32)}
+        assert gateway.router.plan_for("net", rows) is None
+        assert [wish.shapes for wish in gateway.told] == [{"x": (4, 3, 8, 8)}]
+        assert not gateway.router.waiting_shapes("net"), "no request waits"
+        while gateway.router._wanted:
+            await asyncio.sleep(0.001)
+        assert len(gateway.told) == 2  # Once more, and then nobody asked.
+        gateway.serve(4)
+        plan = gateway.name(4), Epoch(1, 2)
+        assert gateway.router.plan_for("net", rows) == plan and gateway.router.serves(plan)
+        gateway.serve(4, number=3)
+        assert not gateway.router.serves(plan)
+        first = {"x": np.zeros(FIRST, np.float32)}
+        assert gateway.router.plan_for("net", first) == ("net", Epoch(1, 1))
+        assert gateway.router.plan_for("other", first) is None
+
+    run(story)
+
+
+def test_a_plan_that_is_refused_is_not_wanted() -> None:
+    async def story(gateway: Gateway) -> None:
+        rows = {"x": np.zeros((4, 3, 8, 8), np.float32)}
+        assert gateway.router.plan_for("net", rows) is None and len(gateway.told) == 1
+        gateway.refuse(4, "no room", "Infeasible")
+        assert gateway.router.plan_for("net", rows) is None and len(gateway.told) == 1
+        assert gateway.router.plan_for("net", {"x": np.zeros((4, 3, 8), np.float32)}) is None
+
+    run(story)
+    run(story_without_variants, bindings=0)
+
+
+async def story_without_variants(gateway: Gateway) -> None:
+    assert gateway.router.plan_for("net", {"x": np.zeros((4, 3, 8, 8), np.float32)}) is None
+    assert not gateway.told

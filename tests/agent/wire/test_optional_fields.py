@@ -117,6 +117,7 @@ def test_steps_and_lost_states_travel(message: Any) -> None:
 
 def test_options_that_nobody_gave_are_not_written() -> None:
     new = {"states", "context", "sequences", "prefill", "batch", "text", "mirrors", "keep"}
+    new |= {"batch_rows", "batch_delay_s", "batch_tolerance"}
     assert not new & json_record(DeployOptions()).keys()
     given_by_user = DeployOptions(
         states=(("hn", "h"),),
@@ -127,6 +128,9 @@ def test_options_that_nobody_gave_are_not_written() -> None:
         text=True,
         mirrors=True,
         keep=3,
+        batch_rows=8,
+        batch_delay_s=0.0,
+        batch_tolerance=0.1,
     )
     assert new <= json_record(given_by_user).keys()
     assert read_json_record(DeployOptions, json_record(given_by_user)) == given_by_user

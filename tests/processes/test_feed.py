@@ -1,0 +1,96 @@
+"""`edgepart feed` as a process, with a real agent and a real mosquitto: frames are answered as one session over the whole
+model answers them."""
+
+from __future__ import annotations
+
+import io
+import json
+import queue
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from benchmarks.models import light, sample_inputs
+from benchmarks.mosquitto import Mosquitto, program
+from paho.mqtt.client import Client
+from paho.mqtt.enums import CallbackAPIVersion
+
+from edgepart.cli.local import LocalCluster
+from edgepart.planner.model.load import load_graph
+from tests.processes.asking import deploy, differences, run_alone, undeploy
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(program() is None, reason="mosquitto is not installed"),
+]
+
+PATH = light("squeezenet")
+INPUTS = sample_inputs(load_graph(PATH))
+((NAME, ARRAY),) = INPUTS.items()
+
+
+@pytest.fixture
+def mosquitto(tmp_path: Path) -> Iterator[Mosquitto]:
+    with Mosquitto(tmp_path) as broker:
+        yield broker
+
+
+def command(cluster: LocalCluster, *options: str) -> list[str]:
+    return [sys.executable, "-m", "edgepart", "feed", "fed", "--state", str(cluster.first.state), *options]
+
+
+def is_right(record: dict[str, Any]) -> bool:
+    found = {name: np.array(one["data"], one["dtype"]) for name, one in record["outputs"].items()}
+    return not differences(found, run_alone(PATH, INPUTS))
+
+
+def test_files_and_messages_are_answered(trio: LocalCluster, mosquitto: Mosquitto, tmp_path: Path) -> None:
+    deploy(trio, PATH, "fed")
+    frames, written = tmp_path / "frames", tmp_path / "answers.jsonl"
+    frames.mkdir()
+    np.save(frames / "good.npy", ARRAY)
+    (frames / "bad.jpg").write_bytes(b"no picture")
+    ran = subprocess.run(
+        command(trio, "--folder", str(frames), "--once", "--output", str(written), "--json"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ran.returncode == 1 and "2 frames in" in ran.stderr, ran.stderr
+    records = {record["source"]: record for record in map(json.loads, written.read_text().splitlines())}
+    assert is_right(records["good.npy"]) and "is no picture" in records["bad.jpg"]["error"]
+    summary = json.loads(ran.stdout)["summary"]
+    assert (summary["answered"], summary["failed"], summary["dropped"]) == (1, 1, 0)
+
+    answers: queue.Queue[Any] = queue.Queue()
+    client = Client(CallbackAPIVersion.VERSION2)
+    client.on_message = lambda *message: answers.put(json.loads(message[2].payload))
+    client.connect("127.0.0.1", mosquitto.port)
+    client.subscribe("answers")
+    client.loop_start()
+    packed = io.BytesIO()
+    np.save(packed, ARRAY)
+    # Retained, so that the feed gets it whenever it has subscribed.
+    client.publish("cams/door", packed.getvalue(), qos=1, retain=True)
+    options = ("--mqtt", "cams/+", "--broker", mosquitto.url, "--to-topic", "answers")
+    feed = subprocess.Popen(
+        command(trio, *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        first = answers.get(timeout=30)
+        assert first["source"] == "cams/door" and is_right(first)
+        client.publish("cams/gate", json.dumps(ARRAY.tolist()), qos=1)
+        assert is_right(answers.get(timeout=30))
+        feed.send_signal(signal.SIGINT)
+        _, said = feed.communicate(timeout=30)
+    finally:
+        feed.kill()
+        client.disconnect()
+        client.loop_stop()
+    assert feed.returncode == 0 and "2 frames in" in said and "2 answered" in said, said
+    undeploy(trio, "fed")
