@@ -68,7 +68,7 @@ class HttpServer:
         node, gate, metrics = gateway.node, gateway.gate, gateway.metrics
         deliveries = Deliveries(gateway.limits)
         self._v2 = InferenceRoutes(gateway, self._bodies, deliveries)
-        told = None if text is None else TextMetrics(metrics.registry, metrics.history)
+        told = None if text is None else TextMetrics(metrics)
         tries, talking = DeploymentTries(), lambda: [one.name for one in text.models()] if text else []
         self._v1 = TextRoutes(text, gate, self._bodies, deliveries, told, node.version)
         self._management = ManagementRoutes(node, gate, metrics, self._limits, spool, tries)

@@ -253,7 +253,7 @@ def test_status_says_who_is_starved_and_who_was_when_it_fell_silent(
     out = edgepart("status", "--state", str(member))[1]
     assert f"pi-a: {busy}" in out
     assert f"pi-x fell silent; last it was {busy}" in out
-    assert "edgepart_cpu_wait_share 0.62" in served.ask("GET", "/metrics").body.decode().splitlines()
+    assert "edgepart_cpu_wait_ratio 0.62" in served.ask("GET", "/metrics").body.decode().splitlines()
 
 
 def test_status_and_metrics_tell_of_sequences(
