@@ -36,14 +36,13 @@ def become(options: AgentOptions, log_level: str, log_format: str) -> NoReturn:
             password  # other users can see the arguments of a process, but not its environment
         )
     text = json.dumps(fields, default=str)
-    log_settings(log_level, log_format).apply()
-    set_ciphers(options.state, Path("/proc/cpuinfo"))
+    set_ciphers(options.state, Path("/proc/cpuinfo"), log_settings(log_level, log_format).warn)
     os.execv(sys.executable, [sys.executable, "-m", __name__, log_level, log_format, text])
 
 
-def set_ciphers(state: Path, cpuinfo: Path) -> None:
+def set_ciphers(state: Path, cpuinfo: Path, warn: Callable[[str], None]) -> None:
     """Makes OpenSSL prefer ChaCha20 in the agent's process if the processor has no AES instructions. Changes nothing if
-    OPENSSL_CONF is set, or if the system has a policy of its own."""
+    OPENSSL_CONF is set, or if the system has a policy of its own, of which it warns."""
     if "OPENSSL_CONF" in os.environ or not state.is_dir() or not os.access(cpuinfo, os.R_OK):
         return
     # These are imported here because only the agent needs them.
@@ -57,7 +56,7 @@ def set_ciphers(state: Path, cpuinfo: Path) -> None:
     place = Path(ssl.get_default_verify_paths().openssl_capath).with_name("openssl.cnf")
     text = configuration(place.read_text(errors="replace") if place.exists() else "", str(place))
     if text is None:
-        log.warning("%s decides about TLS; AES may be slow without instructions for it", place)
+        warn(f"{place} decides about TLS; AES may be slow without instructions for it")
         return
     ours = state / "openssl.cnf"
     write_atomic(ours, text.encode())

@@ -185,7 +185,7 @@ def deploy(
     elif wait:
         _print_served(result, _plan_of(target, called))
     else:
-        say(f"{called}: accepted. `edgepart models` shows the progress.")
+        say(f"{called} is being deployed. `edgepart models` shows the progress.")
 
 
 def undeploy(
@@ -212,7 +212,7 @@ def undeploy(
     elif "dismissed" in document:
         say(f"{name} is not deployed. `edgepart status` no longer shows the attempt that failed.")
     else:
-        say(f"{name}: undeployed.")
+        say(f"{name} is undeployed.")
 
 
 async def _deploy(
@@ -236,7 +236,7 @@ async def _deploy(
             bar(stage, done, total)
             if wait_s is not None and not waiting and stage != SENDING:
                 waiting = True
-                note(f"waiting until it serves, {timeout} at most (--timeout)")
+                note(f"waiting up to {timeout} until it serves (--timeout)")
 
         async with AsyncClient(target) as client:
             result = await client.deploy_files(name, files, options, wait_s, show)

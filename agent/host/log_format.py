@@ -33,13 +33,21 @@ class LogSettings:
         global _applied
         _applied = self
         handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(JsonFormatter(process) if self.form == JSON else TextFormatter(os.environ))
+        handler.setFormatter(self._formatter(process))
         root = logging.getLogger()
         root.handlers[:] = [handler]
         root.setLevel(self.level)
         if self.form == JSON:
             logging.captureWarnings(True)
             sys.excepthook = _log_the_end
+
+    def warn(self, text: str) -> None:
+        """Write one line in this form, in a process whose log is not set up: the command that becomes the agent."""
+        record = logging.LogRecord("edgepart", logging.WARNING, __file__, 0, "%s", (text,), None)
+        print(self._formatter("agent").format(record), file=sys.stderr)
+
+    def _formatter(self, process: str) -> logging.Formatter:
+        return JsonFormatter(process) if self.form == JSON else TextFormatter(os.environ)
 
 
 _applied: LogSettings | None = None

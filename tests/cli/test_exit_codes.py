@@ -46,6 +46,7 @@ def codes_in(path: Path) -> Iterator[int]:
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ENDS:
             (given,) = node.args
             if isinstance(given, ast.Constant):
+                assert isinstance(given.value, int)
                 yield given.value
             elif isinstance(given, ast.Name):
                 yield NAMED[given.id]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgepart.agent.host.log_format import FORMATS, JsonFormatter, TextFormatter
+from edgepart.agent.host.log_format import FORMATS, JsonFormatter, LogSettings, TextFormatter
 
 LOGGING = """
 import logging, sys, warnings
@@ -69,3 +69,14 @@ def test_children_write_the_same_form(form: str, tmp_path: pytest.TempPathFactor
 
 def test_the_journal_has_the_time_itself() -> None:
     assert TextFormatter({"JOURNAL_STREAM": "8:1"}).format(record("up")) == "INFO edgepart.x: up"
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_warning_before_the_log_is_set_up_has_the_form(
+    form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = list(logging.getLogger().handlers)
+    LogSettings(form=form).warn("AES is slow")
+    told = capsys.readouterr().err
+    assert told.endswith("WARNING edgepart: AES is slow\n") or json.loads(told)["message"] == "AES is slow"
+    assert told.startswith("{") is (form == "json") and logging.getLogger().handlers == before
