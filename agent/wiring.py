@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from typing import Protocol
@@ -445,7 +445,15 @@ def _make_about(
         lambda: (grpc().address, grpc().trouble),
     )
     disk = lambda: disk_document(base.files, base.disk)  # noqa: E731
-    told = Diagnostics(tracing, doctor, links.renewal.document, disk, base.events, base.log_lines)
+    told = Diagnostics(
+        tracing,
+        doctor,
+        links.renewal.document,
+        disk,
+        base.events,
+        base.log_lines,
+        lambda: {node: asdict(traffic) for node, traffic in links.transport.traffic().items()},
+    )
     return About(me, told), tracing
 
 

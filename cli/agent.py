@@ -14,16 +14,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
+from edgepart.agent.host.log_format import JSON, LogSettings
 from edgepart.agent.host.log_rate import LogRate
 from edgepart.agent.mqtt.broker import Broker
 from edgepart.agent.options import AgentOptions
 from edgepart.cli.output import exit_status, print_error
 from edgepart.planner.errors import EdgepartError
 
+log = logging.getLogger("edgepart")
+
 MQTT_PASSWORD = "EDGEPART_MQTT_PASSWORD"
 
 
-def become(options: AgentOptions, log_level: str) -> NoReturn:
+def become(options: AgentOptions, log_level: str, log_format: str) -> NoReturn:
     """Replaces this process with the agent's; the process id stays."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -33,13 +36,13 @@ def become(options: AgentOptions, log_level: str) -> NoReturn:
             password  # other users can see the arguments of a process, but not its environment
         )
     text = json.dumps(fields, default=str)
-    set_ciphers(options.state, Path("/proc/cpuinfo"))
-    os.execv(sys.executable, [sys.executable, "-m", __name__, log_level, text])
+    set_ciphers(options.state, Path("/proc/cpuinfo"), log_settings(log_level, log_format).warn)
+    os.execv(sys.executable, [sys.executable, "-m", __name__, log_level, log_format, text])
 
 
-def set_ciphers(state: Path, cpuinfo: Path) -> None:
+def set_ciphers(state: Path, cpuinfo: Path, warn: Callable[[str], None]) -> None:
     """Makes OpenSSL prefer ChaCha20 in the agent's process if the processor has no AES instructions. Changes nothing if
-    OPENSSL_CONF is set, or if the system has a policy of its own."""
+    OPENSSL_CONF is set, or if the system has a policy of its own, of which it warns."""
     if "OPENSSL_CONF" in os.environ or not state.is_dir() or not os.access(cpuinfo, os.R_OK):
         return
     # These are imported here because only the agent needs them.
@@ -53,7 +56,7 @@ def set_ciphers(state: Path, cpuinfo: Path) -> None:
     place = Path(ssl.get_default_verify_paths().openssl_capath).with_name("openssl.cnf")
     text = configuration(place.read_text(errors="replace") if place.exists() else "", str(place))
     if text is None:
-        print(f"{place} decides about TLS; AES may be slow without instructions for it", file=sys.stderr)
+        warn(f"{place} decides about TLS; AES may be slow without instructions for it")
         return
     ours = state / "openssl.cnf"
     write_atomic(ours, text.encode())
@@ -78,6 +81,11 @@ def options_of(text: str) -> AgentOptions:
     return AgentOptions(**fields, peers=peers)
 
 
+def log_settings(log_level: str, log_format: str) -> LogSettings:
+    """The settings that the options of those names ask for."""
+    return LogSettings(logging.getLevelNamesMapping()[log_level.upper()], log_format)
+
+
 def limit_log(root: logging.Logger, clock: Callable[[], float]) -> None:
     """Limits how often the log's handlers write each kind of line, including those of libraries."""
     limit = LogRate(clock)
@@ -85,12 +93,8 @@ def limit_log(root: logging.Logger, clock: Callable[[], float]) -> None:
         handler.addFilter(limit)
 
 
-def main(log_level: str, text: str) -> None:
-    # The journal adds the time to each line itself.
-    stamp = "" if "JOURNAL_STREAM" in os.environ else "%(asctime)s "
-    logging.basicConfig(
-        stream=sys.stderr, level=log_level.upper(), format=f"{stamp}%(levelname)s %(name)s: %(message)s"
-    )
+def main(log_level: str, log_format: str, text: str) -> None:
+    log_settings(log_level, log_format).apply()
     # zeroconf warns about every interface without multicast; discovery itself reports if no interface has it.
     logging.getLogger("zeroconf").setLevel(logging.ERROR)
     limit_log(logging.getLogger(), time.monotonic)
@@ -99,7 +103,10 @@ def main(log_level: str, text: str) -> None:
     try:
         run(options_of(text))
     except EdgepartError as error:
-        print_error(error, as_json=False)
+        if log_format == JSON:
+            log.critical("%s", error)
+        else:
+            print_error(error, as_json=False)
         sys.exit(exit_status(error))
 
 

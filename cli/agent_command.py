@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from edgepart.agent.host.log_format import FORMATS, TEXT
 from edgepart.agent.options import GRPC_PORT, HTTP_PORT, LISTEN_PORT, AgentOptions, parse_bytes
 from edgepart.agent.wire.address import parse_address
 from edgepart.agent.wire.vocabulary import LOCAL, OPENNESS, TRANSPORTS
@@ -116,6 +117,10 @@ Spares = Annotated[
     ),
 ]
 LogLevel = Annotated[str, typer.Option(metavar="|".join(LEVELS), help="How much to log.")]
+LogFormat = Annotated[
+    str,
+    typer.Option(metavar="|".join(FORMATS), help="Log lines for people, or one JSON document in each line."),
+]
 
 
 def _read_config(context: typer.Context, path: Path | None) -> Path | None:
@@ -160,6 +165,7 @@ def agent(
     compiled: Compiled = "2G",
     spares: Spares = None,
     log_level: LogLevel = "info",
+    log_format: LogFormat = TEXT,
 ) -> None:
     """Run this device's agent until it is told to stop (SIGTERM, Ctrl-C)."""
     try:
@@ -187,6 +193,8 @@ def agent(
         )
         if log_level not in LEVELS:
             raise UsageError(f"--log-level {log_level!r}: give one of {', '.join(LEVELS)}")
+        if log_format not in FORMATS:
+            raise UsageError(f"--log-format {log_format!r}: give one of {', '.join(FORMATS)}")
     except UsageError as error:
         raise config_file.located(error, context, config, options_of(agent)) from error
-    become(options, log_level)
+    become(options, log_level, log_format)

@@ -15,6 +15,7 @@ from edgepart.cli.options import Context, Json, StatePairs, TransferDtype, read_
 from edgepart.cli.output import note, print_json, progress, say, shape, table
 from edgepart.client.model_files import check_there
 from edgepart.planner.errors import EdgepartError
+from edgepart.planner.figures import format_count
 from edgepart.planner.plans.reduced_precision import EXACT, check_kind
 
 if TYPE_CHECKING:
@@ -277,7 +278,7 @@ def _operators(nodes: Mapping[str, Any], flops: float) -> dict[str, dict[str, An
         one = found.setdefault(
             called, {"nodes": 0, "split": 0, "axes": {}, "difference": None, "flops_share": 0.0, "opaque": {}}
         )
-        one.setdefault("whole", "no axis of it can be cut")
+        one.setdefault("whole", "cannot be split")
         one["nodes"] += 1
         one["split"] += bool(node["split"])
         one["difference"] = _worst((one["difference"], node["difference"]))
@@ -306,12 +307,15 @@ def _show(document: Mapping[str, Any]) -> None:
         f"{name} {one['dtype']} {shape(one['shape'])}" for name, one in document["inputs"].items()
     )
     say(
-        f"{document['model']} on {document['devices']} devices in this process; made-up inputs: {taken or 'none'}"
+        f"{document['model']} on {format_count(document['devices'], 'simulated device')}. Random inputs: {taken or 'none'}"
     )
     if states := document["states"]:
         names = ", ".join(f"{one['output']} -> {one['input']}" for one in states[:STATES_SHOWN])
         more = f" and {len(states) - STATES_SHOWN} more" if len(states) > STATES_SHOWN else ""
-        say(f"{document['steps']} steps of one sequence; devices keep {names}{more}", prose=True)
+        say(
+            f"{format_count(document['steps'], 'step')} of one sequence. Devices keep {names}{more}.",
+            prose=True,
+        )
     say("")
     rounds = document["transfer_dtype"]
     off = [] if rounds == EXACT else [f"as {rounds}"]
@@ -358,21 +362,24 @@ def _along(one: Mapping[str, Any]) -> str:
 
 def _conclude(document: Mapping[str, Any]) -> None:
     for name in document["random_outputs"]:
-        say(f"output {name!r} is random: it was not compared", prose=True)
+        say(f"Output {name!r} is random, and was not compared.", prose=True)
     for way in document["ways"]:
         for fault in way["faults"]:
             say(f"split along {way['name']}: {fault}", prose=True)
     wrong = sum(bool(way["faults"]) for way in document["ways"])
-    whole = f"{document['opaque_flops_share']:.2%} of its FLOPs are in operators that cannot be split"
+    whole = f"{document['opaque_flops_share']:.2%} of the FLOPs cannot be split."
     if wrong:
-        say(f"{wrong} of {len(document['ways'])} ways do not give one session's answer; {whole}", prose=True)
+        say(
+            f"{wrong} of {format_count(len(document['ways']), 'way')} to split gave another answer. {whole}",
+            prose=True,
+        )
     else:
-        say(f"every way gives one session's answer{_describe_tried(document)}; {whole}", prose=True)
+        say(f"Every split gives the same answer{_describe_tried(document)}. {whole}", prose=True)
     rounds, off = document["transfer_dtype"], _worst(way["rounded_difference"] for way in document["ways"])
     if rounds != EXACT and off is None:
-        say("nothing that travels is large enough to be rounded", prose=True)
+        say("Nothing that is sent is large enough to be rounded.", prose=True)
     elif rounds != EXACT:
-        say(f"rounded to {rounds} between devices, answers are off by {_difference(off)} at most", prose=True)
+        say(f"Rounding to {rounds} changes answers by {_difference(off)} at most.", prose=True)
 
 
 def _describe_tried(document: Mapping[str, Any]) -> str:

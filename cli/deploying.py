@@ -78,7 +78,7 @@ def _work(
                 bar(stage, done, total)
                 if patience is not None and not waiting and stage != SENDING:
                     waiting = True
-                    note(f"waiting until it serves, {patience.text} at most (--timeout)")
+                    note(f"waiting up to {patience.text} until it serves (--timeout)")
 
             async with AsyncClient(target) as client:
                 return await work(client, show), client.url

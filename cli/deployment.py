@@ -246,7 +246,7 @@ def rollback(
         devices = ", ".join(result.get("devices", ()))
         say(f"{name} is version {result['version']} again, served by {devices}.", prose=True)
     else:
-        say(f"{name}: accepted. `edgepart models` shows the progress.")
+        say(f"{name} goes back. `edgepart models` shows the progress.")
 
 
 def undeploy(
@@ -266,7 +266,7 @@ def undeploy(
     elif "dismissed" in document:
         say(f"{name} is not deployed. `edgepart status` no longer shows the attempt that failed.")
     else:
-        say(f"{name}: undeployed.")
+        say(f"{name} is undeployed.")
 
 
 def _plan_of(target: AgentTarget, name: str) -> Mapping[str, Any]:

@@ -37,7 +37,6 @@ app = typer.Typer(
     help="Runs any ONNX model on the small computers that you already have.\n\n"
     "Try `edgepart demo`, or: `edgepart init`, `edgepart agent`, and `edgepart deploy MODEL` from another terminal.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -16,6 +16,7 @@ import typer
 from edgepart.agent.mqtt.broker import Broker, parse_broker
 from edgepart.agent.options import state_folder
 from edgepart.cli.agent import MQTT_PASSWORD
+from edgepart.cli.completion import complete_deployment
 from edgepart.planner.errors import UsageError
 from edgepart.planner.plans.reduced_precision import KINDS
 
@@ -70,7 +71,12 @@ Picture = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="The seed of the random inputs that are used without --input.")]
 DeployedName = Annotated[
-    str, typer.Argument(metavar="NAME", help="The deployment's name, as `edgepart models` shows it.")
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="The deployment's name, as `edgepart models` shows it.",
+        autocompletion=complete_deployment,
+    ),
 ]
 StatePairs = Annotated[
     list[str] | None,

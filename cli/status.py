@@ -165,7 +165,7 @@ def _status(document: Mapping[str, Any]) -> RenderableType:
         columns = ("deployment", "state", "epoch", "strategy", "devices", "predicted")
         parts += [Text(), table(columns, deployments, right=("epoch", "predicted"))]
     else:
-        parts.append(Text("\nnothing deployed", style="dim"))
+        parts.append(Text("\nNothing is deployed.", style="dim"))
     if rows := [_sequences(card) for card in document.get("deployments", ()) if card.get("sequences")]:
         columns = ("sequences of", "under way", "for later", "most", "their states", "last answers")
         parts += [Text(), table(columns, rows, right=(*columns[1:4], columns[5]))]

@@ -45,3 +45,12 @@ def format_bytes(value: float | None) -> str:
             return f"{format_figure(value)} {unit}"
         value /= 1000
     return f"{format_figure(value)} TB"
+
+
+def format_count(number: int, thing: str) -> str:
+    """A number of things, whose name is in the singular and has a plural with "s".
+
+    >>> format_count(1, "device"), format_count(0, "device"), format_count(12_000, "step")
+    ('1 device', '0 devices', '12,000 steps')
+    """
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-TOPS = "agent|planner|cli|tests|benchmarks"
+TOPS = "agent|planner|client|cli|src|installers|tests|benchmarks"
 PATH = re.compile(rf"(?<![\w/.])((?:{TOPS})/[\w/]+\.py)\b")
 MODULE = re.compile(r"(?<![\w/.\"'-])([a-z]\w+\.py)\b(?![\"'])")
 

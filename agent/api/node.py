@@ -140,6 +140,8 @@ class Diagnostics:
     """Returns the state of the disk (agent/maintenance.py)."""
     events: EventLog
     log_lines: NumberedLog[LogLine]
+    traffic: Callable[[], Mapping[str, Mapping[str, int]]]
+    """Returns what went over this agent's links, by node: "sent_bytes" and "received_bytes"."""
 
 
 class NodeApi:
@@ -580,6 +582,12 @@ class NodeApi:
             "sequences": self._sequences_here(),
             "workers_ended": dict(self._inference.workers_ended()),
             "plans_refused": dict(self._core.controller.count_refused() if self._core.controller else {}),
+            "traffic": {
+                names[node]: dict(traffic)
+                for node, traffic in self._diagnostics.traffic().items()
+                if node in names
+            },
+            "drifts": self._drifts(names),
         }
 
     def _sequences_here(self) -> dict[str, int]:
@@ -595,6 +603,18 @@ class NodeApi:
             "batches": batches,
             "resumed": serving.tokens.resumed,
             "mirrored_bytes": serving.mirrored_bytes(),
+        }
+
+    def _drifts(self, names: Mapping[str, str]) -> dict[str, dict[str, float]]:
+        """The drift of each device that computes a deployment, by deployment and device."""
+        nodes = {name: node for node, name in names.items()}
+        return {
+            card.name: {
+                device: self._core.drifts.factor(nodes[device], card.name)
+                for device in card.devices
+                if device in nodes
+            }
+            for card in self.models()
         }
 
     def _about(self, member: events.Member, starved: Starved) -> tuple[str, ...]:

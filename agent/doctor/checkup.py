@@ -19,7 +19,7 @@ from edgepart.agent.host import system
 from edgepart.agent.net.addresses import Interface
 from edgepart.agent.net.interfaces import interfaces
 from edgepart.agent.security.ciphers import lacks_aes
-from edgepart.planner.figures import format_figure
+from edgepart.planner.figures import format_count, format_figure
 
 GOOD, NOTE, BAD = "good", "note", "bad"
 LEVELS = (GOOD, NOTE, BAD)
@@ -59,9 +59,7 @@ def check_box(
     cpuinfo = system.text_of(Path("/proc/cpuinfo"))
     found = [
         judge_network(interfaces()),
-        judge_disk(disk.free, state)
-        if disk
-        else Check("disk", NOTE, "the system does not tell how full it is"),
+        judge_disk(disk.free, state) if disk else Check("disk", NOTE, "unknown: the system does not say"),
         judge_clock(time.time(), _is_clock_kept()),
         judge_memory(available, total, limit_bytes),
         judge_swap(*system.swap()),
@@ -75,8 +73,8 @@ def check_box(
 def judge_network(known: Sequence[Interface]) -> Check:
     real = [one for one in known if one.up and not one.ip.is_loopback and not one.virtual]
     if not real:
-        text = "no network is up, but loopback and what leads to containers"
-        return Check("network", BAD, text, "plug in a cable, or join the Wi-Fi")
+        text = "no network is up"
+        return Check("network", BAD, text, "plug in a cable or join the Wi-Fi")
     named = dict.fromkeys(one.name for one in real)
     texts = [f"{name} {', '.join(one.address for one in real if one.name == name)}" for name in named]
     return Check("network", GOOD, "; ".join(texts))
@@ -85,9 +83,9 @@ def judge_network(known: Sequence[Interface]) -> Check:
 def judge_disk(free_bytes: int, state: Path) -> Check:
     text = f"{format_figure(free_bytes / 1e9)} GB free for {state}"
     if free_bytes < FULL_BYTES:
-        return Check("disk", BAD, text, "make room: what an agent has to remember is not kept")
+        return Check("disk", BAD, text, "free some space: the agent cannot save its state")
     if free_bytes < TIGHT_BYTES:
-        return Check("disk", NOTE, text, "make room where models are larger than that; lower --compiled")
+        return Check("disk", NOTE, text, "free some space for larger models, or lower --compiled")
     return Check("disk", GOOD, text)
 
 
@@ -95,25 +93,23 @@ def judge_clock(now: float, kept: bool | None) -> Check:
     """Judge the clock. `kept` says whether something keeps the clock right; None if that is unknown."""
     text = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
     if now < EPOCH_S:
-        return Check("clock", BAD, f"{text}: it was never set", "set it: `timedatectl set-ntp true`")
+        return Check("clock", BAD, f"{text}; never set", "set it: `timedatectl set-ntp true`")
     if kept is False:
-        return Check(
-            "clock", NOTE, f"{text}; nothing keeps it right, says the kernel", "`timedatectl set-ntp true`"
-        )
+        return Check("clock", NOTE, f"{text}; not synchronised", "`timedatectl set-ntp true`")
     return Check("clock", GOOD, text)
 
 
 def judge_memory(available: int, total: int, limit_bytes: int | None) -> Check:
     limit = "no --memory-limit" if limit_bytes is None else f"--memory-limit {limit_bytes / 1e6:.0f} MB"
     if not total:
-        return Check("memory", NOTE, f"the system does not tell how much there is; {limit}")
-    text = f"{format_figure(available / 1e9)} of {format_figure(total / 1e9)} GB are free; {limit}"
+        return Check("memory", NOTE, f"unknown: the system does not say; {limit}")
+    text = f"{format_figure(available / 1e9)} of {format_figure(total / 1e9)} GB free; {limit}"
     if limit_bytes is not None and limit_bytes < LITTLE_MEMORY_BYTES:
         return Check(
             "memory",
             NOTE,
             text,
-            "an agent takes 100 MB, and 40 MB for a deployment; what is left is for plans",
+            "raise it if plans do not fit: the agent takes 100 MB of it, and 40 MB for each deployment",
         )
     if available < LITTLE_MEMORY_BYTES:
         return Check(
@@ -130,7 +126,7 @@ def judge_swap(used: int, total: int) -> Check:
         return Check("swap", GOOD, "none")
     text = f"{format_figure(used / 1e9)} of {format_figure(total / 1e9)} GB in use"
     if used > MUCH_SWAP_USED * total:
-        do = "if answers are slow at times, give this box less to do, or a --memory-limit"
+        do = "if answers are sometimes slow, run less on this box or lower --memory-limit"
         return Check("swap", NOTE, text, do)
     return Check("swap", GOOD, text)
 
@@ -138,21 +134,21 @@ def judge_swap(used: int, total: int) -> Check:
 def judge_threads(cores: int, threads: int | None) -> Check:
     """Judge the number of threads. `threads` is the agent's setting; None if it has none."""
     if threads is not None and threads > cores:
-        text = f"{threads} threads on {cores} cores"
-        return Check("threads", NOTE, text, "threads that wait for each other are slower: lower --threads")
-    return Check("threads", GOOD, f"{threads or cores} of {cores} cores")
+        text = f"{threads} threads on {format_count(cores, 'core')}"
+        return Check("threads", NOTE, text, "lower --threads: more threads than cores are slower")
+    return Check("threads", GOOD, f"{threads or cores} of {format_count(cores, 'core')}")
 
 
 def judge_aes(lacking: bool) -> Check:
     if lacking:
-        return Check("AES", GOOD, "no instructions for it: links to this box use ChaCha20")
-    return Check("AES", GOOD, "instructions for it are there")
+        return Check("AES", GOOD, "not in hardware: links to this box use ChaCha20")
+    return Check("AES", GOOD, "in hardware")
 
 
 def judge_grpc(address: str, trouble: str) -> Check:
     """Judge the agent's gRPC server. `address` is "" if it does not listen, and `trouble` says why if it is to."""
     if trouble:
-        return Check("gRPC", BAD, trouble, "clients can use HTTP; --grpc names another address, or `off`")
+        return Check("gRPC", BAD, trouble, "use HTTP, or give --grpc another address or `off`")
     return Check("gRPC", GOOD, f"clients connect to {address}" if address else "off (--grpc off)")
 
 
@@ -164,11 +160,11 @@ def judge_ruleset(text: str, port: int) -> Check:
         for line in text.splitlines()
     )
     if drops and str(port) not in text:
-        do = f"let TCP {port} in, and UDP 5353 for mDNS"
-        return Check("firewall", NOTE, f"drops what comes in, and no rule names port {port}", do)
+        do = f"allow TCP {port}, and UDP 5353 for mDNS"
+        return Check("firewall", NOTE, f"blocks incoming traffic, and no rule allows port {port}", do)
     if drops:
-        return Check("firewall", GOOD, f"drops what comes in; a rule names port {port}")
-    return Check("firewall", GOOD, "lets everything in, as far as can be seen")
+        return Check("firewall", GOOD, f"blocks incoming traffic, but a rule names port {port}")
+    return Check("firewall", GOOD, "blocks nothing")
 
 
 def check_firewall(port: int) -> Check:
@@ -179,14 +175,15 @@ def check_firewall(port: int) -> Check:
         try:
             done = subprocess.run([program, *command[1:]], capture_output=True, text=True, timeout=5)
         except (OSError, subprocess.TimeoutExpired) as error:
-            return Check("firewall", NOTE, f"not looked at: {error}")
+            return Check("firewall", NOTE, f"not checked: {error}")
         if done.returncode == 0:
             return judge_ruleset(done.stdout, port)
     settings = Path("/etc/ufw/ufw.conf")
     if settings.exists() and "ENABLED=yes" in settings.read_text(errors="replace"):
-        do = f"`ufw allow {port}/tcp` and `ufw allow 5353/udp`, unless that is done"
+        do = f"`ufw allow {port}/tcp` and `ufw allow 5353/udp`, if you have not yet"
         return Check("firewall", NOTE, "ufw is on", do)
-    return Check("firewall", GOOD, "not looked at: that takes root, and `nft` or `iptables`")
+    lacking = "root" if os.geteuid() else "`nft` or `iptables`"
+    return Check("firewall", GOOD, f"not checked (needs {lacking})")
 
 
 def _is_clock_kept() -> bool | None:

@@ -113,7 +113,7 @@ def _judge_seated(seat: MembershipEntry) -> Verdict:
         case control.ALIVE:
             return Verdict(MEMBER)
         case control.LEAVING:
-            return Verdict(LEAVING, "it was told to stop, and serves until others have taken over")
+            return Verdict(LEAVING, "it is stopping, and serves until others have taken over")
         case control.SUSPECT:
             silent = f"its link broke or fell silent {describe_age(seat.for_s)}; others are asked whether they reach it"
             why = "; ".join(filter(None, (silent, describe_starvation(seat.starved))))
@@ -269,7 +269,7 @@ def _last_heard(box: Box, now: float) -> str:
         return f"it was announced last {describe_age(now - max(times))}"
     if any(way == SAVED for way, _ in box.heard):
         return "it was a member before this agent was started"
-    return "it was never heard of by itself"
+    return "it never announced itself"
 
 
 def _ways(box: Box, now: float) -> str:

@@ -36,6 +36,7 @@ from edgepart.agent.net.sightings import Box
 from edgepart.agent.options import AgentOptions
 from edgepart.agent.serving.loaded_plans import LoadedPlans
 from edgepart.agent.wire.address import Address
+from edgepart.planner.figures import format_count
 
 HEARD_S = 20.0
 """An agent that has not heard its own announcement for so many seconds has no multicast."""
@@ -164,12 +165,16 @@ class DoctorReport:
         ]
         if blocked:
             do = f"let TCP {port} in here; in a container, publish the port"
-            return Check("port", BAD, f"{len(blocked)} boxes cannot connect to port {port} here", do)
+            return Check(
+                "port", BAD, f"{format_count(len(blocked), 'device')} cannot connect to port {port} here", do
+            )
         if members:
             last = max(box.called[1] for box in members if box.called is not None)
-            text = f"{len(members)} boxes have connected to port {port}, last {describe_age(now - last)}"
+            have = "has" if len(members) == 1 else "have"
+            who = format_count(len(members), "device")
+            text = f"{who} {have} connected to port {port}, last {describe_age(now - last)}"
             return Check("port", GOOD, text)
-        return Check("port", GOOD, f"nobody has connected to port {port} yet")
+        return Check("port", GOOD, f"no device has connected to port {port} yet")
 
     def _multicast(self, now: float) -> Check:
         if not self._options.mdns:

@@ -6,6 +6,7 @@ May import: planner/devices, planner/errors.
 __all__ = [
     "child_process",
     "jobs",
+    "log_format",
     "log_rate",
     "open_files",
     "process_memory",

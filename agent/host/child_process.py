@@ -13,6 +13,8 @@ from multiprocessing.process import BaseProcess
 from threading import Thread
 from typing import Any
 
+from edgepart.agent.host import log_format
+
 BESIDE_NICENESS = 5
 """How much lower the priority of processes is that work for a deployment before it serves (reading the model, cutting its
 weights, its answer for comparison). They slow requests down little, and still finish beside programs that compute all the
@@ -29,7 +31,9 @@ def start_child(
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(work, theirs, *args), name=name, daemon=True)
+    process = context.Process(
+        target=_work, args=(log_format.settings(), name, work, theirs, *args), name=name, daemon=True
+    )
     resource_tracker.ensure_running()  # before signals are blocked, because starting it unblocks them
     with deaf():
         process.start()
@@ -49,9 +53,10 @@ def deaf() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _work(work: Callable[..., None], *args: object) -> None:
+def _work(logs: log_format.LogSettings, name: str, work: Callable[..., None], *args: object) -> None:
     """Do the work, in the child. The child ends with the agent even in the middle of its work, which nobody
     needs then."""
+    logs.apply(name.removeprefix("edgepart-"))
     Thread(target=_end_with_parent, name="parent", daemon=True).start()
     work(*args)
 

@@ -16,6 +16,9 @@ from edgepart.agent.http.buffers import pad_head
 from edgepart.agent.http.deliveries import Deliveries
 from edgepart.planner.errors import NotAuthorised, Unavailable
 
+NOTHING_THERE = "404: Not Found"
+"""The text of aiohttp's own answer to an unknown path."""
+
 COMPRESS_FROM_BYTES = 1024
 """Smaller answers are never compressed: it is not worth the time, even if a client asks for it."""
 
@@ -27,8 +30,14 @@ def status_of(error: Exception) -> int:
 
 def error_document(error: Exception) -> dict[str, Any]:
     """Return the error as {"error", "kind"} with its further data."""
-    if isinstance(error, web.HTTPException):
-        return {"error": error.text or error.reason, "kind": "HTTP"}
+    match error:
+        case web.HTTPMethodNotAllowed():
+            allowed = ", ".join(sorted(error.allowed_methods))
+            return {"error": f"{error.method} is not possible here: use {allowed}", "kind": "HTTP"}
+        case web.HTTPNotFound() if error.text == NOTHING_THERE:
+            return {"error": "there is no such path; GET /api lists those that there are", "kind": "HTTP"}
+        case web.HTTPException():
+            return {"error": error.text or error.reason, "kind": "HTTP"}
     return statuses.error_document(error)
 
 

@@ -20,7 +20,7 @@ from edgepart.agent.api.protocol import ModelCard, Node, check_name
 from edgepart.agent.chronicle.event_log import FAILED
 from edgepart.agent.gateway.inference import find_card
 from edgepart.agent.gateway.limits import BodyLimits
-from edgepart.agent.gateway.metrics import Metrics
+from edgepart.agent.gateway.metrics import CONTENT_TYPE, Metrics
 from edgepart.agent.gateway.rate_limit import ClientGate, Throttled
 from edgepart.agent.http.answers import (
     document_response,
@@ -89,9 +89,7 @@ class ManagementRoutes:
 
     async def metrics(self, request: web.Request) -> web.Response:
         self._allow(request)
-        return web.Response(
-            body=self._metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-        )
+        return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
     async def status(self, request: web.Request) -> web.Response:
         self._allow(request)

@@ -8,8 +8,17 @@ from edgepart.agent.http.answers import error_document, status_of
 from edgepart.agent.http.openai_fields import FieldError
 from edgepart.planner.errors import ContextExceeded, UnknownDeployment
 
-OPENAI_PREFIX = "/v1/"
-"""The begin of the paths whose errors have this form."""
+OPENAI_ROOT = "/v1"
+"""The first part of the paths whose errors have this form."""
+
+
+def is_openai_path(path: str) -> bool:
+    """Whether clients of that path expect this form.
+
+    >>> [is_openai_path(path) for path in ("/v1", "/v1/models", "/v10", "/v2/models")]
+    [True, True, False, False]
+    """
+    return path == OPENAI_ROOT or path.startswith(f"{OPENAI_ROOT}/")
 
 
 def openai_error_document(error: Exception) -> dict[str, Any]:

@@ -6,7 +6,9 @@ import asyncio
 import errno
 import logging
 import socket
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from aiohttp import hdrs, web
 from aiohttp.http import HttpProcessingError
@@ -19,7 +21,7 @@ from edgepart.agent.http.deliveries import Deliveries
 from edgepart.agent.http.drains import DrainRoutes
 from edgepart.agent.http.idle import IdleConnections
 from edgepart.agent.http.management import ManagementRoutes
-from edgepart.agent.http.openai_errors import OPENAI_PREFIX, openai_error_document
+from edgepart.agent.http.openai_errors import is_openai_path, openai_error_document
 from edgepart.agent.http.page.page_documents import DeploymentTries
 from edgepart.agent.http.page.routes import PageRoutes
 from edgepart.agent.http.text_metrics import TextMetrics
@@ -68,7 +70,7 @@ class HttpServer:
         node, gate, metrics = gateway.node, gateway.gate, gateway.metrics
         deliveries = Deliveries(gateway.limits)
         self._v2 = InferenceRoutes(gateway, self._bodies, deliveries)
-        told = None if text is None else TextMetrics(metrics.registry, metrics.history)
+        told = None if text is None else TextMetrics(metrics)
         tries, talking = DeploymentTries(), lambda: [one.name for one in text.models()] if text else []
         self._v1 = TextRoutes(text, gate, self._bodies, deliveries, told, node.version)
         self._management = ManagementRoutes(node, gate, metrics, self._limits, spool, tries)
@@ -198,10 +200,16 @@ async def _guard(request: web.Request, response: web.StreamResponse) -> None:
     response.headers["Content-Security-Policy"] = f"{policy}; {own}" if policy else own
 
 
+def _form_of(request: web.Request) -> Callable[[Exception], Mapping[str, Any]]:
+    """What makes the document of an error, in the form that clients of the path expect."""
+    return openai_error_document if is_openai_path(request.path) else error_document
+
+
 async def _answer_expect(request: web.Request) -> web.StreamResponse | None:
     """Let a client that asks with `Expect: 100-continue` send its body; the handler then decides about the request."""
     if request.headers.get(hdrs.EXPECT, "").lower() != "100-continue":
-        return error_response(web.HTTPExpectationFailed(text="Expect: only 100-continue is known"))
+        error = web.HTTPExpectationFailed(text="Expect: only 100-continue is known")
+        return error_response(error, _form_of(request))
     if request.transport is not None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     return None
@@ -211,7 +219,7 @@ async def _answer_expect(request: web.Request) -> web.StreamResponse | None:
 async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Answer every error as JSON, in the form that clients of the path expect; an unexpected error is logged, and the
     server continues."""
-    describe = openai_error_document if request.path.startswith(OPENAI_PREFIX) else error_document
+    describe = _form_of(request)
     try:
         return await handler(request)
     except web.RequestPayloadError as error:

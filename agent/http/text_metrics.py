@@ -6,9 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
-
-from edgepart.agent.chronicle.request_history import RequestHistory
+from edgepart.agent.gateway.metrics import Metrics
 from edgepart.agent.text.generation import Ended
 
 _FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -19,32 +17,25 @@ class TextMetrics:
     """The metrics of the texts that one agent generates for its clients. Call its methods for existing deployments only:
     names that clients make up must not become labels."""
 
-    def __init__(
-        self,
-        registry: CollectorRegistry,
-        history: RequestHistory,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._history = history
+    def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+        """Add them to the agent's metrics."""
+        self._history = metrics.history
         self._clock = clock
-
-        def count(name: str, text: str, *also: str) -> Counter:
-            return Counter(f"edgepart_text_{name}", text, ["model", *also], registry=registry)
-
-        def times(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(f"edgepart_text_{name}", text, ["model"], buckets=buckets, registry=registry)
-
-        self._answers = count(
-            "answers", "Texts by how they ended: stop, length, cancelled, or a kind of error", "outcome"
+        self._answers = metrics.count(
+            "text_answers", "Texts by how they ended: stop, length, cancelled, or a kind of error", "outcome"
         )
-        self._prompt_tokens = count("prompt_tokens", "Tokens of prompts")
-        self._cached_tokens = count("cached_tokens", "Tokens of prompts that did not have to be read again")
-        self._generated_tokens = count("generated_tokens", "Tokens that were generated")
-        self._replays = count("replays", "How often tokens were read again after a loss")
-        self._first_token_s = times(
-            "first_token_seconds", "From the request to its first token", _FIRST_TOKEN_S
+        self._prompt_tokens = metrics.count("text_prompt_tokens", "Tokens of prompts")
+        self._cached_tokens = metrics.count(
+            "text_cached_tokens", "Tokens of prompts that did not have to be read again"
         )
-        self._token_s = times("token_seconds", "Average time between the tokens of a text", _TOKEN_S)
+        self._generated_tokens = metrics.count("text_generated_tokens", "Tokens that were generated")
+        self._replays = metrics.count("text_replays", "How often tokens were read again after a loss")
+        self._first_token_s = metrics.time(
+            "text_first_token_seconds", "From the request to its first token", _FIRST_TOKEN_S
+        )
+        self._token_s = metrics.time(
+            "text_token_seconds", "Average time between the tokens of a text", _TOKEN_S
+        )
 
     def ended(self, model: str, ended: Ended) -> None:
         self._answers.labels(model, ended.reason).inc()

@@ -53,6 +53,17 @@ class LinkRefused:
 LINK_KINDS = kinds(LinkOpen, LinkAccepted, LinkRefused, Charter)
 
 
+@dataclass(frozen=True, slots=True)
+class LinkTraffic:
+    """What went over the links with one other agent, on all channels, in bytes of frames: without TLS and TCP."""
+
+    sent_bytes: int = 0
+    received_bytes: int = 0
+
+    def __add__(self, other: LinkTraffic) -> LinkTraffic:
+        return LinkTraffic(self.sent_bytes + other.sent_bytes, self.received_bytes + other.received_bytes)
+
+
 @dataclass(eq=False)
 class PeerLink:
     """The state of a link. The transport's lock guards it."""
@@ -76,6 +87,14 @@ class PeerLink:
     @property
     def complete(self) -> bool:
         return self.over is None and len(self.out) == len(self.into) == len(CHANNELS)
+
+    @property
+    def traffic(self) -> LinkTraffic:
+        """What went over this link so far."""
+        return LinkTraffic(
+            sum(writer.sent_bytes for writer in self.out.values()),
+            sum(stream.received_bytes for stream in self.into.values()),
+        )
 
     def is_replaced_by(self, boot: str, attempt: int) -> bool:
         """Whether an incoming connection of that boot and attempt belongs to a newer link than this one."""

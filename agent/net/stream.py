@@ -35,6 +35,8 @@ class Stream:
         self.connection = connection
         self.began_s = 0.0
         """The time at which the frame that `read` returned last began to arrive, by time.monotonic()."""
+        self.received_bytes = 0
+        """The bytes that were received, after TLS. Only the thread that reads changes it."""
         self._received = memoryview(bytearray(RECORD_BYTES))
         self._start = self._end = 0
         """Where the bytes that were received and belong to no frame yet begin and end in `_received`."""
@@ -99,6 +101,7 @@ class Stream:
             raise _describe_loss(error) from error
         if not count:
             raise Unavailable("connection closed by the other side")
+        self.received_bytes += count
         return count
 
     def write(self, frame: Frame, deadline: float | None = None) -> None:

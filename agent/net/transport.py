@@ -38,6 +38,7 @@ from edgepart.agent.net.links import (
     LinkAccepted,
     LinkOpen,
     LinkRefused,
+    LinkTraffic,
     PeerLink,
 )
 from edgepart.agent.net.sightings import LinkObserver
@@ -129,6 +130,8 @@ class Transport:
         self._acceptor = Acceptor(identity, self._serve, self._options.accept, witness)
         self._lock = threading.Condition()
         self._links: dict[str, PeerLink] = {}
+        self._past: dict[str, LinkTraffic] = {}
+        """What went over links that have ended, by node. It has no more entries than nodes that were ever members."""
         self._dialling: set[str] = set()
         """Nodes to which a thread of this agent is opening a link."""
         self._attempts = 0
@@ -210,6 +213,14 @@ class Transport:
         """The nodes to which a link is up."""
         with self._lock:
             return frozenset(node for node, link in self._links.items() if link.complete)
+
+    def traffic(self) -> dict[str, LinkTraffic]:
+        """What went over the links with each node since this agent was started."""
+        with self._lock:
+            found = dict(self._past)
+            for node, link in self._links.items():
+                found[node] = found.get(node, LinkTraffic()) + link.traffic
+            return found
 
     def close(self, node_id: str, why: str = "closed here") -> None:
         """End the link to a node, if there is one. A call of on_link follows."""
@@ -485,6 +496,7 @@ class Transport:
             link.over = why
             if self._links.get(link.node_id) is link:
                 del self._links[link.node_id]
+            self._past[link.node_id] = self._past.get(link.node_id, LinkTraffic()) + link.traffic
             ends = [*link.into.values()]
             writers = [*link.out.values()]
             if was_up:

@@ -60,6 +60,8 @@ class Writer:
         self._queue: deque[tuple[list[Buffer], Frame]] = deque()
         self._queued_bytes = 0
         """The bytes that wait and those that are being written."""
+        self.sent_bytes = 0
+        """The bytes of all frames that the kernel has taken, before TLS. Only who holds `_writing` changes it."""
         self._writing = threading.Lock()
         """The lock that is held while bytes are written. It is taken under `_changed` only if nothing is queued, when
         nobody holds it."""
@@ -122,9 +124,10 @@ class Writer:
         """Write the buffers. `frame` is the first frame in them, and the only one while frames are recorded."""
         if not self._recorder.on:
             self._stream.write_buffers(buffers)
-            return
-        with self._recorder.time_frame(sending_lane(self._node), WRITE, self._node, frame, size):
-            self._stream.write_buffers(buffers)
+        else:
+            with self._recorder.time_frame(sending_lane(self._node), WRITE, self._node, frame, size):
+                self._stream.write_buffers(buffers)
+        self.sent_bytes += size
 
     def _written(self, size: int) -> None:
         with self._changed:

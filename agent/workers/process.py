@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from edgepart.agent.host import log_format
 from edgepart.agent.host.child_process import deaf
 from edgepart.agent.host.system import own_bytes
 from edgepart.agent.workers import orders
@@ -91,7 +92,7 @@ class WorkerProcess:
         self._told: Connection[Any, Any] = Connection(told.detach())
         self._runs = Channel(runs)
         self._ended = ended
-        self._send((settings, logging.getLogger().getEffectiveLevel()))
+        self._send((settings, log_format.settings()))
 
     def await_ready(self) -> None:
         """Wait until the process takes orders. Raises Unavailable if it ended before."""

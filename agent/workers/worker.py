@@ -257,8 +257,8 @@ def main() -> None:
     first message."""
     told, runs, memory = (int(text) for text in sys.argv[1:4])
     with Connection(told) as orders_in:
-        settings, level = pickle.loads(orders_in.recv_bytes())
-        logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        settings, log_settings = pickle.loads(orders_in.recv_bytes())
+        log_settings.apply("worker")
         _limit(settings)
         WorkerPrograms(settings, orders_in, Channel(socket.socket(fileno=runs)), MappedMemory(memory)).serve()
 

@@ -15,11 +15,11 @@ from dataclasses import replace
 from itertools import islice
 
 from edgepart.planner.devices.cluster import Cluster
-from edgepart.planner.figures import format_bytes, format_figure, format_seconds
+from edgepart.planner.figures import format_bytes, format_count, format_figure, format_seconds
 from edgepart.planner.layout.choices import Choice, Divide, Reduce, Shares, Whole
 from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.plans.timeline import critical_path
-from edgepart.planner.report.sentences import as_lines, phrases
+from edgepart.planner.report.sentences import as_lines, as_sentence, phrases
 from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.scorer import Scorer
 from edgepart.planner.search.study import Study
@@ -58,24 +58,33 @@ def explain_plan(study: Study, strategy: Strategy, simulation: Simulation, alone
     if not (simulation.compute_s and simulation.latency_s):
         return as_lines(*reasons)
     limit, more = describe_bound(study, simulation)
-    first = "; ".join(filter(None, (_beside(study, strategy, alone), limit)))
+    first = " ".join(filter(None, map(as_sentence, (_beside(study, strategy, alone), limit))))
     if strategy.name == "auto" and len(simulation.compute_s) == 1 and len(study.memo.by_speed) > 1:
         (device,) = simulation.compute_s
-        loses = "every split that was tried loses more to its links than it gains"
-        first = f"the whole model runs on {device}, because {loses}"
+        first = f"runs whole on {device}: every split loses more to its links than it gains"
         more = f"{limit}; {more}" if more else limit
     return as_lines(first, *reasons, more, _memory(study, simulation), *describe_outlook(study, strategy))
 
 
 def _beside(study: Study, strategy: Strategy, alone: Strategy | None) -> str:
-    """How much better the strategy is than the best single device; "" if the strategy itself uses one device."""
+    """How much better the strategy is than the best single device, and what to do if it is worse; "" if the strategy
+    itself uses one device."""
     if alone is None or len(study.scorer.forecast(strategy).compute_s) == 1:
         return ""
     device = next(iter(study.scorer.forecast(alone).compute_s), study.memo.problem.gateway)
     times = study.scorer.score(alone) / study.scorer.score(strategy)
-    if study.memo.problem.objective == "throughput":
-        return f"the plan answers {times:.2f} times as many requests as {device} alone"
-    return f"the plan is {times:.2f} times as fast as {device} alone"
+    many = study.memo.problem.objective == "throughput"
+    advice = "" if strategy.name == "auto" else ". Use auto?"
+    factor = format_figure(max(times, 1 / times))
+    if factor == "1":
+        return f"as {'many requests' if many else 'fast'} as {device} alone"
+    if many:
+        return f"{format_figure(times)}x as many requests as {device} alone{advice if times < 1 else ''}"
+    return (
+        f"{factor}x slower than {device} alone{advice}"
+        if times < 1
+        else f"{factor}x faster than {device} alone"
+    )
 
 
 def describe_bound(study: Study, simulation: Simulation) -> tuple[str, str]:
@@ -104,10 +113,10 @@ def _bound_by_computing(
     computed, waited = (sum(spent.values()) / simulation.latency_s for spent in (computing, moving))
     device = max(computing, key=lambda key: computing[key])
     part = computing[device] / simulation.latency_s
-    text = f"computing on {device} takes {part:.0%} of the time"
+    text = f"bottleneck: computing on {device} ({part:.0%})"
     if part < DOMINANT_PART * computed:
-        text = f"computing takes {computed:.0%} of the time, most of it on {device} ({part:.0%})"
-    return text, f"moving data takes {waited:.0%} of the time" if waited >= 0.01 else ""
+        text = f"bottleneck: computing ({computed:.0%}), most of it on {device} ({part:.0%})"
+    return text, f"moving data takes {waited:.0%}" if waited >= 0.01 else ""
 
 
 def _bound_by_moving(moving: Mapping[tuple[str, str], float], simulation: Simulation) -> tuple[str, str]:
@@ -117,9 +126,9 @@ def _bound_by_moving(moving: Mapping[tuple[str, str], float], simulation: Simula
         f"between {link[0]} and {link[1]}" if link[0] != link[1] else f"to and from {link[0]}'s own gateway"
     )
     most = moving[link] / simulation.latency_s
-    text = f"moving data {between} takes {waited:.0%} of the time"
+    text = f"bottleneck: moving data {between} ({waited:.0%})"
     if most <= 0.99 * waited:
-        text = f"moving data takes {waited:.0%} of the time, most of it {between} ({most:.0%})"
+        text = f"bottleneck: moving data ({waited:.0%}), most of it {between} ({most:.0%})"
     moved = sum(simulation.sent_bytes.values()) / 1e6
     return text, f"the devices send each other {format_figure(moved)} MB" if len(
         simulation.compute_s
@@ -134,14 +143,14 @@ def _bound_of_many(scorer: Scorer, simulation: Simulation) -> str:
     busiest = max(loads, key=lambda thing: (loads[thing], -order.index(thing[0])))
     part = min(1.0, loads[busiest] * many.throughput_per_s)
     name = {
-        "compute": "computing on {} takes",
-        "medium": "the medium {} is busy for",
-        "link": "the link from {} to {} is busy for",
-        "send": "the network card of {} sends for",
-        "receive": "the network card of {} receives for",
+        "compute": "computing on {}",
+        "medium": "the medium {}",
+        "link": "the link from {} to {}",
+        "send": "sending by {}",
+        "receive": "receiving by {}",
     }[busiest[0]].format(*busiest[1:])
-    text = f"{name} {part:.0%} of the time with {many.in_flight} requests in flight"
-    return text if part >= DOMINANT_PART else f"{text}, and requests wait for each other"
+    text = f"bottleneck: {name} ({part:.0%} busy with {format_count(many.in_flight, 'request')} in flight)"
+    return text if part >= DOMINANT_PART else f"{text}; requests also wait for each other"
 
 
 def _memory(study: Study, simulation: Simulation) -> str:
@@ -153,10 +162,7 @@ def _memory(study: Study, simulation: Simulation) -> str:
     if faster > NOTABLE * simulation.latency_s:
         return ""
     device, lack = max(short.items(), key=lambda item: item[1])
-    return (
-        f"the memory of {device} is a limit too: a plan that takes {format_seconds(faster)} would need "
-        f"{format_bytes(lack)} more there"
-    )
+    return f"with {format_bytes(lack)} more memory on {device}, a plan of {format_seconds(faster)} would fit"
 
 
 def describe_outlook(study: Study, strategy: Strategy) -> list[str]:
@@ -173,22 +179,24 @@ def describe_outlook(study: Study, strategy: Strategy) -> list[str]:
         name = ADDED_DEVICE + "!" * sum(device.startswith(ADDED_DEVICE) for device in study.memo.whole_s)
         more = study.memo.cluster.with_copy_of(fastest, name)
         found.append((f"one more device like {fastest}", _best(study, more, strategy, trials)))
-    adverb = "many" if study.memo.problem.objective == "throughput" else "fast"
+    gain = "as many" if study.memo.problem.objective == "throughput" else "faster"
     helpful = [
-        f"with {what} it would {_figure(study.memo, score)}, {format_figure(now / score)} times as {adverb}"
+        f"with {what}: {_figure(study.memo, score)} ({format_figure(now / score)}x {gain})"
         for what, score in found
         if score < NOTABLE * now
     ]
-    useless = [what for what, score in found if score >= NOTABLE * now]
-    if useless:
-        helpful.append(f"{' and '.join(useless)} would change little")
+    match [what for what, score in found if score >= NOTABLE * now]:
+        case [one]:
+            helpful.append(f"{one} would change little")
+        case [one, other]:
+            helpful.append(f"neither {one} nor {other} would change much")
     return helpful
 
 
 def _figure(memo: Memo, score: float) -> str:
     if memo.problem.objective == "throughput":
-        return f"answer {format_figure(1 / score)} requests a second"
-    return f"take {format_seconds(score)}"
+        return f"{format_figure(1 / score)} requests/s"
+    return format_seconds(score)
 
 
 def _with_faster_network(study: Study, strategy: Strategy, trials: int) -> float:

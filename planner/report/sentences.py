@@ -4,12 +4,13 @@ from __future__ import annotations
 
 
 def as_sentence(phrase: str) -> str:
-    """The phrase with a capital letter and a full stop; "" stays "".
+    """The phrase with a capital letter, and a full stop unless it is a question; "" stays "".
 
-    >>> as_sentence("moving data takes 20% of the time")
-    'Moving data takes 20% of the time.'
+    >>> as_sentence("moving data takes 20%"), as_sentence("use auto?")
+    ('Moving data takes 20%.', 'Use auto?')
     """
-    return f"{phrase[0].upper()}{phrase[1:].rstrip('.')}." if phrase else ""
+    text = phrase.rstrip(".")
+    return f"{text[0].upper()}{text[1:]}{'' if text.endswith('?') else '.'}" if text else ""
 
 
 def as_lines(*phrases: str) -> str:
@@ -35,7 +36,7 @@ def phrases(reasons: str) -> list[str]:
 def headline(why: str) -> str:
     """The first line of a plan's reasons.
 
-    >>> headline("Computing on pi-b takes 80% of the time.\\nMoving data takes 20% of the time.")
-    'Computing on pi-b takes 80% of the time.'
+    >>> headline("Bottleneck: computing on pi-b (80%).\\nMoving data takes 20%.")
+    'Bottleneck: computing on pi-b (80%).'
     """
     return why.partition("\n")[0]

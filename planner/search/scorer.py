@@ -193,7 +193,7 @@ class Scorer:
         )
         return Infeasible(
             f"model {self.memo.graph.name!r} does not fit: {each}. "
-            "Add devices, raise the memory limit or take another strategy.",
+            "Add devices, raise the memory limit, or use another strategy.",
             short,
         )
 

@@ -18,6 +18,7 @@ import numpy as np
 from edgepart.planner import figures
 from edgepart.planner.cost.memory import whole_bytes
 from edgepart.planner.errors import Infeasible
+from edgepart.planner.figures import format_bytes
 from edgepart.planner.layers.coarsen import Layer
 from edgepart.planner.layout.choices import Choice, Divide, Shares, Whole
 from edgepart.planner.layout.strategy import Strategy
@@ -369,7 +370,7 @@ def _error(memo: Memo, enough: Rooms) -> Infeasible:
         for name in sorted(short)
     )
     return Infeasible(
-        f"model {memo.graph.name!r} does not fit, however it is divided; the least that was found to do is "
-        f"{sum(enough.values()):,.0f} bytes in all: {each}. Add devices or raise the memory limit.",
+        f"model {memo.graph.name!r} does not fit, however it is split. Needs at least "
+        f"{format_bytes(sum(enough.values()))} in total: {each}. Add devices or raise the memory limit.",
         short,
     )

@@ -268,7 +268,7 @@ def test_status_says_who_is_starved_and_who_was_when_it_fell_silent(
     out = edgepart("status", "--state", str(member))[1]
     assert f"pi-a: {busy}" in out
     assert f"pi-x fell silent; last it was {busy}" in out
-    assert "edgepart_cpu_wait_share 0.62" in served.ask("GET", "/metrics").body.decode().splitlines()
+    assert "edgepart_cpu_wait_ratio 0.62" in served.ask("GET", "/metrics").body.decode().splitlines()
 
 
 def test_status_and_metrics_tell_of_sequences(
@@ -366,13 +366,15 @@ def test_deploy_shows_a_table_of_the_devices_and_the_first_reason(
     real = served.node.deploy
 
     async def deploy(*arguments: Any) -> dict[str, Any]:
-        return await real(*arguments) | {"why": "Computing takes 80% of the time.\nMoving data takes 20%."}
+        return await real(*arguments) | {
+            "why": "Bottleneck: computing on pi-a (80%).\nMoving data takes 20%."
+        }
 
     monkeypatch.setattr(served.node, "deploy", deploy)
     status, out, _ = edgepart("deploy", "m.onnx", "--name", "add", "--state", str(member))
     assert status == 0
     assert re.search(r"pi-a +11 ms( +2 MB){4} +7", out)
-    assert "Computing takes 80% of the time." in out and "Moving data" not in out
+    assert "Bottleneck: computing on pi-a (80%)." in out and "Moving data" not in out
 
 
 @pytest.mark.parametrize(
@@ -420,7 +422,7 @@ def test_deploy_waits_no_longer_than_it_says(
     status, _, err = edgepart("deploy", "m.onnx", "--timeout", "0.1s", "--state", str(member))
     served.loop.call_soon_threadsafe(gate.set)
     assert status == 3
-    assert "0.1s at most (--timeout)" in err
+    assert "waiting up to 0.1s until it serves (--timeout)" in err
     assert "does not serve after 0.1 s (planning); it goes on" in err
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import urllib.request
 from pathlib import Path
 
 import pytest
 from benchmarks.models import light, real_models, sample_inputs
 
-from edgepart.cli.local import LocalCluster
+from edgepart.cli.local import LocalAgent, LocalCluster
 from edgepart.planner.model.load import load_graph
+from tests.agent.gateway.exposition import broken_rules
 from tests.nightly import nightly
 from tests.processes.asking import deploy, differences, infer, run_alone, undeploy
 
@@ -29,6 +32,17 @@ WAYS = [
 """The rest of the nine light models, and the real ones under every strategy: `make answers`."""
 
 
+def check_metrics(cluster: LocalCluster, agent: LocalAgent) -> None:
+    """What Prometheus gets from an agent that serves: its rules hold, and the agent's links are counted."""
+    with urllib.request.urlopen(f"{agent.url}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+    assert not list(broken_rules(text, ["squeezenet"], [one.name for one in cluster.living]))
+    for name in ("sent", "received"):
+        counts = re.findall(rf"^edgepart_link_{name}_bytes_total\{{.*\}} (\S+)$", text, re.MULTILINE)
+        assert len(counts) == len(cluster.living) - 1 and min(map(float, counts)) > 1000
+    assert "# TYPE nv_inference_count counter" in text
+
+
 @pytest.mark.parametrize("way", WAYS, ids=" ".join)
 def test_squeezenet_under_every_strategy_on_three_agents(trio: LocalCluster, way: tuple[str, ...]) -> None:
     path = light("squeezenet")
@@ -36,6 +50,7 @@ def test_squeezenet_under_every_strategy_on_three_agents(trio: LocalCluster, way
     plan = deploy(trio, path, "squeezenet", "--strategy", *way)
     for agent in trio.living:
         assert not differences(infer(agent, "squeezenet", inputs), run_alone(path, inputs))
+        check_metrics(trio, agent)
     assert plan["strategy"] == way[0]
     if way != ("auto",):  # which takes as many as help, and one where splitting would lose
         assert (len(plan["devices"]) == 1) == (way == ("single",))  # a box that is busy may get no part

@@ -24,7 +24,7 @@ def served(agent: LocalAgent) -> float:
     """Requests that this agent's executor was done with."""
     with urllib.request.urlopen(f"{agent.url}/metrics", timeout=10) as answer:
         text = answer.read().decode()
-    (found,) = re.findall(r"^edgepart_requests_computed (\S+)$", text, re.M)
+    (found,) = re.findall(r"^edgepart_requests_computed_total (\S+)$", text, re.M)
     return float(found)
 
 

@@ -57,7 +57,7 @@ def test_a_plan_that_gives_wrong_answers_is_not_served(spoilt: LocalCluster) -> 
     assert "is not served: its answers are not the model's" in card["note"]
     assert "is not served" in card["why"]
     with urllib.request.urlopen(leader.url + "/metrics", timeout=30) as metrics:
-        assert 'edgepart_plans_refused{model="net"}' in metrics.read().decode()
+        assert 'edgepart_plans_refused_total{model="net"}' in metrics.read().decode()
     assert "a plan for net is not served" in leader.log.read_text()
 
 

@@ -229,7 +229,7 @@ def _behind(world: LeaderView, served: ServedPlans) -> Iterator[str]:
     for node, report in world.reports.items():
         old = [h for h in report.holdings if h.active and h.deployment in names]
         if any((h.deployment, h.epoch) not in current for h in old):
-            yield f"{node} has not switched to the new plan yet"
+            yield f"{node} is still switching to the new plan"
 
 
 def _nodes(order: Prepare) -> set[str]:

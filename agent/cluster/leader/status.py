@@ -77,7 +77,7 @@ def describe_preparing(placement: PlanRollout, world: LeaderView) -> str:
     )
     if len(loading) > MOST_NAMED:
         return told
-    return f"{told}, {', '.join(loading)} {'loads its part' if len(loading) == 1 else 'load their parts'}"
+    return f"{told}; {', '.join(loading)} {'is' if len(loading) == 1 else 'are'} still loading"
 
 
 def describe_serving(placement: PlanRollout) -> str:

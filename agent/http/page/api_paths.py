@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 ANYONE, READ, INFER, WRITE = "anyone", "read", "infer", "write"
-"""Who may use a path, as in agent/http/access.py: everybody; this machine, and who shows the credential; the same, or
+"""Who may use a path, as in agent/gateway/access.py: everybody; this machine, and who shows the credential; the same, or
 everybody with `--inference open`; only who shows the credential."""
 
 JSON, LINES, EVENTS, TEXT, HTML = (

@@ -13,7 +13,7 @@ from edgepart.agent.wire.control import ALIVE, FLAPPING, LEAVING, SUSPECT, Deplo
 from edgepart.agent.wire.inference import DeployOptions, Epoch
 
 ENTRY = Deployment("net", "0" * 64, 1, DeployOptions(), Version(1, "a"))
-BOTH = ServingPlanFacts(("ann", "bob"), "auto", 0.2, "The plan is 1.5 times as fast as ann alone.\nMore.")
+BOTH = ServingPlanFacts(("ann", "bob"), "auto", 0.2, "1.5x faster than ann alone.\nMore.")
 
 
 def member(name: str, status: str = ALIVE, note: str = "") -> events.Member:
@@ -121,7 +121,7 @@ def test_each_plan_is_told_with_its_reason() -> None:
             "plan",
             "net",
             "net is served by ann, bob, predicted 200 ms",
-            "The plan is 1.5 times as fast as ann alone.",
+            "1.5x faster than ann alone.",
         )
     ]
     told.hear(members(member("ann")))
@@ -144,7 +144,7 @@ def test_a_plan_with_wrong_answers_is_told() -> None:
     ("now", "here", "why"),
     [
         (("ann", "bob", "cyd"), {"ann", "bob", "cyd"}, "cyd can be used, too"),
-        (("ann",), {"ann", "bob"}, "The plan is 1.5 times as fast as ann alone."),
+        (("ann",), {"ann", "bob"}, "1.5x faster than ann alone."),
         (("cyd",), {"cyd"}, "ann, bob are not here any more"),
     ],
 )

@@ -42,7 +42,7 @@ def tried(*faults: Fault | None, box: Box = BOX, at: float = NOW - 1, text: str 
         (MembershipEntry(ALIVE, 9.0, measured=True, memory_bytes=1e9), MEMBER, ""),
         (MembershipEntry(ALIVE, 9.0), MEMBER, "being measured"),
         (MembershipEntry(ALIVE, 9.0, measured=True, memory_bytes=3e6), MEMBER, "only 3 MB"),
-        (MembershipEntry(LEAVING, 9.0), LEAVING, "told to stop"),
+        (MembershipEntry(LEAVING, 9.0), LEAVING, "it is stopping"),
         (
             MembershipEntry(ALIVE, 9.0, measured=True, starved=Starved(0.62)),
             MEMBER,
@@ -151,7 +151,7 @@ def test_who_was_not_tried() -> None:
     old = replace(BOX, heard=((MDNS, NOW - 4000), (PEER, NOW - 1)))
     found = diagnose(old, None, ME, NOW)
     assert found.state == GONE and "67 min ago" in found.why
-    assert "never heard of by itself" in diagnose(replace(BOX, heard=((PEER, NOW),)), None, ME, NOW).why
+    assert "never announced itself" in diagnose(replace(BOX, heard=((PEER, NOW),)), None, ME, NOW).why
     broker = replace(BOX, addresses=(f"mqtt:{BOX.node}",), heard=((BROKER, NOW - 1),))
     assert "same --transport" in diagnose(broker, None, ME, NOW).do
     assert diagnose(broker, None, replace(ME, through_broker=True), NOW).state == NEW

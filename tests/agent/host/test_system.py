@@ -52,7 +52,7 @@ def test_whatever_cannot_be_read_is_unknown(
     assert probe.device_kind()
     process_memory.give_back_files(Path("/"))
     told = {check.name: check for check in checkup.check_box(tmp_path, 1)}
-    assert told["disk"].level == checkup.NOTE and "does not tell" in told["disk"].text
+    assert told["disk"].level == checkup.NOTE and "does not say" in told["disk"].text
     assert caplog.text.count("its addresses") == 1, "it is said once"
 
 

@@ -81,6 +81,7 @@ def serving(folder: Path, limits: BodyLimits, text: FakeText | None = None) -> I
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     node = FakeNode()
+    node.texts = tuple(model.name for model in text.models()) if text else ()
 
     async def start() -> tuple[HttpServer, str]:
         server = HttpServer(Gateway(node, CREDENTIAL, limits), "127.0.0.1", 0, spool=folder, text=text)

@@ -76,6 +76,8 @@ class FakeNode:
         self.event_log = EventLog()
         self.log_lines = LogKeeper().lines
         self.sessions = dict(_sessions())
+        self.texts: tuple[str, ...] = ()
+        """Further deployments, which generate text."""
         self.unready: dict[str | None, str] = {}
         self.deployed: dict[str, tuple[dict[str, bytes], DeployOptions]] = {}
         self.failure: Exception | None = None
@@ -106,7 +108,9 @@ class FakeNode:
         return model not in self.unready, self.unready.get(model, "")
 
     def models(self) -> Sequence[ModelCard]:
-        return [self._card(name) for name in self.sessions]
+        return [self._card(name) for name in self.sessions] + [
+            ModelCard(name, "serving") for name in self.texts
+        ]
 
     def deployments(self) -> Sequence[DeployedModel]:
         return [

@@ -497,9 +497,11 @@ def test_metrics(served: Served) -> None:
     assert 'edgepart_requests_total{model="add",outcome="answered"} 3.0' in lines
     assert 'edgepart_requests_total{model="add",outcome="RequestError"} 1.0' in lines
     assert 'edgepart_members{state="alive"} 1.0' in lines
-    assert 'edgepart_epoch_number{model="add",term="3"} 1.0' in lines
+    assert (
+        'edgepart_epoch_term{model="add"} 3.0' in lines and 'edgepart_epoch_number{model="add"} 1.0' in lines
+    )
     assert "edgepart_is_leader 1.0" in lines
-    assert "edgepart_cpu_wait_share 0.0" in lines
+    assert "edgepart_cpu_wait_ratio 0.0" in lines
     assert not any("made-up" in line for line in lines)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from edgepart.agent.gateway.metrics import MOST_VERSIONS
+from edgepart.agent.gateway.triton_metrics import MOST_VERSIONS
 from tests.agent.http.conftest import ADMIN, Served
 
 ADD: dict[str, Any] = {

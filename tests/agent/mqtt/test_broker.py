@@ -116,7 +116,7 @@ def test_a_password_reaches_the_agent_but_not_its_arguments(monkeypatch: pytest.
     became: list[list[str]] = []
     monkeypatch.setenv("EDGEPART_MQTT_PASSWORD", "")
     monkeypatch.setattr(os, "execv", lambda program, arguments: became.append(arguments))
-    agent.become(options, "info")
+    agent.become(options, "info", "text")
     (arguments,) = became
     assert "secret" not in " ".join(arguments)
     assert agent.options_of(arguments[-1]) == options

@@ -87,6 +87,25 @@ def test_frames_of_all_sizes_come_in_order_and_whole(pair: list[Station]) -> Non
     assert all(bytes(f.body) == s.tobytes() for (_, _, f), s in zip(b.frames, sent, strict=True))
 
 
+def test_bytes_are_counted_for_each_peer_also_over_links_that_have_ended(pair: list[Station]) -> None:
+    a, b = pair
+    payload, room = 200_000, 2000  # The rest is for headers, and what opens a link.
+
+    def counted(here: Station, there: Station, sent: int, received: int) -> bool:
+        found = here.transport.traffic()[there.node_id]
+        return 0 <= found.sent_bytes - sent < room and 0 <= found.received_bytes - received < room
+
+    for number in (1, 2):
+        a.transport.send(b.node_id, "data", Frame("x", {"n": number}, (np.zeros(payload, np.uint8).data,)))
+        b.until(lambda number=number: len(b.frames) == number)  # type: ignore[misc]
+        eventually(lambda number=number: counted(a, b, number * payload, 0))
+        assert counted(b, a, 0, number * payload)
+        if number == 1:
+            a.transport.close(b.node_id)
+            eventually(lambda: not a.transport.linked_nodes() and not b.transport.linked_nodes())
+            a.transport.connect(b.node_id, [b.address])
+
+
 def test_threads_that_send_at_once_get_everything_over_each_in_its_order(pair: list[Station]) -> None:
     a, b = pair
     senders, each = 6, 60

@@ -62,7 +62,7 @@ def test_either_end_without_aes_is_enough(
             patch.setattr(
                 ssl, "get_default_verify_paths", lambda: _Paths(str(state / "nowhere" / "certs"))
             )  # not as this machine has it
-            set_ciphers(state, cpuinfo)
+            set_ciphers(state, cpuinfo, pytest.fail)
             started.append(_end(role, state, end))
             patch.delenv("OPENSSL_CONF", raising=False)
         end.close()
@@ -122,5 +122,5 @@ def test_a_policy_of_the_system_is_obeyed(system: str) -> None:
 def test_who_configures_openssl_has_decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cpuinfo").write_text(ARM.format(aes=""))
     monkeypatch.setenv("OPENSSL_CONF", "/somewhere")
-    set_ciphers(tmp_path, tmp_path / "cpuinfo")
+    set_ciphers(tmp_path, tmp_path / "cpuinfo", pytest.fail)
     assert not (tmp_path / "openssl.cnf").exists()

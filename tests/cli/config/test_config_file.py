@@ -126,14 +126,16 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         read(large, OPTIONS)
 
 
-Said = tuple[AgentOptions, str]
+Said = tuple[AgentOptions, str, str]
 
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[Said]:
     """The options with which the command would have become an agent."""
     found: list[Said] = []
-    monkeypatch.setattr(agent_command, "become", lambda options, level: found.append((options, level)))
+    monkeypatch.setattr(
+        agent_command, "become", lambda options, level, form: found.append((options, level, form))
+    )
     return found
 
 
@@ -141,15 +143,16 @@ def test_the_agent_runs_as_the_file_says(said: list[Said], tmp_path: Path) -> No
     file = tmp_path / "agent.toml"
     file.write_text(
         f'state = "{tmp_path}"\npeer = ["a:1", "b:2"]\nmdns = false\nmemory-limit = "1G"\nlog-level = "debug"\n'
+        'log-format = "json"\n'
     )
     with pytest.raises(SystemExit) as ended:
         main(["agent", "--config", str(file)])
     assert not ended.value.code
-    ((options, level),) = said
+    ((options, *logs),) = said
     assert options == AgentOptions(
         tmp_path, peers=(("a", 1), ("b", 2)), mdns=False, memory_limit_bytes=1 << 30
     )
-    assert level == "debug"
+    assert logs == ["debug", "json"]
 
 
 @pytest.mark.parametrize(

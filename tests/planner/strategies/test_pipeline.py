@@ -8,6 +8,7 @@ from benchmarks.models import light
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepart.planner.devices.cluster import Cluster, Device, Link
+from edgepart.planner.figures import format_figure
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.planner import choose_plan
@@ -69,7 +70,7 @@ def test_squeezenet_in_stages_answers_almost_as_many_as_its_devices_could() -> N
         times = made.predicted_throughput_per_s / alone.predicted_throughput_per_s
         assert 0.8 * sum(speeds) / speeds[0] < times <= sum(speeds) / speeds[0] * 1.001
         assert best.predicted_throughput_per_s >= made.predicted_throughput_per_s
-        assert f"{times:.2f} times as many requests as d0 alone" in made.why
+        assert f"{format_figure(times)}x as many requests as d0 alone" in made.why
 
 
 def test_stages_follow_the_devices_memory() -> None:
