@@ -13,7 +13,7 @@ from edgepart.cli.feed.topics import BrokerTopics
 from edgepart.cli.output import say
 from edgepart.cli.tensors import glance, plain
 from edgepart.planner.errors import EdgepartError, UsageError
-from edgepart.planner.figures import format_seconds
+from edgepart.planner.figures import format_figure, format_seconds
 
 if TYPE_CHECKING:
     from edgepart.client.records import Answer
@@ -46,7 +46,7 @@ def line_of(frame: FeedFrame, answer: Answer, age_s: float) -> str:
 
 def summary_of(counts: FeedCounts, took_s: float, unsent: int) -> str:
     """What became of all frames, in a sentence."""
-    rate = f", {counts.answered / took_s:.3g} a second" if counts.answered and took_s > 0 else ""
+    rate = f", {format_figure(counts.answered / took_s)} a second" if counts.answered and took_s > 0 else ""
     what = "frame" if counts.came == 1 else "frames"
     parts = [f"{counts.came} {what} in {format_seconds(took_s)}: {counts.answered} answered{rate}"]
     parts += [f"{counts.dropped} dropped"] if counts.dropped else []

@@ -15,23 +15,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.models import light, sample_inputs
+from benchmarks.comparing import Values
 from benchmarks.mosquitto import Mosquitto, program
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
 
 from edgepart.cli.local import LocalCluster
-from edgepart.planner.model.load import load_graph
 from tests.processes.asking import deploy, differences, run_alone, undeploy
+from tests.processes.test_batches import saved
 
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.skipif(program() is None, reason="mosquitto is not installed"),
 ]
 
-PATH = light("squeezenet")
-INPUTS = sample_inputs(load_graph(PATH))
-((NAME, ARRAY),) = INPUTS.items()
+ARRAY = np.random.default_rng(0).standard_normal((1, 256)).astype(np.float32)
 
 
 @pytest.fixture
@@ -44,13 +42,15 @@ def command(cluster: LocalCluster, *options: str) -> list[str]:
     return [sys.executable, "-m", "edgepart", "feed", "fed", "--state", str(cluster.first.state), *options]
 
 
-def is_right(record: dict[str, Any]) -> bool:
+def is_right(record: dict[str, Any], expected: Values) -> bool:
     found = {name: np.array(one["data"], one["dtype"]) for name, one in record["outputs"].items()}
-    return not differences(found, run_alone(PATH, INPUTS))
+    return not differences(found, expected)
 
 
 def test_files_and_messages_are_answered(trio: LocalCluster, mosquitto: Mosquitto, tmp_path: Path) -> None:
-    deploy(trio, PATH, "fed")
+    path = saved(tmp_path / "net.onnx", "n")
+    deploy(trio, path, "fed")
+    expected = run_alone(path, {"x": ARRAY})
     frames, written = tmp_path / "frames", tmp_path / "answers.jsonl"
     frames.mkdir()
     np.save(frames / "good.npy", ARRAY)
@@ -63,7 +63,7 @@ def test_files_and_messages_are_answered(trio: LocalCluster, mosquitto: Mosquitt
     )
     assert ran.returncode == 1 and "2 frames in" in ran.stderr, ran.stderr
     records = {record["source"]: record for record in map(json.loads, written.read_text().splitlines())}
-    assert is_right(records["good.npy"]) and "is no picture" in records["bad.jpg"]["error"]
+    assert is_right(records["good.npy"], expected) and "takes no picture" in records["bad.jpg"]["error"]
     summary = json.loads(ran.stdout)["summary"]
     assert (summary["answered"], summary["failed"], summary["dropped"]) == (1, 1, 0)
 
@@ -83,9 +83,9 @@ def test_files_and_messages_are_answered(trio: LocalCluster, mosquitto: Mosquitt
     )
     try:
         first = answers.get(timeout=30)
-        assert first["source"] == "cams/door" and is_right(first)
+        assert first["source"] == "cams/door" and is_right(first, expected)
         client.publish("cams/gate", json.dumps(ARRAY.tolist()), qos=1)
-        assert is_right(answers.get(timeout=30))
+        assert is_right(answers.get(timeout=30), expected)
         feed.send_signal(signal.SIGINT)
         _, said = feed.communicate(timeout=30)
     finally:
