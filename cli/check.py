@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from edgepart.agent.verify.rehearsal import DividedModel, Rehearsal
     from edgepart.agent.verify.same_answer import Values
 
-FIRST = "each its first"
+FIRST = "first of each"
 """The name of the way that divides every operator along its first axis."""
 
 PICTURES = (0, 2)

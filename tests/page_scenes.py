@@ -175,7 +175,7 @@ def show_deploying(node: SceneNode, server: HttpServer) -> None:
     show_empty(node, server)
     tries = server._management._tries
     tries.reached("captions", "receiving the model", 61.2e6, 97.8e6)
-    text = "preparing a plan: 2 of 4 devices are ready; garage, shelf are still loading"
+    text = "preparing a plan: garage, shelf are still loading (2 of 4 ready)"
     node.cards[NAME] = ModelCard(NAME, text, trouble=text)
     node.event_log.tell(time.time() - 9, "deployed", NAME, f"{NAME} was deployed")
     node.event_log.tell(time.time() - 8, "standing", NAME, f"{NAME}: computing a plan")

@@ -12,6 +12,7 @@ from typing import Any
 
 from edgepart.agent.api.protocol import Progress
 from edgepart.agent.cluster.core.core import Core
+from edgepart.agent.cluster.membership.roster import replace_node_ids
 from edgepart.agent.cluster.state import events
 from edgepart.agent.measure.starvation import describe_starvation
 from edgepart.agent.wire.control import (
@@ -136,7 +137,7 @@ class DrainService:
         if _NODE.fullmatch(name):
             return name, next((called for called, node in known.items() if node == name), name)
         raise UsageError(
-            f"no device {name[:64]!r}; known are {', '.join(sorted(known))}, and any by its node id. Nothing was changed"
+            f"there is no device {name[:64]!r}. Known: {', '.join(sorted(known))}, by name or node id. Nothing was changed"
         )
 
     def _check_leader(self) -> None:
@@ -165,4 +166,7 @@ class DrainService:
             return "it is stopping"
         standing = self._core.draining.standings.get(entry.node)
         known = standing is not None and standing.version == entry.version
-        return standing.text if standing is not None and known else "waiting for the leader"
+        if standing is None or not known:
+            return "waiting for the leader"
+        names = {member.node: member.name for member in self._core.membership.members()}
+        return replace_node_ids(standing.text, names)

@@ -128,14 +128,14 @@ _ANSWERS = Verdict(
 
 def _foreign(fingerprint: str, me: OwnAgent) -> Verdict:
     if not me.fingerprint:
-        why = f"it is a member of cluster {fingerprint}, and this device of none: it has no certificate"
-        do = "`edgepart token create` on that cluster's first device, and here `edgepart join TOKEN`"
+        why = f"it is in cluster {fingerprint}; this device is in none (it has no certificate)"
+        do = "run `edgepart token create` on that cluster's first device, and `edgepart join TOKEN` here"
         return Verdict(OTHER_CLUSTER, why, do)
     return Verdict(
         OTHER_CLUSTER,
-        f"it is a member of cluster {fingerprint}, and this one is {me.fingerprint[:16]}",
-        "nothing, if that is meant; to have it here: stop its agent, delete its state folder's identity/, "
-        "and `edgepart join` with a token of this cluster",
+        f"it is in cluster {fingerprint}, this device in {me.fingerprint[:16]}",
+        "nothing, if that is meant. To move it here, stop its agent, delete identity/ in its state folder, "
+        "and run `edgepart join` with a token of this cluster",
     )
 
 

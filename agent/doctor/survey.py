@@ -87,14 +87,19 @@ def _identity(state: Path) -> tuple[Identity | None, str]:
 
 def _own_checks(trouble: str, heard: str | None) -> Iterable[Check]:
     yield Check(
-        "agent", BAD, "none runs with this state", "`edgepart agent`, or `systemctl start edgepart-agent`"
+        "agent",
+        BAD,
+        "no agent runs with this state",
+        "run `edgepart agent`, or `systemctl start edgepart-agent`",
     )
     if trouble:
         yield Check("identity", BAD, trouble)
     if heard is None:
-        yield Check("multicast", GOOD, "announcements were listened for")
+        yield Check("multicast", GOOD, "this box can listen for announcements")
     else:
-        yield Check("multicast", BAD, f"announcements cannot be listened for: {heard}", "is a network up?")
+        yield Check(
+            "multicast", BAD, f"this box cannot listen for announcements: {heard}", "is a network up?"
+        )
 
 
 def _remember(book: Sightings, identity: Identity, state: Path) -> None:

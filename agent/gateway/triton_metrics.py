@@ -16,8 +16,8 @@ MOST_VERSIONS = 8
 _FAMILIES = (
     ("request_success", "Inference requests answered", "success"),
     ("request_failure", "Inference requests that failed", "failure"),
-    ("count", "Rows of the batch axis that were computed; a request without one counts as one row", "rows"),
-    ("exec_count", "Runs of the plan; requests that run together share one", "runs"),
+    ("count", "Inferences made", "rows"),
+    ("exec_count", "Runs of the plan", "runs"),
     ("request_duration_us", "Microseconds from arrival to answer, summed over requests", "request_us"),
     ("queue_duration_us", "Microseconds of waiting before the run, summed over requests", "queue_us"),
     ("compute_infer_duration_us", "Microseconds of running the plan, summed over requests", "compute_us"),
@@ -34,7 +34,7 @@ class TritonTally:
     success: int = 0
     failure: int = 0
     rows: int = 0
-    """The rows that were computed, as Triton counts inferences: a request with a batch of 8 is 8."""
+    """Inferences, as callers count them: Triton itself counts a request with a batch of 8 as 8."""
     runs: int = 0
     """How often the plan ran. Requests that one run answers together count it once."""
     request_us: float = 0.0

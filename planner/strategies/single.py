@@ -61,9 +61,7 @@ def holds(study: Study, device: str) -> bool:
 
 def run_alone(study: Study, device: str, name: str = "single", because: str = "") -> Strategy:
     """The strategy that runs everything on `device`."""
-    why = (
-        f"the whole model runs on {device}, which computes it in {format_seconds(study.memo.whole_s[device])}"
-    )
+    why = f"computing the whole model on {device} takes {format_seconds(study.memo.whole_s[device])}"
     if device != study.memo.problem.gateway:
         why += f"; requests travel to it from {study.memo.problem.gateway}"
     return study.candidates.make(name, study.candidates.keep_whole(device), because + why)

@@ -72,12 +72,11 @@ def describe_preparing(placement: PlanRollout, world: LeaderView) -> str:
     if placement.is_ready(world):
         return "trying the plan on made-up inputs, which are answered by the model alone, too"
     loading = placement.loading(world)
-    told = (
-        f"preparing a plan: {len(placement.nodes) - len(loading)} of {len(placement.nodes)} devices are ready"
-    )
+    ready = f"{len(placement.nodes) - len(loading)} of {len(placement.nodes)} ready"
     if len(loading) > MOST_NAMED:
-        return told
-    return f"{told}; {', '.join(loading)} {'is' if len(loading) == 1 else 'are'} still loading"
+        return f"preparing a plan: {ready}"
+    verb = "is" if len(loading) == 1 else "are"
+    return f"preparing a plan: {', '.join(loading)} {verb} still loading ({ready})"
 
 
 def describe_serving(placement: PlanRollout) -> str:
