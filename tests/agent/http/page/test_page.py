@@ -82,7 +82,7 @@ def test_it_shows_what_there_is_and_what_happens_and_asks_nobody_else(tmp_path: 
         await page.shows(".graph .name", "★ desk")
         await page.shows(".graph text", "74.4 GFLOP/s")
         await page.shows(".deployment", "serving")
-        await page.shows(".why", "x faster than")
+        await page.shows(".why", "x slower than attic alone. Use auto?")
         await page.shows(".stat", "requests/s")
         assert await tab.run("document.querySelectorAll('.chart-mark').length") == 4
         assert await tab.run("document.querySelectorAll('.drawing title').length") > 50
