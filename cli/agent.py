@@ -83,7 +83,7 @@ def options_of(text: str) -> AgentOptions:
 
 def log_settings(log_level: str, log_format: str) -> LogSettings:
     """The settings that the options of those names ask for."""
-    return LogSettings(logging.getLevelNamesMapping()[log_level.upper()], log_format)
+    return LogSettings(getattr(logging, log_level.upper()), log_format)
 
 
 def limit_log(root: logging.Logger, clock: Callable[[], float]) -> None:

@@ -18,6 +18,7 @@ from edgepart.agent.gateway.gateway import Gateway
 from edgepart.agent.http.server import HttpServer
 from edgepart.agent.text.generation import ChatPrompt
 from edgepart.cli import chat, output
+from edgepart.client import texts
 from edgepart.client.async_client import AsyncClient
 from edgepart.client.conversation import ChatReply, Conversation
 from edgepart.client.target import AgentTarget
@@ -255,7 +256,11 @@ def test_control_characters_do_not_reach_a_terminal(
     assert capsys.readouterr().out == "a\ufffd[2J\tb\ufffd\n\ufffd\ufffd"
 
 
-def test_another_member_is_asked_if_the_agent_is_gone_before_it_says_anything(tmp_path: Path) -> None:
+def test_another_member_is_asked_if_the_agent_is_gone_before_it_says_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(texts, "BEGIN_S", 1.0)
+
     async def story() -> None:
         texts = FakeText(), FakeText()
         first, second = (

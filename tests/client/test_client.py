@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -152,7 +153,7 @@ def test_the_environment_names_the_agent(
 
 
 PROGRAM = """
-import os, sys, signal, threading
+import os, sys
 import numpy as np
 import edgepart
 client = edgepart.connect(sys.argv[1])
@@ -164,7 +165,6 @@ if child == 0:
         print(error, flush=True)
     os._exit(0)
 os.waitpid(child, 0)
-threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 try:
     client.infer("add", {"a": np.ones((2, 3), np.float32), "b": np.ones((2, 3), np.float32)})
 except KeyboardInterrupt:
@@ -178,17 +178,27 @@ def test_a_fork_is_told_to_connect_again_and_ctrl_c_ends_a_call_and_nothing_else
 ) -> None:
     """In a process of its own, which ends without closing its client, and without a word about it."""
     one, _ = two
+    held = threading.Event()
+
+    class Gate(asyncio.Event):
+        async def wait(self) -> Literal[True]:
+            held.set()
+            return await super().wait()
 
     async def hold() -> None:
-        one.node.gate = asyncio.Event()
+        one.node.gate = Gate()
 
     one.on_loop(hold)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROGRAM, one.url],
-        capture_output=True, text=True, timeout=60, env={**os.environ, "EDGEPART_STATE": str(tmp_path)},
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == [
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROGRAM, one.url]
+    env = {**os.environ, "EDGEPART_STATE": str(tmp_path)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+    ) as program:
+        assert held.wait(60)
+        program.send_signal(signal.SIGINT)
+        told, faults = program.communicate(timeout=60)
+    assert (program.returncode, faults) == (0, "")
+    assert told.splitlines() == [
         "the client belongs to the process that was forked; connect again",
         "stopped",
         "pi-a",

@@ -91,7 +91,7 @@ def test_a_model_that_no_device_can_load_ends_the_wait(cluster: LocalCluster, tm
     assert done.returncode == 1
     assert "could not load its part" in done.stderr
     assert "Nothing was deployed" in done.stderr
-    assert "10m at most (--timeout)" in done.stderr
+    assert "up to 10m until it serves (--timeout)" in done.stderr
     assert "unknown" in cluster.status(cluster.first)["failed_deployments"]
     assert typed(cluster.first, "undeploy", "unknown").returncode == 0
     assert not cluster.status(cluster.first)["failed_deployments"]

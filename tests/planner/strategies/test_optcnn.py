@@ -150,7 +150,7 @@ def test_who_is_behind_a_slow_link_is_left_out() -> None:
 def test_one_device_does_it_all() -> None:
     asked = study(load_graph(residual()), 1e9)
     (only,) = get("optcnn")(asked)
-    assert "runs on d0" in only.why
+    assert "whole model on d0" in only.why
 
 
 def test_links_that_cost_too_much_leave_the_model_whole() -> None:

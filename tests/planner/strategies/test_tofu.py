@@ -346,7 +346,7 @@ def test_an_axis_that_is_not_there_is_refused() -> None:
 
 def test_one_device_does_it_all() -> None:
     (only_one,) = get("tofu")(study(residual(), 1e6))
-    assert "runs on d0" in only_one.why
+    assert "whole model on d0" in only_one.why
 
 
 def test_equal_questions_have_equal_answers() -> None:
