@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NAME = "chat"
 QUESTION = "Tell me a short story about a lighthouse and a boat."
-ANSWER_TOKENS = 80
+ANSWER_TOKENS = 48
 CONTEXT = 256
 PARTS_BEFORE = 12
 """The number of pieces of the answer that come before a device is killed."""

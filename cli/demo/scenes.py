@@ -148,7 +148,8 @@ class Scenes:
             )
             await asyncio.to_thread(self._cluster.add, self._joiner)
             await self._until(self._is_measured, f"{self._joiner} to be measured")
-            async with RequestTraffic(*traffic) as running:
+            # One at a time: more would take the time of the boxes in which they try the new plan.
+            async with RequestTraffic(*traffic, concurrency=1) as running:
                 await self._until(lambda: self._joiner in self._devices(), f"a plan that uses {self._joiner}")
                 await running.answers(ANSWERS)
             self._story.plan(self._plan(DETECTOR))
