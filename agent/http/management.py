@@ -159,7 +159,9 @@ class ManagementRoutes:
         await self._give_up(name)
         lines = ProgressLines(HEARTBEAT_S)
         to = None if text is None else int(text)
-        return await self._begin(request, name, partial(self.node.rollback, name, to, lines.report), lines)
+        return await self._begin(
+            request, "rolling back", name, partial(self.node.rollback, name, to, lines.report), lines
+        )
 
     async def deploy(self, request: web.Request) -> web.StreamResponse:
         """Receive the files, then stream the deployment's progress as JSON lines. The last line is {"result": ...} or
@@ -178,14 +180,16 @@ class ManagementRoutes:
             await asyncio.to_thread(shutil.rmtree, folder)
             raise
         lines = ProgressLines(HEARTBEAT_S)
-        return await self._begin(request, name, partial(self._deploy, name, folder, options, lines), lines)
+        return await self._begin(
+            request, "deploying", name, partial(self._deploy, name, folder, options, lines), lines
+        )
 
     async def _begin(
-        self, request: web.Request, name: str, work: Work, lines: ProgressLines
+        self, request: web.Request, doing: str, name: str, work: Work, lines: ProgressLines
     ) -> web.StreamResponse:
         """Do the work in a task of its own, so that it continues if the client goes away, and answer with its progress.
         With `?wait=0`, answer that it was accepted."""
-        self._running[name] = asyncio.create_task(self._finish(name, work, lines))
+        self._running[name] = asyncio.create_task(self._finish(doing, name, work, lines))
         if request.query.get("wait", "1") in ("0", "false", "no"):
             return document_response({"result": {"name": name, "state": "accepted"}}, 202)
         return await self._stream(request, lines)
@@ -218,8 +222,8 @@ class ManagementRoutes:
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
-    async def _finish(self, name: str, work: Work, lines: ProgressLines) -> dict[str, Any]:
-        """Do the work, and end its progress with its result or its error."""
+    async def _finish(self, doing: str, name: str, work: Work, lines: ProgressLines) -> dict[str, Any]:
+        """Do the work, and end its progress with its result or its error. `doing` says what it is, in words."""
         failure = ""
         try:
             last: dict[str, Any] = {"result": await work()}
@@ -232,8 +236,8 @@ class ManagementRoutes:
         except Exception as error:
             last = error_document(error) | {"status": status_of(error)}
             failure = str(last["error"])
-            self.node.event_log.tell(time.time(), FAILED, name, f"deploying {name} failed", failure)
-            log.warning("deploying %r failed: %s", name, error, exc_info=status_of(error) == 500)
+            self.node.event_log.tell(time.time(), FAILED, name, f"{doing} {name} failed", failure)
+            log.warning("%s %r failed: %s", doing, name, error, exc_info=status_of(error) == 500)
         finally:
             del self._running[name]
             self._tries.ended(name, failure)

@@ -62,6 +62,8 @@ def test_a_rollback_streams_its_progress_and_its_result(served: Served) -> None:
     assert (accepted.status, accepted.json()["result"]["state"]) == (202, "accepted")
     refused = served.ask("POST", "/api/deployments/add/rollback?to=9", headers=ADMIN)
     assert b"version 9 is not kept" in refused.body.splitlines()[-1]
+    told = served.ask("GET", "/api/events").json()["events"][-1]
+    assert told["text"] == "rolling back add failed" and "version 9 is not kept" in told["why"]
 
 
 @pytest.mark.parametrize(
