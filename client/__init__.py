@@ -19,6 +19,7 @@ __all__ = [
     "async_client",
     "conversation",
     "deploying",
+    "failures",
     "model_files",
     "offline",
     "perfetto",

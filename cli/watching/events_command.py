@@ -6,14 +6,15 @@ import asyncio
 import json
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from edgepart.cli.options import Agent, Json, State
-from edgepart.cli.output import console, note, print_json, say
+from edgepart.cli.output import console, print_json, say
 from edgepart.cli.query import fetch
-from edgepart.client.target import AgentTarget, target_of
+from edgepart.client.target import target_of
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -42,13 +43,18 @@ def events(
     as_json: Json = False,
 ) -> None:
     """Show what happened: who joined or was lost, which plan serves and why. With --follow, --json prints lines."""
+    from edgepart.cli.watching.follow import show_followed
+
     target = target_of(agent, state)
     document = fetch(target, f"/api/events?most={number}")
     entries = document["events"]
     if follow:
         for entry in entries:
             _print(entry, as_json)
-        asyncio.run(_follow(target, entries[-1]["id"] if entries else "", as_json))
+        place = entries[-1]["id"] if entries else ""
+        asyncio.run(
+            show_followed(target, "/api/events/stream", place, "event", partial(_print, as_json=as_json))
+        )
     elif as_json:
         print_json(document)
     elif entries:
@@ -56,16 +62,6 @@ def events(
             _print(entry, as_json)
     else:
         say("Nothing has happened since this agent started.")
-
-
-async def _follow(target: AgentTarget, place: str, as_json: bool) -> None:
-    from edgepart.cli.watching.follow import follow
-
-    async for event in follow(target, "/api/events/stream", note, place):
-        if event.kind == "event":
-            _print(event.document, as_json)
-        elif event.kind == "gap":
-            note(f"{event.document['forgotten']} events in between are forgotten")
 
 
 def _print(entry: Mapping[str, Any], as_json: bool) -> None:

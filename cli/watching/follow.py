@@ -10,9 +10,10 @@ from typing import Any
 
 import aiohttp
 
+from edgepart.cli.output import note
+from edgepart.client.failures import error_from
 from edgepart.client.target import AgentTarget
-from edgepart.planner import errors
-from edgepart.planner.errors import EdgepartError, FrameError, Unavailable
+from edgepart.planner.errors import FrameError, Unavailable
 
 SILENT_S = 30.0
 """Seconds of silence after which a connection is lost: agents send a comment every ten."""
@@ -90,6 +91,18 @@ async def follow(
             await asyncio.sleep(AGAIN_S)
 
 
+async def show_followed(
+    target: AgentTarget, path: str, place: str, kind: str, show: Callable[[Any], None]
+) -> None:
+    """Show the documents of the events of this kind at `path` after `place`, for ever, and say how many were forgotten in
+    between. Raises what `follow` raises."""
+    async for event in follow(target, path, note, place):
+        if event.kind == kind:
+            show(event.document)
+        elif event.kind == "gap":
+            note(f"{event.document['forgotten']} {kind}s in between are forgotten")
+
+
 async def _check(response: aiohttp.ClientResponse) -> None:
     """Raise the error that the agent answered with, if it is one that trying again does not help."""
     if response.status == 200:
@@ -103,6 +116,4 @@ async def _check(response: aiohttp.ClientResponse) -> None:
         raise Unavailable(
             f"the agent does not tell this: it runs an older edgepart ({document.get('error')})"
         )
-    kind = getattr(errors, str(document.get("kind")), Unavailable)
-    error = kind if isinstance(kind, type) and issubclass(kind, EdgepartError) else Unavailable
-    raise error(str(document.get("error", text)))
+    raise error_from(document, response.status)

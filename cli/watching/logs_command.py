@@ -6,14 +6,15 @@ import asyncio
 import json
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from edgepart.cli.options import Agent, Json, State
-from edgepart.cli.output import note, print_json, say
+from edgepart.cli.output import print_json, say
 from edgepart.cli.query import fetch
-from edgepart.client.target import AgentTarget, target_of
+from edgepart.client.target import target_of
 
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines, until Ctrl-C.")]
 Number = Annotated[int, typer.Option("-n", "--number", min=0, help="The most past lines to print.")]
@@ -27,6 +28,8 @@ def logs(
     as_json: Json = False,
 ) -> None:
     """Show the last lines of an agent's log, which it keeps in memory. With --follow, --json prints lines."""
+    from edgepart.cli.watching.follow import show_followed
+
     target = target_of(agent, state)
     document = fetch(target, f"/api/logs?most={number}")
     if as_json and not follow:
@@ -36,17 +39,9 @@ def logs(
         _print(line, as_json)
     if follow:
         place = document["lines"][-1]["id"] if document["lines"] else ""
-        asyncio.run(_follow(target, place, as_json))
-
-
-async def _follow(target: AgentTarget, place: str, as_json: bool) -> None:
-    from edgepart.cli.watching.follow import follow
-
-    async for event in follow(target, "/api/logs/stream", note, place):
-        if event.kind == "line":
-            _print(event.document, as_json)
-        elif event.kind == "gap":
-            note(f"{event.document['forgotten']} lines in between are forgotten")
+        asyncio.run(
+            show_followed(target, "/api/logs/stream", place, "line", partial(_print, as_json=as_json))
+        )
 
 
 def _print(line: Mapping[str, Any], as_json: bool) -> None:

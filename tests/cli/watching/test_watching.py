@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,23 @@ def test_following_goes_on_from_the_past(
     documents = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     assert [document["text"][-1] for document in documents] == ["1", "2"]
     assert places == [documents[-1]["id"]] and kind in documents[0].values()
+
+
+def test_what_is_followed_is_shown_and_what_was_forgotten_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def told(*_: Any) -> AsyncGenerator[FollowedEvent, None]:
+        yield FollowedEvent("event", {"text": "one"}, "1")
+        yield FollowedEvent("hello", {"text": "of no concern"})
+        yield FollowedEvent("gap", {"forgotten": 7})
+        yield FollowedEvent("event", {"text": "two"}, "9")
+
+    monkeypatch.setattr(following, "follow", told)
+    shown: list[Any] = []
+    target = AgentTarget("http://127.0.0.1:1", tmp_path)
+    asyncio.run(following.show_followed(target, "/api/events/stream", "", "event", shown.append))
+    assert [document["text"] for document in shown] == ["one", "two"]
+    assert "7 events in between are forgotten" in capsys.readouterr().err
 
 
 def test_top_prints_what_there_is(served: Served) -> None:
