@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import threading
 
 import pytest
@@ -22,6 +23,9 @@ def test_a_call_that_is_interrupted_is_cancelled() -> None:
         raise Pressed
 
     async def wait() -> None:
+        # Not before the caller waits: while it hands over its call, there is nothing to cancel yet.
+        while sys._current_frames()[main].f_code is not threading.Condition.wait.__code__:
+            await asyncio.sleep(0)
         asyncio.get_running_loop().call_soon(signal.pthread_kill, main, signal.SIGUSR1)
         try:
             await asyncio.Event().wait()
