@@ -32,12 +32,10 @@ from edgepart.agent.execution.tasks import (
     RequestTask,
     StepKind,
     check_same_request,
-    fields_of,
     gateway_of,
     kind_of,
     make_installed,
     may_send,
-    source_of,
     steps_of,
 )
 from edgepart.agent.trace.recorder import Recorder
@@ -67,9 +65,6 @@ DataFrom = Callable[[str], BorrowedConnection | None]
 """data_from(node id) is the connection on which transfers come from that node; None if there is none."""
 
 COMPUTE_THREAD = "edgepart-compute"
-READ_HERE_BYTES = 64 << 10
-"""The largest transfer for whose sake a compute thread reads a connection itself. Larger ones are better received by
-several threads at once, and their bytes take longer than waking a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,13 +219,13 @@ class Executor:
         """Take a transfer's pieces for a request. They are kept as they are and must not be changed afterwards.
 
         Never raises for what a peer sent: a request whose pieces do not fit goes back to its gateway as Failed."""
+        nbytes = 0
         for value in values:
-            restore_array(
-                value
-            )  # Before the lock is taken: neither other threads nor the compute thread wait for it.
+            restore_array(value)  # Before the lock is taken: no other thread waits for it.
+            nbytes += value_bytes(value)
         with self._lock:
             received = self._counters.received_bytes
-            received[source] = received.get(source, 0) + sum(map(value_bytes, values))
+            received[source] = received.get(source, 0) + nbytes
             out = self._take(message, values, source)
             task = self._tasks.get(message.request)
             if task is not None and self._is_ready(task):
@@ -238,7 +233,8 @@ class Executor:
                 lane = self._lanes[task.lane]
                 lane.unblocked = message.request, message.transfer
                 lane.wake()
-        self._post(out)
+        if out:
+            self._post(out)
 
     def cancel(self, request: str) -> None:
         """Forget a request, and ignore its frames that come later."""
@@ -318,10 +314,10 @@ class Executor:
     # Under the lock
 
     def _take(self, message: Tensors, values: Sequence[Value], source: str) -> list[OutgoingMessage]:
-        if message.request in self._ended:
-            return []
         task = self._tasks.get(message.request)
         if task is None:
+            if message.request in self._ended:
+                return []
             key = (message.deployment, message.epoch)
             if key in self._expected:
                 return self._take_early(key, message, values, source)
@@ -441,7 +437,7 @@ class Executor:
     def _next(self, lane: Lane, now: float) -> tuple[RequestTask, ReadyStep | EdgepartError] | None:
         """The step of the oldest request that can continue, if it belongs to this lane, or the error that keeps it from
         beginning; otherwise the lane that it belongs to is woken."""
-        if any(other.has_turn(now) for other in self._lanes.values() if other is not lane):
+        if len(self._lanes) > 1 and any(one.has_turn(now) for one in self._lanes.values() if one is not lane):
             return None
         for task in list(self._tasks.values()):
             if task.lane != lane.name:
@@ -529,31 +525,34 @@ class Executor:
     def _await(self, lane: Lane) -> None:
         """Wait until the lane is woken, or until a step of another lane has taken so long that it must share the device.
         The wait is recorded as one of the lane's oldest request."""
-        turns = [
-            o.began_s + EXCLUSIVE_STEP_S for o in self._lanes.values() if o is not lane and o.task is not None
-        ]
-        later = [at for at in turns if at > time.monotonic()]
-        patience_s = max(0.0, min(later) - time.monotonic()) if later else None
         task = next((one for one in self._tasks.values() if one.lane == lane.name), None)
-        missing = task.progress.missing if task is not None else []
-        began_s = self._recorder.now()
-        lane.wait(patience_s, self._connections(task, missing) if task is not None else ())
-        if task is None or not missing or not self._recorder.on:
+        missing = task.progress.missing if task is not None else frozenset[int]()
+        began_s = self._recorder.now() if self._recorder.on else None
+        lane.wait(self._patience_s(lane), self._connections(task, missing) if task is not None else ())
+        if task is None or not missing or began_s is None:
             return
-        awaited, (request, last) = missing[0], lane.unblocked
-        if request == task.request:
-            awaited = task.installed.schedule.incoming.get(last, awaited)
-        source = awaited.source
-        node = task.installed.nodes[source] if source != GATEWAY else ""
-        self._recorder.add(COMPUTING, WAIT, began_s, task.subject, "", node, awaited.number)
+        request, last = lane.unblocked
+        awaited = (
+            last if request == task.request and last in task.installed.schedule.incoming else min(missing)
+        )
+        node = task.installed.senders.get(awaited, "")
+        self._recorder.add(COMPUTING, WAIT, began_s, task.subject, "", node, awaited)
 
-    def _connections(self, task: RequestTask, missing: Sequence[Transfer]) -> Sequence[BorrowedConnection]:
+    def _patience_s(self, lane: Lane) -> float | None:
+        """Seconds until the step of another lane has had the device to itself for long enough; None if there is none."""
+        if len(self._lanes) == 1:
+            return None
+        now = time.monotonic()
+        turns = [one.began_s for one in self._lanes.values() if one is not lane and one.has_turn(now)]
+        return min(turns) + EXCLUSIVE_STEP_S - now if turns else None
+
+    def _connections(self, task: RequestTask, missing: frozenset[int]) -> tuple[BorrowedConnection, ...]:
         """The connections on which the transfers come that the request waits for, if the compute thread may as well read
         them itself."""
-        if any(one.nbytes > READ_HERE_BYTES for one in missing):
+        if not missing.isdisjoint(task.installed.large):
             return ()
-        nodes = {source_of(task.installed, task.request, one) for one in missing}
-        return [one for node in nodes if (one := self._data_from(node)) is not None]
+        nodes = {task.sender_of(one) for one in missing}
+        return tuple(one for node in nodes if (one := self._data_from(node)) is not None)
 
     def _do(self, lane: Lane, task: RequestTask, work: ReadyStep | EdgepartError) -> None:
         """Do one step of one request. An error fails that request only; the thread goes on."""
@@ -587,14 +586,14 @@ class Executor:
         began_s = time.monotonic()
         outputs = self._step(task, work)
         with self._lock:
-            if self._tasks.get(task.request) is task:
-                task.progress.done(outputs)
-                if task.progress.finished:
-                    self._finish(task)
             if isinstance(work.step, Run):
                 self._count_run(task, work.step.segment, time.monotonic() - began_s)
-                if task.progress.sends_next and self._tasks.get(task.request) is task:
+            if self._tasks.get(task.request) is task:
+                task.progress.done(outputs)
+                if task.progress.sends_next and isinstance(work.step, Run):
                     return task.progress.next_work()
+                if task.progress.finished:
+                    self._finish(task)
             self._step_ended(lane)
         return None
 
@@ -651,9 +650,9 @@ class Executor:
                 step.segment, values, lambda: task.request in self._tasks, work.overwrites
             )
         transfer = installed.schedule.outgoing[step.transfer]
-        node = installed.nodes[transfer.target] if transfer.target != GATEWAY else gateway_of(task.request)
+        node = installed.nodes[transfer.target] if transfer.target != GATEWAY else task.gateway
         message = Tensors(
-            task.deployment, task.epoch, task.request, transfer.number, (), task.exact, *fields_of(task)
+            task.deployment, task.epoch, task.request, transfer.number, (), task.exact, *task.fields
         )
         self._send(node, message, values)
         with self._lock:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from threading import RLock, Thread
 from typing import Protocol
 
@@ -66,6 +66,11 @@ class Lane:
         """Whether the thread was woken since it began to wait."""
         self._borrowed: tuple[BorrowedConnection, ...] = ()
         """The connections that were read during the last wait."""
+        self._watched: (
+            tuple[tuple[BorrowedConnection, ...], select.poll, dict[int, BorrowedConnection]] | None
+        ) = None
+        """The connections that were watched last, what waits for them and the bell, and they by their descriptors. To make
+        this takes about as long as to read a small frame."""
 
     def has_turn(self, now: float) -> bool:
         """Whether the other lanes have to wait for this one."""
@@ -94,18 +99,19 @@ class Lane:
             self._asleep = False
             os.eventfd_write(self._bell, 1)
 
-    def wait(self, patience_s: float | None, connections: Sequence[BorrowedConnection] = ()) -> None:
+    def wait(self, patience_s: float | None, connections: tuple[BorrowedConnection, ...] = ()) -> None:
         """Wait until `wake` is called, for `patience_s` seconds at most, and read these connections meanwhile. It may also
         return earlier. The caller, the lane's thread, holds the lock once; others may have it during the wait."""
-        for left in self._borrowed:
-            if left not in connections:
-                left.give_back()
-        self._borrowed = tuple(connections)
+        if connections != self._borrowed:
+            for left in self._borrowed:
+                if left not in connections:
+                    left.give_back()
+            self._borrowed = connections
         self._woken = False
         until = None if patience_s is None else time.monotonic() + patience_s
         self._lock.release()
         try:
-            borrowed = [one for one in connections if one.borrow()]
+            borrowed = tuple([one for one in connections if one.borrow()])
             try:
                 self._watch(borrowed, until)
             finally:
@@ -114,10 +120,13 @@ class Lane:
         finally:
             self._lock.acquire()
 
-    def _watch(self, borrowed: Sequence[BorrowedConnection], until: float | None) -> None:
-        poll, by_descriptor = select.poll(), {one.fileno(): one for one in borrowed}
-        for descriptor in (self._bell, *by_descriptor):
-            poll.register(descriptor, select.POLLIN | select.POLLRDHUP)
+    def _watch(self, borrowed: tuple[BorrowedConnection, ...], until: float | None) -> None:
+        if self._watched is None or self._watched[0] != borrowed:
+            poll, by_descriptor = select.poll(), {one.fileno(): one for one in borrowed}
+            for descriptor in (self._bell, *by_descriptor):
+                poll.register(descriptor, select.POLLIN | select.POLLRDHUP)
+            self._watched = borrowed, poll, by_descriptor
+        _, poll, by_descriptor = self._watched
         while True:
             for one in borrowed:
                 while one.holds_bytes and not self._woken:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from edgepart.agent.wire.reduced_precision import Rounded, restore_array
 from edgepart.agent.wire.tensors import Value, value_bytes
 from edgepart.planner.errors import FrameError, InternalError
 from edgepart.planner.plans.plan import Piece, Program, Receive, Run, Send, Step, Transfer
+
+_Form = tuple[tuple[int, ...] | None, np.dtype[Any] | None]
+"""The shape and the type that a piece has; None for one that is not known."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,37 @@ class DeviceSchedule:
     overwrites: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     """The outputs of a Run that may be written over one of its inputs, a kept piece: the numbers of the input and of the
     output, by step."""
+
+    @cached_property
+    def awaited(self) -> tuple[frozenset[int], ...]:
+        """The numbers of the transfers that have to come before the next Run or Send, by step; () after the last step."""
+        found = [frozenset[int]()]
+        for step in reversed(self.program.steps):
+            found.append(found[-1] | {step.transfer} if isinstance(step, Receive) else frozenset())
+        return tuple(reversed(found))
+
+    @cached_property
+    def reads(self) -> tuple[tuple[int, ...], ...]:
+        """The slots that each step reads."""
+        return tuple(tuple({slot: None for one in each for slot in one.slots}) for each in self.recipes)
+
+    @cached_property
+    def arriving(self) -> Mapping[int, tuple[_Form, ...]]:
+        """The forms of a transfer's pieces, by the number of the incoming transfer."""
+        return {number: self._forms(one.pieces) for number, one in self.incoming.items()}
+
+    @cached_property
+    def made(self) -> Mapping[int, tuple[_Form, ...]]:
+        """The forms of a Run's outputs, by step. Their types are the segment's own."""
+        return {
+            index: tuple((shape, None) for shape, _ in self._forms([self.slots[slot] for slot in slots]))
+            for index, slots in self.computed.items()
+        }
+
+    def _forms(self, pieces: Iterable[Piece]) -> tuple[_Form, ...]:
+        return tuple(
+            (one.region.shape if one.region.spans else None, self.dtypes.get(one.tensor)) for one in pieces
+        )
 
     @cached_property
     def passing(self) -> frozenset[int]:
@@ -194,8 +228,7 @@ def _frees(
     return tuple(map(tuple, frees))
 
 
-@dataclass(frozen=True, slots=True)
-class ReadyStep:
+class ReadyStep(NamedTuple):
     """A step that can be done now. `values()` needs no lock, as it reads only what the ReadyStep itself holds."""
 
     step: Run | Send
@@ -249,49 +282,48 @@ class Progress:
     @property
     def sends_next(self) -> bool:
         """Whether the next step is a Send."""
-        return not self.finished and isinstance(self.schedule.program.steps[self._next], Send)
+        steps = self.schedule.program.steps
+        return self._next < len(steps) and isinstance(steps[self._next], Send)
 
     @property
     def ready(self) -> bool:
         """Whether `next_work` would return a step, or find that all steps are done, without waiting for anything."""
-        return self.begun and not self._working and not self.missing
+        return self.begun and not self._working and self.schedule.awaited[self._next] <= self._arrived
 
     @property
-    def missing(self) -> list[Transfer]:
-        """The transfers that have to come before the next Run or Send."""
-        steps, at = self.schedule.program.steps, self._next
-        found: list[Transfer] = []
-        while at < len(steps) and isinstance(step := steps[at], Receive):
-            if step.transfer not in self._arrived:
-                found.append(self.schedule.incoming[step.transfer])
-            at += 1
-        return found
+    def missing(self) -> frozenset[int]:
+        """The numbers of the transfers that have to come before the next Run or Send."""
+        return self.schedule.awaited[self._next] - self._arrived
 
     def keep_pieces(self, transfer: int, values: Sequence[Value]) -> bool:
         """Keep a transfer's pieces. Returns False, and keeps nothing, if that transfer arrived before.
 
         Raises FrameError if this device receives no such transfer, or a piece is not what the plan says."""
-        pieces = check_pieces(self.schedule.incoming.get(transfer), transfer, values, self.schedule.dtypes)
+        schedule = self.schedule
+        if not _have_forms(values, schedule.arriving.get(transfer)):
+            check_pieces(schedule.incoming.get(transfer), transfer, values, schedule.dtypes)
+            values = [restore_array(value) for value in values]
         if transfer in self._arrived:
             return False
         self._arrived.add(transfer)
-        for slot, _, value in zip(self.schedule.received[transfer], pieces, values, strict=True):
-            self._keep(slot, restore_array(value))
+        for slot, value in zip(schedule.received[transfer], values, strict=True):
+            self._keep(slot, value)
         return True
 
     def next_work(self) -> ReadyStep | None:
         """The next step, if it can be done now; None while a step is being done or waits for a transfer, and when all
         steps are done."""
-        steps = self.schedule.program.steps
-        while self.begun and not self._working and not self.finished:
-            step = steps[self._next]
+        schedule = self.schedule
+        steps = schedule.program.steps
+        if self._working or not self.begun:
+            return None
+        while (at := self._next) < len(steps):
+            step = steps[at]
             if not isinstance(step, Receive):
                 self._working = True
-                recipes = self.schedule.recipes[self._next]
-                held = {s: self._held[s] for one in recipes for s in one.slots}
-                overwrites = self.schedule.overwrites.get(self._next, ())
-                passing = self._next in self.schedule.passing
-                return ReadyStep(step, recipes, held, overwrites, passing)
+                held = {slot: self._held[slot] for slot in schedule.reads[at]}
+                overwrites = schedule.overwrites.get(at, ())
+                return ReadyStep(step, schedule.recipes[at], held, overwrites, at in schedule.passing)
             if step.transfer not in self._arrived:
                 return None
             self._advance()
@@ -300,17 +332,21 @@ class Progress:
     def done(self, outputs: Sequence[Value] = ()) -> None:
         """Report that the step returned last is done; `outputs` are a Run's, in its ports' order. Raises InternalError
         if their shapes are not the plan's."""
-        step = self.schedule.program.steps[self._next]
-        if isinstance(step, Run):
-            ports = self.schedule.program.segments[step.segment].outputs
-            for slot, port, value in zip(self.schedule.computed[self._next], ports, outputs, strict=True):
-                if fault := _misfit(port.piece, value, {}):
-                    raise InternalError(
-                        f"segment {step.segment} of {self.schedule.program.device} gave {fault}"
-                    )
+        schedule, at = self.schedule, self._next
+        if (forms := schedule.made.get(at)) is not None:
+            if not _have_forms(outputs, forms):
+                self._check_outputs(outputs)
+            for slot, value in zip(schedule.computed[at], outputs, strict=True):
                 self._keep(slot, value)
         self._working = False
         self._advance()
+
+    def _check_outputs(self, outputs: Sequence[Value]) -> None:
+        """Raises InternalError if the shapes of the outputs are not the plan's."""
+        step, slots = self.schedule.program.steps[self._next], self.schedule.computed[self._next]
+        for slot, value in zip(slots, outputs, strict=True):
+            if isinstance(step, Run) and (fault := _misfit(self.schedule.slots[slot], value, {})):
+                raise InternalError(f"segment {step.segment} of {self.schedule.program.device} gave {fault}")
 
     def keep_state(self, empty: MakeEmpty = np.empty) -> list[Value]:
         """The pieces for the next step of the sequence, once all steps are done. What has to be put together lies in arrays
@@ -328,6 +364,18 @@ class Progress:
             if slot not in self.schedule.of_sequence:
                 self.held_bytes -= value_bytes(freed)
         self._next += 1
+
+
+def _have_forms(values: Sequence[Value], forms: tuple[_Form, ...] | None) -> bool:
+    """Whether the values are arrays in forms that are fully known. If they are not, they may fit all the same."""
+    if forms is None or len(values) != len(forms):
+        return False
+    for value, (shape, dtype) in zip(values, forms, strict=True):
+        if type(value) is not np.ndarray or value.shape != shape:
+            return False
+        if dtype is not None and dtype != value.dtype:
+            return False
+    return True
 
 
 def check_pieces(

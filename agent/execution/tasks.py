@@ -22,6 +22,9 @@ from edgepart.planner.plans.plan import GATEWAY, Transfer
 log = logging.getLogger(__name__)
 
 
+READ_HERE_BYTES = 64 << 10
+"""The largest transfer for whose sake a compute thread reads a connection itself. Larger ones are better received by
+several threads at once, and their bytes take longer than waking a thread."""
 START_TRANSFER = -1
 """The `Tensors.transfer` of a message without arrays, with which the gateway starts a device whose program receives
 nothing."""
@@ -66,6 +69,10 @@ class InstalledProgram:
     """Node ids that the program's transfers come from or go to."""
     scratch: Scratch
     """Used by the compute thread only."""
+    senders: Mapping[int, str] = field(default_factory=dict)
+    """The node ids from which transfers come, by their numbers; the gateway, whose id is not known, sends the others."""
+    large: frozenset[int] = frozenset()
+    """The numbers of the incoming transfers that a compute thread does not read itself."""
 
 
 @dataclass(eq=False)
@@ -84,12 +91,30 @@ class RequestTask:
     kind: StepKind = StepKind.USUAL
     likely: int = 0
     """How many of the most likely entries the gateway wants of the pieces that go to it; 0 if it wants whole pieces."""
+    is_checked: bool = field(default=False, init=False)
+    """Whether a message of the request was found to be what a gateway may send."""
     began: Sequence[Value] = field(default=(), init=False)
     """The kept pieces of states with which it began."""
 
     @cached_property
     def lane(self) -> str:
         return parent_of(self.deployment)
+
+    @cached_property
+    def gateway(self) -> str:
+        """The node id of the request's gateway."""
+        return gateway_of(self.request)
+
+    def sender_of(self, transfer: int) -> str:
+        """The node id from which a transfer of the request comes, or the message that starts the request."""
+        return self.installed.senders.get(transfer, self.gateway)
+
+    @cached_property
+    def fields(self) -> tuple[SequenceStep | None, bool, tuple[SequenceStep, ...], int]:
+        """What `Tensors` of the request say of its steps and its answer: `step`, `prefill`, `steps` and `likely`."""
+        if self.kind is StepKind.BATCH:
+            return None, False, self.steps, self.likely
+        return next(iter(self.steps), None), self.kind is StepKind.PREFILL, (), self.likely
 
     @cached_property
     def by_sequence(self) -> Mapping[SequenceKey, SequenceStep]:
@@ -99,13 +124,6 @@ class RequestTask:
     @property
     def subject(self) -> Subject:
         return Subject(self.deployment, self.epoch, self.request)
-
-
-def fields_of(task: RequestTask) -> tuple[SequenceStep | None, bool, tuple[SequenceStep, ...], int]:
-    """What `Tensors` of the request say of its steps and its answer: `step`, `prefill`, `steps` and `likely`."""
-    if task.kind is StepKind.BATCH:
-        return None, False, task.steps, task.likely
-    return next(iter(task.steps), None), task.kind is StepKind.PREFILL, (), task.likely
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +155,21 @@ def make_installed(
     if unknown := ends - set(nodes) - {GATEWAY}:
         raise InternalError(f"plan of {deployment}: no node id given for devices {sorted(unknown)}")
     peers = frozenset(nodes[name] for name in ends - {GATEWAY})
-    return InstalledProgram(prepared, schedule, dict(nodes), peers, prepared.scratch())
+    incoming = schedule.incoming.values()
+    senders = {one.number: nodes[one.source] for one in incoming if one.source != GATEWAY}
+    large = frozenset(one.number for one in incoming if one.nbytes > READ_HERE_BYTES)
+    return InstalledProgram(prepared, schedule, dict(nodes), peers, prepared.scratch(), senders, large)
 
 
 def check_same_request(task: RequestTask, message: Tensors) -> None:
     """Raises FrameError if a frame of a request contradicts what the request is."""
+    said = (message.step, message.prefill, message.steps, message.likely)
+    if (
+        task.is_checked
+        and said == task.fields
+        and (message.deployment, message.epoch) == (task.deployment, task.epoch)
+    ):
+        return
     if (message.deployment, message.epoch) != (task.deployment, task.epoch):
         raise FrameError(f"request {message.request} is of {task.deployment} {task.epoch}")
     if (kind_of(message), steps_of(message)) != (task.kind, task.steps):
@@ -150,18 +178,12 @@ def check_same_request(task: RequestTask, message: Tensors) -> None:
         raise FrameError(f"request {message.request} wants {task.likely} likely entries, 0 standing for all")
     if any(gateway_of(one.sequence) != gateway_of(task.request) for one in task.by_sequence.values()):
         raise FrameError(f"request {message.request} is a step of another gateway's sequence")
-
-
-def source_of(installed: InstalledProgram, request: str, transfer: Transfer | None) -> str:
-    """The node id from which a transfer of a request comes, or with None the message that starts the request."""
-    by_gateway = transfer is None or transfer.source == GATEWAY
-    return gateway_of(request) if by_gateway or transfer is None else installed.nodes[transfer.source]
+    task.is_checked = True
 
 
 def may_send(installed: InstalledProgram, message: Tensors, source: str) -> bool:
     """Whether a frame comes from the node that the plan names. A `source` of "" is unknown, as in trials, and passes."""
-    transfer = installed.schedule.incoming.get(message.transfer)
-    if not source or source == source_of(installed, message.request, transfer):
+    if not source or source == (installed.senders.get(message.transfer) or gateway_of(message.request)):
         return True
     log.warning("node %s sent data of a request that is not its to send", source)
     return False

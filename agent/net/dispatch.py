@@ -147,8 +147,7 @@ class FrameDispatcher:
                 self._requests.arrived(message, values, node)
         elif isinstance(message, Tensors):
             metas, buffers = pack_arrays(values)
-            sent = message.with_arrays(metas)
-            frame = Frame(Tensors.__name__, {}, tuple(buffers), sent, pack_header(sent))
+            frame = Frame(Tensors.__name__, {}, tuple(buffers), message, packed=pack_header(message, metas))
             self._send_frame(node, DATA, frame)
         elif isinstance(message, RowsMessage):
             self.arrays(node, message, values)
@@ -176,6 +175,10 @@ class FrameDispatcher:
                 self._loop.call_soon_threadsafe(self._charter, node, told)
             else:
                 self._loop.call_soon_threadsafe(self._to_core, MessageReceived(node, told))
+            return
+        if frame.layout is not None and self._requests is not None:
+            payload = frame.payload[0] if frame.payload else b""
+            self._requests.arrived(frame.message, frame.layout.read(payload), node)
             return
         message = frame.message or frame_to_message(frame, DATA_KINDS)
         match message:

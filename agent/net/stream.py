@@ -44,7 +44,7 @@ class Stream:
     @property
     def holds_bytes(self) -> bool:
         """Whether bytes were received that `read` has not returned yet, so that the socket need not become readable."""
-        return self._start < self._end or self.connection.pending() > 0
+        return self._start < self._end  # TLS holds none back: whoever receives has room for a whole record.
 
     def read(
         self, limits: FrameLimits, deadline: float | None = None, headers: TransferHeaders | None = None
@@ -57,17 +57,18 @@ class Stream:
         if self._start == self._end:
             self._start, self._end = 0, self._receive(self._received, deadline)
         self.began_s = time.monotonic()
-        sizes = parse_prefix(self._next(PREFIX.size, deadline), limits)
-        header = self._next(sizes.header_bytes, deadline)
-        payload = None
-        if sizes.payload_bytes:
+        header_bytes, payload_bytes = parse_prefix(self._next(PREFIX.size, deadline), limits)
+        header = self._next(header_bytes, deadline)
+        payload: Buffer | None = None
+        if payload_bytes and payload_bytes <= self._end - self._start:
+            self._start += payload_bytes
+            payload = bytearray(self._received[self._start - payload_bytes : self._start])
+        elif payload_bytes:
             # numpy does not clear its memory first, and takes real pages only as bytes arrive.
-            payload = np.empty(sizes.payload_bytes, np.uint8).data
+            payload = np.empty(payload_bytes, np.uint8).data
             self._fill(payload, deadline)
-        message = headers.read(header) if headers is not None else None
-        if message is not None:
-            return Frame(type(message).__name__, {}, () if payload is None else (payload,), message)
-        return parse_frame(header, payload)
+        found = headers.read(header, payload) if headers is not None else None
+        return parse_frame(header, payload) if found is None else found
 
     def _next(self, count: int, deadline: float | None) -> bytes:
         """Return the next `count` bytes."""
@@ -107,8 +108,14 @@ class Stream:
     def write(self, frame: Frame, deadline: float | None = None) -> None:
         self.write_buffers(encode(frame), deadline)
 
-    def write_buffers(self, buffers: Sequence[Buffer], deadline: float | None = None) -> None:
-        """Send the buffers in order: small neighbours together, large ones without a copy."""
+    def write_buffers(
+        self, buffers: Sequence[Buffer], deadline: float | None = None, nbytes: int | None = None
+    ) -> None:
+        """Send the buffers in order: small neighbours together, large ones without a copy. `nbytes` are the bytes of all of
+        them, if the caller has counted them."""
+        if nbytes is not None and nbytes <= COALESCE_BYTES:
+            self._send(b"".join(buffers), deadline)
+            return
         pending: list[Buffer] = []
         size = 0
         for buffer in buffers:
@@ -126,7 +133,9 @@ class Stream:
     def _send(self, buffer: Buffer, deadline: float | None) -> None:
         try:
             self._arm(deadline)
-            self.connection.sendall(buffer)
+            sent = self.connection.send(buffer)
+            if sent < len(buffer):
+                self.connection.sendall(memoryview(buffer)[sent:])
         except (OSError, ValueError) as error:
             raise _describe_loss(error) from error
 

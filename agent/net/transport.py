@@ -193,9 +193,9 @@ class Transport:
 
         The payload's buffers must not change afterwards. Raises Unavailable if there is no link or no room.
         """
-        with self._lock:
-            link = self._links.get(node_id)
-            writer = link.out.get(channel) if link and link.complete else None
+        # Without the lock: a link that ends meanwhile loses the frame, as it does if it ends later.
+        link = self._links.get(node_id)
+        writer = link.out.get(channel) if link is not None and link.complete else None
         if writer is None:
             raise Unavailable(f"there is no link to {node_id} now")
         try:

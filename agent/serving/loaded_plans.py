@@ -335,6 +335,14 @@ class LoadedPlans:
     def arrived(self, message: RequestMessage | StateMessage, values: Sequence[Value], source: str) -> None:
         """Hand a request's frame to this device's gateway or to its executor. For any thread."""
         match message:
+            case Tensors():  # First, as nearly all frames are.
+                held = None
+                if gateway_of(message.request) == self._node:
+                    held = self._held.get((message.deployment, message.epoch))
+                if held is not None and message.transfer in held.to_gateway.get(kind_of(message), ()):
+                    self._requester.deliver(message, values, source)
+                else:
+                    self._executor.deliver(message, values, source)
             case Cancel():
                 if source == gateway_of(message.request):
                     self._executor.cancel(message.request)
@@ -346,11 +354,3 @@ class LoadedPlans:
                 self._carrier.arrived(message, values, source)
             case Failed():
                 self._requester.deliver(message, (), source)
-            case Tensors():
-                held = self._held.get((message.deployment, message.epoch))
-                ours = gateway_of(message.request) == self._node
-                answers = held.to_gateway.get(kind_of(message), ()) if held is not None else ()
-                if ours and message.transfer in answers:
-                    self._requester.deliver(message, values, source)
-                else:
-                    self._executor.deliver(message, values, source)

@@ -11,15 +11,20 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 
+from edgepart.agent.wire.tensors import ArrayLayout
 from edgepart.planner.errors import FrameError, InternalError
 
 MAGIC = b"EPRT"
 VERSION = 1
 PREFIX = struct.Struct("!4sBBIQ")
+_BEGIN = MAGIC + bytes((VERSION, 0))
+_LENGTHS = struct.Struct(f"!{len(_BEGIN)}sIQ")
+"""The prefix, with all that comes before the lengths in one piece."""
+
 
 Buffer = bytes | bytearray | memoryview
 
@@ -46,27 +51,27 @@ class Frame:
     kind: str
     header: dict[str, Any] = field(default_factory=dict)
     payload: tuple[Buffer, ...] = ()
-    """The buffers of the payload, which are sent as one run of bytes; a received frame has one memoryview, or none."""
+    """The buffers of the payload, which are sent as one run of bytes; a received frame has one, or none."""
     message: Any = None
     """The message, if it is known already (transfer_headers.py). `header` is then empty."""
+    layout: ArrayLayout | None = None
+    """Where the arrays of that message lie in the payload, if that is known, too."""
     packed: bytes = b""
-    """The bytes of the header of a frame with a message that is to be sent."""
+    """The bytes of the header of a frame with a message that is to be sent. The buffers of its payload are not empty, and
+    views of bytes, as pack_arrays returns them."""
 
     @property
     def body(self) -> memoryview:
         """The payload in one piece; it is copied only if it has several buffers."""
         views = list(byte_views(self.payload))
-        if len(views) == 1:
-            return views[0]
-        return memoryview(b"".join(views))
+        return views[0] if len(views) == 1 else memoryview(b"".join(views))
 
     @property
     def payload_bytes(self) -> int:
         return sum(view.nbytes for view in byte_views(self.payload))
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
+class Sizes(NamedTuple):
     """The lengths of header and payload that a prefix announces."""
 
     header_bytes: int
@@ -88,19 +93,20 @@ def encode(frame: Frame) -> list[Buffer]:
 
     InternalError if MessagePack cannot hold a field.
     """
+    if frame.packed:
+        return _join(frame.kind, frame.packed, frame.payload, sum(map(len, frame.payload)))
     payload = list(byte_views(frame.payload))
     try:
-        header = frame.packed or msgpack.packb(
-            [frame.kind, frame.header], use_bin_type=True, unicode_errors="surrogatepass"
-        )
+        header = msgpack.packb([frame.kind, frame.header], use_bin_type=True, unicode_errors="surrogatepass")
     except (TypeError, ValueError, OverflowError) as error:
         raise InternalError(f"{frame.kind} cannot be sent: {error}") from error
+    return _join(frame.kind, header, payload, sum(view.nbytes for view in payload))
+
+
+def _join(kind: str, header: bytes, payload: Sequence[Buffer], payload_bytes: int) -> list[Buffer]:
     if len(header) > MEMBER.header_bytes:
-        raise InternalError(
-            f"{frame.kind} has a header of {len(header)} bytes: put large things in the payload"
-        )
-    prefix = PREFIX.pack(MAGIC, VERSION, 0, len(header), sum(view.nbytes for view in payload))
-    return [prefix + header, *payload]
+        raise InternalError(f"{kind} has a header of {len(header)} bytes: put large things in the payload")
+    return [_LENGTHS.pack(_BEGIN, len(header), payload_bytes) + header, *payload]
 
 
 def parse_prefix(prefix: Buffer, limits: FrameLimits) -> Sizes:
@@ -108,13 +114,9 @@ def parse_prefix(prefix: Buffer, limits: FrameLimits) -> Sizes:
     prefix or a length is over `limits`."""
     if len(prefix) != PREFIX.size:
         raise FrameError(f"a frame starts with {PREFIX.size} bytes, these are {len(prefix)}")
-    magic, version, flags, header_bytes, payload_bytes = PREFIX.unpack(prefix)
-    if magic != MAGIC:
-        raise FrameError(f"these bytes are no edgepart frame (they start with {bytes(magic)!r})")
-    if version != VERSION or flags:
-        raise FrameError(
-            f"a frame of version {version}, flags {flags}; this agent speaks {VERSION}: update the older"
-        )
+    begin, header_bytes, payload_bytes = _LENGTHS.unpack(prefix)
+    if begin != _BEGIN:
+        raise _describe_begin(prefix)
     if header_bytes > limits.header_bytes or payload_bytes > limits.payload_bytes:
         raise FrameError(
             f"a frame announces {header_bytes} bytes of header and {payload_bytes} of payload; "
@@ -123,7 +125,16 @@ def parse_prefix(prefix: Buffer, limits: FrameLimits) -> Sizes:
     return Sizes(header_bytes, payload_bytes)
 
 
-def parse_frame(header: Buffer, payload: memoryview | None) -> Frame:
+def _describe_begin(prefix: Buffer) -> FrameError:
+    magic, version, flags, _, _ = PREFIX.unpack(prefix)
+    if magic != MAGIC:
+        return FrameError(f"these bytes are no edgepart frame (they start with {bytes(magic)!r})")
+    return FrameError(
+        f"a frame of version {version}, flags {flags}; this agent speaks {VERSION}: update the older"
+    )
+
+
+def parse_frame(header: Buffer, payload: Buffer | None) -> Frame:
     """Return the frame of this header and payload. FrameError if the header is not MessagePack of [kind, fields]."""
     found = read_header(header)
     return found if payload is None else replace(found, payload=(payload,))

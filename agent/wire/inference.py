@@ -112,22 +112,6 @@ class Tensors:
     """How many of the most likely entries the gateway wants of each piece that goes to it, in place of the whole piece
     (agent/wire/likely_entries.py); 0 if it wants whole pieces."""
 
-    def with_arrays(self, arrays: tuple[Any, ...]) -> Tensors:
-        """The same message with these `arrays`. It is made for each transfer, and dataclasses.replace takes six times as
-        long."""
-        return Tensors(
-            self.deployment,
-            self.epoch,
-            self.request,
-            self.transfer,
-            arrays,
-            self.exact,
-            self.step,
-            self.prefill,
-            self.steps,
-            self.likely,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Failed:

@@ -9,14 +9,16 @@ exchanges some sixty messages of 2 kB for each token, and to pack and check thei
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import msgpack
 
 from edgepart.agent.wire.codec import frame_to_message, json_record, kinds
-from edgepart.agent.wire.frames import read_header
+from edgepart.agent.wire.frames import Buffer, Frame, read_header
 from edgepart.agent.wire.inference import Epoch, SequenceStep, Tensors
+from edgepart.agent.wire.tensors import ArrayLayout, Meta, layout_of
 
 PER_TRANSFER = ("deployment", "epoch", "transfer", "arrays", "exact", "prefill")
 PER_REQUEST = ("request", "step", "steps", "likely")
@@ -33,32 +35,33 @@ _BEGIN = b"\x92" + msgpack.packb(Tensors.__name__)
 """The bytes before the map of fields: a sequence of two, and the kind."""
 _FIELDS = 0x80
 """The byte of a map of no more than 15 fields, to which their number is added."""
+_Record = TypeVar("_Record", Epoch, SequenceStep)
 _Part = tuple[int, bytes]
 """The number of fields of a part of a header, and their names and values as they stand in a map."""
 
 
-def pack_header(message: Tensors) -> bytes:
-    """The header of the message."""
-    return _join(*_parts_of(message))
+def pack_header(message: Tensors, metas: tuple[Meta, ...] | None = None) -> bytes:
+    """The header of the message, with `metas` as its `arrays` if they are given."""
+    return _join(*_parts_of(message, message.arrays if metas is None else metas))
 
 
 def _join(transfer: _Part, request: _Part) -> bytes:
     return b"".join((_BEGIN, bytes((_FIELDS + transfer[0] + request[0],)), transfer[1], request[1]))
 
 
-def _parts_of(message: Tensors) -> tuple[_Part, _Part]:
+def _parts_of(message: Tensors, metas: tuple[Meta, ...]) -> tuple[_Part, _Part]:
     """What is the same for the transfer in all requests, and what is the same for all transfers of the request."""
-    pack = _pack_transfer if _can_be_known(message.arrays) else _pack_transfer.__wrapped__
+    pack = _pack_transfer if _can_be_known(metas) else _pack_transfer.__wrapped__
     epoch = message.epoch
     transfer = pack(
         message.deployment,
         (epoch.term, epoch.number),
         message.transfer,
-        message.arrays,
+        metas,
         message.exact,
         message.prefill,
     )
-    return transfer, _pack_request(message.request, message.step, message.steps, message.likely)
+    return transfer, _packed_requests.part_of(message)
 
 
 def _can_be_known(metas: tuple[Any, ...]) -> bool:
@@ -86,11 +89,27 @@ def _pack_transfer(
     return _pack(Tensors(deployment, Epoch(*epoch), "", transfer, arrays, exact, None, prefill), PER_TRANSFER)
 
 
-@lru_cache(KNOWN)
-def _pack_request(
-    request: str, step: SequenceStep | None, steps: tuple[SequenceStep, ...], likely: int
-) -> _Part:
-    return _pack(Tensors("", Epoch(0, 0), request, 0, (), False, step, False, steps, likely), PER_REQUEST)
+class _PackedRequests:
+    """The second parts of the headers of the last requests. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[SequenceStep | None, tuple[SequenceStep, ...], int, _Part]] = {}
+
+    def part_of(self, message: Tensors) -> _Part:
+        known = self._known.get(message.request)
+        if known is not None:
+            step, steps, likely, part = known
+            # The messages of a request share these. To compare or to hash what they say would take as long as to pack it.
+            if step is message.step and steps is message.steps and likely == message.likely:
+                return part
+        part = _pack(message, PER_REQUEST)
+        if len(self._known) >= KNOWN:
+            self._known = {}
+        self._known[message.request] = message.step, message.steps, message.likely, part
+        return part
+
+
+_packed_requests = _PackedRequests()
 
 
 def _pack(message: Tensors, names: tuple[str, ...]) -> _Part:
@@ -99,24 +118,39 @@ def _pack(message: Tensors, names: tuple[str, ...]) -> _Part:
     return len(written), b"".join(parts)
 
 
+@lru_cache(KNOWN)
+def _the_same(record: _Record) -> _Record:
+    """The first of the equal records that were given lately. What is the same object is compared faster."""
+    return record
+
+
+def _share(message: Tensors) -> Tensors:
+    """The message with records that messages of other connections refer to as well."""
+    step = None if message.step is None else _the_same(message.step)
+    return replace(message, epoch=_the_same(message.epoch), step=step)
+
+
 class TransferHeaders:
     """Reads the headers of `Tensors` that come on one connection. One thread at a time uses it."""
 
     def __init__(self) -> None:
-        self._transfers, self._requests = _KnownParts(), _KnownParts()
+        self._transfers: _KnownParts = OrderedDict()
+        self._requests: _KnownParts = OrderedDict()
         self._lengths: list[int] = []
 
-    def read(self, header: bytes) -> Tensors | None:
-        """The message with this header; None if it is of another kind. Raises FrameError if it does not fit `Tensors`."""
+    def read(self, header: bytes, payload: Buffer | None = None) -> Frame | None:
+        """The frame with this header, and its message; None if it is of another kind. Raises FrameError if it does not fit
+        `Tensors`."""
         if not header.startswith(_BEGIN):
             return None
-        found = self._find(header)
-        if found is None:
-            found = frame_to_message(read_header(header), _KINDS)
-            self._learn(header, found)
-        return found
+        message, layout = self._find(header) or self._decode(header)
+        return Frame(Tensors.__name__, {}, () if payload is None else (payload,), message, layout)
 
-    def _find(self, header: bytes) -> Tensors | None:
+    def _decode(self, header: bytes) -> tuple[Tensors, ArrayLayout | None]:
+        message = _share(frame_to_message(read_header(header), _KINDS))
+        return message, self._learn(header, message)
+
+    def _find(self, header: bytes) -> tuple[Tensors, ArrayLayout | None] | None:
         begin = len(_BEGIN) + 1
         for length in self._lengths:
             transfer = self._transfers.get(header[begin : begin + length])
@@ -125,8 +159,9 @@ class TransferHeaders:
             request = self._requests.get(header[begin + length :])
             if request is None or header[begin - 1] != _FIELDS + transfer[0] + request[0]:
                 return None
-            one, other = transfer[1], request[1]
-            return Tensors(
+            _, one, layout = transfer
+            other = request[1]
+            message = Tensors(
                 one.deployment,
                 one.epoch,
                 other.request,
@@ -138,34 +173,32 @@ class TransferHeaders:
                 other.steps,
                 other.likely,
             )
+            return message, layout
         return None
 
-    def _learn(self, header: bytes, message: Tensors) -> None:
+    def _learn(self, header: bytes, message: Tensors) -> ArrayLayout | None:
         if not _can_be_known(message.arrays):
-            return
-        transfer, request = _parts_of(message)
+            return None
+        layout, (transfer, request) = layout_of(message.arrays), _parts_of(message, message.arrays)
         if header != _join(transfer, request):
-            return  # Another release may write the fields in another order.
-        self._transfers.keep(transfer, message)
-        self._requests.keep(request, message)
+            return layout  # Another release may write the fields in another order.
+        _keep(self._transfers, transfer, message, layout)
+        _keep(self._requests, request, message, None)
         length = len(transfer[1])
         if length not in self._lengths:
             self._lengths = [length, *self._lengths[: MOST_LENGTHS - 1]]
+        return layout
 
 
-class _KnownParts:
-    """The parts that were read, by their bytes; each with its number of fields and a message that has it."""
+_KnownParts = OrderedDict[bytes, tuple[int, Tensors, ArrayLayout | None]]
+"""The parts that were read, by their bytes; each with its number of fields, a message that has it, and the layout of the
+arrays that the part describes."""
 
-    def __init__(self) -> None:
-        self._known: OrderedDict[bytes, tuple[int, Tensors]] = OrderedDict()
 
-    def get(self, part: bytes) -> tuple[int, Tensors] | None:
-        return self._known.get(part)
-
-    def keep(self, part: _Part, message: Tensors) -> None:
-        """Know the part from now on, and forget the first one if there are too many."""
-        count, written = part
-        if len(written) <= MOST_PART_BYTES:
-            self._known[written] = count, message
-            if len(self._known) > KNOWN:
-                self._known.popitem(last=False)
+def _keep(known: _KnownParts, part: _Part, message: Tensors, layout: ArrayLayout | None) -> None:
+    """Know the part from now on, and forget the first one if there are too many."""
+    count, written = part
+    if len(written) <= MOST_PART_BYTES:
+        known[written] = count, message, layout
+        if len(known) > KNOWN:
+            known.popitem(last=False)

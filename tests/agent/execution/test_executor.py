@@ -34,11 +34,14 @@ class Net:
 
     def __init__(self, plan: Plan, **limits: int) -> None:
         self.plan = plan
+        self.asked_for: Queue[str] = Queue()
+        """The nodes whose connections executors wanted to read."""
         self.mail: Queue[tuple[Tensors | Failed, Sequence[Value]]] = Queue()
         self.cut: set[str] = set()
         self.sessions = Sessions(1, handmade.read_weight)
         self.at = {
-            node: Executor(self.sender(node), QueueLimits(**limits)) for node in handmade.NODES.values()
+            node: Executor(self.sender(node), QueueLimits(**limits), data_from=self.asked_for.put)
+            for node in handmade.NODES.values()
         }
         self.held = {device: self.sessions.prepare(program) for device, program in plan.programs.items()}
         for executor in self.at.values():
@@ -60,9 +63,9 @@ class Net:
             executor = self.at[handmade.NODES[device]]
             executor.install("m", epoch, prepared, self.plan.transfers, handmade.NODES)
 
-    def submit(self, request: str, x: Array, epoch: Epoch = EPOCH) -> None:
+    def submit(self, request: str, x: Array, epoch: Epoch = EPOCH, devices: str = "abc") -> None:
         for transfer in self.plan.transfers:
-            if transfer.source == GATEWAY:
+            if transfer.source == GATEWAY and transfer.target in devices:
                 values = [piece.region.crop(x) for piece in transfer.pieces]
                 message = Tensors("m", epoch, f"{GATE}/0/{request}", transfer.number, ())
                 self.at[handmade.NODES[transfer.target]].deliver(message, values, GATE)
@@ -118,6 +121,22 @@ def test_many_requests_in_flight_are_each_answered_right(net: Net) -> None:
         assert runs == [30] * len(net.plan.programs[device].segments)
     to_c = net.at["node-a"].counters().sent_bytes["node-c"]
     assert to_c == net.at["node-c"].counters().received_bytes["node-a"] == 30 * 2 * 4 * 6 * 4
+
+
+def test_a_compute_thread_reads_the_connections_of_small_transfers_that_it_waits_for(
+    net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net.install()
+    net.submit("r", handmade.request_input(5), devices="a")
+    assert net.asked_for.get(timeout=BOUND_S) == "node-b"
+    net.submit("r", handmade.request_input(5), devices="b")
+    net.answers(3)
+    monkeypatch.setattr("edgepart.agent.execution.tasks.READ_HERE_BYTES", 0)
+    net.install(Epoch(3, 2))
+    asked = net.asked_for.qsize()
+    net.submit("s", handmade.request_input(5), Epoch(3, 2))
+    net.answers(3)
+    assert net.asked_for.qsize() == asked, "All transfers are large now."
 
 
 def test_frames_that_come_before_the_program_wait_for_it(net: Net) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -68,7 +68,7 @@ class Waiting:
         self.done = threading.Event()
 
     @contextmanager
-    def waits(self, patience_s: float | None, pipes: Sequence[Pipe] = (), times: int = 1) -> Iterator[None]:
+    def waits(self, patience_s: float | None, pipes: tuple[Pipe, ...] = (), times: int = 1) -> Iterator[None]:
         def work() -> None:
             with self.lock:
                 for _ in range(times):
@@ -106,7 +106,7 @@ def test_a_lane_reads_what_it_waits_for_until_that_wakes_it() -> None:
             one.wake()
 
     pipe = Pipe(take)
-    with one.waits(None, [pipe]):
+    with one.waits(None, (pipe,)):
         for _ in range(5):
             pipe.send()
     assert len(came) == 3, "The rest is for another thread."
@@ -118,7 +118,7 @@ def test_frames_that_were_received_already_are_not_waited_for() -> None:
     one = Waiting()
     pipe = Pipe(one.wake)
     pipe.held = 2
-    with one.waits(None, [pipe]):
+    with one.waits(None, (pipe,)):
         pass
     assert pipe.held == 1
 
@@ -126,7 +126,7 @@ def test_frames_that_were_received_already_are_not_waited_for() -> None:
 def test_a_connection_that_another_thread_reads_is_left_to_it() -> None:
     one = Waiting()
     pipe = Pipe(one.wake, free=False)
-    with one.waits(0.05, [pipe]):
+    with one.waits(0.05, (pipe,)):
         pipe.send()
     assert pipe.readers == []
     assert pipe.log == ["borrow"]
@@ -138,7 +138,7 @@ def test_a_connection_that_breaks_is_left_to_the_thread_that_says_so(held: int) 
     one = Waiting()
     pipe = Pipe()
     pipe.broken, pipe.held = True, held
-    with one.waits(None, [pipe]):
+    with one.waits(None, (pipe,)):
         pipe.send()
     assert pipe.log == ["borrow", "end"]
 
@@ -146,13 +146,13 @@ def test_a_connection_that_breaks_is_left_to_the_thread_that_says_so(held: int) 
 def test_of_several_connections_all_are_read_and_what_is_not_needed_any_more_is_given_back() -> None:
     one = Waiting()
     left, right, other = Pipe(), Pipe(one.wake), Pipe(one.wake)
-    with one.waits(None, [left, right]):
+    with one.waits(None, (left, right)):
         left.send()
         right.send()
     assert len(right.readers) == 1
     one.done.clear()
     other.send()
-    with one.waits(None, [right, other]):
+    with one.waits(None, (right, other)):
         pass
     assert left.log[-1] == "give back"
     assert "give back" not in right.log

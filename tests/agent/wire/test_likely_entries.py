@@ -221,4 +221,5 @@ def test_a_request_says_how_many_it_wants() -> None:
     assert frame_to_message(Frame(frame.kind, frame.header, ()), kinds(Tensors)) == asked
     headers = TransferHeaders()
     for message in (plain, asked, plain, asked):
-        assert headers.read(pack_header(message)) == message == message.with_arrays(metas)
+        found = headers.read(pack_header(message))
+        assert found is not None and found.message == message == replace(message, arrays=metas)

@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as hnp
 from edgepart.agent.wire import inference
 from edgepart.agent.wire.codec import frame_to_message, kinds, message_to_frame
 from edgepart.agent.wire.frames import MAGIC, PREFIX, Frame, FrameLimits, encode, parse_frame, parse_prefix
-from edgepart.agent.wire.tensors import ALIGNMENT, pack_arrays, unpack_arrays
+from edgepart.agent.wire.tensors import ALIGNMENT, layout_of, pack_arrays, unpack_arrays
 from edgepart.planner.errors import FrameError, InternalError
 from tests.agent.wire.decoder import Decoder
 
@@ -246,11 +246,19 @@ DTYPES = [
 
 
 def carried(values: list[Any]) -> list[Any]:
-    """There and back, the metas through a frame's header as well."""
+    """There and back, the metas through a frame's header as well. Values that have a layout are read by it, too."""
     metas, buffers = pack_arrays(values)
     message = inference.Tensors("d", inference.Epoch(1, 1), "r", 0, metas)
     [frame] = Decoder().feed(joined(message_to_frame(message, buffers)))
-    return unpack_arrays(frame_to_message(frame, KINDS).arrays, frame.body)
+    read, layout = frame_to_message(frame, KINDS).arrays, layout_of(metas)
+    found = unpack_arrays(read, frame.body)
+    plain = all(isinstance(one, np.ndarray) and one.dtype != object and one.size for one in found)
+    assert (layout is not None) == plain
+    if layout is not None:
+        assert same(layout.read(frame.body), found)
+        with pytest.raises(FrameError, match="of a payload of"):
+            layout.read(bytes(layout.nbytes + 1))
+    return found
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -325,8 +333,12 @@ def test_unpacked_arrays_are_views_and_aligned() -> None:
     ],
 )  # fmt: skip
 def test_lying_metas_are_refused(meta: Any) -> None:
+    payload = memoryview(bytes(8))
     with pytest.raises(FrameError):
-        unpack_arrays([meta], memoryview(bytes(8)))
+        unpack_arrays([meta], payload)
+    if (layout := layout_of([meta])) is not None:
+        with pytest.raises(FrameError):
+            layout.read(payload)
 
 
 def test_values_nested_too_deep_are_refused_on_both_sides() -> None:

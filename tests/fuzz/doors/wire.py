@@ -149,7 +149,8 @@ def _transfer_headers(data: bytes) -> None:
     for seed in _header_seeds():
         headers.read(seed)
     for _ in range(2):
-        found.append(repr(headers.read(data)))
+        read = headers.read(data)
+        found.append(repr(None if read is None else read.message))
     frame = read_header(data)
     if frame.kind == Tensors.__name__ and found[0] != repr(None):
         expect(repr(frame_to_message(frame, DATA_KINDS)) == found[0], "the codec reads another message")
