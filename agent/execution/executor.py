@@ -556,7 +556,6 @@ class Executor:
 
     def _do(self, lane: Lane, task: RequestTask, work: ReadyStep | EdgepartError) -> None:
         """Do one step of one request. An error fails that request only; the thread goes on."""
-        flags = {"stale": False}
         try:
             if isinstance(work, EdgepartError):
                 raise work
@@ -574,6 +573,7 @@ class Executor:
             }
         except Exception as error:
             log.exception("request %s of %s", task.request, task.deployment)
+            flags = {"stale": False}
             fault = f"{type(error).__name__}: {error}"
         with self._lock:
             self._step_ended(lane)

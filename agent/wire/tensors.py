@@ -54,7 +54,7 @@ def pack_arrays(values: Sequence[Any]) -> tuple[tuple[Meta, ...], list[memoryvie
     if sys.byteorder != "little":
         raise InternalError("edgepart sends arrays little-endian and does not run on big-endian hosts")
     packer = _Packer()
-    return tuple(packer.pack(value, 0) for value in values), packer.buffers
+    return tuple([packer.pack(value, 0) for value in values]), packer.buffers
 
 
 def unpack_arrays(metas: Sequence[Meta], payload: memoryview | None) -> list[Any]:
