@@ -35,23 +35,28 @@ _BEGIN = b"\x92" + msgpack.packb(Tensors.__name__)
 """The bytes before the map of fields: a sequence of two, and the kind."""
 _FIELDS = 0x80
 """The byte of a map of no more than 15 fields, to which their number is added."""
+_KNOWABLE = ("array", "likely")
+"""The kinds of metas without values in them, which can be equal and yet have other bytes, as 0.0 and -0.0."""
 _Record = TypeVar("_Record", Epoch, SequenceStep)
 _Part = tuple[int, bytes]
 """The number of fields of a part of a header, and their names and values as they stand in a map."""
 
 
 def pack_header(message: Tensors, metas: tuple[Meta, ...] | None = None) -> bytes:
-    """The header of the message, with `metas` as its `arrays` if they are given."""
-    return _join(*_parts_of(message, message.arrays if metas is None else metas))
+    """The header of the message, with `metas` as its `arrays` if they are given: as pack_arrays made them."""
+    if metas is None:
+        return _join(*_parts_of(message, message.arrays, _can_be_known(message.arrays)))
+    return _join(*_parts_of(message, metas, all(one is not None and one[0] in _KNOWABLE for one in metas)))
 
 
 def _join(transfer: _Part, request: _Part) -> bytes:
     return b"".join((_BEGIN, bytes((_FIELDS + transfer[0] + request[0],)), transfer[1], request[1]))
 
 
-def _parts_of(message: Tensors, metas: tuple[Meta, ...]) -> tuple[_Part, _Part]:
-    """What is the same for the transfer in all requests, and what is the same for all transfers of the request."""
-    pack = _pack_transfer if _can_be_known(metas) else _pack_transfer.__wrapped__
+def _parts_of(message: Tensors, metas: tuple[Meta, ...], knowable: bool) -> tuple[_Part, _Part]:
+    """What is the same for the transfer in all requests, and what is the same for all transfers of the request. `knowable`
+    says whether equal metas have equal bytes."""
+    pack = _pack_transfer if knowable else _pack_transfer.__wrapped__
     epoch = message.epoch
     transfer = pack(
         message.deployment,
@@ -179,7 +184,7 @@ class TransferHeaders:
     def _learn(self, header: bytes, message: Tensors) -> ArrayLayout | None:
         if not _can_be_known(message.arrays):
             return None
-        layout, (transfer, request) = layout_of(message.arrays), _parts_of(message, message.arrays)
+        layout, (transfer, request) = layout_of(message.arrays), _parts_of(message, message.arrays, True)
         if header != _join(transfer, request):
             return layout  # Another release may write the fields in another order.
         _keep(self._transfers, transfer, message, layout)
