@@ -133,12 +133,13 @@ class ProgressBar(Protocol):
 
 
 @contextmanager
-def progress(units: Mapping[str, str]) -> Iterator[ProgressBar]:
+def progress(units: Mapping[str, str], beside: str = "") -> Iterator[ProgressBar]:
     """A progress bar on a terminal; elsewhere one line for each stage. `units` maps stages that are counted in bytes to
-    "bytes"."""
+    "bytes". Stages that begin with `beside` go on at the same time as the others, and are counted in bytes: each has a bar
+    of its own on a terminal, and elsewhere a line when it is complete."""
     target = console(stderr=True)
     if not target.is_terminal:
-        yield _Lines()
+        yield _Lines(beside)
         return
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -149,11 +150,14 @@ def progress(units: Mapping[str, str]) -> Iterator[ProgressBar]:
         TextColumn("{task.fields[part]}", markup=False),
     )
     with Progress(*columns, TimeElapsedColumn(), console=target, transient=True) as bars:
-        task = bars.add_task("", total=None, part="")
+        tasks = {"": bars.add_task("", total=None, part="")}
 
         def update(stage: str, done: float, total: float) -> None:
-            part = ""
-            if total and units.get(stage) == "bytes":
+            part, own = "", bool(beside) and stage.startswith(beside)
+            if own and stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=None, part="")
+            task = tasks[stage if own else ""]
+            if total and (own or units.get(stage) == "bytes"):
                 part = f"{format_bytes(done)} of {format_bytes(total)}"
             elif total:
                 part = f"{done:.0f} of {total:.0f}"
@@ -163,11 +167,17 @@ def progress(units: Mapping[str, str]) -> Iterator[ProgressBar]:
 
 
 class _Lines:
-    def __init__(self) -> None:
+    def __init__(self, beside: str) -> None:
         self._stage = ""
+        self._beside = beside
+        self._complete = set[tuple[str, float]]()
 
     def __call__(self, stage: str, done: float, total: float) -> None:
-        if stage != self._stage:
+        if self._beside and stage.startswith(self._beside):
+            if done >= total and (stage, total) not in self._complete:
+                self._complete.add((stage, total))
+                note(f"{stage}: {format_bytes(total)}")
+        elif stage != self._stage:
             self._stage = stage
             note(stage)
 

@@ -106,6 +106,8 @@ def models(state: State = None, agent: Agent = None, as_json: Json = False) -> N
 
 def _print_card(card: Mapping[str, Any]) -> None:
     say(f"{card['name']}: {card['state']}, {_versions(card)}")
+    if card.get("weights"):
+        say(f"  weights: {_weights(card)}", prose=True)
     if card.get("strategy"):
         if card.get("trouble"):
             say(f"  does not answer: {card['trouble']}", prose=True)
@@ -131,6 +133,14 @@ def _versions(card: Mapping[str, Any]) -> str:
     if back := [number for number in kept if number != card.get("version")]:
         texts.append(f"kept for a rollback: {', '.join(back)}")
     return "; ".join(texts)
+
+
+def _weights(card: Mapping[str, Any]) -> str:
+    """How far the weights of each device have come."""
+    return ", ".join(
+        f"{one['device']} has {format_bytes(one['here_bytes'])} of {format_bytes(one['needed_bytes'])}"
+        for one in card["weights"]
+    )
 
 
 def _bound(bound: Mapping[str, Any]) -> str:
@@ -169,6 +179,11 @@ def _status(document: Mapping[str, Any]) -> RenderableType:
     if rows := [_sequences(card) for card in document.get("deployments", ()) if card.get("sequences")]:
         columns = ("sequences of", "under way", "for later", "most", "their states", "last answers")
         parts += [Text(), table(columns, rows, right=(*columns[1:4], columns[5]))]
+    parts += [
+        Text(f"\nweights of {card['name']}: {_weights(card)}")
+        for card in document.get("deployments", ())
+        if card.get("weights")
+    ]
     parts += [
         Text(f"\n{one.text}", style=TROUBLE if one.trouble else WARNING) for one in all_notices(document)
     ]

@@ -16,6 +16,7 @@ from typing import Any, TypedDict
 import aiohttp
 
 from edgepart.agent.api.device_choice import check_devices
+from edgepart.agent.api.protocol import WEIGHTS_ON
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.client.failures import describe_loss, error_from
 from edgepart.client.http_door import LOST, HttpDoor
@@ -29,7 +30,7 @@ CHUNK_BYTES = 1 << 20
 
 Progress = Callable[[str, float, float], None]
 """Called with (stage, done, total): the stage in plain words, `done` and `total` in its own unit (bytes, devices), `total`
-0 if it is not known."""
+0 if it is not known. While devices load, "weights on NAME" tells how many bytes of its weights each one has."""
 
 
 class DeployKeywords(TypedDict, total=False):
@@ -160,8 +161,9 @@ async def follow_progress(
                 result = document.get("result", result)
                 if "stage" not in document:
                     continue
-                stage = document["stage"]
-                progress(stage, document["done"], document["total"])
+                progress(document["stage"], document["done"], document["total"])
+                if not document["stage"].startswith(WEIGHTS_ON):
+                    stage = document["stage"]
                 if wait_s is not None and timer.when() is None:
                     timer.reschedule(asyncio.get_running_loop().time() + wait_s)
     except TimeoutError as error:

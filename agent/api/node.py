@@ -15,6 +15,7 @@ from typing import Any
 from edgepart import __version__
 from edgepart.agent.api.device_choice import check_devices
 from edgepart.agent.api.drain import DrainService, SignEntry
+from edgepart.agent.api.progress import StandingProgress
 from edgepart.agent.api.protocol import (
     BindingStatus,
     DeployedModel,
@@ -46,7 +47,7 @@ from edgepart.agent.serving.shape_routing import ShapeRouter
 from edgepart.agent.storage.store import Store
 from edgepart.agent.text.token_sequences import TokenSequences
 from edgepart.agent.wire.codec import json_record
-from edgepart.agent.wire.control import UNLOADABLE, Deployment, Standing, Starved
+from edgepart.agent.wire.control import UNLOADABLE, Deployment, DeviceWeights, Standing, Starved
 from edgepart.agent.wire.inference import NO_EPOCH, DeployOptions, Epoch
 from edgepart.planner import errors
 from edgepart.planner.devices.cluster import cluster_to_json
@@ -65,8 +66,6 @@ FINAL = (
 )
 """Kinds of errors after which another try does not help, so that the deployment is taken back."""
 
-STILL_S = 5.0
-"""The interval at which a user who deploys is told again what is being done, and for how long."""
 COMPARING_S = 60.0
 """How long a user who deploys waits to be told how far rounded answers are off, once the model serves."""
 
@@ -259,6 +258,7 @@ class NodeApi:
                 version=str(number_of(entry)),
                 kept_versions=kept,
                 set_aside=aside,
+                weights=self._weights(entry),
             )
         epoch, held = active
         number = (held.order.number if held.order is not None else 0) or number_of(entry)
@@ -284,6 +284,7 @@ class NodeApi:
             bindings=self._bindings(entry.name, active),
             states=tuple(state.input.name for state in plan.states),
             sequences=self._sequences(entry, plan) if plan.states else None,
+            weights=self._weights(entry),
         )
 
     def _sequences(self, entry: Deployment, plan: Plan) -> SequenceFigures:
@@ -325,6 +326,10 @@ class NodeApi:
             return "set aside"
         standing = self._find_standing(entry)
         return standing.state if standing else "serving"
+
+    def _weights(self, entry: Deployment) -> tuple[DeviceWeights, ...]:
+        standing = self._find_standing(entry)
+        return standing.weights if standing else ()
 
     def _text(self, entry: Deployment) -> str:
         if entry.fault:
@@ -461,7 +466,7 @@ class NodeApi:
         """Wait until the leader acknowledges the deployment and its plan serves here; return the standing. If
         the leader reports a final error instead, take the deployment back, restore what had that name before,
         and raise the error."""
-        told, since, told_at = "", 0.0, 0.0
+        telling = StandingProgress(progress)
         while True:
             news = self._news
             current = self._core.deployments.get(entry.name)
@@ -477,12 +482,8 @@ class NodeApi:
                 if standing.acknowledged and active is not None and active[0] >= standing.epoch:
                     return standing
                 if standing.error_kind not in FINAL:
-                    if (text := self._name_members(standing.text)) != told:
-                        progress(told := text, 0, 0)
-                        since = told_at = time.monotonic()
-                    elif (now := time.monotonic()) - told_at >= STILL_S:
-                        told_at = now
-                        progress(f"{told} ({now - since:.0f} s so far)", 0, 0)
+                    text = self._name_members(standing.text)
+                    telling.tell(text, standing.weights, time.monotonic())
                 else:
                     if before is None:
                         self._post(events.UndeployRequested(entry.name, entry.version))

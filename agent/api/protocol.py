@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from edgepart.agent.chronicle.event_log import EventLog
 from edgepart.agent.chronicle.log_lines import LogLine
 from edgepart.agent.chronicle.numbered_log import NumberedLog
+from edgepart.agent.wire.control import DeviceWeights
 from edgepart.agent.wire.inference import DeployOptions, Epoch
 from edgepart.planner.errors import UsageError
 from edgepart.planner.plans.plan import ValueInfo
@@ -22,6 +23,9 @@ Progress = Callable[[str, float, float], None]
 """Called with (stage, done, total): the stage in plain words ("storing", "planning", "sending weights",
 "warming up" ...), `done` and `total` in the stage's own unit, `total` 0 if it is not known. Any thread may
 call it."""
+WEIGHTS_ON = "weights on "
+"""What stages begin with that are told beside the others while devices load: the name of a device follows, and `done` of
+`total` bytes of the weights that it needs are on its disk."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,8 @@ class ModelCard:
     """The inputs whose values devices keep between the steps of a sequence, so that clients leave them out."""
     sequences: SequenceFigures | None = None
     """None for a model without states."""
+    weights: tuple[DeviceWeights, ...] = ()
+    """While a plan is being prepared: how far the weights of its devices have come."""
 
 
 @dataclass(frozen=True, slots=True)

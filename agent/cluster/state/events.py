@@ -256,6 +256,16 @@ class SegmentsTimed:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightsArrived:
+    """More of the weights that this device needs for a plan is on its disk."""
+
+    deployment: str
+    epoch: Epoch
+    here_bytes: int
+    needed_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class SequencesContinued:
     """The plans on which sequences were continued on this device in the last seconds."""
 
@@ -343,6 +353,7 @@ Event = (
     | CardReady
     | ModelsStored
     | PlanLoaded
+    | WeightsArrived
     | ModelCrashed
     | DeployRequested
     | RollbackRequested
