@@ -18,7 +18,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from edgepart.agent import maintenance, service
-from edgepart.agent.api import node
+from edgepart.agent.api import progress
 from edgepart.agent.api.progress import ProgressLines
 from edgepart.agent.chronicle.log_lines import LogKeeper
 from edgepart.agent.net.endpoints import bind, own_addresses, reachable_text
@@ -131,7 +131,7 @@ def test_from_start_to_stop(state: Path, tmp_path: Path) -> None:
 def test_whoever_deploys_is_told_for_how_long_the_same_has_been_done(
     state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node, "STILL_S", 0.0)
+    monkeypatch.setattr(progress, "STILL_S", 0.0)
     told: list[str] = []
 
     async def work(agent: Agent) -> None:

@@ -4,6 +4,7 @@ node."""
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from edgepart.agent.api.protocol import SequenceFigures
 from edgepart.agent.wire.inference import DeployOptions
@@ -673,3 +675,37 @@ def test_progress_without_a_terminal_is_one_line_a_stage(capfd: pytest.CaptureFi
             bar("sending", done, 3)
         bar("planning", 0, 0)
     assert capfd.readouterr().err.split() == ["sending", "planning"]
+
+
+def test_what_goes_on_beside_the_stages_is_told_once_it_is_complete(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with output.progress({}, beside="weights on ") as bar:
+        bar("preparing", 0, 0)
+        for done in (0, 5_000, 9_000, 9_000):
+            bar("weights on b", done, 9_000)
+        bar("preparing", 0, 0)
+        bar("weights on c", 1, 2)
+    assert capfd.readouterr().err.splitlines() == ["preparing", "weights on b: 9 kB"]
+
+
+def test_on_a_terminal_what_goes_on_beside_the_stages_has_bars_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown = Console(file=io.StringIO(), force_terminal=True, width=100)
+    monkeypatch.setattr(output, "console", lambda stderr=False: shown)
+    with output.progress({}, beside="weights on ") as bar:
+        bar("preparing", 0, 0)
+        bar("weights on b", 4_000, 9_000)
+        bar("weights on c", 1_000, 2_000)
+        bar("preparing more", 0, 0)
+    assert isinstance(shown.file, io.StringIO)
+    last = shown.file.getvalue()
+    for text in (
+        "weights on b",
+        "4 kB of 9 kB",
+        "weights on c",
+        "1 kB of 2 kB",
+        "preparing more",
+    ):
+        assert text in last

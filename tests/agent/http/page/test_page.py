@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -108,6 +108,37 @@ def test_it_shows_what_there_is_and_what_happens_and_asks_nobody_else(tmp_path: 
         assert {url for url, _ in tab.requests if not url.startswith((page.url, "data:"))} == set()
 
     played("serving", tmp_path, story)
+
+
+def test_a_deployment_under_way_shows_how_far_the_weights_of_each_device_are(tmp_path: Path) -> None:
+    async def story(page: Opened) -> None:
+        tab = page.tab
+        await tab.until("document.querySelectorAll('.weights').length == 4")
+        shown = "[...document.querySelectorAll('.weights')].map(one => one.innerText.replace(/\\s+/g, ' '))"
+        assert await tab.run(shown) == [
+            "weights on attic 24.5 MB of 24.5 MB",
+            "weights on desk 24.5 MB of 24.5 MB",
+            "weights on garage 8 MB of 24.5 MB",
+            "weights on shelf 16.7 MB of 24.5 MB",
+        ]
+        assert await tab.run("document.querySelectorAll('.weights i')[2].style.width.slice(0, 5)") == "32.65"
+        card = page.node.cards[NAME]
+        weights = [replace(one, here_bytes=one.needed_bytes) for one in card.weights]
+        page.node.cards[NAME] = replace(card, weights=tuple(weights))
+        await page.shows(".weights", "on garage24.5 MB of 24.5 MB")
+        # The agent that the client asked tells its stage; devices are not stages of it.
+        tries = page.server._management._tries
+        tries.reached(NAME, "preparing a plan", 0, 0)
+        tries.reached(NAME, "weights on garage", 9e6, 24.5e6)
+        await page.shows(".progress p", "preparing a plan")
+        await tab.look(PHONE, dark=True)
+        assert await tab.run("document.documentElement.scrollWidth") <= PHONE[0]
+        page.node.serve()
+        tries.ended(NAME)
+        await tab.until("document.querySelectorAll('.weights').length == 0")
+        assert tab.faults == []
+
+    played("deploying", tmp_path, story)
 
 
 def test_a_model_is_tried_with_a_picture_and_with_arrays(tmp_path: Path) -> None:
