@@ -18,8 +18,9 @@ from typer.testing import CliRunner, Result
 from edgepart.agent.chronicle.log_lines import LogLine
 from edgepart.cli.main import app
 from edgepart.cli.watching import follow as following
-from edgepart.cli.watching.follow import FollowedEvent, follow, parse_events
+from edgepart.cli.watching.follow import FollowedEvent, follow
 from edgepart.cli.watching.top_screen import LiveView, screen, spark
+from edgepart.client.event_stream import split_events
 from edgepart.client.target import AgentTarget
 from edgepart.planner.errors import FrameError, NotAuthorised, Unavailable
 from tests.agent.http.conftest import LIMITS, Served, serving
@@ -121,10 +122,10 @@ def test_top_prints_what_there_is(served: Served) -> None:
     assert document["traffic"]["models"]["add"]["lately"]["p50_s"] > 0
 
 
-def shown(view: LiveView) -> str:
-    console = Console(width=160, no_color=True)
+def shown(view: LiveView, width: int = 160) -> str:
+    console = Console(width=width, no_color=True)
     with console.capture() as captured:
-        console.print(screen(view, 100.0))
+        console.print(screen(view, 100.0, width))
     return captured.get()
 
 
@@ -177,16 +178,16 @@ async def _lines(text: str) -> AsyncIterator[bytes]:
         yield line.encode()
 
 
-async def _parsed(text: str) -> list[FollowedEvent]:
-    return [event async for event in parse_events(_lines(text))]
+async def _parsed(text: str) -> list[tuple[str, Any, str]]:
+    return [(event.kind, event.document(), event.identity) async for event in split_events(_lines(text))]
 
 
 def test_events_are_parsed_as_the_standard_says() -> None:
     text = ': hello\n\nid: a.1\nevent: line\ndata: {"n":\ndata:1}\n\ndata: 2\n\nevent: empty\n\ndata: 3\r\n\r\ndata: cut'
     assert asyncio.run(_parsed(text)) == [
-        FollowedEvent("line", {"n": 1}, "a.1"),
-        FollowedEvent("message", 2),
-        FollowedEvent("message", 3),
+        ("line", {"n": 1}, "a.1"),
+        ("message", 2, ""),
+        ("message", 3, ""),
     ]
     with pytest.raises(FrameError, match="no JSON"):
         asyncio.run(_parsed("data: {\n\n"))
