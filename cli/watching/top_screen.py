@@ -146,7 +146,7 @@ def _devices(cluster: Mapping[str, Any], now_s: float, width: int) -> Renderable
             )
         )
     for gone in cluster["lost"]:
-        ago = format_seconds(max(now_s - gone["since_s"], 0.0))
+        ago = format_seconds(max(round(now_s - gone["since_s"]), 0))
         rows.append((str(gone["name"]), f"{gone['state']} {ago} ago", "", "", "", ""))
     columns = ("device", "state", "kind", "compute", "threads", "memory")
     return fitting(columns, rows, width, ("threads", "memory", "kind", "compute"), right=columns[3:])
@@ -206,7 +206,7 @@ def _deployments(view: LiveView, width: int) -> RenderableType:
     if not rows:
         return Text("nothing deployed", style="dim")
     right = ("answers/s", "p50", "p99", "errors", "tokens/s")
-    spare = ("lately", "p99", "errors", "tokens/s", "answers/s")
+    spare = ("lately", "p99", "errors", "tokens/s", "answers/s", "p50")
     return Group(fitting(columns, rows, width, spare, right), Text(), *notes)
 
 
