@@ -514,7 +514,11 @@ def _make_node(
             lambda: executor.counters().requests_done,
             compute.workers.deaths,
         ),
-        ModelFiles(base.store, lambda path, options: aside.do(model_process.examine_model, path, options)),
+        ModelFiles(
+            base.store,
+            lambda path, options: aside.do(model_process.examine_model, path, options),
+            compute.fetching.model,
+        ),
         ManagementActions(react.post, links.drain_signer.seal, base.disk.caught_up),
         about.diagnostics,
     )

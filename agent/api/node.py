@@ -114,6 +114,8 @@ class ModelFiles:
     examine: Callable[[Path, DeployOptions], tuple[Sequence[str], Sequence[Path], DeployOptions]]
     """Returns notes about a model, its files, and the options with the shapes that are assumed and the states that were
     found."""
+    fetch: Callable[[str, Sequence[str]], Awaitable[None]]
+    """(digest, nodes): returns once the model is in the store. Raises Unavailable if none of the nodes has it."""
 
 
 @dataclass(frozen=True)
@@ -427,19 +429,35 @@ class NodeApi:
     ) -> dict[str, Any]:
         self.uploading += 1
         try:
-            return await self._deploy(name, folder, options, progress)
+            return await self._deploy(name, _graph_file(folder), options, progress)
+        finally:
+            self.uploading -= 1
+
+    async def deploy_stored(
+        self, name: str, model: str, options: DeployOptions, progress: Progress
+    ) -> dict[str, Any]:
+        self.uploading += 1
+        try:
+            progress("looking for the stored model", 0, 0)
+            members = [member.node for member in self._core.membership.members()]
+            await self._models.fetch(model, [node for node in members if node != self._core.node])
+            return await self._deploy(name, self._models.store.model_path(model), options, progress, model)
         finally:
             self.uploading -= 1
 
     async def _deploy(
-        self, name: str, folder: Path, options: DeployOptions, progress: Progress
+        self, name: str, path: Path, options: DeployOptions, progress: Progress, stored: str = ""
     ) -> dict[str, Any]:
+        """Deploy the model in this file, which is that of the stored model if a digest is given."""
         progress("checking the model", 0, 0)
         asked = options
-        notes, files, options = await asyncio.to_thread(self._models.examine, _graph_file(folder), options)
-        progress("storing", 0, 0)
+        notes, files, options = await asyncio.to_thread(self._models.examine, path, options)
         nbytes = sum(file.stat().st_size for file in files)
-        model = await asyncio.to_thread(self._models.store.put_model, files)
+        if stored and len(files) == len(self._models.store.manifest(stored).files):
+            model = stored
+        else:  # It was sent, or has other companions with these options.
+            progress("storing", 0, 0)
+            model = await asyncio.to_thread(self._models.store.put_model, files)
         before = self._core.deployments.get(name)
         self._post(events.ModelsStored(self._models.store.models()))
         self._post(events.DeployRequested(name, model, nbytes, options, asked))

@@ -233,6 +233,11 @@ class Node(Protocol):
 
         Raises ModelError, UsageError, Infeasible or Unavailable."""
 
+    async def deploy_stored(
+        self, name: str, model: str, options: DeployOptions, progress: Progress
+    ) -> dict[str, Any]:
+        """Deploy the model of that digest, which a member stores, as `deploy` does with one that was sent."""
+
     def deployments(self) -> Sequence[DeployedModel]:
         """What is deployed, sorted by name."""
 
