@@ -198,12 +198,8 @@ def _head(document: Mapping[str, Any]) -> RenderableType:
         "cluster ",
         (str(document["cluster"])[:16], "bold"),
         f"   leader {leader} (term {document.get('term')})   asked {document['name']}, edgepart {document['version']}, "
-        f"up {format_seconds(document.get('uptime_s'))}" + _grpc(document) + "\n",
+        f"up {format_seconds(document.get('uptime_s'))}\n",
     )
-
-
-def _grpc(document: Mapping[str, Any]) -> str:
-    return f", gRPC at {document['grpc']}" if document.get("grpc") else ""
 
 
 def _members(document: Mapping[str, Any]) -> RenderableType:
@@ -213,14 +209,15 @@ def _members(document: Mapping[str, Any]) -> RenderableType:
             str(member.get("state") or "-"),
             str(member.get("address") or "-"),
             str(member.get("http") or "-"),
+            {None: "-", "": "none"}.get(member.get("grpc"), str(member.get("grpc"))),
         )
         for member in document.get("members", ())
     ]
     rows += [
-        (str(gone["name"]), f"{gone['state']} {format_seconds(gone['seconds_ago'])} ago", "-", "-")
+        (str(gone["name"]), f"{gone['state']} {format_seconds(gone['seconds_ago'])} ago", "-", "-", "-")
         for gone in document.get("lost", ())
     ]
-    return table(("member", "state", "address", "http"), rows)
+    return table(("member", "state", "address", "http", "gRPC"), rows)
 
 
 def _deployment(card: Mapping[str, Any]) -> tuple[str, ...]:

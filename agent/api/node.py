@@ -587,6 +587,7 @@ class NodeApi:
                     "note": "; ".join(filter(None, self._about(member, starved[member.node]))) or None,
                     "starved": asdict(starved[member.node]) if starved[member.node].share else None,
                     "http": member.http or None,
+                    "grpc": member.grpc,
                     "address": member.listen[0] if member.listen else None,
                     "leader": member.node == leader,
                     "measured": member.node in self._core.cards,

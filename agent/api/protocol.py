@@ -265,7 +265,8 @@ class Node(Protocol):
 
     def status(self) -> dict[str, Any]:
         """Return {"name", "node", "version", "cluster", "http", "grpc", "grpc_trouble", "leader", "term", "uptime_s",
-        "members": [{"name", "node", "state", "http", "address", "leader"}], "deployments": [...], "drains": devices that
+        "members": [{"name", "node", "state", "http", "grpc", "address", "leader"}] (`grpc` is "" for a member without such
+        a server, None if it has not said), "deployments": [...], "drains": devices that
         are drained or being removed, "refused": devices that are not taken in, "disk": {"free_bytes",
         "trouble", "damaged"}, "sequences": {"kept", "bytes", "evictions", "replays", "batches", "resumed",
         "mirrored_bytes"} of this device, "traffic": {peer: {"sent_bytes", "received_bytes"}} of this device since its

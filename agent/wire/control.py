@@ -144,6 +144,20 @@ class Leaving:
     boot: Word
 
 
+DOORS = "doors"
+"""Stands after the plus in the `Hello.version` of members that understand `Doors`; other members would end the link."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """Where clients reach the sender besides HTTP: sent to all members when that changes, and when a link comes up."""
+
+    boot: Word
+    """The boot id of the sender's process, as in Hello."""
+    grpc: Address
+    """The address of its gRPC server, as HOST:PORT; empty if it has none."""
+
+
 STARVES = "starves"
 """Stands after the plus in the `Hello.version` of members that understand `Starved`; other members would end the link."""
 
@@ -513,6 +527,7 @@ ControlMessage = (
     | Opinion
     | Leaving
     | Starved
+    | Doors
     | Goodbye
     | Card
     | Drains

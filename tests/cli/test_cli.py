@@ -242,9 +242,18 @@ def test_status_says_where_grpc_is_or_why_it_is_not(
     edgepart: Edgepart, member: Path, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = served.node.status()
-    assert "gRPC" not in edgepart("status", "--state", str(member))[1]
-    monkeypatch.setattr(served.node, "status", lambda: known | {"grpc": "127.0.0.1:8434"})
-    assert "gRPC at 127.0.0.1:8434" in edgepart("status", "--state", str(member))[1]
+    for told, shown in (
+        ({}, "-"),
+        ({"grpc": None}, "-"),
+        ({"grpc": ""}, "none"),
+        ({"grpc": "h:8434"}, "h:8434"),
+    ):
+        members = [one | told for one in known["members"]]
+        monkeypatch.setattr(served.node, "status", lambda members=members: known | {"members": members})
+        (row,) = [
+            line for line in edgepart("status", "--state", str(member))[1].splitlines() if "pi-a *" in line
+        ]
+        assert row.split()[-1] == shown
     monkeypatch.setattr(served.node, "status", lambda: known | {"grpc": None, "grpc_trouble": "port taken"})
     assert "pi-a serves no gRPC: port taken" in edgepart("status", "--state", str(member))[1]
 
