@@ -536,6 +536,7 @@ class NodeApi:
             "why": plan.why,
             "transfer_dtype": plan.rounded_to or EXACT,
             "rounding": self._describe_rounding(self._entry(name)),
+            "text": self._entry(name).options.text,
             "notes": list(notes),
             "epoch": list(astuple(readable(standing.epoch))),
             "url": f"{self._me.http()}/v2/models/{name}/infer",

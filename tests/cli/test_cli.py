@@ -367,8 +367,14 @@ def test_deploy_and_undeploy(edgepart: Edgepart, member: Path, served: Served, t
     assert edgepart("undeploy", "add", "--state", str(member))[0] == 1
 
 
-def test_deploy_shows_a_table_of_the_devices_and_the_first_reason(
-    edgepart: Edgepart, member: Path, served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("text", [False, True])
+def test_deploy_shows_a_table_of_the_devices_the_first_reason_and_what_to_try(
+    edgepart: Edgepart,
+    member: Path,
+    served: Served,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: bool,
 ) -> None:
     (tmp_path / "m.onnx").write_bytes(add_model())
     sizes = dict.fromkeys(("sent_bytes", "received_bytes", "weight_bytes", "peak_memory_bytes"), 2e6)
@@ -378,12 +384,15 @@ def test_deploy_shows_a_table_of_the_devices_and_the_first_reason(
 
     async def deploy(*arguments: Any) -> dict[str, Any]:
         return await real(*arguments) | {
-            "why": "Bottleneck: computing on pi-a (80%).\nMoving data takes 20%."
+            "why": "Bottleneck: computing on pi-a (80%).\nMoving data takes 20%.",
+            "text": text,
         }
 
     monkeypatch.setattr(served.node, "deploy", deploy)
     status, out, _ = edgepart("deploy", "m.onnx", "--name", "add", "--state", str(member))
     assert status == 0
+    assert ("edgepart chat add" in out and f"{served.url}/v1" in out) == text
+    assert ("edgepart infer add" in out) != text
     assert re.search(r"pi-a +11 ms( +2 MB){4} +7", out)
     assert "Bottleneck: computing on pi-a (80%)." in out and "Moving data" not in out
 
