@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgepart.agent.api.device_choice import check_devices
+from edgepart.agent.api.stages import WEIGHTS_ON
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli.output import note, progress
 from edgepart.cli.query import fetch, note_detour
@@ -67,7 +68,6 @@ def _work(
     """Do the work with a progress bar. Returns what the agent reports at the end, and its URL."""
 
     async def working() -> tuple[dict[str, Any], str]:
-        from edgepart.agent.api.protocol import WEIGHTS_ON
         from edgepart.client.async_client import AsyncClient
         from edgepart.client.deploying import SENDING
 

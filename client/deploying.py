@@ -16,7 +16,7 @@ from typing import Any, TypedDict
 import aiohttp
 
 from edgepart.agent.api.device_choice import check_devices
-from edgepart.agent.api.protocol import WEIGHTS_ON
+from edgepart.agent.api.stages import WEIGHTS_ON
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.client.failures import describe_loss, error_from
 from edgepart.client.http_door import LOST, HttpDoor

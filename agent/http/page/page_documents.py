@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from edgepart.agent.api.protocol import WEIGHTS_ON, ModelCard, Node
+from edgepart.agent.api.protocol import ModelCard, Node
+from edgepart.agent.api.stages import WEIGHTS_ON
 from edgepart.agent.chronicle.request_history import RequestHistory
 from edgepart.agent.http.page.overview import (
     Between,
