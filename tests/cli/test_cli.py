@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import itertools
 import json
 import os
 import re
@@ -711,9 +712,12 @@ def test_on_a_terminal_what_goes_on_beside_the_stages_has_bars_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shown = Console(file=io.StringIO(), force_terminal=True, width=100)
-    monkeypatch.setattr(output, "console", lambda stderr=False: shown)
+    # Each call makes another console, as the real one does; a note has to use that of the bars.
+    consoles = itertools.chain([shown], itertools.repeat(Console(file=io.StringIO())))
+    monkeypatch.setattr(output, "console", lambda **_: next(consoles))
     with output.progress({}, beside="weights on ") as bar:
         bar("preparing", 0, 0)
+        output.note("it takes a while")
         bar("weights on b", 4_000, 9_000)
         bar("weights on c", 1_000, 2_000)
         bar("preparing more", 0, 0)
@@ -727,3 +731,6 @@ def test_on_a_terminal_what_goes_on_beside_the_stages_has_bars_of_its_own(
         "preparing more",
     ):
         assert text in last
+    assert re.search(r"\x1b\[2K[^\n]*it takes a while", last), (
+        "a line above the bars, and not behind one of them"
+    )
