@@ -32,7 +32,7 @@ from edgepart.agent.host.system import cores, have_temporary_folder, resident_by
 from edgepart.agent.host.systemd import Notifier, Watchdog
 from edgepart.agent.measure.card import CardMeasurement
 from edgepart.agent.measure.probe_process import measure_device
-from edgepart.agent.net.endpoints import bind, parse_addresses, reachable_text
+from edgepart.agent.net.endpoints import bind, own_addresses, parse_addresses, reachable_text
 from edgepart.agent.options import AgentOptions
 from edgepart.agent.replication.throttle import UNKNOWN_BYTES_S
 from edgepart.agent.rpc_server import RpcServer
@@ -128,6 +128,7 @@ class Agent:
         await self._logic.http.start()
         base.ending.push_async_callback(self._logic.grpc.close)
         await self._logic.grpc.open()
+        self._tell_doors()
         self._begin(listen)
         where, http, grpc = reachable_text(listen), self._logic.http.url, self._logic.grpc.address
         base.ending.callback(base.files.withdraw)
@@ -163,11 +164,21 @@ class Agent:
         )
         self._wired.set()
 
+    def _tell_doors(self) -> None:
+        """Tell the members where clients of other machines reach this agent's gRPC server."""
+        bound = self._logic.grpc.bound
+        self.post(events.DoorsOpened("" if bound is None else own_addresses(bound)[0]))
+
+    def _hear_hint(self, event: events.Event) -> None:
+        self.post(event)
+        if isinstance(event, events.AddressesChanged):
+            self._tell_doors()
+
     def _begin(self, listen: Address) -> None:
         """Begin all jobs that last as long as the agent runs."""
         base, links, compute, maintenance = self._base, self._links, self._compute, self._logic.maintenance
         saved, http_address = base.files.members(), self._logic.http_address
-        for what, work in links.hint_collector.start(base.name, listen, saved, http_address, self.post):
+        for what, work in links.hint_collector.start(base.name, listen, saved, http_address, self._hear_hint):
             self._keep_doing(what, work)
         self._keep_doing("keeping charter and certificate", links.renewal.run)
         self._keep_doing("measuring", self._measuring.run)

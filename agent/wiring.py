@@ -90,7 +90,7 @@ from edgepart.agent.verify.reference_process import ReferenceProcess
 from edgepart.agent.verify.same_answer import differences
 from edgepart.agent.verify.tryout import Tryout
 from edgepart.agent.wire.address import Address
-from edgepart.agent.wire.control import DRAINS, LEAVES, STARVES, VERSIONS, Drain
+from edgepart.agent.wire.control import ARRIVALS, DOORS, DRAINS, LEAVES, STARVES, VERSIONS, Drain
 from edgepart.agent.wire.frames import Frame
 from edgepart.agent.wire.inference import Epoch
 from edgepart.agent.workers.orders import WorkerSettings
@@ -469,7 +469,17 @@ def _make_core(base: AgentBase, links: LinkParts, compute: ComputeParts, listen:
         listen=own_addresses(listen),
         http=http,
         version=".".join(
-            (with_trace_support(__version__), LEAVES, DRAINS, CHARTERS, STARVES, VERSIONS, *issuer)
+            (
+                with_trace_support(__version__),
+                LEAVES,
+                DRAINS,
+                CHARTERS,
+                STARVES,
+                VERSIONS,
+                ARRIVALS,
+                DOORS,
+                *issuer,
+            )
         ),
     )
     return Core(
@@ -514,7 +524,11 @@ def _make_node(
             lambda: executor.counters().requests_done,
             compute.workers.deaths,
         ),
-        ModelFiles(base.store, lambda path, options: aside.do(model_process.examine_model, path, options)),
+        ModelFiles(
+            base.store,
+            lambda path, options: aside.do(model_process.examine_model, path, options),
+            compute.fetching.model,
+        ),
         ManagementActions(react.post, links.drain_signer.seal, base.disk.caught_up),
         about.diagnostics,
     )

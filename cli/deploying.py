@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgepart.agent.api.device_choice import check_devices
+from edgepart.agent.api.stages import WEIGHTS_ON
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli.output import note, progress
 from edgepart.cli.query import fetch, note_detour
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from edgepart.client.async_client import AsyncClient
     from edgepart.client.deploying import Progress
 
-UNITS = {"sending the model": "bytes", "sending weights": "bytes", "storing": "bytes"}
+UNITS = {"sending the model": "bytes"}
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def _work(
         from edgepart.client.deploying import SENDING
 
         waiting = False
-        with progress(UNITS) as bar:
+        with progress(UNITS, beside=WEIGHTS_ON) as bar:
 
             def show(stage: str, done: float, total: float) -> None:
                 nonlocal waiting

@@ -303,6 +303,15 @@ def _print_served(result: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
         say(f"\n{headline(result['why'])} `edgepart models` says more.", prose=True)
     if result.get("rounding"):
         say(f"note: {result['rounding']}", prose=True)
+    if result.get("text"):
+        base = str(result["endpoint"]).partition("/v2/")[0]
+        say(
+            "\nEvery agent answers OpenAI's clients, and requests by the Open Inference Protocol v2.",
+            prose=True,
+        )
+        say(f"OpenAI    {base}/v1 with the model {result['name']} and any key")
+        say(f"try       edgepart chat {result['name']}")
+        return
     say("\nEvery agent answers requests by the Open Inference Protocol v2.", prose=True)
     say(f"endpoint  {result['endpoint']}/infer")
     say(f"inputs    {result['curl']}")

@@ -24,9 +24,9 @@ from edgepart.cli.drain import drain, remove, undrain
 from edgepart.cli.feed.command import feed
 from edgepart.cli.inference import infer
 from edgepart.cli.output import FAILED, exit_status, print_error
-from edgepart.cli.plan import plan
+from edgepart.cli.planning.plan_command import plan
 from edgepart.cli.service.commands import service
-from edgepart.cli.trace import trace
+from edgepart.cli.tracing.trace_command import trace
 from edgepart.cli.watching.events_command import events
 from edgepart.cli.watching.logs_command import logs
 from edgepart.cli.watching.top_command import top

@@ -16,6 +16,7 @@ from edgepart.planner.figures import format_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress, TaskID
     from rich.table import Table
 
 
@@ -23,6 +24,8 @@ FAILED, WRONG_USAGE, GOES_ON, DIFFERS = 1, 2, 3, 5
 """Exit statuses; 0 is success, and `Removed` has 4. GOES_ON: the time to wait is up, and the work goes on. DIFFERS: the
 cluster is not as described."""
 
+_above_bars: list[Console] = []
+"""The console on which progress bars are shown, if any are: what another one prints would get between them."""
 PIPE_COLUMNS = 200
 """The width of what is no terminal. rich would take 80 columns, and break words of tables that programs and files get."""
 
@@ -98,7 +101,7 @@ def say_part(text: str) -> None:
 
 def note(text: str) -> None:
     """Prints a line that is not a result to stderr."""
-    console(stderr=True).print(text, style="dim")
+    (_above_bars[-1] if _above_bars else console(stderr=True)).print(text, style="dim")
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> Table:
@@ -133,41 +136,66 @@ class ProgressBar(Protocol):
 
 
 @contextmanager
-def progress(units: Mapping[str, str]) -> Iterator[ProgressBar]:
+def progress(units: Mapping[str, str], beside: str = "") -> Iterator[ProgressBar]:
     """A progress bar on a terminal; elsewhere one line for each stage. `units` maps stages that are counted in bytes to
-    "bytes"."""
-    target = console(stderr=True)
+    "bytes". Stages that begin with `beside` go on at the same time as the others, and are counted in bytes: each has a bar
+    of its own on a terminal, and elsewhere a line when it is complete."""
+    target = console(stderr=True, soft_wrap=False)
     if not target.is_terminal:
-        yield _Lines()
+        yield _Lines(beside)
         return
+    from rich.console import Group
+    from rich.live import Live
+
+    bars, others = _bars(target), _bars(target)
+    first = bars.add_task("", total=None, part="")
+    tasks: dict[str, TaskID] = {}
+
+    def update(stage: str, done: float, total: float) -> None:
+        part, own = "", bool(beside) and stage.startswith(beside)
+        if own and stage not in tasks:
+            tasks[stage] = others.add_task(stage, total=None, part="")
+        if total and (own or units.get(stage) == "bytes"):
+            part = f"{format_bytes(done)} of {format_bytes(total)}"
+        elif total:
+            part = f"{done:.0f} of {total:.0f}"
+        rows, task = (others, tasks[stage]) if own else (bars, first)
+        rows.update(task, description=stage, completed=done, total=total or None, part=part)
+
+    with Live(Group(bars, others), console=target, transient=True):
+        _above_bars.append(target)
+        try:
+            yield update
+        finally:
+            _above_bars.remove(target)
+
+
+def _bars(target: Console) -> Progress:
+    """Rows of a spinner, a text, a bar and figures, whose columns are as wide as they need."""
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns = (
+    return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.fields[part]}", markup=False),
+        TimeElapsedColumn(),
+        console=target,
     )
-    with Progress(*columns, TimeElapsedColumn(), console=target, transient=True) as bars:
-        task = bars.add_task("", total=None, part="")
-
-        def update(stage: str, done: float, total: float) -> None:
-            part = ""
-            if total and units.get(stage) == "bytes":
-                part = f"{format_bytes(done)} of {format_bytes(total)}"
-            elif total:
-                part = f"{done:.0f} of {total:.0f}"
-            bars.update(task, description=stage, completed=done, total=total or None, part=part)
-
-        yield update
 
 
 class _Lines:
-    def __init__(self) -> None:
+    def __init__(self, beside: str) -> None:
         self._stage = ""
+        self._beside = beside
+        self._complete = set[tuple[str, float]]()
 
     def __call__(self, stage: str, done: float, total: float) -> None:
-        if stage != self._stage:
+        if self._beside and stage.startswith(self._beside):
+            if done >= total and (stage, total) not in self._complete:
+                self._complete.add((stage, total))
+                note(f"{stage}: {format_bytes(total)}")
+        elif stage != self._stage:
             self._stage = stage
             note(stage)
 

@@ -106,6 +106,8 @@ def models(state: State = None, agent: Agent = None, as_json: Json = False) -> N
 
 def _print_card(card: Mapping[str, Any]) -> None:
     say(f"{card['name']}: {card['state']}, {_versions(card)}")
+    if card.get("weights"):
+        say(f"  weights: {_weights(card)}", prose=True)
     if card.get("strategy"):
         if card.get("trouble"):
             say(f"  does not answer: {card['trouble']}", prose=True)
@@ -131,6 +133,14 @@ def _versions(card: Mapping[str, Any]) -> str:
     if back := [number for number in kept if number != card.get("version")]:
         texts.append(f"kept for a rollback: {', '.join(back)}")
     return "; ".join(texts)
+
+
+def _weights(card: Mapping[str, Any]) -> str:
+    """How far the weights of each device have come."""
+    return ", ".join(
+        f"{one['device']} has {format_bytes(one['here_bytes'])} of {format_bytes(one['needed_bytes'])}"
+        for one in card["weights"]
+    )
 
 
 def _bound(bound: Mapping[str, Any]) -> str:
@@ -170,6 +180,11 @@ def _status(document: Mapping[str, Any]) -> RenderableType:
         columns = ("sequences of", "under way", "for later", "most", "their states", "last answers")
         parts += [Text(), table(columns, rows, right=(*columns[1:4], columns[5]))]
     parts += [
+        Text(f"\nweights of {card['name']}: {_weights(card)}")
+        for card in document.get("deployments", ())
+        if card.get("weights")
+    ]
+    parts += [
         Text(f"\n{one.text}", style=TROUBLE if one.trouble else WARNING) for one in all_notices(document)
     ]
     return Group(*parts)
@@ -183,12 +198,8 @@ def _head(document: Mapping[str, Any]) -> RenderableType:
         "cluster ",
         (str(document["cluster"])[:16], "bold"),
         f"   leader {leader} (term {document.get('term')})   asked {document['name']}, edgepart {document['version']}, "
-        f"up {format_seconds(document.get('uptime_s'))}" + _grpc(document) + "\n",
+        f"up {format_seconds(document.get('uptime_s'))}\n",
     )
-
-
-def _grpc(document: Mapping[str, Any]) -> str:
-    return f", gRPC at {document['grpc']}" if document.get("grpc") else ""
 
 
 def _members(document: Mapping[str, Any]) -> RenderableType:
@@ -198,14 +209,15 @@ def _members(document: Mapping[str, Any]) -> RenderableType:
             str(member.get("state") or "-"),
             str(member.get("address") or "-"),
             str(member.get("http") or "-"),
+            {None: "-", "": "none"}.get(member.get("grpc"), str(member.get("grpc"))),
         )
         for member in document.get("members", ())
     ]
     rows += [
-        (str(gone["name"]), f"{gone['state']} {format_seconds(gone['seconds_ago'])} ago", "-", "-")
+        (str(gone["name"]), f"{gone['state']} {format_seconds(gone['seconds_ago'])} ago", "-", "-", "-")
         for gone in document.get("lost", ())
     ]
-    return table(("member", "state", "address", "http"), rows)
+    return table(("member", "state", "address", "http", "gRPC"), rows)
 
 
 def _deployment(card: Mapping[str, Any]) -> tuple[str, ...]:

@@ -16,10 +16,13 @@ planner/vocabulary.
 """
 
 __all__ = [
+    "addresses",
     "async_client",
     "conversation",
     "deploying",
+    "event_stream",
     "failures",
+    "members",
     "model_files",
     "offline",
     "perfetto",

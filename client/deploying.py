@@ -16,11 +16,14 @@ from typing import Any, TypedDict
 import aiohttp
 
 from edgepart.agent.api.device_choice import check_devices
+from edgepart.agent.api.stages import WEIGHTS_ON
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.client.failures import describe_loss, error_from
 from edgepart.client.http_door import LOST, HttpDoor
-from edgepart.planner.errors import ClusterError, EdgepartError, StillGoing, Unavailable
+from edgepart.planner.errors import ClusterError, EdgepartError, RequestError, StillGoing, Unavailable
 
+STORED = "the cluster stores the model: nothing is sent"
+"""The stage in place of SENDING where the agent needs only the model's digest."""
 SENDING = "sending the model"
 """The stage during which the agent does not have the model yet."""
 ASK_S = 5.0
@@ -29,7 +32,7 @@ CHUNK_BYTES = 1 << 20
 
 Progress = Callable[[str, float, float], None]
 """Called with (stage, done, total): the stage in plain words, `done` and `total` in its own unit (bytes, devices), `total`
-0 if it is not known."""
+0 if it is not known. While devices load, "weights on NAME" tells how many bytes of its weights each one has."""
 
 
 class DeployKeywords(TypedDict, total=False):
@@ -75,12 +78,45 @@ class Deploying:
         self._sent_bytes = 0
         self._total_bytes = sum(path.stat().st_size for path in files.values())
         self._stage = SENDING
+        self._stored = ""
+        """The digest of the model if the cluster stores it."""
 
     async def run(self, wait_s: float | None, progress: Progress) -> dict[str, Any]:
         """Deploys, and returns what the agent reports at the end. `wait_s` is how long to wait until the model is served,
         from the moment at which the agent has it; None does not wait. Raises StillGoing when that time is up, Unavailable
         if the agent is lost, and the errors that the agent reports."""
         await self._check_devices()
+        self._stored = await self._find_stored()
+        try:
+            return await self._deploy(wait_s, progress)
+        except RequestError:
+            if not self._stored:
+                raise
+            self._stored = (
+                ""  # The agent is of a release that wants the files, or it says again what is wrong.
+            )
+            return await self._deploy(wait_s, progress)
+
+    async def _find_stored(self) -> str:
+        """The digest of the model if it is deployed under any name, or kept; "" if it has to be sent."""
+        try:
+            document = await self._door.read("/api/deployments", ASK_S)
+        except EdgepartError:
+            return ""  # Whatever is wrong, the agent that gets the files says so.
+        known = {
+            str(one["model"]) for each in document["deployments"] for one in (each["now"], *each["kept"])
+        }
+        if not known:
+            return ""
+        from edgepart.planner.model.load import model_digest
+
+        digest = await asyncio.to_thread(model_digest, list(self._files.values()))
+        return digest if digest in known else ""
+
+    async def _deploy(self, wait_s: float | None, progress: Progress) -> dict[str, Any]:
+        self._stage = STORED if self._stored else SENDING
+        if self._stored:
+            progress(STORED, 0, 0)
         reading = asyncio.create_task(self._send(wait_s, progress))
         try:
             while self._stage == SENDING and not reading.done():
@@ -121,6 +157,9 @@ class Deploying:
         with aiohttp.MultipartWriter("form-data") as form:
             fields = {key: getattr(self._options, key) for key in DeployOptions.__dataclass_fields__}
             form.append_json(fields).set_content_disposition("form-data", name="options")
+            if self._stored:
+                form.append(self._stored).set_content_disposition("form-data", name="model")
+                return form
             for relative, path in self._files.items():
                 part = form.append(self._chunks(path), {"Content-Type": "application/octet-stream"})
                 part.set_content_disposition("form-data", name="file", filename=relative)
@@ -160,8 +199,9 @@ async def follow_progress(
                 result = document.get("result", result)
                 if "stage" not in document:
                     continue
-                stage = document["stage"]
-                progress(stage, document["done"], document["total"])
+                progress(document["stage"], document["done"], document["total"])
+                if not document["stage"].startswith(WEIGHTS_ON):
+                    stage = document["stage"]
                 if wait_s is not None and timer.when() is None:
                     timer.reschedule(asyncio.get_running_loop().time() + wait_s)
     except TimeoutError as error:

@@ -11,11 +11,54 @@ import os
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from edgepart.planner.errors import UsageError
 
 T = TypeVar("T")
+
+
+class LoopCall(Generic[T]):
+    """One call for the loop. It exists before it is handed over, so that it can be given up at any moment."""
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self._work = work
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[T] | None = None
+        self._answer: Future[T] = Future()
+
+    def hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        loop.call_soon_threadsafe(self._begin)
+
+    def result(self) -> T:
+        """Waits for the result. Raises what the work raises, and CancelledError if it was cancelled."""
+        return self._answer.result()
+
+    def give_up(self) -> None:
+        """Cancels the work, even if the caller was interrupted while it handed it over."""
+        if self._loop is None or self._loop.is_closed():
+            self._work.close()
+        else:
+            self._loop.call_soon_threadsafe(self._cancel)
+
+    def _begin(self) -> None:
+        self._task = asyncio.ensure_future(self._work)
+        self._task.add_done_callback(self._end)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        else:  # It was never handed over: the loop would have begun it by now.
+            self._work.close()
+
+    def _end(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            self._answer.cancel()
+        elif (error := task.exception()) is not None:
+            self._answer.set_exception(error)
+        else:
+            self._answer.set_result(task.result())
 
 
 class LoopThread:
@@ -32,13 +75,14 @@ class LoopThread:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`, which is cancelled if this thread is interrupted (Ctrl-C). Raises what `work` raises, and
         UsageError after the end."""
-        future = self._submit(work)
+        call = LoopCall(work)
         try:
-            return future.result()
+            self._submit(call)
+            return call.result()
         except CancelledError:
             raise UsageError("the client was closed while a call was under way; connect again") from None
         except BaseException:
-            future.cancel()
+            call.give_up()
             raise
 
     def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
@@ -71,13 +115,12 @@ class LoopThread:
             self._thread.join()
             self._loop.close()
 
-    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+    def _submit(self, call: LoopCall[Any]) -> None:
         with self._lock:
             if self._stopped or self._process != os.getpid():
-                work.close()
                 why = "is closed" if self._stopped else "belongs to the process that was forked"
                 raise UsageError(f"the client {why}; connect again")
-            return asyncio.run_coroutine_threadsafe(work, self._loop)
+            call.hand_over(self._loop)
 
     async def _end(self, last: Coroutine[Any, Any, None]) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}

@@ -20,6 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgepart.agent.api.protocol import InferResult, ModelCard
 from edgepart.agent.http.server import HttpServer
+from edgepart.agent.wire.control import DeviceWeights
 from edgepart.agent.wire.inference import Epoch
 from edgepart.planner.devices.boards import KINDS
 from edgepart.planner.devices.cluster import Cluster, Link, cluster_to_json
@@ -35,6 +36,8 @@ from tests.agent.http.fakes import FakeNode
 
 BOXES = {"attic": "pi5", "desk": "n100", "garage": "pi4", "shelf": "jetson-orin-nano"}
 NAME = "photos"
+ARRIVED_BYTES = (24_500_000, 24_500_000, 8_000_000, 16_700_000)
+"""How much of its weights each box has in the scene of a deployment under way."""
 NODES = {name: f"{n:016x}" for n, name in enumerate(BOXES)}
 
 
@@ -176,7 +179,8 @@ def show_deploying(node: SceneNode, server: HttpServer) -> None:
     tries = server._management._tries
     tries.reached("captions", "receiving the model", 61.2e6, 97.8e6)
     text = "preparing a plan: garage, shelf are still loading (2 of 4 ready)"
-    node.cards[NAME] = ModelCard(NAME, text, trouble=text)
+    weights = [DeviceWeights(name, here, 24_500_000) for name, here in zip(BOXES, ARRIVED_BYTES, strict=True)]
+    node.cards[NAME] = ModelCard(NAME, text, trouble=text, weights=tuple(weights))
     node.event_log.tell(time.time() - 9, "deployed", NAME, f"{NAME} was deployed")
     node.event_log.tell(time.time() - 8, "standing", NAME, f"{NAME}: computing a plan")
 

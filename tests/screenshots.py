@@ -26,7 +26,7 @@ SHOWN = {"page.png": ("dead", False), "page-dark.png": ("dead", True)}
 """The pictures in docs/: the scene, and whether it is dark."""
 READY = {
     "empty": "document.querySelectorAll('.graph rect').length == 4",
-    "deploying": "document.querySelectorAll('.progress .bar').length == 2",
+    "deploying": "document.querySelectorAll('.progress .bar').length == 6",
     "serving": "document.querySelectorAll('.drawing svg').length == 2",
     "dead": "document.querySelectorAll('.drawing svg').length == 2 && !!document.querySelector('.graph .gone')",
     "error": "document.querySelectorAll('.deployment .bad').length > 1",

@@ -5,4 +5,4 @@ agent/doctor, agent/measure, agent/serving, agent/storage, agent/text, agent/wir
 planner/plans, planner/report.
 """
 
-__all__ = ["device_choice", "node", "notices", "progress", "protocol", "text_deployments"]
+__all__ = ["device_choice", "node", "notices", "progress", "protocol", "stages", "text_deployments"]

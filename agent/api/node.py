@@ -15,6 +15,7 @@ from typing import Any
 from edgepart import __version__
 from edgepart.agent.api.device_choice import check_devices
 from edgepart.agent.api.drain import DrainService, SignEntry
+from edgepart.agent.api.progress import StandingProgress
 from edgepart.agent.api.protocol import (
     BindingStatus,
     DeployedModel,
@@ -46,7 +47,7 @@ from edgepart.agent.serving.shape_routing import ShapeRouter
 from edgepart.agent.storage.store import Store
 from edgepart.agent.text.token_sequences import TokenSequences
 from edgepart.agent.wire.codec import json_record
-from edgepart.agent.wire.control import UNLOADABLE, Deployment, Standing, Starved
+from edgepart.agent.wire.control import UNLOADABLE, Deployment, DeviceWeights, Standing, Starved
 from edgepart.agent.wire.inference import NO_EPOCH, DeployOptions, Epoch
 from edgepart.planner import errors
 from edgepart.planner.devices.cluster import cluster_to_json
@@ -65,8 +66,6 @@ FINAL = (
 )
 """Kinds of errors after which another try does not help, so that the deployment is taken back."""
 
-STILL_S = 5.0
-"""The interval at which a user who deploys is told again what is being done, and for how long."""
 COMPARING_S = 60.0
 """How long a user who deploys waits to be told how far rounded answers are off, once the model serves."""
 
@@ -115,6 +114,8 @@ class ModelFiles:
     examine: Callable[[Path, DeployOptions], tuple[Sequence[str], Sequence[Path], DeployOptions]]
     """Returns notes about a model, its files, and the options with the shapes that are assumed and the states that were
     found."""
+    fetch: Callable[[str, Sequence[str]], Awaitable[None]]
+    """(digest, nodes): returns once the model is in the store. Raises Unavailable if none of the nodes has it."""
 
 
 @dataclass(frozen=True)
@@ -259,6 +260,7 @@ class NodeApi:
                 version=str(number_of(entry)),
                 kept_versions=kept,
                 set_aside=aside,
+                weights=self._weights(entry),
             )
         epoch, held = active
         number = (held.order.number if held.order is not None else 0) or number_of(entry)
@@ -284,6 +286,7 @@ class NodeApi:
             bindings=self._bindings(entry.name, active),
             states=tuple(state.input.name for state in plan.states),
             sequences=self._sequences(entry, plan) if plan.states else None,
+            weights=self._weights(entry),
         )
 
     def _sequences(self, entry: Deployment, plan: Plan) -> SequenceFigures:
@@ -325,6 +328,10 @@ class NodeApi:
             return "set aside"
         standing = self._find_standing(entry)
         return standing.state if standing else "serving"
+
+    def _weights(self, entry: Deployment) -> tuple[DeviceWeights, ...]:
+        standing = self._find_standing(entry)
+        return standing.weights if standing else ()
 
     def _text(self, entry: Deployment) -> str:
         if entry.fault:
@@ -422,19 +429,35 @@ class NodeApi:
     ) -> dict[str, Any]:
         self.uploading += 1
         try:
-            return await self._deploy(name, folder, options, progress)
+            return await self._deploy(name, _graph_file(folder), options, progress)
+        finally:
+            self.uploading -= 1
+
+    async def deploy_stored(
+        self, name: str, model: str, options: DeployOptions, progress: Progress
+    ) -> dict[str, Any]:
+        self.uploading += 1
+        try:
+            progress("looking for the stored model", 0, 0)
+            members = [member.node for member in self._core.membership.members()]
+            await self._models.fetch(model, [node for node in members if node != self._core.node])
+            return await self._deploy(name, self._models.store.model_path(model), options, progress, model)
         finally:
             self.uploading -= 1
 
     async def _deploy(
-        self, name: str, folder: Path, options: DeployOptions, progress: Progress
+        self, name: str, path: Path, options: DeployOptions, progress: Progress, stored: str = ""
     ) -> dict[str, Any]:
+        """Deploy the model in this file, which is that of the stored model if a digest is given."""
         progress("checking the model", 0, 0)
         asked = options
-        notes, files, options = await asyncio.to_thread(self._models.examine, _graph_file(folder), options)
-        progress("storing", 0, 0)
+        notes, files, options = await asyncio.to_thread(self._models.examine, path, options)
         nbytes = sum(file.stat().st_size for file in files)
-        model = await asyncio.to_thread(self._models.store.put_model, files)
+        if stored and len(files) == len(self._models.store.manifest(stored).files):
+            model = stored
+        else:  # It was sent, or has other companions with these options.
+            progress("storing", 0, 0)
+            model = await asyncio.to_thread(self._models.store.put_model, files)
         before = self._core.deployments.get(name)
         self._post(events.ModelsStored(self._models.store.models()))
         self._post(events.DeployRequested(name, model, nbytes, options, asked))
@@ -461,7 +484,7 @@ class NodeApi:
         """Wait until the leader acknowledges the deployment and its plan serves here; return the standing. If
         the leader reports a final error instead, take the deployment back, restore what had that name before,
         and raise the error."""
-        told, since, told_at = "", 0.0, 0.0
+        telling = StandingProgress(progress)
         while True:
             news = self._news
             current = self._core.deployments.get(entry.name)
@@ -477,12 +500,8 @@ class NodeApi:
                 if standing.acknowledged and active is not None and active[0] >= standing.epoch:
                     return standing
                 if standing.error_kind not in FINAL:
-                    if (text := self._name_members(standing.text)) != told:
-                        progress(told := text, 0, 0)
-                        since = told_at = time.monotonic()
-                    elif (now := time.monotonic()) - told_at >= STILL_S:
-                        told_at = now
-                        progress(f"{told} ({now - since:.0f} s so far)", 0, 0)
+                    text = self._name_members(standing.text)
+                    telling.tell(text, standing.weights, time.monotonic())
                 else:
                     if before is None:
                         self._post(events.UndeployRequested(entry.name, entry.version))
@@ -517,6 +536,7 @@ class NodeApi:
             "why": plan.why,
             "transfer_dtype": plan.rounded_to or EXACT,
             "rounding": self._describe_rounding(self._entry(name)),
+            "text": self._entry(name).options.text,
             "notes": list(notes),
             "epoch": list(astuple(readable(standing.epoch))),
             "url": f"{self._me.http()}/v2/models/{name}/infer",
@@ -568,6 +588,7 @@ class NodeApi:
                     "note": "; ".join(filter(None, self._about(member, starved[member.node]))) or None,
                     "starved": asdict(starved[member.node]) if starved[member.node].share else None,
                     "http": member.http or None,
+                    "grpc": member.grpc,
                     "address": member.listen[0] if member.listen else None,
                     "leader": member.node == leader,
                     "measured": member.node in self._core.cards,

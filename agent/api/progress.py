@@ -1,12 +1,42 @@
-"""Progress of a deployment: takes it from any thread to the lines of one HTTP answer. Door: an asyncio queue,
-no socket."""
+"""Progress of a deployment: what a standing has to say that is new, and its way from any thread to the lines of one HTTP
+answer. Door: an asyncio queue, no socket."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
+
+from edgepart.agent.api.protocol import Progress
+from edgepart.agent.api.stages import WEIGHTS_ON
+from edgepart.agent.wire.control import DeviceWeights
+
+STILL_S = 5.0
+"""The interval at which a user who deploys is told again what is being done, and for how long."""
+
+
+class StandingProgress:
+    """What a user who deploys was told of the leader's work. The clock is given."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._text = ""
+        self._since = self._told_at = 0.0
+        self._weights: dict[str, DeviceWeights] = {}
+
+    def tell(self, text: str, weights: Sequence[DeviceWeights], now: float) -> None:
+        """Tell the state if it is new, or was told STILL_S ago, and the weights of each device where they have changed."""
+        if text != self._text:
+            self._text, self._since, self._told_at = text, now, now
+            self._progress(text, 0, 0)
+        elif now - self._told_at >= STILL_S:
+            self._told_at = now
+            self._progress(f"{text} ({now - self._since:.0f} s so far)", 0, 0)
+        for one in weights:
+            if self._weights.get(one.device) != one:
+                self._weights[one.device] = one
+                self._progress(WEIGHTS_ON + one.device, one.here_bytes, one.needed_bytes)
 
 
 class ProgressLines:
@@ -45,8 +75,7 @@ class ProgressLines:
                 return
 
     def _add(self, document: dict[str, Any]) -> None:
-        if self._waiting and self._waiting[-1].get("stage") == document.get("stage"):
-            self._waiting.pop()
+        self._waiting = deque(one for one in self._waiting if one.get("stage") != document["stage"])
         self._waiting.append(document)
         self._news.set()
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from edgepart.agent.chronicle.event_log import EventLog
 from edgepart.agent.chronicle.log_lines import LogLine
 from edgepart.agent.chronicle.numbered_log import NumberedLog
+from edgepart.agent.wire.control import DeviceWeights
 from edgepart.agent.wire.inference import DeployOptions, Epoch
 from edgepart.planner.errors import UsageError
 from edgepart.planner.plans.plan import ValueInfo
@@ -100,6 +101,8 @@ class ModelCard:
     """The inputs whose values devices keep between the steps of a sequence, so that clients leave them out."""
     sequences: SequenceFigures | None = None
     """None for a model without states."""
+    weights: tuple[DeviceWeights, ...] = ()
+    """While a plan is being prepared: how far the weights of its devices have come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +230,11 @@ class Node(Protocol):
 
         Raises ModelError, UsageError, Infeasible or Unavailable."""
 
+    async def deploy_stored(
+        self, name: str, model: str, options: DeployOptions, progress: Progress
+    ) -> dict[str, Any]:
+        """Deploy the model of that digest, which a member stores, as `deploy` does with one that was sent."""
+
     def deployments(self) -> Sequence[DeployedModel]:
         """What is deployed, sorted by name."""
 
@@ -254,7 +262,8 @@ class Node(Protocol):
 
     def status(self) -> dict[str, Any]:
         """Return {"name", "node", "version", "cluster", "http", "grpc", "grpc_trouble", "leader", "term", "uptime_s",
-        "members": [{"name", "node", "state", "http", "address", "leader"}], "deployments": [...], "drains": devices that
+        "members": [{"name", "node", "state", "http", "grpc", "address", "leader"}] (`grpc` is "" for a member without such
+        a server, None if it has not said), "deployments": [...], "drains": devices that
         are drained or being removed, "refused": devices that are not taken in, "disk": {"free_bytes",
         "trouble", "damaged"}, "sequences": {"kept", "bytes", "evictions", "replays", "batches", "resumed",
         "mirrored_bytes"} of this device, "traffic": {peer: {"sent_bytes", "received_bytes"}} of this device since its

@@ -43,6 +43,8 @@ class GrpcDoor:
         self._server: GrpcServer | None = None
         self.address = ""
         """Where programs on this machine reach the server, as HOST:PORT; "" while it does not listen."""
+        self.bound: Address | None = None
+        """What it is bound to; None while it does not listen."""
         self.trouble = ""
         """Why it does not listen although it is to; "" if there is no trouble."""
 
@@ -56,7 +58,8 @@ class GrpcDoor:
             self._bind(self._asked).close()  # The library does not say why it cannot listen.
             server = await asyncio.to_thread(importlib.import_module, "edgepart.agent.grpc.server")
             self._server = server.GrpcServer(self._gateway, self._asked)
-            self.address = self._reachable(await self._server.start())
+            self.bound = await self._server.start()
+            self.address = self._reachable(self.bound)
         except ImportError as error:
             self.trouble = f"the package grpcio cannot be used here ({error}): `pip install grpcio`"
         except Unavailable as error:
@@ -66,6 +69,6 @@ class GrpcDoor:
 
     async def close(self) -> None:
         if self._server is not None:
-            self.address = ""
+            self.address, self.bound = "", None
             await self._server.stop()
             self._server = None

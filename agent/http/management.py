@@ -32,8 +32,7 @@ from edgepart.agent.http.answers import (
 from edgepart.agent.http.bodies import caller_of
 from edgepart.agent.http.page.page_documents import DeploymentTries
 from edgepart.agent.http.page.request_timeline import draw_last_request
-from edgepart.agent.http.uploads import receive_upload
-from edgepart.agent.wire.inference import DeployOptions
+from edgepart.agent.http.uploads import Upload, receive_upload
 from edgepart.planner.errors import ClusterError, EdgepartError, NotAuthorised, RequestError, Unavailable
 
 HEARTBEAT_S = 5.0
@@ -164,16 +163,16 @@ class ManagementRoutes:
         )
 
     async def deploy(self, request: web.Request) -> web.StreamResponse:
-        """Receive the files, then stream the deployment's progress as JSON lines. The last line is {"result": ...} or
-        {"error": ..., "kind": ..., "status": ...}. With `?wait=0` the answer comes when the files have arrived, and the
-        deployment continues by itself."""
+        """Receive the files, or the digest of a stored model, then stream the deployment's progress as JSON lines. The last
+        line is {"result": ...} or {"error": ..., "kind": ..., "status": ...}. With `?wait=0` the answer comes when the
+        files have arrived, and the deployment continues by itself."""
         self._allow(request, write=True)
         name = check_name(request.match_info["name"])
         folder = Path(tempfile.mkdtemp(prefix="upload-", dir=self._spool))
         total = request.content_length or 0
         try:
             received = lambda nbytes: self._tries.reached(name, UPLOADING, nbytes, total)  # noqa: E731
-            options = await receive_upload(request, folder, self._limits, received, self.node.admit)
+            upload = await receive_upload(request, folder, self._limits, received, self.node.admit)
             await self._give_up(name)
         except BaseException:
             self._tries.under_way.pop(name, None)
@@ -181,7 +180,7 @@ class ManagementRoutes:
             raise
         lines = ProgressLines(HEARTBEAT_S)
         return await self._begin(
-            request, "deploying", name, partial(self._deploy, name, folder, options, lines), lines
+            request, "deploying", name, partial(self._deploy, name, folder, upload, lines), lines
         )
 
     async def _begin(
@@ -208,9 +207,7 @@ class ManagementRoutes:
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
 
-    async def _deploy(
-        self, name: str, folder: Path, options: DeployOptions, lines: ProgressLines
-    ) -> dict[str, Any]:
+    async def _deploy(self, name: str, folder: Path, upload: Upload, lines: ProgressLines) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
 
         def report(stage: str, done: float, total: float) -> None:
@@ -218,7 +215,9 @@ class ManagementRoutes:
             loop.call_soon_threadsafe(self._reached, name, stage, done, total)
 
         try:
-            return await self.node.deploy(name, folder, options, report)
+            if upload.stored:
+                return await self.node.deploy_stored(name, upload.stored, upload.options, report)
+            return await self.node.deploy(name, folder, upload.options, report)
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 

@@ -2,15 +2,18 @@
 
 The form has an optional part `options` (JSON, see `read_options`), then one part `file` for each file, whose file name is
 its path relative to the model's folder, percent-encoded if needed. curl writes such forms:
-`curl -F options='{"strategy": "auto"}' -F file=@model.onnx ...`.
+`curl -F options='{"strategy": "auto"}' -F file=@model.onnx ...`. In place of files, a part `model` has the digest of a
+model that the cluster stores.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
@@ -35,14 +38,23 @@ Admit = Callable[[DeployOptions], None]
 """Called with the options as soon as they are read. Raises UsageError or Unavailable if they cannot be deployed."""
 
 
+@dataclass(frozen=True)
+class Upload:
+    """What a form says."""
+
+    options: DeployOptions
+    stored: str = ""
+    """The digest of the stored model that is meant; "" if the form brought files."""
+
+
 async def receive_upload(
     request: web.Request, folder: Path, limits: BodyLimits, received: BytesReceived, admit: Admit
-) -> DeployOptions:
-    """Write the form's files into `folder`, and return its options. Raises RequestError, UsageError, Unavailable or
+) -> Upload:
+    """Write the form's files into `folder`, and return what else it says. Raises RequestError, UsageError, Unavailable or
     TooLarge; the caller deletes the folder."""
     if request.content_type != "multipart/form-data":
         raise RequestError("send the model as multipart/form-data: parts `options` (JSON) and `file`")
-    options = DeployOptions()
+    options, stored = DeployOptions(), ""
     files = 0
     total = 0
     try:
@@ -53,18 +65,33 @@ async def receive_upload(
             if part.name == "options":
                 options = read_options(await _text(part, limits))
                 admit(options)
+            elif part.name == "model":
+                stored = _digest(await _text(part, limits))
             elif part.name == "file":
                 files += 1
                 if files > limits.upload_files:
                     raise TooLarge(f"the form holds over {limits.upload_files} files")
                 total = await _store(part, _place(folder, part.filename), total, limits, received)
             else:
-                raise RequestError(f"the form holds a part {part.name!r}; parts are `options` and `file`")
+                raise RequestError(
+                    f"the form holds a part {part.name!r}; parts are `options`, `model` and `file`"
+                )
     except (ValueError, HttpProcessingError) as error:  # A damaged head of a part raises HttpProcessingError.
         raise RequestError(f"the form is damaged: {' '.join(str(error).split())}") from error
-    if not files:
-        raise RequestError("the form holds no `file`; send the model's .onnx file")
-    return options
+    if bool(files) == bool(stored):
+        wrong = "both files and the digest of a `model`" if files else "no `file`"
+        raise RequestError(
+            f"the form holds {wrong}; send the model's .onnx file, or the digest of a stored model"
+        )
+    return Upload(options, stored)
+
+
+def _digest(text: str) -> str:
+    if not re.fullmatch("[0-9a-f]{64}", text):
+        raise RequestError(
+            f"model {text[:80]!r}: give the 64 hex digits of a digest, as /api/deployments has them"
+        )
+    return text
 
 
 def read_options(text: str) -> DeployOptions:

@@ -32,6 +32,7 @@ CONTROL_KINDS = kinds(
     control.Opinion,
     control.Leaving,
     control.Starved,
+    control.Doors,
     control.Goodbye,
     control.Card,
     control.Deployments,

@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
 from edgepart.agent.net.rpc_client import RpcClient
-from edgepart.agent.replication.multi_source import Gathering
+from edgepart.agent.replication.multi_source import Gathering, Wrote, ignore_written
 from edgepart.agent.replication.throttle import UNKNOWN_BYTES_S, Throttle, part_bytes
 from edgepart.agent.storage.integrity import StoreIntegrity
 from edgepart.agent.storage.store import (
@@ -58,8 +59,15 @@ Cut = Callable[[Sequence[tuple[str, Source]]], object]
 """Cuts blobs, given by digest and source, from stored models, so that they are in the store. Raises EdgepartError or
 OSError."""
 
+Arrived = Callable[[str, int], None]
+"""(digest, bytes): so many bytes of that blob are on the disk."""
+
 Reply = Callable[[str, Any, Sequence[Buffer]], None]
 """(node, answer, payload). Raises Unavailable."""
+
+
+def _uncounted(digest: str, nbytes: int) -> None:
+    """Takes the arrival of a blob that nobody counts."""
 
 
 def _idle() -> bool:
@@ -255,24 +263,33 @@ class BlobFetcher:
                 found[file.path] = bytes(await asyncio.to_thread(self._store.get, file.digest))
         return found
 
-    async def weights(self, plan: Plan, refs: Sequence[WeightRef], sources: Sequence[str]) -> None:
+    async def weights(
+        self, plan: Plan, refs: Sequence[WeightRef], sources: Sequence[str], arrived: Arrived = _uncounted
+    ) -> None:
         """Make sure that these weights of the plan are in the store. They are cut from the model if it is stored, otherwise
-        only the needed slices are fetched. Raises EdgepartError if one cannot be obtained, and OSError if the disk is
-        full."""
+        only the needed slices are fetched. `arrived` is told how much of each is there, as they come. Raises EdgepartError
+        if one cannot be obtained, and OSError if the disk is full."""
         shapes = plan.bound_shapes
         model = plan.model_digest
         absent = await asyncio.to_thread(self._absent_weights, refs)
+        lacking = {ref.digest for ref in absent}
+        for ref in refs:
+            if ref.digest not in lacking:
+                arrived(ref.digest, ref.nbytes)
         if self._store.has_model(model):
             for batch in _batches(absent):
                 wanted = [(ref.digest, Source(model, ref.source, ref.region, shapes)) for ref in batch]
                 await asyncio.to_thread(self._cut, wanted)
                 for ref in batch:
                     self._integrity.trust(ref.digest)
+                    arrived(ref.digest, ref.nbytes)
             return
         for ref in absent:
             region = tuple(tuple(bounds) for bounds in pack_region(ref.region))
             want = WantPart(0, ref.digest, 0, PART_BYTES, model, ref.source, region, shapes)
-            await self._blob(want, ref.nbytes, sources, f"weight {ref.source!r} of model {model}", {})
+            what = f"weight {ref.source!r} of model {model}"
+            await self._blob(want, ref.nbytes, sources, what, {}, partial(arrived, ref.digest))
+            arrived(ref.digest, ref.nbytes)
 
     def _absent_weights(self, refs: Sequence[WeightRef]) -> list[WeightRef]:
         """Return one reference for each blob that is not stored, or not intact."""
@@ -294,10 +311,17 @@ class BlobFetcher:
         return {name: await asyncio.to_thread(graph.constants[name].load) for name in names}
 
     async def _blob(
-        self, want: WantPart, nbytes: int, sources: Sequence[str], what: str, refusals: dict[str, str]
+        self,
+        want: WantPart,
+        nbytes: int,
+        sources: Sequence[str],
+        what: str,
+        refusals: dict[str, str],
+        wrote: Wrote = ignore_written,
     ) -> None:
-        """Fetch the missing bytes of one blob; two callers that want the same blob wait for each other. Raises Unavailable,
-        with the reason of each source, if no source has it complete and intact, or if the disk has no room."""
+        """Fetch the missing bytes of one blob; two callers that want the same blob wait for each other. `wrote` is told how
+        much of it is on the disk. Raises Unavailable, with the reason of each source, if no source has it complete and
+        intact, or if the disk has no room."""
         lock = self._blobs.setdefault(want.digest, asyncio.Lock())
         async with lock:
             if self._store.has(want.digest):
@@ -305,25 +329,30 @@ class BlobFetcher:
             if nbytes == 0:
                 self._store.put_bytes(b"")
                 return
-            partial = self._store.partial(want.digest, nbytes)
-            if (free := self._free_bytes()) < (needed := nbytes - partial.arrived + SPARE_BYTES):
+            begun = self._store.partial(want.digest, nbytes)
+            if (free := self._free_bytes()) < (needed := nbytes - begun.arrived + SPARE_BYTES):
                 raise Unavailable(
                     f"{what} needs {needed / 1e6:.0f} MB on this device's disk, and {free / 1e6:.0f} MB are free"
                 )
-            if not await self._fetch(partial, want, sources, refusals):
+            if not await self._fetch(begun, want, sources, refusals, wrote):
                 raise _nobody(what, refusals)
             self._integrity.trust(want.digest)
 
     async def _fetch(
-        self, partial: Partial, want: WantPart, sources: Sequence[str], refusals: dict[str, str]
+        self,
+        begun: Partial,
+        want: WantPart,
+        sources: Sequence[str],
+        refusals: dict[str, str],
+        wrote: Wrote,
     ) -> bool:
         """Fetch a blob from several sources without doubts at once. If the result has a wrong digest, fetch from one source
         after the other to find the one to doubt. Return whether the blob is complete."""
         trusted, doubted = self._doubts.order(sources, time.monotonic())
         several, rest = trusted[:MOST_SOURCES], trusted[MOST_SOURCES:]
-        alone = len(several) == 1 and partial.arrived == 0
+        alone = len(several) == 1 and begun.arrived == 0
         try:
-            if several and await self._gather(partial, want, several, refusals):
+            if several and await self._gather(begun, want, several, refusals, wrote):
                 return True
         except PeerError as error:
             if alone:
@@ -332,7 +361,7 @@ class BlobFetcher:
                 rest = trusted
         for node in (*rest, *doubted):
             try:
-                if await self._gather(partial, want, [node], refusals):
+                if await self._gather(begun, want, [node], refusals, wrote):
                     return True
             except PeerError as error:
                 self._doubt(node, error, refusals)
@@ -344,7 +373,12 @@ class BlobFetcher:
         log.warning("%s is not asked any more while others can be: %s", node, error)
 
     async def _gather(
-        self, partial: Partial, want: WantPart, nodes: Sequence[str], refusals: dict[str, str]
+        self,
+        begun: Partial,
+        want: WantPart,
+        nodes: Sequence[str],
+        refusals: dict[str, str],
+        wrote: Wrote,
     ) -> bool:
         """Fetch a blob from these nodes, and return whether it is complete. Raises PeerError if it was complete but had a
         wrong digest; all its bytes are then deleted."""
@@ -359,7 +393,7 @@ class BlobFetcher:
                 raise Unavailable(answer.error)
             return payload
 
-        gathering = Gathering(partial, ask, PART_BYTES)
+        gathering = Gathering(begun, ask, PART_BYTES, wrote)
         whole = await gathering.run(nodes)
         refusals.update(gathering.refusals)
         return whole

@@ -24,15 +24,24 @@ Ask = Callable[[str, int, int], Awaitable[memoryview]]
 """(node, offset, length). Returns the bytes at the offset, or fewer. Raises Unavailable."""
 
 
+Wrote = Callable[[int], None]
+"""Called with the number of the blob's bytes that are on disk."""
+
+
+def ignore_written(nbytes: int) -> None:
+    """Takes a number of bytes that nobody counts."""
+
+
 class Gathering:
     """The state of fetching one blob. It belongs to the event loop's thread."""
 
-    def __init__(self, partial: Partial, ask: Ask, part_bytes: int) -> None:
+    def __init__(self, partial: Partial, ask: Ask, part_bytes: int, wrote: Wrote = ignore_written) -> None:
         self.refusals: dict[str, str] = {}
         """Maps each source that is no longer asked to the reason."""
         self._partial = partial
         self._ask = ask
         self._part_bytes = part_bytes
+        self._wrote = wrote
         self._next = partial.arrived
         """The offset from which on nothing was requested yet."""
         self._written = partial.arrived
@@ -104,4 +113,5 @@ class Gathering:
             while (data := self._early.pop(self._written, None)) is not None:
                 self._whole = await asyncio.to_thread(self._partial.append, self._written, data)
                 self._written += data.nbytes
+                self._wrote(self._written)
         self._moved.set()

@@ -21,10 +21,12 @@ from edgepart.agent.cluster.state.events import (
     PlanLoaded,
     SegmentsTimed,
     SwitchTo,
+    WeightsArrived,
 )
 from edgepart.agent.execution.executor import Executor
 from edgepart.agent.execution.prepared import Loader, RunnableProgram
 from edgepart.agent.execution.tasks import StepKind, gateway_of, kind_of
+from edgepart.agent.serving.arriving_weights import Arrived, ArrivingWeights, ignore_arrival, weights_of
 from edgepart.agent.serving.requester import Requester
 from edgepart.agent.serving.state_carrier import StateCarrier
 from edgepart.agent.wire.inference import (
@@ -44,8 +46,9 @@ from edgepart.planner.region import Array
 
 log = logging.getLogger(__name__)
 
-FetchWeights = Callable[[Plan, Sequence[WeightRef], Sequence[str]], Awaitable[None]]
-"""fetch(plan, its weights, source nodes) returns when all of them are in the store. Raises EdgepartError."""
+FetchWeights = Callable[[Plan, Sequence[WeightRef], Sequence[str], Arrived], Awaitable[None]]
+"""fetch(plan, its weights, source nodes, arrived) returns when all of them are in the store; it calls `arrived` as they
+come. Raises EdgepartError."""
 FetchConstants = Callable[[Plan, Sequence[str]], Awaitable[Mapping[str, Array]]]
 """constants(plan, source nodes) returns the values of its constant outputs that are not inputs. Raises EdgepartError."""
 
@@ -81,12 +84,12 @@ class LoadedPlans:
         requester: Requester,
         fetch: FetchWeights,
         constants: FetchConstants,
-        loaded: Callable[[PlanLoaded | SegmentsTimed | DriftMeasured], None],
+        loaded: Callable[[PlanLoaded | SegmentsTimed | DriftMeasured | WeightsArrived], None],
         carrier: StateCarrier,
         time: Callable[[str, RunnableProgram], Sequence[SegmentsTimed | DriftMeasured]] = lambda *_: (),
     ) -> None:
-        """`loaded` is called when a plan is loaded or cannot be, and with what `time(deployment, program)` measures of its
-        segments."""
+        """`loaded` is called when a plan is loaded or cannot be, as its weights arrive, and with what
+        `time(deployment, program)` measures of its segments."""
         self._node = node
         self._loader = loader
         self._executor = executor
@@ -187,8 +190,9 @@ class LoadedPlans:
         )
         program = next((p for name, p in plan.programs.items() if names.get(name) == self._node), None)
         if program is not None:
-            prepared = await self._prepare(order, plan, program)
-            others = await self._prepare_others(order, prepared, plan)
+            arriving = self._count_weights(order, plan, program)
+            prepared = await self._prepare(order, plan, program, arriving.note)
+            others = await self._prepare_others(order, prepared, plan, arriving.note)
             if order.weighed:
                 for found in await asyncio.to_thread(self._time_segments, order.deployment, prepared):
                     self._loaded(found)
@@ -213,6 +217,15 @@ class LoadedPlans:
         if mirror is not None:
             self._carrier.mirror((order.deployment, order.epoch), names[mirror])
 
+    def _count_weights(self, order: LoadPlan, plan: Plan, program: Program) -> ArrivingWeights:
+        """What tells how far the weights are that this plan needs here before it is loaded."""
+        forms = [program] + ([plan.prefill.programs[program.device]] if plan.prefill is not None else [])
+        return ArrivingWeights(
+            weights_of(forms),
+            lambda here, needed: self._loaded(WeightsArrived(order.deployment, order.epoch, here, needed)),
+            asyncio.get_running_loop().time,
+        )
+
     def _time_segments(
         self, deployment: str, prepared: RunnableProgram
     ) -> Sequence[SegmentsTimed | DriftMeasured]:
@@ -224,13 +237,13 @@ class LoadedPlans:
             return ()
 
     async def _prepare_others(
-        self, order: LoadPlan, prepared: RunnableProgram, plan: Plan
+        self, order: LoadPlan, prepared: RunnableProgram, plan: Plan, arrived: Arrived
     ) -> dict[StepKind, tuple[RunnableProgram, Sequence[Transfer]]]:
         """Prepare the program of steps that read many rows beside `prepared`, which is released if that fails."""
         if (form := plan.prefill) is None:
             return {}
         try:
-            made = await self._prepare(order, form, form.programs[prepared.program.device])
+            made = await self._prepare(order, form, form.programs[prepared.program.device], arrived)
         except BaseException:
             self._loader.release(prepared)
             raise
@@ -256,11 +269,12 @@ class LoadedPlans:
         if not self._executor.add(*key, StepKind.BATCH, prepared, form.transfers, held.nodes):
             self._loader.release(prepared)
 
-    async def _prepare(self, order: LoadPlan, plan: Plan, program: Program) -> RunnableProgram:
+    async def _prepare(
+        self, order: LoadPlan, plan: Plan, program: Program, arrived: Arrived = ignore_arrival
+    ) -> RunnableProgram:
         """Fetch the program's weights, and make its sessions in a thread. If this task is cancelled meanwhile, they are
         released."""
-        weights = [ref for segment in program.segments for ref in segment.weights]
-        await self._fetch(plan, weights, order.sources)
+        await self._fetch(plan, weights_of([program]), order.sources, arrived)
         deployment = order.deployment
         making = asyncio.ensure_future(
             asyncio.to_thread(self._loader.prepare, deployment, plan.model_digest, program, plan.transfers)

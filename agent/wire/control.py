@@ -144,6 +144,20 @@ class Leaving:
     boot: Word
 
 
+DOORS = "doors"
+"""Stands after the plus in the `Hello.version` of members that understand `Doors`; other members would end the link."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """Where clients reach the sender besides HTTP: sent to all members when that changes, and when a link comes up."""
+
+    boot: Word
+    """The boot id of the sender's process, as in Hello."""
+    grpc: Address
+    """The address of its gRPC server, as HOST:PORT; empty if it has none."""
+
+
 STARVES = "starves"
 """Stands after the plus in the `Hello.version` of members that understand `Starved`; other members would end the link."""
 
@@ -301,6 +315,21 @@ READY = "ready"
 FAILED = "failed"
 
 
+ARRIVALS = "arrivals"
+"""Stands after the plus in the `Hello.version` of members that understand what is told of weights on their way:
+`Holding.here_bytes`, `Holding.needed_bytes` and `Standing.weights`. Other members get the same messages without them."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceWeights:
+    """How far the weights have come that one device needs for a plan."""
+
+    device: Name
+    here_bytes: Bytes
+    """The bytes that are on the device's disk."""
+    needed_bytes: Bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Holding:
     """A plan that a member has loaded, is loading or could not load."""
@@ -314,6 +343,10 @@ class Holding:
     continued: Count = field(default=0, metadata=OPTIONAL)
     """About how far sequences have come (`SequenceStep.after`) that were continued on the plan in the last seconds and
     whose states this member keeps: of several the furthest, of none 0."""
+    here_bytes: Bytes = field(default=0, metadata=OPTIONAL)
+    """How many of `needed_bytes` are on this member's disk."""
+    needed_bytes: Bytes = field(default=0, metadata=OPTIONAL)
+    """The bytes of the weights that this member needs for the plan; 0 if it needs none, or does not know yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,6 +515,8 @@ class Standing:
     """The reason why the plan that was predicted to be the best does not serve; empty if it serves."""
     rounding: Sentence = ""
     """How far rounding makes the answers differ; empty if nothing is rounded or the difference is not known yet."""
+    weights: Annotated[tuple[DeviceWeights, ...], Many(MOST_MEMBERS)] = field(default=(), metadata=OPTIONAL)
+    """While a plan is being prepared: how far the weights of its devices have come, as far as they have told."""
 
 
 ControlMessage = (
@@ -492,6 +527,7 @@ ControlMessage = (
     | Opinion
     | Leaving
     | Starved
+    | Doors
     | Goodbye
     | Card
     | Drains

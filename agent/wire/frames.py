@@ -11,12 +11,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgpack
 
-from edgepart.agent.wire.tensors import ArrayLayout
 from edgepart.planner.errors import FrameError, InternalError
+
+if TYPE_CHECKING:
+    from edgepart.agent.wire.tensors import ArrayLayout
 
 MAGIC = b"EPRT"
 VERSION = 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from contextlib import aclosing
 from dataclasses import asdict
 from typing import Annotated
 
@@ -20,18 +21,22 @@ REDRAWN_S = 1.0
 COLLECTED_S = 0.3
 """Seconds for which --once waits for more once it knows the cluster."""
 
+ENDED = "q was pressed"
+"""The message with which the view is cancelled when its reader ends it."""
+
 Once = Annotated[bool, typer.Option("--once", help="Print it once, and end.")]
 
 
 def top(once: Once = False, state: State = None, agent: Agent = None, as_json: Json = False) -> None:
-    """Show devices, links, deployments and events, live. Ctrl-C ends it; --json prints the present state once."""
+    """Show devices, links, deployments and events, live. q or Ctrl-C ends it; --json prints the present state once."""
     target = target_of(agent, state)
     if once or as_json or not console().is_terminal:
         view = asyncio.run(_look(target))
         if as_json:
             print(json.dumps({key: value for key, value in asdict(view).items() if key != "fault"}))
         else:
-            console().print(screen(view, time.time()))
+            out = console(soft_wrap=False)
+            out.print(screen(view, time.time(), out.width))
         return
     asyncio.run(_watch(target))
 
@@ -58,27 +63,50 @@ async def _look(target: AgentTarget) -> LiveView:
 
 
 async def _watch(target: AgentTarget) -> None:
+    """Show the cluster until q is pressed."""
+    from edgepart.cli.watching.keyboard import listening
+
+    watching = asyncio.ensure_future(_follow(target))
+
+    def pressed(key: str) -> None:
+        if key in "qQ":
+            watching.cancel(ENDED)
+
+    with listening(pressed):
+        try:
+            await watching
+        except asyncio.CancelledError as cancelled:
+            if ENDED not in cancelled.args:
+                raise
+
+
+async def _follow(target: AgentTarget) -> None:
     from rich.live import Live
 
     from edgepart.cli.watching.follow import follow
 
     view = LiveView()
+    shown = console(soft_wrap=False)
 
     def lost(why: str) -> None:
         view.fault = why
 
-    with Live(console=console(), screen=True, auto_refresh=False) as live:
+    with Live(console=shown, screen=True, auto_refresh=False) as live:
+
+        def draw() -> None:
+            live.update(screen(view, time.time(), shown.width), refresh=True)
 
         async def redraw() -> None:
             while True:
-                live.update(screen(view, time.time()), refresh=True)
+                draw()
                 await asyncio.sleep(REDRAWN_S)
 
         drawing = asyncio.create_task(redraw())
         try:
-            async for event in follow(target, "/api/live", lost):
-                view.take(event.kind, event.document)
-                live.update(screen(view, time.time()), refresh=True)
+            async with aclosing(follow(target, "/api/live", lost, more=view.urls)) as events:
+                async for event in events:
+                    view.take(event.kind, event.document)
+                    draw()
         finally:
             drawing.cancel()
             await asyncio.gather(drawing, return_exceptions=True)

@@ -12,12 +12,16 @@ from edgepart.planner.figures import format_bytes, format_figure, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 SPARK = 12
 """The letters of a small chart; each is a slice of time."""
 MOST_EVENTS = 12
 MOST_LINKS = 6
+GAP = 3
+"""The letters between two columns of a table."""
 
 
 @dataclass
@@ -47,13 +51,24 @@ class LiveView:
         elif kind == "traffic":
             self.traffic = document
         elif kind == "event":
-            self.events = [*self.events, document][-MOST_EVENTS:]
+            # Another agent, or another life of this one, tells the past anew.
+            own = [event for event in self.events if _log(event) == _log(document)]
+            self.events = [*own, document][-MOST_EVENTS:]
         elif kind == "fault":
             self.fault = f"the agent cannot tell how things are: {document}" if document else ""
 
+    def urls(self) -> list[str]:
+        """The URLs of the members that the agent told last."""
+        return [str(one["http"]) for one in (self.cluster or {}).get("members", ()) if one.get("http")]
 
-def screen(view: LiveView, now_s: float) -> RenderableType:
-    """The whole screen. `now_s` is in seconds since 1970."""
+
+def _log(event: Mapping[str, Any]) -> str:
+    """Which log an event is of; "" if it has no id."""
+    return str(event.get("id", "")).rpartition(".")[0]
+
+
+def screen(view: LiveView, now_s: float, width: int) -> RenderableType:
+    """The whole screen, `width` letters wide. `now_s` is in seconds since 1970."""
     from rich.console import Group
     from rich.text import Text
 
@@ -62,15 +77,42 @@ def screen(view: LiveView, now_s: float) -> RenderableType:
     parts: list[RenderableType] = [_head(view.cluster, now_s)]
     if view.fault:
         parts.append(Text(view.fault, style="red"))
-    parts += [Text(), _devices(view.cluster, now_s)]
+    parts += [Text(), _devices(view.cluster, now_s, width)]
     if links := _links(view.cluster):
         parts += [Text(), table(("link", "speed", "used"), links, right=("speed", "used"))]
-    parts += [Text(), _deployments(view)]
+    parts += [Text(), _deployments(view, width)]
     notices = view.cluster["notices"]
     parts += [Text(f"! {one['text']}", style="red" if one["trouble"] else "yellow") for one in notices]
     if view.events:
-        parts += [Text(), *(event_text(event) for event in reversed(view.events))]
+        parts += [Text(), *(_one_line(event_text(event)) for event in reversed(view.events))]
     return Group(*parts)
+
+
+def _one_line(text: Text) -> Text:
+    """The text in one line, whose end is left out if there is no room."""
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
+
+
+def fitting(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int,
+    spare: Sequence[str],
+    right: Sequence[str],
+) -> Table:
+    """A table without as many of the `spare` columns, the first ones first, as it takes to fit into so many letters."""
+    kept = list(range(len(columns)))
+    for name in (*spare, ""):
+        lengths = [max(len(cell) for cell in (columns[n], *(row[n] for row in rows))) for n in kept]
+        if sum(lengths) + GAP * (len(kept) - 1) <= width or not name:
+            break
+        kept = [n for n in kept if columns[n] != name]
+    return table(
+        [columns[n] for n in kept],
+        [[row[n] for n in kept] for row in rows],
+        [name for name in right if name in columns],
+    )
 
 
 def _head(cluster: Mapping[str, Any], now_s: float) -> RenderableType:
@@ -85,7 +127,7 @@ def _head(cluster: Mapping[str, Any], now_s: float) -> RenderableType:
     )
 
 
-def _devices(cluster: Mapping[str, Any], now_s: float) -> RenderableType:
+def _devices(cluster: Mapping[str, Any], now_s: float, width: int) -> RenderableType:
     rows = []
     for member in cluster["members"]:
         device = member["device"]
@@ -104,10 +146,10 @@ def _devices(cluster: Mapping[str, Any], now_s: float) -> RenderableType:
             )
         )
     for gone in cluster["lost"]:
-        ago = format_seconds(max(now_s - gone["since_s"], 0.0))
+        ago = format_seconds(max(round(now_s - gone["since_s"]), 0))
         rows.append((str(gone["name"]), f"{gone['state']} {ago} ago", "", "", "", ""))
     columns = ("device", "state", "kind", "compute", "threads", "memory")
-    return table(columns, rows, right=columns[3:])
+    return fitting(columns, rows, width, ("threads", "memory", "kind", "compute"), right=columns[3:])
 
 
 def _links(cluster: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -123,7 +165,7 @@ def _links(cluster: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     ]
 
 
-def _deployments(view: LiveView) -> RenderableType:
+def _deployments(view: LiveView, width: int) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
@@ -133,7 +175,7 @@ def _deployments(view: LiveView) -> RenderableType:
         "deployment",
         "state",
         "answers/s",
-        "",
+        "lately",
         "p50",
         "p99",
         "errors",
@@ -164,7 +206,8 @@ def _deployments(view: LiveView) -> RenderableType:
     if not rows:
         return Text("nothing deployed", style="dim")
     right = ("answers/s", "p50", "p99", "errors", "tokens/s")
-    return Group(table(columns, rows, right=right), Text(), *notes)
+    spare = ("lately", "p99", "errors", "tokens/s", "answers/s", "p50")
+    return Group(fitting(columns, rows, width, spare, right), Text(), *notes)
 
 
 def _first_word(state: str) -> str:

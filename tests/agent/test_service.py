@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import socket
 import threading
 from collections.abc import Awaitable, Callable
@@ -18,7 +19,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from edgepart.agent import maintenance, service
-from edgepart.agent.api import node
+from edgepart.agent.api import progress
 from edgepart.agent.api.progress import ProgressLines
 from edgepart.agent.chronicle.log_lines import LogKeeper
 from edgepart.agent.net.endpoints import bind, own_addresses, reachable_text
@@ -131,7 +132,7 @@ def test_from_start_to_stop(state: Path, tmp_path: Path) -> None:
 def test_whoever_deploys_is_told_for_how_long_the_same_has_been_done(
     state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node, "STILL_S", 0.0)
+    monkeypatch.setattr(progress, "STILL_S", 0.0)
     told: list[str] = []
 
     async def work(agent: Agent) -> None:
@@ -143,6 +144,29 @@ def test_whoever_deploys_is_told_for_how_long_the_same_has_been_done(
     run(state, work)
     assert "computing a plan" in told
     assert any(text.startswith("computing a plan (") and text.endswith(" s so far)") for text in told)
+
+
+def test_a_stored_model_is_deployed_again_with_other_options_and_under_another_name(
+    state: Path, tmp_path: Path
+) -> None:
+    async def work(agent: Agent) -> None:
+        node = agent._logic.node
+        await deploy(agent, model_in(tmp_path / "m", "Neg"))
+        model = model_digest([tmp_path / "m" / "Neg.onnx"])
+        shutil.rmtree(tmp_path / "m")
+        told: list[str] = []
+        options = DeployOptions(objective="throughput", keep=2)
+        for name, version in (("net", "2"), ("other", "1")):
+            found = await node.deploy_stored(name, model, options, lambda stage, *_: told.append(stage))
+            assert found["version"] == version
+        assert "storing" not in told
+        assert {card.model_digest for card in node.models()} == {model}
+        assert np.array_equal(await answer(agent), -X)
+        with pytest.raises(Unavailable, match="no member holds it"):
+            await node.deploy_stored("net", "0" * 64, options, lambda *_: None)
+        assert node.uploading == 0
+
+    run(state, work)
 
 
 def test_what_fails_leaves_what_was_deployed(state: Path, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ node."""
 from __future__ import annotations
 
 import asyncio
+import io
+import itertools
 import json
 import os
 import re
@@ -16,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from edgepart.agent.api.protocol import SequenceFigures
 from edgepart.agent.wire.inference import DeployOptions
@@ -240,9 +243,18 @@ def test_status_says_where_grpc_is_or_why_it_is_not(
     edgepart: Edgepart, member: Path, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = served.node.status()
-    assert "gRPC" not in edgepart("status", "--state", str(member))[1]
-    monkeypatch.setattr(served.node, "status", lambda: known | {"grpc": "127.0.0.1:8434"})
-    assert "gRPC at 127.0.0.1:8434" in edgepart("status", "--state", str(member))[1]
+    for told, shown in (
+        ({}, "-"),
+        ({"grpc": None}, "-"),
+        ({"grpc": ""}, "none"),
+        ({"grpc": "h:8434"}, "h:8434"),
+    ):
+        members = [one | told for one in known["members"]]
+        monkeypatch.setattr(served.node, "status", lambda members=members: known | {"members": members})
+        (row,) = [
+            line for line in edgepart("status", "--state", str(member))[1].splitlines() if "pi-a *" in line
+        ]
+        assert row.split()[-1] == shown
     monkeypatch.setattr(served.node, "status", lambda: known | {"grpc": None, "grpc_trouble": "port taken"})
     assert "pi-a serves no gRPC: port taken" in edgepart("status", "--state", str(member))[1]
 
@@ -356,8 +368,14 @@ def test_deploy_and_undeploy(edgepart: Edgepart, member: Path, served: Served, t
     assert edgepart("undeploy", "add", "--state", str(member))[0] == 1
 
 
-def test_deploy_shows_a_table_of_the_devices_and_the_first_reason(
-    edgepart: Edgepart, member: Path, served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("text", [False, True])
+def test_deploy_shows_a_table_of_the_devices_the_first_reason_and_what_to_try(
+    edgepart: Edgepart,
+    member: Path,
+    served: Served,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: bool,
 ) -> None:
     (tmp_path / "m.onnx").write_bytes(add_model())
     sizes = dict.fromkeys(("sent_bytes", "received_bytes", "weight_bytes", "peak_memory_bytes"), 2e6)
@@ -367,12 +385,15 @@ def test_deploy_shows_a_table_of_the_devices_and_the_first_reason(
 
     async def deploy(*arguments: Any) -> dict[str, Any]:
         return await real(*arguments) | {
-            "why": "Bottleneck: computing on pi-a (80%).\nMoving data takes 20%."
+            "why": "Bottleneck: computing on pi-a (80%).\nMoving data takes 20%.",
+            "text": text,
         }
 
     monkeypatch.setattr(served.node, "deploy", deploy)
     status, out, _ = edgepart("deploy", "m.onnx", "--name", "add", "--state", str(member))
     assert status == 0
+    assert ("edgepart chat add" in out and f"{served.url}/v1" in out) == text
+    assert ("edgepart infer add" in out) != text
     assert re.search(r"pi-a +11 ms( +2 MB){4} +7", out)
     assert "Bottleneck: computing on pi-a (80%)." in out and "Moving data" not in out
 
@@ -673,3 +694,43 @@ def test_progress_without_a_terminal_is_one_line_a_stage(capfd: pytest.CaptureFi
             bar("sending", done, 3)
         bar("planning", 0, 0)
     assert capfd.readouterr().err.split() == ["sending", "planning"]
+
+
+def test_what_goes_on_beside_the_stages_is_told_once_it_is_complete(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with output.progress({}, beside="weights on ") as bar:
+        bar("preparing", 0, 0)
+        for done in (0, 5_000, 9_000, 9_000):
+            bar("weights on b", done, 9_000)
+        bar("preparing", 0, 0)
+        bar("weights on c", 1, 2)
+    assert capfd.readouterr().err.splitlines() == ["preparing", "weights on b: 9 kB"]
+
+
+def test_on_a_terminal_what_goes_on_beside_the_stages_has_bars_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown = Console(file=io.StringIO(), force_terminal=True, width=100)
+    # Each call makes another console, as the real one does; a note has to use that of the bars.
+    consoles = itertools.chain([shown], itertools.repeat(Console(file=io.StringIO())))
+    monkeypatch.setattr(output, "console", lambda **_: next(consoles))
+    with output.progress({}, beside="weights on ") as bar:
+        bar("preparing", 0, 0)
+        output.note("it takes a while")
+        bar("weights on b", 4_000, 9_000)
+        bar("weights on c", 1_000, 2_000)
+        bar("preparing more", 0, 0)
+    assert isinstance(shown.file, io.StringIO)
+    last = shown.file.getvalue()
+    for text in (
+        "weights on b",
+        "4 kB of 9 kB",
+        "weights on c",
+        "1 kB of 2 kB",
+        "preparing more",
+    ):
+        assert text in last
+    assert re.search(r"\x1b\[2K[^\n]*it takes a while", last), (
+        "a line above the bars, and not behind one of them"
+    )

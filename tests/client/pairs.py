@@ -18,6 +18,10 @@ from tests.agent.http.conftest import CREDENTIAL, LIMITS, Served, serving
 from tests.agent.http.fake_text import FakeText
 from tests.agent.http.fakes import FakeNode
 
+NOTHING_DEPLOYED = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: 19\r\n\r\n"
+    b'{"deployments": []}'
+)
 QUICK = ProbeTiming(0.05, 0.05)
 """For agents that are to be found silent soon."""
 
@@ -49,11 +53,15 @@ class Failing:
 @asynccontextmanager
 async def failing(reply: bytes | None, *, hangs_up: bool = True) -> AsyncIterator[Failing]:
     """An agent that sends `reply` once it has got the head of a request, and then hangs up or is silent for ever. None is
-    silent from the beginning."""
+    silent from the beginning. It only answers what a client asks before it deploys: nothing is deployed."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            await reader.readuntil(b"\r\n\r\n")
+            head = await reader.readuntil(b"\r\n\r\n")
+            if head.startswith(b"GET /api/deployments "):
+                writer.write(NOTHING_DEPLOYED)
+                await writer.drain()
+                return
             found.requests += 1
             if reply is not None:
                 writer.write(reply)

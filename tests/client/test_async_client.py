@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgepart.agent.api.protocol import DeployedModel, DeployedVersion
 from edgepart.agent.gateway.gateway import Gateway
 from edgepart.agent.http.server import HttpServer
 from edgepart.client.async_client import AsyncClient
 from edgepart.client.connecting import connect_async
+from edgepart.client.deploying import SENDING, STORED
 from edgepart.client.members import AGAIN_S
 from edgepart.planner.errors import (
     Infeasible,
@@ -293,6 +296,42 @@ def test_a_deployment_goes_to_the_first_member_that_can_be_connected_to(tmp_path
             assert refused.value.short_bytes == {"pi-a": 12}
 
     tell(story)
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_model_that_the_cluster_stores_is_not_sent_again(
+    tmp_path: Path, earlier: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it is called there; an agent of an earlier release that wants the files gets them."""
+    path = tmp_path / "m.onnx"
+    path.write_bytes(add_model())
+    digest = hashlib.sha256(add_model()).hexdigest()
+    seen: list[str] = []
+
+    async def story() -> None:
+        async with well(tmp_path) as (node, url), client_of(tmp_path, url) as client:
+            kept = DeployedVersion(1, digest, {})
+            node.described["add"] = DeployedModel("add", DeployedVersion(2, "0" * 64, {}), (kept,))
+            if earlier:
+                told = RequestError("the form holds a part 'model'; parts are `options` and `file`")
+                monkeypatch.setattr(node, "deploy_stored", refuse(told))
+            await client.deploy(path, progress=lambda stage, *_: seen.append(stage), objective="throughput")
+            files, options = node.deployed["m"]
+            assert options.objective == "throughput"
+            assert files == ({"m.onnx": add_model()} if earlier else {"model": digest.encode()})
+            assert seen[0] == STORED and (SENDING in seen) == earlier
+            node.described.clear()
+            await client.deploy(path, "other")
+            assert node.deployed["other"][0] == {"m.onnx": add_model()}
+
+    tell(story)
+
+
+def refuse(error: Exception) -> Callable[..., Awaitable[dict[str, Any]]]:
+    async def refusing(*_: Any) -> dict[str, Any]:
+        raise error
+
+    return refusing
 
 
 def test_a_deployment_is_waited_for_no_longer_than_said(tmp_path: Path) -> None:

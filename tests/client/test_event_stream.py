@@ -32,6 +32,6 @@ def test_events_are_read_until_their_end() -> None:
     assert read(b'data: {"error": {}}\n\n') == [{"error": {}}]
     with pytest.raises(Unavailable, match="early"):
         read(b'data: {"a": 1}\n\n')
-    for damaged in (b"data: {\n", b"data: [1]\n"):
+    for damaged in (b"data: {\n\n", b"data: [1]\n\n"):
         with pytest.raises(FrameError):
             read(damaged)

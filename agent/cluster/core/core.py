@@ -20,6 +20,7 @@ from edgepart.agent.cluster.membership.election import Election, ElectionTiming
 from edgepart.agent.cluster.membership.failure_detector import DetectorTiming
 from edgepart.agent.cluster.membership.membership import Membership
 from edgepart.agent.cluster.membership.peer import OwnFacts
+from edgepart.agent.cluster.state.arrivals import without_arrivals
 from edgepart.agent.cluster.state.bindings import is_variant
 from edgepart.agent.cluster.state.deployments import DeploymentMap
 from edgepart.agent.cluster.state.drift import DriftBook
@@ -56,12 +57,14 @@ from edgepart.agent.cluster.state.events import (
     StandingChanged,
     TermKept,
     UndeployRequested,
+    WeightsArrived,
 )
 from edgepart.agent.cluster.state.model_versions import without_versions
 from edgepart.agent.cluster.state.profiles import ProfileBook
 from edgepart.agent.wire.bounds import LARGEST
 from edgepart.agent.wire.control import (
     ALIVE,
+    ARRIVALS,
     FLAPPING,
     LEAVES,
     LEAVING,
@@ -261,13 +264,16 @@ class Core:
 
     def _readable(self, effect: SendMessage) -> SendMessage:
         """The message as its receiver can read it, which may be of an earlier release."""
-        message = effect.message
-        if not isinstance(message, Deployments | Prepare):
-            return effect
-        peer = self.membership.peers.get(effect.node)
-        if peer is not None and understands(peer.hello.version, VERSIONS):
-            return effect
-        return replace(effect, message=without_versions(message))
+        match effect.message:
+            case Deployments() | Prepare() as message if not self._understands(effect.node, VERSIONS):
+                return replace(effect, message=without_versions(message))
+            case Report() | Standing() as message if not self._understands(effect.node, ARRIVALS):
+                return replace(effect, message=without_arrivals(message))
+        return effect
+
+    def _understands(self, node: str, feature: str) -> bool:
+        peer = self.membership.peers.get(node)
+        return peer is not None and understands(peer.hello.version, feature)
 
     # Events
 
@@ -352,7 +358,7 @@ class Core:
                 card = Card(self.node, document)
                 yield from self._card(card)
                 yield from self._tell_all(card)
-            case PlanLoaded() | ModelsStored() | SequencesContinued():
+            case PlanLoaded() | ModelsStored() | SequencesContinued() | WeightsArrived():
                 self.follower.note(event)
             case ModelCrashed(name, model, why):
                 if (entry := self.deployments.set_aside(self.node, name, model, why)) is not None:

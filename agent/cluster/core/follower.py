@@ -24,6 +24,7 @@ from edgepart.agent.cluster.state.events import (
     StoreModel,
     SwitchOff,
     SwitchTo,
+    WeightsArrived,
 )
 from edgepart.agent.wire.control import (
     FAILED,
@@ -48,6 +49,9 @@ class KeptPlan:
     state: str
     error: str = ""
     drop_at: float = math.inf
+    here_bytes: int = 0
+    needed_bytes: int = 0
+    """As in Holding."""
 
 
 class Follower:
@@ -102,6 +106,8 @@ class Follower:
                 self._active.get(name) == epoch,
                 held.error,
                 self.continued.get((name, epoch), 0),
+                held.here_bytes,
+                held.needed_bytes,
             )
             for (name, epoch), held in sorted(self._held.items(), key=lambda item: item[0])
         ]
@@ -122,7 +128,7 @@ class Follower:
             case FetchModel(_, model, model_bytes, sources):
                 return [] if model in self.models else [StoreModel(model, model_bytes, sources)]
 
-    def note(self, event: PlanLoaded | ModelsStored | SequencesContinued) -> None:
+    def note(self, event: PlanLoaded | ModelsStored | SequencesContinued | WeightsArrived) -> None:
         """Note what has changed on this device, for the next report."""
         match event:
             case PlanLoaded(name, epoch, error):
@@ -130,6 +136,11 @@ class Follower:
                 if held is None or held.state != LOADING:
                     return
                 held.state, held.error = (FAILED, error) if error else (READY, "")
+            case WeightsArrived(name, epoch, here_bytes, needed_bytes):
+                held = self._held.get((name, epoch))
+                if held is None:
+                    return
+                held.here_bytes, held.needed_bytes = here_bytes, needed_bytes
             case ModelsStored(models):
                 self.models = tuple(sorted(models))
             case SequencesContinued(plans):

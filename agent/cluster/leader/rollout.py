@@ -645,6 +645,9 @@ class DeploymentRollout:
             error_kind=failed.kind if failed else UNLOADABLE if state == "failed" else "",
             note=self.note,
             rounding=self._describe_rounding(),
+            weights=status.weights_on_their_way(self.next, world)
+            if state == "preparing" and self.next is not None
+            else (),
         )
 
     def _is_acknowledged(self, world: LeaderView) -> bool:

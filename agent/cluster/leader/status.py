@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgepart.agent.cluster.leader.rollout_state import LeaderView, PlanRollout
 from edgepart.agent.cluster.state.bindings import parent_of
-from edgepart.agent.wire.control import VERSIONS, Deployment, Report, Version
+from edgepart.agent.wire.control import VERSIONS, Deployment, DeviceWeights, Report, Version
 from edgepart.agent.wire.versions import understands
 
 MOST_NAMED = 4
@@ -77,6 +77,19 @@ def describe_preparing(placement: PlanRollout, world: LeaderView) -> str:
         return f"preparing a plan: {ready}"
     verb = "is" if len(loading) == 1 else "are"
     return f"preparing a plan: {', '.join(loading)} {verb} still loading ({ready})"
+
+
+def weights_on_their_way(placement: PlanRollout, world: LeaderView) -> tuple[DeviceWeights, ...]:
+    """How far the weights have come of those of the plan's devices that have told it."""
+    found = (
+        (name, world.find_holding(node, placement.order.deployment, placement.epoch))
+        for name, node in placement.order.names
+    )
+    return tuple(
+        DeviceWeights(name, min(holding.here_bytes, holding.needed_bytes), holding.needed_bytes)
+        for name, holding in found
+        if holding is not None and holding.needed_bytes
+    )
 
 
 def describe_serving(placement: PlanRollout) -> str:

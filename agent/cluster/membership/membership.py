@@ -25,6 +25,7 @@ from edgepart.agent.cluster.state.events import (
     ConnectFailed,
     DeviceSeen,
     Disconnect,
+    DoorsOpened,
     Effect,
     LeaveAnnounced,
     LeaveRequested,
@@ -41,6 +42,7 @@ from edgepart.agent.cluster.state.events import (
 from edgepart.agent.wire.control import (
     ALIVE,
     DEAD,
+    DOORS,
     FLAPPING,
     LEAVES,
     LEAVING,
@@ -48,6 +50,7 @@ from edgepart.agent.wire.control import (
     STARVES,
     SUSPECT,
     AskAbout,
+    Doors,
     Goodbye,
     Heartbeat,
     Hello,
@@ -121,7 +124,7 @@ class Membership:
         me = self.facts
         if node == me.node:
             mine = LEAVING if self._leaving else ALIVE
-            return Member(node, name, me.boot, mine, me.listen, me.http, me.version)
+            return Member(node, name, me.boot, mine, me.listen, me.http, me.version, grpc=me.grpc)
         peer = self.peers[node]
         status, note = peer.standing, ""
         if status == ALIVE and self._flapping and (note := self._flapping.why(node, self._settled_at)):
@@ -150,6 +153,13 @@ class Membership:
     def _starved_messages(self, nodes: Iterable[str]) -> Iterator[Effect]:
         able = (node for node in nodes if understands(self.peers[node].hello.version, STARVES))
         return (SendMessage(node, self._starved) for node in able)
+
+    def _doors_messages(self, nodes: Iterable[str]) -> Iterator[Effect]:
+        """What tells these devices where clients reach this one, once that is known."""
+        if self.facts.grpc is not None:
+            doors = Doors(self.facts.boot, self.facts.grpc)
+            able = (node for node in nodes if understands(self.peers[node].hello.version, DOORS))
+            yield from (SendMessage(node, doors) for node in able)
 
     def _alive_nodes(self) -> frozenset[str]:
         if self._alive_set is None:
@@ -233,6 +243,10 @@ class Membership:
                 effects += (
                     SendMessage(p.node, self._hello(reply=True)) for p in self.peers.values() if p.linked
                 )
+            case DoorsOpened(grpc):
+                self.facts = replace(self.facts, grpc=grpc)
+                self._mark_changed()
+                effects += self._doors_messages(self.alive())
             case MessageReceived(node, message):
                 effects += self._receive(node, message, now)
             case StarvationSeen(starved):
@@ -362,6 +376,9 @@ class Membership:
             case Starved():
                 peer.starves(message, now, self.timing)
                 self._silent_at = min(self._silent_at, now + self.timing.silence.least_s)
+            case Doors():
+                peer.doors = message
+                self._mark_changed(peer)
             case Leaving(boot):
                 peer.leaving |= boot == peer.hello.boot
                 self._mark_changed(peer)
@@ -435,6 +452,7 @@ class Membership:
         yield SendMessage(node, self._view(now))
         if self._starved.share:
             yield from self._starved_messages([node])
+        yield from self._doors_messages([node])
         if self._leaving and understands(hello.version, LEAVES):
             yield SendMessage(node, Leaving(self.facts.boot))
 

@@ -10,7 +10,7 @@ from zlib import crc32
 
 from edgepart.agent.cluster.membership.failure_detector import DetectorTiming, FrameGaps
 from edgepart.agent.cluster.state.events import Member
-from edgepart.agent.wire.control import ALIVE, DEAD, LEAVING, LEFT, SUSPECT, Hello, Sighting, Starved
+from edgepart.agent.wire.control import ALIVE, DEAD, LEAVING, LEFT, SUSPECT, Doors, Hello, Sighting, Starved
 
 MAX_ASKED = 8
 """The most members that are asked about a suspect; more members would not confirm it any better."""
@@ -31,6 +31,8 @@ class OwnFacts:
     listen: tuple[str, ...] = ()
     http: str = ""
     version: str = ""
+    grpc: str | None = None
+    """As in Member."""
 
 
 @dataclass(slots=True)
@@ -62,8 +64,17 @@ class Peer:
     starved_until: float = -math.inf
     """If the device is still starved, it says so again before this time."""
 
+    doors: Doors | None = None
+    """What the device said last of where clients reach it."""
+
     _sighting: Sighting | None = None
     _row: Member | None = None
+
+    @property
+    def grpc(self) -> str | None:
+        """As in Member; what an earlier process of the device has said does not count."""
+        doors = self.doors
+        return doors.grpc if doors is not None and doors.boot == self.hello.boot else None
 
     @property
     def standing(self) -> str:
@@ -121,8 +132,10 @@ class Peer:
             or known.boot is not hello.boot
             or known.listen is not hello.listen
             or known.http is not hello.http
+            or known.grpc != self.grpc
         ):
-            known = Member(self.node, name, hello.boot, status, hello.listen, hello.http, hello.version, note)
+            facts = (hello.boot, status, hello.listen, hello.http, hello.version)
+            known = Member(self.node, name, *facts, note, self.grpc)
             self._row = known
         return known
 

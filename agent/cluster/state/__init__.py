@@ -6,6 +6,7 @@ planner/plans.
 """
 
 __all__ = [
+    "arrivals",
     "bindings",
     "cards",
     "deployments",

@@ -72,6 +72,13 @@ class AddressesChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class DoorsOpened:
+    """Clients reach this device's gRPC server at this address from now on; "" if it has none."""
+
+    grpc: str
+
+
+@dataclass(frozen=True, slots=True)
 class MessageReceived:
     node: str
     """The sender's node id, from its verified certificate."""
@@ -256,6 +263,16 @@ class SegmentsTimed:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightsArrived:
+    """More of the weights that this device needs for a plan is on its disk."""
+
+    deployment: str
+    epoch: Epoch
+    here_bytes: int
+    needed_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class SequencesContinued:
     """The plans on which sequences were continued on this device in the last seconds."""
 
@@ -339,10 +356,12 @@ Event = (
     | ConnectFailed
     | DeviceSeen
     | AddressesChanged
+    | DoorsOpened
     | MessageReceived
     | CardReady
     | ModelsStored
     | PlanLoaded
+    | WeightsArrived
     | ModelCrashed
     | DeployRequested
     | RollbackRequested
@@ -407,6 +426,8 @@ class Member:
     version: str
     note: str = ""
     """Why plans do without the member although it is alive; "" if they do not."""
+    grpc: str | None = None
+    """The address of the member's gRPC server, "" if it has none; None if it has not said."""
 
 
 @dataclass(frozen=True, slots=True)

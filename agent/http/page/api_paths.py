@@ -151,7 +151,8 @@ _MANAGEMENT = (
         "/api/deployments/{name}",
         MANAGEMENT,
         WRITE,
-        "Deploy a model: a form with a part `options` (JSON) and a part `file` for each file. Tells its progress.",
+        "Deploy a model: a form with a part `options` (JSON) and a part `file` for each file, or a part `model` with the "
+        "digest of a stored one. Tells its progress.",
         query=_WAIT,
         takes=(FORM,),
         answers=(LINES,),

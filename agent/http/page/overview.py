@@ -32,7 +32,10 @@ def cluster_document(
     loads = link_loads(between, rates)
     names = ("kind", "flops_per_s", "threads", "memory_bytes", "memory_bytes_per_s")
     members = [
-        {key: member.get(key) for key in ("name", "node", "state", "leader", "note", "address", "http")}
+        {
+            key: member.get(key)
+            for key in ("name", "node", "state", "leader", "note", "address", "http", "grpc")
+        }
         | {
             "device": {key: measured[member["name"]].get(key) for key in names}
             if member["name"] in measured

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from edgepart.agent.api.protocol import ModelCard, Node
+from edgepart.agent.api.stages import WEIGHTS_ON
 from edgepart.agent.chronicle.request_history import RequestHistory
 from edgepart.agent.http.page.overview import (
     Between,
@@ -24,11 +25,14 @@ class DeploymentTries:
         self.failures: dict[str, str] = {}
         """The reason why the last try through this agent failed, by deployment."""
         self.under_way: dict[str, Mapping[str, Any]] = {}
-        """How far each one is: {"stage", "done", "total"}, as in Progress (agent/api/protocol.py)."""
+        """How far each one is: {"stage", "done", "total"}, as in Progress (agent/api/protocol.py). The weights on each
+        device are in its card, which all agents know."""
         self.changed: Callable[[], None] = lambda: None
         """Called after each change."""
 
     def reached(self, name: str, stage: str, done: float, total: float) -> None:
+        if stage.startswith(WEIGHTS_ON):
+            return
         self.under_way[name] = {"stage": stage, "done": done, "total": total}
         self.changed()
 

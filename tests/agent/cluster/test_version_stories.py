@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from edgepart.agent.cluster.leader import rollout
-from edgepart.agent.cluster.state.events import DeployRequested, ModelsStored, RollbackRequested
+from edgepart.agent.cluster.state.events import (
+    DeployRequested,
+    ModelsStored,
+    RollbackRequested,
+    WeightsArrived,
+)
 from edgepart.agent.wire.inference import DeployOptions
 from tests.agent.cluster.simnet import MODEL, SimNet, node_id
 
@@ -129,3 +134,43 @@ def test_a_member_that_knows_no_versions_serves_with_the_others() -> None:
     net.until(lambda: not net.settled_faults(), 30)
     net.run(10)
     assert net.core(C).deployments.list_live() == [here], "it learns the numbers once it is updated"
+
+
+@pytest.mark.parametrize(
+    ("earlier", "told"),
+    [
+        ("", {node: {"box1", "box2", "box3"} for node in (A, B, C)}),
+        (C, {A: {"box1", "box2", "box3"}, B: {"box1", "box2", "box3"}, C: set()}),
+        (
+            A,
+            {A: {"box1"}, B: {"box1"}, C: {"box1"}},
+        ),  # Nobody tells the leader, and it tells what it knows itself.
+    ],
+)
+def test_all_members_know_how_far_the_weights_are_but_those_of_an_earlier_release(
+    earlier: str, told: dict[str, set[str]]
+) -> None:
+    net = SimNet(3, 7)
+    if earlier:
+        net.versions[earlier] = EARLIER
+    net.start()
+    net.until(lambda: not net.settled_faults(), 10)
+    net.deploy(B)
+    seen: dict[str, set[str]] = {node: set() for node in net.boxes}
+    arrived: set[tuple[str, object]] = set()
+
+    def look() -> bool:
+        for node, box in net.boxes.items():
+            for key in [key for key in box.plans if (node, key) not in arrived]:
+                arrived.add((node, key))
+                net.give(box, WeightsArrived(*key, 3, 9))
+            if (standing := net.core(node).standings.get("net")) is not None:
+                seen[node] |= {one.device for one in standing.weights if one.here_bytes == 3}
+        return "net" in net.acknowledged and not net.settled_faults()
+
+    net.until(look, 30)
+    assert seen == told
+    net.run(5)
+    assert {net.core(node).standings["net"].weights for node in net.boxes} == {()}, (
+        "a plan that serves has them all"
+    )

@@ -199,6 +199,14 @@ class FakeNode:
             progress("sending weights", done, 2)
         return {"name": name, "devices": [self.name], "notes": []}
 
+    async def deploy_stored(
+        self, name: str, model: str, options: DeployOptions, progress: Progress
+    ) -> dict[str, Any]:
+        if self.failure is not None:
+            raise self.failure
+        self.deployed[name] = {"model": model.encode()}, options
+        return {"name": name, "devices": [self.name], "notes": []}
+
     async def undeploy(self, name: str) -> None:
         del self.sessions[name]
 

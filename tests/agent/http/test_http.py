@@ -22,6 +22,7 @@ from edgepart.agent.gateway.access import authorise, is_local
 from edgepart.agent.gateway.gateway import Gateway
 from edgepart.agent.gateway.limits import BodyLimits
 from edgepart.agent.http.server import HttpServer
+from edgepart.agent.http.uploads import Upload
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.errors import InternalError, NotAuthorised, Unavailable, UsageError
 from tests.agent.http.conftest import ADMIN, CREDENTIAL, LIMITS, Served, serving
@@ -311,6 +312,17 @@ def test_deploy_streams_what_it_reaches(served: Served) -> None:
     assert not list(served.spool.iterdir())
 
 
+def test_a_stored_model_is_deployed_by_its_digest(served: Served) -> None:
+    body, headers = form(("options", None, b'{"objective": "throughput"}'), ("model", None, b"a" * 64))
+    reply = served.ask("POST", "/api/deployments/m", body, headers)
+    assert json.loads(reply.body.splitlines()[-1])["result"]["name"] == "m"
+    assert served.node.deployed["m"] == (
+        {"model": b"a" * 64},
+        DeployOptions(objective="throughput"),
+    )
+    assert not list(served.spool.iterdir())
+
+
 def test_a_failed_deployment_ends_with_its_error(served: Served) -> None:
     served.node.failure = NO_ROOM
     body, headers = form(("file", "m.onnx", b"graph"))
@@ -356,7 +368,7 @@ def test_a_deployment_that_has_not_begun_can_be_replaced(served: Served, tmp_pat
     async def story() -> None:
         management = served.server._management
         lines = ProgressLines(1.0)
-        begun = partial(management._deploy, "m", folder, DeployOptions(), lines)
+        begun = partial(management._deploy, "m", folder, Upload(DeployOptions()), lines)
         management._running["m"] = asyncio.create_task(management._finish("deploying", "m", begun, lines))
         await management._give_up("m")
         told.extend([document async for document in lines])
@@ -401,6 +413,10 @@ def test_a_deployment_that_waits_is_replaced_by_the_next_of_its_name(served: Ser
         ([("file", "m.onnx", b"1"), ("file", "m.onnx/x", b"2")], 400, "once"),
         ([("file", "m.onnx", b"\0" * ((1 << 20) + 1))], 413, "limit"),
         ([("else", None, b"")], 400, "part"),
+        ([("model", None, b"a" * 63)], 400, "64 hex digits"),
+        ([("model", None, b"../../../etc")], 400, "64 hex digits"),
+        ([("model", None, b"a" * 64), ("file", "m.onnx", b"1")], 400, "both"),
+        ([("options", None, b"{}")], 400, "no `file`"),
         ([("options", None, b"{"), ("file", "m.onnx", b"")], 400, "JSON"),
         ([("options", None, b"[]"), ("file", "m.onnx", b"")], 400, "object"),
         ([("options", None, b'{"speed": 1}'), ("file", "m.onnx", b"")], 400, "speed"),

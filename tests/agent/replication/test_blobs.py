@@ -356,6 +356,27 @@ def test_of_a_weight_only_the_slice_travels(here: Store, there: Store, model: st
     assert here.models() == ()
 
 
+def test_it_is_told_how_much_of_each_weight_is_there(
+    here: Store, there: Store, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, ref = plan_and_ref(model, there)
+    monkeypatch.setattr(blobs, "PART_BYTES", 5_000)
+    told: list[tuple[str, int]] = []
+
+    async def work(wire: Wire) -> None:
+        wire.add("a", there)
+        await wire.fetching.weights(plan, [ref], ["a"], lambda *what: told.append(what))
+
+    run(work, here)
+    assert told == [(ref.digest, nbytes) for nbytes in (5_000, 10_000, 12_000, 12_000)]
+    told.clear()
+    run(work, here)  # it has come
+    assert told == [(ref.digest, 12_000)]
+    told.clear()
+    run(work, there)  # it is cut
+    assert told == [(ref.digest, 12_000)]
+
+
 def test_a_weight_is_cut_here_where_the_model_is(there: Store, model: str) -> None:
     plan, ref = plan_and_ref(model, there)
     wire = run(lambda wire: wire.fetching.weights(plan, [ref], ["a"]), there)

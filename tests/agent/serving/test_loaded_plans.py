@@ -17,10 +17,12 @@ from edgepart.agent.cluster.state.events import (
     PlanLoaded,
     SegmentsTimed,
     SwitchTo,
+    WeightsArrived,
 )
 from edgepart.agent.execution.executor import Executor
 from edgepart.agent.execution.prepared import RunnableProgram
 from edgepart.agent.execution.sessions import Sessions
+from edgepart.agent.serving.arriving_weights import Arrived
 from edgepart.agent.serving.loaded_plans import LoadedPlans
 from edgepart.agent.serving.state_carrier import StateCarrier
 from edgepart.agent.serving.state_exchange import StateExchange
@@ -88,6 +90,7 @@ class Bench:
     def __init__(self, node: str = A) -> None:
         self.sent: list[tuple[str, Any]] = []
         self.loaded: asyncio.Queue[PlanLoaded | SegmentsTimed | DriftMeasured] = asyncio.Queue()
+        self.arrived: list[WeightsArrived] = []
         self.loading = Loading()
         self.sessions = self.loading.sessions
         self.executor = Executor(lambda node, message, _: self.sent.append((node, message)))
@@ -107,15 +110,25 @@ class Bench:
             self.gateway,  # type: ignore[arg-type]
             self._fetch,
             self._constants,
-            self.loaded.put_nowait,
+            self._note,
             self.carrier,
             self._time,
         )
 
-    async def _fetch(self, plan: Plan, refs: Sequence[WeightRef], sources: Sequence[str]) -> None:
+    async def _fetch(
+        self, plan: Plan, refs: Sequence[WeightRef], sources: Sequence[str], arrived: Arrived
+    ) -> None:
         if not sources:
             raise Unavailable("no member holds it")
         await self.fetching.wait()
+        for ref in refs:
+            arrived(ref.digest, ref.nbytes)
+
+    def _note(self, told: PlanLoaded | SegmentsTimed | DriftMeasured | WeightsArrived) -> None:
+        if isinstance(told, WeightsArrived):
+            self.arrived.append(told)
+        else:
+            self.loaded.put_nowait(told)
 
     async def _constants(self, plan: Plan, sources: Sequence[str]) -> Mapping[str, Array]:
         return {}
@@ -156,6 +169,30 @@ def run(work: Callable[[Bench], Awaitable[None]], node: str = A) -> Bench:
         return bench
 
     return asyncio.run(main())
+
+
+def test_it_tells_how_far_the_weights_are_that_a_plan_needs_here() -> None:
+    plan = split_plan()
+    needed = {ref.digest: ref.nbytes for one in plan.programs["a"].segments for ref in one.weights}
+
+    async def work(bench: Bench) -> None:
+        bench.fetching.clear()
+        bench.plans.load(order(plan))
+        async with asyncio.timeout(20):
+            while not bench.arrived:
+                await asyncio.sleep(0)
+        assert bench.arrived == [WeightsArrived("m", EPOCH, 0, sum(needed.values()))]
+        bench.fetching.set()
+        await bench.answer()
+        assert bench.arrived[-1] == WeightsArrived("m", EPOCH, sum(needed.values()), sum(needed.values()))
+
+    assert run(work).arrived
+    assert run(loaded_elsewhere, node="f" * 16).arrived == []
+
+
+async def loaded_elsewhere(bench: Bench) -> None:
+    bench.plans.load(order())
+    await bench.answer()
 
 
 def test_a_plan_that_has_to_beat_another_is_timed_before_it_is_loaded() -> None:

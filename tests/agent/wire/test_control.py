@@ -15,6 +15,7 @@ from edgepart.agent.wire.control import (
     ControlMessage,
     Deployment,
     Deployments,
+    Doors,
     Drain,
     Drains,
     DrainStanding,
@@ -54,6 +55,7 @@ MESSAGES: list[ControlMessage] = [
     Opinion("b", "suspect"),
     Leaving("boot"),
     Starved(0.62, True),
+    Doors("boot", "h:8434"),
     Goodbye(3),
     Card("a", b"{}"),
     Deployments(

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import termios
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +25,9 @@ from typer.testing import CliRunner, Result
 from edgepart.agent.chronicle.log_lines import LogLine
 from edgepart.cli.main import app
 from edgepart.cli.watching import follow as following
-from edgepart.cli.watching.follow import FollowedEvent, follow, parse_events
+from edgepart.cli.watching.follow import FollowedEvent, follow
 from edgepart.cli.watching.top_screen import LiveView, screen, spark
+from edgepart.client.event_stream import split_events
 from edgepart.client.target import AgentTarget
 from edgepart.planner.errors import FrameError, NotAuthorised, Unavailable
 from tests.agent.http.conftest import LIMITS, Served, serving
@@ -121,10 +129,10 @@ def test_top_prints_what_there_is(served: Served) -> None:
     assert document["traffic"]["models"]["add"]["lately"]["p50_s"] > 0
 
 
-def shown(view: LiveView) -> str:
-    console = Console(width=160, no_color=True)
+def shown(view: LiveView, width: int = 160) -> str:
+    console = Console(width=width, no_color=True)
     with console.capture() as captured:
-        console.print(screen(view, 100.0))
+        console.print(screen(view, 100.0, width))
     return captured.get()
 
 
@@ -165,6 +173,57 @@ def test_the_screen_of_top_has_devices_links_progress_and_troubles() -> None:
     assert "attic - shelf" not in text
     view.take("fault", None)
     assert "it failed" not in shown(view)
+    view.take("event", {"id": "a.1", "at_s": 0.0, "kind": "plan", "text": "net is served", "why": "w" * 99})
+    for width in (30, 40, 80):
+        lines = shown(view, width).splitlines()
+        assert max(map(len, lines)) <= width
+        for whole in ("attic *", "desk", "alive", "lost 12 s ago", "being deployed"):
+            assert any(whole in line for line in lines), (whole, width)
+        (event,) = [line for line in lines if "net is s" in line]
+        assert event.endswith("…") and any("threads" in line for line in lines) == (width == 80)
+
+
+def test_what_another_agent_tells_replaces_the_events_of_the_one_before() -> None:
+    view = LiveView()
+    for identity in ("a.1", "a.2", "b.1", "b.2"):
+        view.take("event", {"id": identity})
+    assert [event["id"] for event in view.events] == ["b.1", "b.2"]
+
+
+@pytest.mark.parametrize("key", ["q", "\x03"])
+def test_top_ends_with_q_or_ctrl_c_and_leaves_the_terminal_as_it_was(served: Served, key: str) -> None:
+    ours, theirs = pty.openpty()
+    before = termios.tcgetattr(theirs)
+    command = [sys.executable, "-m", "edgepart", "top", "--agent", served.url]
+    process = subprocess.Popen(
+        command,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    try:
+        seen = read_until(ours, b"add")
+        os.write(ours, b"x" + key.encode())
+        assert process.wait(60) == (0 if key == "q" else 130)
+        seen += read_until(ours, b"\x1b[?1049l")  # the screen of before is back
+        assert b"\x1b[?25h" in seen, "the cursor is shown again"
+        assert termios.tcgetattr(theirs) == before
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+        os.close(theirs)
+
+
+def read_until(file: int, mark: bytes) -> bytes:
+    """What comes from a terminal until the mark."""
+    seen = b""
+    while mark not in seen:
+        assert select.select([file], [], [], 60)[0], seen
+        seen += os.read(file, 1 << 16)
+    return seen
 
 
 @given(st.lists(st.none() | st.floats(0.0, 1e9), max_size=30))
@@ -177,16 +236,16 @@ async def _lines(text: str) -> AsyncIterator[bytes]:
         yield line.encode()
 
 
-async def _parsed(text: str) -> list[FollowedEvent]:
-    return [event async for event in parse_events(_lines(text))]
+async def _parsed(text: str) -> list[tuple[str, Any, str]]:
+    return [(event.kind, event.document(), event.identity) async for event in split_events(_lines(text))]
 
 
 def test_events_are_parsed_as_the_standard_says() -> None:
     text = ': hello\n\nid: a.1\nevent: line\ndata: {"n":\ndata:1}\n\ndata: 2\n\nevent: empty\n\ndata: 3\r\n\r\ndata: cut'
     assert asyncio.run(_parsed(text)) == [
-        FollowedEvent("line", {"n": 1}, "a.1"),
-        FollowedEvent("message", 2),
-        FollowedEvent("message", 3),
+        ("line", {"n": 1}, "a.1"),
+        ("message", 2, ""),
+        ("message", 3, ""),
     ]
     with pytest.raises(FrameError, match="no JSON"):
         asyncio.run(_parsed("data: {\n\n"))
@@ -221,6 +280,41 @@ def test_a_follower_connects_again_where_it_was(monkeypatch: pytest.MonkeyPatch,
 
     assert asyncio.run(play()) == [1, 3, 2]
     assert seen == [None, "life.1", "life.1"]
+
+
+def test_a_follower_goes_on_with_another_member_and_tells_it_no_place(tmp_path: Path) -> None:
+    asked: list[tuple[str, str | None]] = []
+
+    async def play() -> list[Any]:
+        runners, urls = [], []
+        for name in ("a", "b"):
+
+            async def answer(request: web.BaseRequest, name: str = name) -> web.Response:
+                asked.append((name, request.headers.get("Last-Event-ID")))
+                if name == "a" and len(asked) > 1:
+                    request.transport.abort()  # type: ignore[union-attr]
+                return web.Response(text=f'id: {name}.1\nevent: event\ndata: "{name}"\n\n')
+
+            runner = web.ServerRunner(web.Server(answer))
+            await runner.setup()
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            runners.append(runner)
+            urls.append(f"http://127.0.0.1:{runner.addresses[0][1]}")
+        told: list[str] = []
+        # `b` is known only from what `a` told.
+        events = follow(AgentTarget(urls[0], tmp_path), "/", told.append, more=lambda: urls)
+        try:
+            documents = [(await anext(events)).document for _ in range(3)]
+        finally:
+            await events.aclose()
+            for runner in runners:
+                await runner.cleanup()
+        assert told[0].endswith(f"trying {urls[1]}")
+        return documents
+
+    assert asyncio.run(play()) == ["a", "b", "b"]
+    assert asked[:2] == [("a", None), ("b", None)] and asked[-1] == ("b", "b.1")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from edgepart.agent.wire.codec import frame_to_message, kinds, message_to_frame
 from edgepart.agent.wire.control import Card
 from edgepart.agent.wire.frames import encode
 from edgepart.agent.wire.queries import WantFiles, WantPart
-from edgepart.cli.plan_inputs import read_cluster
+from edgepart.cli.planning.plan_inputs import read_cluster
 from edgepart.client import trace_records
 from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium, cluster_to_json
 from edgepart.planner.errors import ClusterError, FrameError, InternalError, PeerError, UsageError

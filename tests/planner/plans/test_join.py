@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from edgepart.agent.verify.local_run import LocalRun
 from edgepart.agent.verify.reference import run_alone
 from edgepart.agent.verify.same_answer import differences
-from edgepart.cli.plan_page import draw
+from edgepart.cli.planning.plan_page import draw
 from edgepart.planner.devices.cluster import Cluster, Device, Link
 from edgepart.planner.errors import FrameError, InternalError
 from edgepart.planner.layout.strategy import Problem, Strategy, Sync, deal_to_replicas

@@ -75,7 +75,7 @@ function drawBox(box, { x, y }, most, cluster, width, many) {
 
 function about(box, cluster) {
   const facts = [box.name, box.leader ? "the leader: it plans" : "", box.name === cluster.name ? "this agent" : "",
-    box.device ? `${box.device.kind}, memory ${bytes(box.device.memory_bytes_per_s)}/s` : "", box.address, box.note];
+    box.device ? `${box.device.kind}, memory ${bytes(box.device.memory_bytes_per_s)}/s` : "", box.address, box.grpc && `gRPC ${box.grpc}`, box.note];
   return facts.filter(Boolean).join("\n");
 }
 

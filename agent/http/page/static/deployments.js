@@ -76,7 +76,7 @@ class DeploymentView {
     const serving = Boolean(card && card.epoch);
     show(this.parts.title, [card && [card.state, card.trouble, card.epoch, card.devices, card.set_aside], step, failure],
       () => this.title(card, serving, step, failure));
-    show(this.parts.progress, [step, card && card.state, serving], () => this.progress(card, serving, step));
+    show(this.parts.progress, [step, card && card.state, serving, card && card.weights], () => this.progress(card, serving, step));
     show(this.parts.why, [card && [card.trouble, card.why, card.note], failure], () => this.why(card, failure));
     this.parts.stats.hidden = !traffic;
     if (traffic) show(this.parts.stats, [traffic, plans.map(plan => plan.id), Math.floor(Date.now() / 1e3 / sliceS)],
@@ -104,7 +104,7 @@ class DeploymentView {
     const count = !whole ? "" : step.stage.includes("receiving") ? `${bytes(step.done)} of ${bytes(step.total)}`
       : `${figure(step.done)} of ${figure(step.total)}`;
     return [make("div", { class: `bar ${whole ? "" : "unknown"}`, role: "progressbar", "aria-label": stage }, fill),
-      make("p", {}, stage, count && make("span", { class: "soft" }, ` ${count}`))];
+      make("p", {}, stage, count && make("span", { class: "soft" }, ` ${count}`)), ...(card ? weights(card.weights || []) : [])];
   }
 
   why(card, failure) {
@@ -130,6 +130,18 @@ class DeploymentView {
       ["model", make("code", {}, card.model_digest.slice(0, 16))]];
     show(this.views.Details.element, [card], () => definitions(rows));
   }
+}
+
+// How far the weights of each device of the plan have come that is being prepared.
+function weights(found) {
+  return found.map(({ device, here_bytes, needed_bytes }) => {
+    const fill = make("i"), label = `weights on ${device}`;
+    fill.style.width = `${Math.min(100, 100 * here_bytes / needed_bytes)}%`;
+    const bar = make("div", { class: "bar", role: "progressbar", "aria-label": label, "aria-valuemin": 0,
+      "aria-valuemax": needed_bytes, "aria-valuenow": here_bytes }, fill);
+    return make("div", { class: "weights" }, make("span", {}, label), bar,
+      make("span", { class: "soft" }, `${bytes(here_bytes)} of ${bytes(needed_bytes)}`));
+  });
 }
 
 function sequences(found) {

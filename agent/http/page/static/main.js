@@ -34,9 +34,15 @@ function told(type, document_) {
   else if (type === "fault") showFault(document_ ? `The agent cannot tell how things are: ${document_}` : "");
 }
 
-function showFault(text) {
-  at("fault").textContent = text;
+function showFault(text, ...more) {
+  at("fault").replaceChildren(text, ...more);
   at("fault").hidden = !text;
+}
+
+// Links to the pages of the other members, for when this agent is gone.
+function elsewhere() {
+  const others = known.cluster ? known.cluster.members.filter(one => one.name !== known.cluster.name && /^https?:\/\//.test(one.http || "")) : [];
+  return others.length ? [" Others show theirs: ", ...others.flatMap((one, n) => [n ? ", " : "", make("a", { href: `${one.http}/` }, one.name)]), "."] : [];
 }
 
 function linked(state, why) {
@@ -44,8 +50,9 @@ function linked(state, why) {
   at("link").className = `link ${state === "live" ? "good" : state === "lost" ? "bad" : "wait"}`;
   if (state === "refused") at("key").hidden = false;
   if (state === "live" && document.activeElement !== at("secret")) at("key").hidden = true;
-  showFault(state === "live" ? "" : state === "refused" ? `This agent shows nothing without the credential: ${why}.`
-    : `No answer from this agent (${why}). What you see is as it was; the page goes on when the agent does.`);
+  if (state === "live") showFault("");
+  else if (state === "refused") showFault(`This agent shows nothing without the credential: ${why}.`);
+  else showFault(`No answer from this agent (${why}). What you see is as it was; the page goes on when the agent does.`, ...elsewhere());
 }
 
 at("key").addEventListener("submit", event => {

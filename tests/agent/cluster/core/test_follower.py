@@ -16,6 +16,7 @@ from edgepart.agent.cluster.state.events import (
     StoreModel,
     SwitchOff,
     SwitchTo,
+    WeightsArrived,
 )
 from edgepart.agent.wire.control import (
     FAILED,
@@ -78,6 +79,17 @@ def test_prepare_load_switch(member: Member) -> None:
     assert member.obey(activate(1)) == [SwitchTo("net", Epoch(TERM, 1))]
     assert member.holdings == (Holding("net", Epoch(TERM, 1), READY, True),)
     assert member.obey(prepare(1)) == [] and member.obey(activate(1)) == []  # again is no harm
+
+
+def test_it_reports_how_far_the_weights_of_its_plans_are(member: Member) -> None:
+    epoch = Epoch(TERM, 1)
+    member.follower.note(WeightsArrived("net", epoch, 3, 9))  # of no plan that it holds
+    member.obey(prepare(1))
+    assert [(one.here_bytes, one.needed_bytes) for one in member.holdings] == [(0, 0)]
+    member.follower.changed = False
+    member.follower.note(WeightsArrived("net", epoch, 3, 9))
+    assert member.follower.changed
+    assert [(one.here_bytes, one.needed_bytes) for one in member.holdings] == [(3, 9)]
 
 
 def test_an_old_leader_changes_nothing(member: Member) -> None:

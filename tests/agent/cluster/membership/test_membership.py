@@ -19,6 +19,7 @@ from edgepart.agent.cluster.state.events import (
     ConnectFailed,
     DeviceSeen,
     Disconnect,
+    DoorsOpened,
     Effect,
     LinkDown,
     LinkUp,
@@ -31,10 +32,12 @@ from edgepart.agent.cluster.state.events import (
 from edgepart.agent.wire.control import (
     ALIVE,
     DEAD,
+    DOORS,
     LEFT,
     STARVES,
     SUSPECT,
     AskAbout,
+    Doors,
     Goodbye,
     Heartbeat,
     Hello,
@@ -316,6 +319,27 @@ def test_members_are_told_of_a_new_address_and_go_by_it(core: Membership) -> Non
     effects = core.handle(LinkDown(B), 0.7)
     effects += quiet(core, 0.7, 2.0)
     assert {e.addresses for e in effects if isinstance(e, Connect) and e.node == B} == {("b-new:1",)}
+
+
+def test_members_that_understand_it_are_told_of_the_grpc_server_and_it_is_each_process_s_own() -> None:
+    core = Membership(OwnFacts(A, "box a", "boot", 1), 0.0)
+    knowing = replace(hello(B), version=f"0.1+{DOORS}")
+    core.handle(LinkUp(B), 0.0)
+    core.handle(MessageReceived(B, knowing), 0.0)
+    meet(core, C, 0.0)  # of an earlier release
+    assert [member.grpc for member in core.members()] == [None, None, None]
+    doors = Doors("boot", "h:8434")
+    effects = core.handle(DoorsOpened("h:8434"), 0.1)
+    told = [e for e in effects if isinstance(e, SendMessage) and isinstance(e.message, Doors)]
+    assert told == [SendMessage(B, doors)]
+    again = core.handle(MessageReceived(B, replace(knowing, boot="two")), 0.2)
+    assert SendMessage(B, doors) in again, "a process that comes later is told, too"
+    core.handle(MessageReceived(B, Doors("two", "")), 0.3)
+    assert [member.grpc for member in core.members()] == ["h:8434", "", None]
+    core.handle(MessageReceived(B, replace(knowing, boot="three")), 0.4)
+    assert [member.grpc for member in core.members()] == ["h:8434", None, None]
+    core.handle(MessageReceived(B, Doors("three", "b:1")), 0.5)
+    assert [member.grpc for member in core.members()] == ["h:8434", "b:1", None]
 
 
 def test_the_newest_addresses_are_dialled_first() -> None:

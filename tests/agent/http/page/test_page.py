@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,8 @@ import pytest
 from edgepart.agent.gateway.gateway import Gateway
 from edgepart.agent.http.page.api_paths import API_PATHS
 from edgepart.agent.http.server import HttpServer
-from tests.agent.http.fake_text import TEXT, FakeText
+from edgepart.agent.text.generation import ChatPrompt
+from tests.agent.http.fake_text import PARTS, TEXT, FakeText
 from tests.chromium import PHONE, Tab, chromium, find_chromium
 from tests.page_scenes import NAME, SCENES, SceneNode
 
@@ -108,6 +109,37 @@ def test_it_shows_what_there_is_and_what_happens_and_asks_nobody_else(tmp_path: 
         assert {url for url, _ in tab.requests if not url.startswith((page.url, "data:"))} == set()
 
     played("serving", tmp_path, story)
+
+
+def test_a_deployment_under_way_shows_how_far_the_weights_of_each_device_are(tmp_path: Path) -> None:
+    async def story(page: Opened) -> None:
+        tab = page.tab
+        await tab.until("document.querySelectorAll('.weights').length == 4")
+        shown = "[...document.querySelectorAll('.weights')].map(one => one.innerText.replace(/\\s+/g, ' '))"
+        assert await tab.run(shown) == [
+            "weights on attic 24.5 MB of 24.5 MB",
+            "weights on desk 24.5 MB of 24.5 MB",
+            "weights on garage 8 MB of 24.5 MB",
+            "weights on shelf 16.7 MB of 24.5 MB",
+        ]
+        assert await tab.run("document.querySelectorAll('.weights i')[2].style.width.slice(0, 5)") == "32.65"
+        card = page.node.cards[NAME]
+        weights = [replace(one, here_bytes=one.needed_bytes) for one in card.weights]
+        page.node.cards[NAME] = replace(card, weights=tuple(weights))
+        await page.shows(".weights", "on garage24.5 MB of 24.5 MB")
+        # The agent that the client asked tells its stage; devices are not stages of it.
+        tries = page.server._management._tries
+        tries.reached(NAME, "preparing a plan", 0, 0)
+        tries.reached(NAME, "weights on garage", 9e6, 24.5e6)
+        await page.shows(".progress p", "preparing a plan")
+        await tab.look(PHONE, dark=True)
+        assert await tab.run("document.documentElement.scrollWidth") <= PHONE[0]
+        page.node.serve()
+        tries.ended(NAME)
+        await tab.until("document.querySelectorAll('.weights').length == 0")
+        assert tab.faults == []
+
+    played("deploying", tmp_path, story)
 
 
 def test_a_model_is_tried_with_a_picture_and_with_arrays(tmp_path: Path) -> None:
@@ -212,6 +244,73 @@ def test_a_language_model_is_talked_to_and_a_request_is_recorded(tmp_path: Path)
         await page.shows("[data-name=chat] .drawing title", "ann to bob: 6 B")
 
     played("empty", tmp_path, story, FakeText())
+
+
+def test_an_answer_is_stopped_forgotten_or_lost_and_the_next_one_is_about_that(tmp_path: Path) -> None:
+    text = FakeText()
+    said = "[...document.querySelectorAll('[data-name=chat] .said')].map(one => one.textContent)"
+
+    async def say(tab: Tab, what: str) -> None:
+        await tab.run(f"document.querySelector('textarea').value = {what!r}")
+        await tab.run(PRESS.format("Send"))
+
+    async def story(page: Opened) -> None:
+        tab = page.tab
+        page.node.serve("chat")
+        await page.shows("h3", "chat")
+        await tab.run("document.querySelector('[data-name=chat] .tabs button:nth-child(3)').click()")
+        await tab.until("!!document.querySelector('textarea')")
+        text.whole_until, text.gate = 1, asyncio.Event()
+        await say(tab, "Sing")
+        await tab.until(f"{said}.at(-1) === {PARTS[0]!r}")
+        await tab.run(PRESS.format("Stop"))
+        await page.shows(".talk .small", "stopped")
+        await say(tab, "Go on")
+        await tab.until(f"{said}.length === 4 && {said}.at(-1) === {PARTS[0]!r}")
+        assert roles(text) == ["user", "assistant", "user"], "what had come stays a part of the chat"
+        await tab.run(PRESS.format("Begin anew"))
+        await tab.until(
+            "[...document.querySelectorAll('[data-name=chat] button')].at(-2).textContent === 'Send'"
+        )
+        assert await tab.run(said) == []
+        await say(tab, "Again")
+        await tab.until(f"{said}.at(-1) === {PARTS[0]!r}")
+        assert roles(text) == ["user"], "what was stopped by beginning anew is no part of it"
+
+        other = {
+            "name": "pi-z",
+            "node": "f" * 16,
+            "state": "alive",
+            "http": "http://127.0.0.1:9",
+            "address": "h:1",
+        }
+        bad = other | {"name": "pi-x", "node": "e" * 16, "http": "javascript:window.bad=1"}
+        introduce_members(page.node, other, bad)
+        await page.shows(".graph .name", "pi-z")
+        await page.server.stop()
+        await page.shows(".talk .small", "This agent was lost in the middle of its answer")
+        await page.shows("#fault a", "pi-z")
+        assert await tab.run("[...document.querySelectorAll('#fault a')].map(one => one.href)") == [
+            "http://127.0.0.1:9/"
+        ]
+        await say(tab, "Still there?")
+        await page.shows(".talk .small", "This agent was lost before its answer")
+        assert await tab.run("document.querySelector('textarea').value") == "Still there?"
+
+    played("empty", tmp_path, story, text)
+
+
+def roles(text: FakeText) -> list[str]:
+    """Who said what is in the prompt of the last request."""
+    prompt = text.requests[-1].prompt
+    assert isinstance(prompt, ChatPrompt)
+    return [str(message["role"]) for message in prompt.messages]
+
+
+def introduce_members(node: SceneNode, *members: Mapping[str, object]) -> None:
+    known = node.status()
+    more = [known["members"][0] | one for one in members]
+    node.status = lambda: known | {"members": [*known["members"], *more]}  # type: ignore[method-assign]
 
 
 def row(lane: str, kind: str, began_s: float, took_s: float, transfer: int = -1) -> list[object]:

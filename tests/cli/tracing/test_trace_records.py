@@ -25,9 +25,9 @@ from edgepart.agent.trace.spans import (
     receiving_lane,
     sending_lane,
 )
-from edgepart.cli import trace_summary as summarising
-from edgepart.cli.attribution import IDLE, ORDER, OTHERS, REST, rows, shares
-from edgepart.cli.critical_path import critical_path, totals
+from edgepart.cli.tracing import trace_summary as summarising
+from edgepart.cli.tracing.attribution import IDLE, ORDER, OTHERS, REST, rows, shares
+from edgepart.cli.tracing.critical_path import critical_path, totals
 from edgepart.client.perfetto import lanes, trace_events
 from edgepart.client.trace_records import SpanBar, Trace, join_waits, read, typical
 from edgepart.planner.devices.cluster import Cluster, cluster_to_json

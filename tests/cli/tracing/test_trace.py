@@ -12,7 +12,7 @@ import pytest
 from edgepart.planner.errors import RequestError, Unavailable
 from tests.agent.http.conftest import ADMIN, Served, served
 from tests.cli.test_cli import Edgepart, edgepart, member
-from tests.cli.test_trace_records import as_traced, simulated
+from tests.cli.tracing.test_trace_records import as_traced, simulated
 
 __all__ = ["edgepart", "member", "served"]
 

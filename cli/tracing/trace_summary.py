@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edgepart.agent.trace.spans import BODY, COMPUTE, DECODE, ENCODE, QUEUE, WAIT
-from edgepart.cli.attribution import ORDER, OTHERS, AttributionRow, rows, shares, stretches_of
-from edgepart.cli.critical_path import BETWEEN, MESSAGE, critical_path, totals, waits
 from edgepart.cli.output import console, say, table
+from edgepart.cli.tracing.attribution import ORDER, OTHERS, AttributionRow, rows, shares, stretches_of
+from edgepart.cli.tracing.critical_path import BETWEEN, MESSAGE, critical_path, totals, waits
 from edgepart.cli.verification import off, percent
 from edgepart.client.trace_records import SpanBar, Trace, typical
 from edgepart.planner.devices.cluster import cluster_from_json

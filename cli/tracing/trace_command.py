@@ -105,14 +105,14 @@ def _record(run: TraceRun, output: Path) -> tuple[Trace, Any, int]:
 
 
 def _summarise(run: TraceRun, taken: Trace, cluster: Any) -> dict[str, Any]:
-    from edgepart.cli.trace_summary import summary
+    from edgepart.cli.tracing.trace_summary import summary
 
     counts = {"sent": run.sent, "lost": len(run.lost), "traced": len(taken.requests())}
     return summary(taken, cluster) | {"requests": counts}
 
 
 def _print(found: dict[str, Any], drawn: Trace | None) -> None:
-    from edgepart.cli.trace_summary import draw, show
+    from edgepart.cli.tracing.trace_summary import draw, show
 
     show(found)
     if drawn is not None:

@@ -9,8 +9,8 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from edgepart.cli.plan import plan
-from edgepart.cli.plan_inputs import bytes_option, shape_option
+from edgepart.cli.planning.plan_command import plan
+from edgepart.cli.planning.plan_inputs import bytes_option, shape_option
 from edgepart.planner.errors import Infeasible, ModelError, UsageError
 from edgepart.planner.strategies.registry import MODULES
 from tests.planner.small_models import residual

@@ -16,10 +16,10 @@ import typer
 from edgepart.agent.planwork.garbage_collection import collect_rarely
 from edgepart.cli.options import Agent, Json, State, TransferDtype
 from edgepart.cli.output import console, say
-from edgepart.cli.placement import is_workload, place
-from edgepart.cli.placement import read as read_workload
-from edgepart.cli.plan_inputs import problem_of
 from edgepart.cli.plan_text import device_table, say_reasons
+from edgepart.cli.planning.placement import is_workload, place
+from edgepart.cli.planning.placement import read as read_workload
+from edgepart.cli.planning.plan_inputs import problem_of
 from edgepart.cli.verification import is_deployment, show, verify_here, verify_live
 from edgepart.client.offline import SEARCH_S, forecast
 from edgepart.client.target import target_of
@@ -231,7 +231,7 @@ def _predict(
     for note in problem.graph.notes:
         print(f"note: {note}", file=sys.stderr)
     if what_if:
-        from edgepart.cli.what_if import print_variants
+        from edgepart.cli.planning.what_if import print_variants
 
         print_variants(problem, strategy, what_if.add, what_if.remove, what_if.sweep, printing.as_json)
     elif printing.compare:
@@ -247,7 +247,7 @@ def _predict(
 
 
 def _draw(offer: Forecast, problem: Problem, html: Path) -> None:
-    from edgepart.cli.plan_page import draw
+    from edgepart.cli.planning.plan_page import draw
 
     html.write_text(draw(offer.document, offer.plan, offer.simulation, problem, offer.strategy))
     print(f"drawn: {html}", file=sys.stderr)

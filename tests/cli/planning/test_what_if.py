@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgepart.planner.errors import UsageError
-from tests.cli.test_plan_command import files, run
+from tests.cli.planning.test_plan_command import files, run
 
 __all__ = ["files"]
 
