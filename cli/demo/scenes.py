@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from edgepart.cli.demo.steady import TIMED, is_steady
 from edgepart.cli.demo.story import Speed, Story
 from edgepart.planner.errors import ClusterError
 from edgepart.planner.figures import format_seconds
@@ -20,8 +21,11 @@ if TYPE_CHECKING:
     from edgepart.planner.region import Array
 
 DETECTOR, RECOGNISER = "find-text", "read-text"
-TIMED = 5
-"""The number of answers of which the median is shown."""
+MOST_TIMED_S = 8.0
+"""The longest time in which answers become steady, in seconds. After a deploy, boxes compute more than answers for some
+seconds: they plan for the loss of each box, and load these plans."""
+JOIN_LOOK_S = 0.5
+"""Seconds between two looks whether the new box is used. Each takes the agent some time, in which it does not plan."""
 ANSWERS = 8
 """Number of answers for which the demo waits before and after each event."""
 PATIENCE_S = 180.0
@@ -53,8 +57,11 @@ class Scenes:
         found, read = self._reader.read()
         text_alone = self._reader.text
         self._grow(*found.seen[0])
-        self._deploy(RECOGNISER, read.seen[0][0])
+        # All boxes are timed after they have read the page: until then they load plans for the loss of each of them.
+        self._deploy(RECOGNISER, read.seen[0][0], "--devices", self._names[0])
         self._read_together(text_alone)
+        self._time_boxes(*found.seen[0])
+        self._tell_speeds()
         asyncio.run(self._lose_and_gain(*found.seen[0]))
         return self._document(text_alone)
 
@@ -64,19 +71,25 @@ class Scenes:
             self._type("undeploy", name)
 
     def _grow(self, batch: Array, expected: Array) -> None:
-        """Have one box answer, then two, and so on, and show how much sooner answers come."""
-        for boxes in range(1, len(self._names) + 1):
-            among = () if boxes == len(self._names) else ("--devices", ",".join(self._names[:boxes]))
-            served = self._deploy(DETECTOR, batch, *among)
-            answers = asyncio.run(self._time(batch))
-            for got, _ in answers:
-                self._compare(got, expected)
-            measured_s = median(seconds for _, seconds in answers)
-            self._speeds.append(
-                Speed(boxes, tuple(served["devices"]), measured_s, served["predicted_latency_s"])
-            )
-        self._story.say("")
+        """Have one box answer, then two, and so on; all but the last deployment are timed."""
+        for boxes in range(1, len(self._names)):
+            self._deploy(DETECTOR, batch, "--devices", ",".join(self._names[:boxes]))
+            self._time_boxes(batch, expected)
+        self._deploy(DETECTOR, batch)
+
+    def _time_boxes(self, batch: Array, expected: Array) -> None:
+        """Time the boxes that may be used now: one more than the last time."""
+        plan = self._plan(DETECTOR)
+        measured_s, steady = asyncio.run(self._time(batch, expected))
+        predicted_s = plan["predicted_latency_s"]
+        self._speeds.append(
+            Speed(len(self._speeds) + 1, tuple(plan["devices"]), measured_s, predicted_s, steady)
+        )
+
+    def _tell_speeds(self) -> None:
+        self._story.chapter("How much sooner more boxes answer")
         self._story.speeds(self._speeds)
+        self._story.chapter(f"Who computes what, with {len(self._names)} boxes")
         self._story.plan(self._plan(DETECTOR))
 
     def _deploy(self, name: str, batch: Array, *more: str) -> Any:
@@ -88,17 +101,22 @@ class Scenes:
         self._story.say(served["why"].splitlines()[0])
         return served
 
-    async def _time(self, batch: Array) -> list[tuple[Array, float]]:
-        """The answers to some requests, one after the other, and how long each took. The first one is not timed."""
+    async def _time(self, batch: Array, expected: Array) -> tuple[float, bool]:
+        """How many seconds an answer takes, asked for one after the other until answers are steady; and whether they
+        became so in time. All answers are compared with the expected one."""
         from edgepart.client.async_client import AsyncClient
 
-        found = []
+        took_s: list[float] = []
+        began = time.monotonic()
         async with AsyncClient(self._target()) as client:
-            for _ in range(TIMED + 1):
-                began = time.monotonic()
+            while not (steady := is_steady(took_s)) and (
+                time.monotonic() < began + MOST_TIMED_S or len(took_s) < TIMED
+            ):
+                asked = time.monotonic()
                 outputs = (await client.infer(DETECTOR, {"x": batch})).outputs
-                found.append((next(iter(outputs.values())), time.monotonic() - began))
-        return found[1:]
+                took_s.append(time.monotonic() - asked)
+                self._compare(next(iter(outputs.values())), expected)
+        return median(took_s[-TIMED:]), steady
 
     def _read_together(self, text_alone: list[str]) -> None:
         self._story.chapter("What the page says, read by the cluster")
@@ -144,13 +162,17 @@ class Scenes:
             self._story.plan(self._plan(DETECTOR))
             self._tell_tally()
             self._story.chapter(
-                f"A new agent, {self._joiner}, joins with a token and is measured; requests go on"
+                f"A new box, {self._joiner}, joins with a token; its links are measured, and requests go on"
             )
             await asyncio.to_thread(self._cluster.add, self._joiner)
             await self._until(self._is_measured, f"{self._joiner} to be measured")
             # One at a time: more would take the time of the boxes in which they try the new plan.
             async with RequestTraffic(*traffic, concurrency=1) as running:
-                await self._until(lambda: self._joiner in self._devices(), f"a plan that uses {self._joiner}")
+                await self._until(
+                    lambda: self._joiner in self._devices(),
+                    f"a plan that uses {self._joiner}",
+                    every_s=JOIN_LOOK_S,
+                )
                 await running.answers(ANSWERS)
             self._story.plan(self._plan(DETECTOR))
             self._tell_tally()
@@ -176,6 +198,7 @@ class Scenes:
                     "devices": list(speed.devices),
                     "measured_s": speed.measured_s,
                     "predicted_s": speed.predicted_s,
+                    "steady": speed.steady,
                     "times_as_fast": self._speeds[0].measured_s / speed.measured_s,
                 }
                 for speed in self._speeds
@@ -246,12 +269,12 @@ class Scenes:
 
         return lambda batch: asyncio.run(infer(batch))
 
-    async def _until(self, done: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S) -> None:
-        deadline = time.monotonic() + timeout_s
+    async def _until(self, done: Callable[[], Any], what: str, *, every_s: float = 0.05) -> None:
+        deadline = time.monotonic() + PATIENCE_S
         while not await asyncio.to_thread(done):
             if time.monotonic() > deadline:
-                raise ClusterError(f"waited {timeout_s:.0f} s in vain for {what}")
-            await asyncio.sleep(0.05)
+                raise ClusterError(f"waited {PATIENCE_S:.0f} s in vain for {what}")
+            await asyncio.sleep(every_s)
 
 
 def _finite(difference: float) -> float | None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from edgepart.cli.demo.steady import TIMED
 from edgepart.cli.output import console, table
 from edgepart.planner.figures import format_bytes, format_seconds
 from edgepart.planner.report.sentences import headline
@@ -22,6 +23,8 @@ class Speed:
     """Those that it uses."""
     measured_s: float
     predicted_s: float
+    steady: bool = True
+    """Whether answers took about equally long when they were measured."""
 
 
 class Story:
@@ -66,6 +69,11 @@ class Story:
         ]
         columns = ("boxes", "computed by", "one answer takes", "predicted", "times as fast")
         self._console.print(table(columns, rows, right=(columns[0], *columns[2:])))
+        self.say(f"One answer takes: the median of {TIMED} in a row, asked for one after the other.")
+        if shaky := [str(speed.boxes) for speed in speeds if not speed.steady]:
+            self.say(
+                f"! Answers of {' and '.join(shaky)} did not become equally quick: this machine has other work."
+            )
 
     def plan(self, plan: dict[str, Any]) -> None:
         """Print what each device computes and which data it sends and receives, and the first sentence about the plan."""
