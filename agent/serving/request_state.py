@@ -88,8 +88,8 @@ class Submitted:
     kind: StepKind = StepKind.USUAL
     """Nothing is sent back for PREFILL: the request is answered as soon as it is started."""
     again_s: float = inf
-    """Seconds for which the request waits for its answer while a device is lost that it needs. A request that tries a plan gives up soon:
-    no other plan comes for it, and the deployment waits for its verdict."""
+    """Seconds for which the request waits for its answer while a device is lost that it needs. A request that tries a plan
+    gives up soon: no other plan comes for it, and the deployment waits for its verdict."""
 
 
 @dataclass(frozen=True, slots=True)
