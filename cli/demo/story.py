@@ -33,7 +33,8 @@ class Story:
         self._began = time.monotonic()
 
     def say(self, text: str) -> None:
-        self._console.print(text, markup=False)
+        """Print lines; on a terminal they are wrapped between words."""
+        self._console.print(text, markup=False, soft_wrap=not self._console.is_terminal)
 
     def part(self, text: str) -> None:
         """Print a piece of a line."""
