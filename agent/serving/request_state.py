@@ -87,6 +87,9 @@ class Submitted:
     step of a sequence."""
     kind: StepKind = StepKind.USUAL
     """Nothing is sent back for PREFILL: the request is answered as soon as it is started."""
+    again_s: float = inf
+    """Seconds for which the request waits for its answer while a device is lost that it needs. A request that tries a plan
+    gives up soon: no other plan comes for it, and the deployment waits for its verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +274,7 @@ class _RequestState:
     """Whether a device had no room for its sequence the last time."""
     home: str = ""
     kind: StepKind = StepKind.USUAL
+    again_s: float = inf
 
 
 @dataclass(slots=True)
@@ -389,13 +393,16 @@ class Requests:
         elif event.deadline_s <= now:
             yield Refuse(event.request, "its deadline has passed before it came in", 0.0)
         else:
-            self._deployments.setdefault(event.deployment, _Deployment(NO_EPOCH, {}))
+            known = self._deployments.setdefault(event.deployment, _Deployment(NO_EPOCH, {}))
+            sides = known.plans.get(known.current, ())
+            lost = bool(sides) and not any(self._lost.isdisjoint(side.nodes) for side in sides)
             self._requests[event.request] = _RequestState(
                 event.request,
                 event.deployment,
-                event.deadline_s,
+                min(event.deadline_s, now + event.again_s) if lost else event.deadline_s,
                 home=event.home,
                 kind=event.kind,
+                again_s=event.again_s,
             )
 
     def _activate(self, event: Activated) -> None:
@@ -456,6 +463,7 @@ class Requests:
             side = self._side_of(request)
             if side is not None and node in side.nodes:
                 request.last_error = error
+                request.deadline_s = min(request.deadline_s, now + request.again_s)
                 yield from self._put_off(request, now)
 
     def _put_off(self, request: _RequestState, now: float) -> Iterator[Effect]:

@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2s
+from math import inf
 
 from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.cluster.state.judging import LoneRequests
@@ -219,12 +220,14 @@ class Requester:
         prefill: bool = False,
         steps: tuple[SequenceStep, ...] = (),
         likely: int = 0,
+        again_s: float = inf,
     ) -> tuple[dict[str, Value], AnswerInfo]:
         """Run a request as `infer` does, with inputs and names that were checked (`check_inputs`, `output_names`). Waits if
         there is no plan yet. With `exact`, no piece of the request is rounded. With `prefill`, it is a step that reads many
         rows at once by the plan's `prefill`: it has no answer, and this returns when it is sent. If it fails, or the plan
         has none, the next step of the sequence finds its states lost. With `steps`, it makes a step in each of these
-        sequences by the plan's `batch`, as which they have to lie side by side (place_of)."""
+        sequences by the plan's `batch`, as which they have to lie side by side (place_of). `again_s` is how
+        long it waits for its answer after a device is lost that it needs."""
         self._count += 1
         number = self._count
         now = self._loop.time()
@@ -233,7 +236,7 @@ class Requester:
         self._held[number] = held
         named = (one.sequence for one in (steps or filter(None, (step,))) if one.sequence)
         home = home_of(next(named, ""))
-        self._handle(rules.Submitted(number, deployment, now + deadline_s, True, home, held.kind))
+        self._handle(rules.Submitted(number, deployment, now + deadline_s, True, home, held.kind, again_s))
         try:
             return await held.answer
         finally:

@@ -46,6 +46,9 @@ log = logging.getLogger(__name__)
 DEADLINE_S = 60.0
 """Seconds for each answer that is compared. With a longer time slower models can be tried; with a shorter one a deployment
 that could not be tried serves sooner."""
+LOST_S = 2.0
+"""Seconds for an answer after a device of its plan is lost. With a longer time more broken connections are bridged; with a
+shorter one the deployment moves to another plan sooner, since only one plan is tried at a time."""
 SESSION_BYTES_PER_MODEL_BYTE = 2.5
 """The approximate memory of one session over a model, in multiples of the model's size: its weights as they are in the file
 and packed, and something for the tensors."""
@@ -202,7 +205,7 @@ class Tryout:
     async def _run(self, name: str, steps: Sequence[TriedStep], names: tuple[str, ...]) -> dict[str, Any]:
         """The answer to the last of these steps. A step that is alone needs no states that devices would keep."""
         *before, last = steps
-        run = partial(self._requester.run, name, deadline_s=DEADLINE_S, exact=True)
+        run = partial(self._requester.run, name, deadline_s=DEADLINE_S, exact=True, again_s=LOST_S)
         if not before:
             return (await run(dict(last.inputs), outputs=names))[0]
         sequence, position = self._requester.name_sequence(), 0

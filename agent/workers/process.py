@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import pickle
 import signal
 import socket
@@ -20,6 +21,7 @@ from edgepart.agent.host.child_process import deaf
 from edgepart.agent.host.system import own_bytes
 from edgepart.agent.workers import orders
 from edgepart.agent.workers.channel import Channel
+from edgepart.agent.workers.heap import ask_for_huge_pages
 from edgepart.planner.errors import Unavailable
 
 log = logging.getLogger(__name__)
@@ -83,8 +85,11 @@ class WorkerProcess:
                     theirs.enter_context(their)
                 given = *(their.fileno() for _, their in pairs), memory
                 command = [sys.executable, "-m", "edgepart.agent.workers.worker", *map(str, given), name]
+                environment = ask_for_huge_pages(os.environ)
                 with deaf():
-                    self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=given)
+                    self._process = subprocess.Popen(
+                        command, stdin=subprocess.DEVNULL, pass_fds=given, env=environment
+                    )
                 ours.pop_all()
         except OSError as error:
             raise Unavailable(f"no worker process can be started: {error.strerror}") from error

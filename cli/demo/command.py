@@ -6,6 +6,7 @@ does.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -65,10 +66,21 @@ def demo(
     reader = Reader(image or PAGE, threads=1)
     names = NAMES[:boxes]
     story.chapter(
-        f"{boxes} agents, as processes that take {slow:g} times as long to compute as one core of this machine"
+        f"{boxes} agents, each as a slow box: it takes {slow:g} times as long to compute as one core here"
     )
+    story.say(f"All boxes are equal: {names[0]} measures itself, and the others take over what it finds.")
     env = dict.fromkeys((*names, JOINER), slow_box(slow))
-    with LocalCluster(names, options=["--threads", "1"], env=env, patience_s=START_S) as cluster:
+    with (
+        tempfile.TemporaryDirectory(prefix="edgepart-") as folder,
+        LocalCluster(
+            names,
+            options=agent_options(Path(folder)),
+            env=env,
+            folder=Path(folder),
+            patience_s=START_S,
+            at_once=True,
+        ) as cluster,
+    ):
         for note in cluster.notes:
             story.say(f"! {note}")
         story.members(cluster.status())
@@ -87,6 +99,11 @@ def demo(
         raise ClusterError(
             "the demo did not end as it should: see `equal`, `requests` and the `equal` of `chat` above"
         )
+
+
+def agent_options(folder: Path) -> list[str]:
+    """The options of each agent: one thread, and the file with the measurement that all boxes share."""
+    return ["--threads", "1", "--measured", str(folder / "measured.json")]
 
 
 def slow_box(times: float) -> Mapping[str, str]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from edgepart.cli.demo.quickest import TIMED
 from edgepart.cli.output import console, table
 from edgepart.planner.figures import format_bytes, format_seconds
 from edgepart.planner.report.sentences import headline
@@ -32,7 +33,8 @@ class Story:
         self._began = time.monotonic()
 
     def say(self, text: str) -> None:
-        self._console.print(text, markup=False)
+        """Print lines; on a terminal they are wrapped between words."""
+        self._console.print(text, markup=False, soft_wrap=not self._console.is_terminal)
 
     def part(self, text: str) -> None:
         """Print a piece of a line."""
@@ -42,8 +44,11 @@ class Story:
         from rich.text import Text
 
         self._console.print()
-        took = f" ({time.monotonic() - self._began:.0f} s)"
-        self._console.rule(Text.assemble((text, "bold"), took), align="left")
+        title = Text.assemble((text, "bold"), f" ({time.monotonic() - self._began:.0f} s)")
+        if title.cell_len + 2 < self._console.width:
+            self._console.rule(title, align="left")
+        else:  # A rule would cut the command off.
+            self._console.print(title, soft_wrap=False)
 
     def members(self, status: dict[str, Any]) -> None:
         rows = [
@@ -66,6 +71,9 @@ class Story:
         ]
         columns = ("boxes", "computed by", "one answer takes", "predicted", "times as fast")
         self._console.print(table(columns, rows, right=(columns[0], *columns[2:])))
+        self.say(
+            f"One answer takes: the median of {TIMED} in a row, the quickest that came one after the other."
+        )
 
     def plan(self, plan: dict[str, Any]) -> None:
         """Print what each device computes and which data it sends and receives, and the first sentence about the plan."""

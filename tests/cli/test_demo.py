@@ -22,6 +22,16 @@ def test_a_heading_has_its_words_and_no_markup(capsys: pytest.CaptureFixture[str
     assert "[bold]" not in shown and "[/]" not in shown
 
 
+def test_a_long_heading_is_not_cut_off(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    command = f"edgepart deploy detector.onnx --name find-text --shape x={'1,' * 20}3 --devices attic,desk"
+    Story(as_json=False).chapter(command)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown == f"{command} (0 s)"
+
+
 def test_the_table_of_speeds_says_how_much_sooner_more_boxes_answer(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -31,7 +31,8 @@ class PlanningTiming:
     """A serving deployment is replanned when the cluster has not changed for this long: several changes often
     come together."""
     flap_s: float = 10.0
-    """Each change within this time of the previous one doubles that wait."""
+    """Each change within this time of the previous one doubles that wait, unless it comes during the wait and only what is
+    known of the same devices has changed: when a box has joined, each member measures its link to it."""
     most_hold_s: float = 30.0
     """The longest such wait, however often the cluster changes."""
     gain: float = 0.95
@@ -156,10 +157,11 @@ class ReplanPolicy:
         if key == self._key:
             return
         if self._key is not None:
-            flapping = now - self._key_at < self._timing.flap_s
-            self._hold_s = (
-                min(2 * self._hold_s, self._timing.most_hold_s) if flapping else self._timing.hold_s
-            )
+            since_s = now - self._key_at
+            if since_s >= self._timing.flap_s:
+                self._hold_s = self._timing.hold_s
+            elif since_s >= self._hold_s or {*_nodes(key)} != {*_nodes(self._key)}:
+                self._hold_s = min(2 * self._hold_s, self._timing.most_hold_s)
         if self._key is None or self._key.version != key.version:
             self._retry_s = self._timing.retry_s
         self._retry_at = -math.inf

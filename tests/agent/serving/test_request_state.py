@@ -117,6 +117,18 @@ def test_a_lost_device_means_waiting_for_the_next_epoch_and_then_starting_at_onc
     assert tell(requests, OutputArrived(1, 1)) == [Answered(1, 1, "m", E2, 1)]
 
 
+def test_a_request_that_tries_a_plan_gives_up_soon_after_a_device_is_lost() -> None:
+    requests = Requests()
+    tell(requests, active(), Submitted(1, "m", 60, again_s=2), Submitted(2, "m", 60))
+    assert tell(requests, DeviceLost("b"), now=10) == [Abandon(0, "m", E1), Abandon(1, "m", E1)]
+    tell(requests, Submitted(3, "m", 60, again_s=2), now=11)  # It cannot begin.
+    assert requests.wake_at() == 12
+    [failed] = requests.wake(12)
+    assert isinstance(failed, Fail) and failed.request == 1 and "last because the connection" in failed.error
+    assert [effect.request for effect in requests.wake(13) if isinstance(effect, Fail)] == [3]
+    assert requests.wake_at() > 13  # The other one waits for a plan.
+
+
 def test_a_device_that_comes_back_serves_again() -> None:
     requests = Requests()
     tell(requests, active(), Submitted(1, "m", 10), DeviceLost("b"))

@@ -12,7 +12,7 @@ import numpy as np
 from edgepart.agent.cluster.state.events import RIGHT, SUSPECT, UNTRIED, WRONG, PlanTried, TryPlan
 from edgepart.agent.serving.loaded_plans import HeldPlan
 from edgepart.agent.verify.rounding_error import sample_inputs_for
-from edgepart.agent.verify.tryout import Tryout
+from edgepart.agent.verify.tryout import DEADLINE_S, LOST_S, Tryout
 from edgepart.agent.wire.inference import NO_EPOCH, Epoch
 from edgepart.planner.errors import RequestError
 from edgepart.planner.plans.plan import KeptState, Plan, ValueInfo
@@ -115,6 +115,26 @@ def test_a_plan_that_serves_and_is_right_is_what_others_are_held_against() -> No
     plans = {E1: handmade.split_plan(), E2: on_a_alone()}
     assert tried(order, judge, plans).verdict == RIGHT and judge.asked == 0
     assert tried(replace(ORDER, trusted=Epoch(9, 9)), judge, plans).verdict == WRONG  # which is not here
+
+
+def test_no_answer_is_awaited_for_long_from_a_plan_that_has_lost_a_device() -> None:
+    waits: list[float] = []
+
+    async def story(cluster: Cluster) -> None:
+        plan = handmade.split_plan()
+        cluster.install(E1, plan)
+        run = cluster.gateway.run
+
+        async def noted(*arguments: Any, **how: Any) -> Any:
+            waits.append(how["again_s"])
+            return await run(*arguments, **how)
+
+        cluster.gateway.run = noted  # type: ignore[method-assign]
+        tryout = Tryout(cluster.gateway, lambda *_: HeldPlan(plan, handmade.NODES), Judge(), lambda: MUCH)
+        assert (await tryout(ORDER)).verdict == RIGHT
+
+    in_cluster(story)
+    assert waits == [LOST_S] and LOST_S < DEADLINE_S / 10
 
 
 def test_what_the_model_does_not_take_says_nothing_of_the_plan() -> None:

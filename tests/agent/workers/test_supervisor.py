@@ -154,6 +154,15 @@ def test_outputs_of_unknown_shape_and_inputs_that_are_no_arrays_travel(bench: Be
     np.testing.assert_array_equal(found, [[0, 2]])
 
 
+def test_a_worker_asks_for_huge_pages(bench: Bench) -> None:
+    bench.prepare(division())
+    children = psutil.Process().children()
+    asked = {
+        c.environ()["GLIBC_TUNABLES"] for c in children if "edgepart.agent.workers.worker" in c.cmdline()
+    }
+    assert asked == {"glibc.malloc.hugetlb=1"}
+
+
 def test_a_request_that_kills_a_worker_kills_nothing_else(bench: Bench) -> None:
     program, other = bench.prepare(division()), bench.prepare(division(), deployment="other")
     assert divide(program, 7, 2) == divide(other, 7, 2) == [3, 3]

@@ -116,6 +116,21 @@ def test_flapping_makes_it_wait_longer_and_calm_forgives() -> None:
     assert planning.ask_at(b"old", urgent=False) == now + 21.0
 
 
+def test_links_that_a_newcomer_measures_count_as_one_change() -> None:
+    planning = ReplanPolicy(TIMING)
+    looking(planning, "a", "b", now=0.0)
+    now, waits = 20.0, []
+    for n in range(6):
+        cards = {node: f"digest-{node}-{n}" for node in "abc"}
+        planning.look(planning.key(replace(cluster("a", "b", "c"), digests=cards), deployment(), now), now)
+        waits.append(planning.ask_at(b"old", urgent=False) - now)
+        now += 0.5
+    assert waits == pytest.approx([1.0] * 6)
+    now += 3.0  # The wait has passed, and they measure again.
+    looking(planning, "a", "b", "c", now=now)
+    assert planning.ask_at(b"old", urgent=False) == now + 2.0
+
+
 def test_a_failure_that_may_pass_is_retried_ever_later_and_one_for_good_is_not() -> None:
     planning = ReplanPolicy(TIMING)
     key = looking(planning, "a", now=0.0)
