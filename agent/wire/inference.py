@@ -13,6 +13,7 @@ from edgepart.agent.wire.bounds import (
     LARGEST,
     MOST_NAMES,
     Count,
+    Digest,
     Many,
     Name,
     Nodes,
@@ -42,6 +43,9 @@ MOST_BATCH_ROWS = 32
 MOST_BATCH_DELAY_S = 10.0
 MOST_SEARCH_BUDGET_S = 600.0
 """The longest search, in seconds, that a user can ask for: during it the leader makes no other plans but urgent ones."""
+
+WEIGHTS = ("int8", "int4")
+"""The types to which weights can be quantised."""
 
 NODE_BITS = 24
 """The number of low bits of a term that come from the leader that makes it. They keep the two sides of a network split from
@@ -233,6 +237,33 @@ RequestMessage = Tensors | Failed | Cancel | EndSequence
 
 
 @dataclass(frozen=True, slots=True)
+class QuantisedWeights:
+    """How a model came to its weights of few bits, and what they do to its answers."""
+
+    source: Digest
+    """The digest of the model as the user has it."""
+    maker: Word
+    """The program that made the weights, with its version."""
+    error: Annotated[float, Number()]
+    """The largest difference of answers from those of the model as the user has it, relative to each output's largest
+    magnitude."""
+    inputs: Word
+    """What answers were compared on, such as "4 made-up inputs"."""
+    same_tokens: Annotated[float, Number(0, 1)] | None = field(default=None, metadata=OPTIONAL)
+    """The share of tokens of a text whose most likely next token is the same; None if the model is no language model."""
+
+    def describe(self, kind: str) -> str:
+        """A sentence for people. `kind` is the type of the weights.
+
+        >>> QuantisedWeights("9f86", "ONNX Runtime 1.32.0", 0.0123, "4 made-up inputs").describe("int8")
+        'int8 weights (made by ONNX Runtime 1.32.0): answers differ by up to 1.2 % of their largest magnitude on 4 made-up inputs'
+        """
+        off = f"answers differ by up to {100 * self.error:.2g} % of their largest magnitude on {self.inputs}"
+        same = "" if self.same_tokens is None else f", and {100 * self.same_tokens:.3g} % of the likeliest tokens are the same"
+        return f"{kind} weights (made by {self.maker}): {off}{same}"
+
+
+@dataclass(frozen=True, slots=True)
 class DeployOptions:
     """The options that a user gave for a deployment."""
 
@@ -286,3 +317,11 @@ class DeployOptions:
     batch_tolerance: Annotated[float, Number(0, 1)] | None = field(default=None, metadata=OPTIONAL)
     """How far a batch's answers may differ from those of single requests, relative to each output's largest magnitude; None
     if each output's own type decides. The agent that takes the model finds it."""
+    weights: Annotated[str, OneOf(WEIGHTS)] | None = field(default=None, metadata=OPTIONAL)
+    """The type to which the client has the weights of matrix products quantised before it sends the model; None leaves the
+    model as it is."""
+    max_error: Annotated[float, Number()] | None = field(default=None, metadata=OPTIONAL)
+    """How far answers may be off because of that, relative to each output's largest magnitude; None allows what is usual
+    (agent/quantise/quantised_model.py)."""
+    quantised: QuantisedWeights | None = field(default=None, metadata=OPTIONAL)
+    """What became of the weights. The client that quantises them says it."""

@@ -1,0 +1,164 @@
+"""Quantised models: a model with weights of few bits is made, tried and kept, so that the next time it is there. Door: files,
+processes and a clock.
+
+They are kept in the user's cache folder by the digest of the model, the type of the weights and who made them; so are the
+differences, by what they were measured on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from edgepart.agent.planwork.model_process import stored_digest
+from edgepart.agent.quantise.work import do_apart
+from edgepart.agent.text.companions import NAMES, TOKENIZER
+from edgepart.agent.wire.inference import DeployOptions, QuantisedWeights
+from edgepart.planner.errors import ModelError
+
+USUAL_MAX_ERROR = 0.1
+"""How far answers may be off, relative to each output's largest magnitude, if the user does not say. Weights of 8 bits are
+within it for models that were trained; with 4 bits it depends on the model."""
+MODEL, DATA = "model.onnx", "model.onnx.data"
+FORM = 1
+"""The form of what is kept. Raise it when the same model would become another one."""
+KEPT = 4
+"""How many quantised models are kept. With more, fewer are made again, and the disk holds more."""
+IN_USE_S = 3600.0
+"""Seconds since its last use in which a model is not deleted, as it may still be being sent."""
+
+Progress = Callable[[str, float, float], None]
+
+
+@dataclass(frozen=True)
+class QuantisedModel:
+    """A model with weights of few bits."""
+
+    graph: Path
+    files: dict[str, Path]
+    """All files to send, by their paths relative to the model's folder."""
+    options: DeployOptions
+    """The options, which say what became of the weights."""
+    note: str
+    """How far its answers are off, and how large it is, for people."""
+
+
+def quantise(
+    model: Path,
+    files: Mapping[str, Path],
+    options: DeployOptions,
+    cache: Path,
+    given: Path | None = None,
+    progress: Progress = lambda *_: None,
+) -> QuantisedModel:
+    """The model with weights as `options.weights` says. `files` are the model's files, by their paths relative to its folder;
+    `cache` is the folder in which quantised models are kept, and `given` an .npz with the user's inputs.
+
+    Raises UsageError if the model has nothing to quantise, and ModelError if answers are off by more than
+    `options.max_error`, or if it cannot be read or run here."""
+    kind = options.weights or ""
+    beside = {name: files[name] for name in NAMES if name in files}
+    source = stored_digest(model, list(beside.values()), options)
+    by = do_apart("maker", "ONNX Runtime")
+    place = cache / _key(source, kind, by, FORM)
+    if not (place / MODEL).is_file():
+        progress(f"making {kind} weights", 0, 0)
+        _make(model, kind, place)
+    place.touch()
+    told = place / f"difference-{_key(options.shapes, options.states, options.context, _digest(given))}.json"
+    if not told.is_file():
+        progress("comparing answers with those of the model as it was", 0, 0)
+        _compare(model, beside.get(TOKENIZER), options, given, place, told)
+    _prune(cache, place, time.time())
+    off = json.loads(told.read_text())
+    found = QuantisedWeights(source, by, **off)
+    _check(found, kind, options)
+    sizes = [
+        sum(path.stat().st_size for path in paths)
+        for paths in ([*files.values()], [place / MODEL, place / DATA])
+    ]
+    note = f"{found.describe(kind)}; {sizes[0] / 1e6:.4g} MB became {sizes[1] / 1e6:.4g} MB"
+    sent = {MODEL: place / MODEL, DATA: place / DATA, **beside}
+    return QuantisedModel(place / MODEL, sent, replace(options, quantised=found), note)
+
+
+def _check(found: QuantisedWeights, kind: str, options: DeployOptions) -> None:
+    """Raises ModelError if answers are too far off."""
+    most = USUAL_MAX_ERROR if options.max_error is None else options.max_error
+    if found.error > most:
+        other = " or take --weights int8" if kind == "int4" else ""
+        raise ModelError(
+            f"{found.describe(kind)}. That is more than --max-error allows ({100 * most:.3g} %): give a larger one if that "
+            f"will do,{other} or inputs of your own (--input), as made-up ones may be unlike yours. Nothing was deployed"
+        )
+
+
+def _make(model: Path, kind: str, place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix="making-") as folder:
+        made = Path(folder) / place.name
+        made.mkdir()
+        do_apart("write", f"quantising {model.name}", model=model.absolute(), kind=kind, folder=made)
+        if not place.exists():
+            made.rename(place)
+
+
+def _compare(
+    model: Path,
+    tokenizer: Path | None,
+    options: DeployOptions,
+    given: Path | None,
+    place: Path,
+    told: Path,
+) -> None:
+    with tempfile.TemporaryDirectory(dir=place, prefix="answers-") as folder:
+        said = do_apart(
+            "answer",
+            f"{model.name}",
+            model=model.absolute(),
+            tokenizer=tokenizer and tokenizer.absolute(),
+            options=options,
+            given=given and given.absolute(),
+            folder=Path(folder),
+        )
+        found = do_apart(
+            "compare",
+            f"{model.name} with {options.weights} weights",
+            quantised=place / MODEL,
+            told=said,
+            folder=Path(folder),
+        )
+        written = Path(folder) / "difference"
+        written.write_text(json.dumps(found))
+        written.rename(told)
+
+
+def _prune(cache: Path, used: Path, now: float) -> None:
+    """Deletes the models that were not used for longest."""
+    kept = [path for path in cache.iterdir() if (path / MODEL).is_file() and path != used]
+    for path in sorted(kept, key=_used_at, reverse=True)[KEPT - 1 :]:
+        if now - _used_at(path) > IN_USE_S:
+            shutil.rmtree(path)
+
+
+def _used_at(path: Path) -> float:
+    return path.stat().st_mtime
+
+
+def _digest(file: Path | None) -> str:
+    return "" if file is None else hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _key(*parts: Any) -> str:
+    def plain(value: Any) -> Any:
+        return sorted(value.items()) if isinstance(value, Mapping) else value
+
+    text = json.dumps([plain(part) for part in parts], default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
