@@ -15,6 +15,7 @@ import typer
 
 from edgepart.agent.mqtt.broker import Broker, parse_broker
 from edgepart.agent.options import state_folder
+from edgepart.agent.wire.inference import WEIGHTS
 from edgepart.cli.agent import MQTT_PASSWORD
 from edgepart.cli.completion import complete_deployment
 from edgepart.planner.errors import UsageError
@@ -47,6 +48,15 @@ TransferDtype = Annotated[
         "--transfer-dtype",
         metavar="|".join(KINDS),
         help="Round the values that devices send each other. This sends fewer bytes; answers may differ by more than 1e-4.",
+    ),
+]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        metavar="|".join(WEIGHTS),
+        autocompletion=lambda: list(WEIGHTS),
+        help="Make the model smaller before it is sent: the weights of its products become whole numbers of 8 or 4 bits.",
+        show_default="as they are",
     ),
 ]
 Name = Annotated[

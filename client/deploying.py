@@ -64,6 +64,10 @@ class DeployKeywords(TypedDict, total=False):
     """The most rows for which requests that wait at the same time are run as one."""
     batch_delay_s: float
     """How long a request waits for others, in seconds."""
+    weights: str | None
+    """"int8" or "int4": the type to which the weights of matrix products are quantised before the model is sent."""
+    max_error: float | None
+    """How far answers may be off because of that, relative to each output's largest magnitude; None is 0.1."""
 
 
 class Deploying:

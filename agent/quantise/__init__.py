@@ -2,7 +2,7 @@
 measured. It runs where the user has the model: in the command line and in the Python API, never in an agent.
 
 May import: agent/execution, agent/planwork, agent/text, agent/verify, agent/wire, planner/errors, planner/figures,
-planner/model.
+planner/model, planner/region, planner/vocabulary.
 """
 
 __all__ = ["quantised_model"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import onnxruntime
 from onnxruntime.capi import _pybind_state as native
 
 from edgepart.agent.quantise.choice import BLOCK
@@ -20,7 +19,7 @@ ROWS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
-class Blocks:
+class QuantisedMatrix:
     """A matrix in blocks of whole numbers, as MatMulNBits reads them."""
 
     packed: Array
@@ -31,14 +30,9 @@ class Blocks:
     """The zero points, packed: [columns, bytes]; None if the middle of each block is zero."""
 
 
-def maker() -> str:
-    """Who makes the blocks, with the version."""
-    return f"ONNX Runtime {onnxruntime.__version__}"
-
-
-def quantise_matrix(matrix: Array, kind: str) -> Blocks:
-    """The blocks of a matrix [inner, columns]. With int8 the middle of each block is zero; with int4 it is where the block's
-    numbers lie best, as 16 steps are few."""
+def quantise_matrix(matrix: Array, kind: str) -> QuantisedMatrix:
+    """The blocks of a matrix [inner, columns]. With int8 the middle of each block is zero; with int4 it is where the
+    block's numbers lie best, as 16 steps are few."""
     bits, (inner, columns) = BITS[kind], matrix.shape
     count, centred = -(-inner // BLOCK), kind == "int8"
     packed = np.zeros((columns, count, BLOCK * bits // 8), np.uint8)
@@ -46,7 +40,7 @@ def quantise_matrix(matrix: Array, kind: str) -> Blocks:
     middles = np.zeros((columns, -(-count * bits // 8)), np.uint8)
     quantise = native.quantize_matmul_8bits if bits == 8 else native.quantize_matmul_4bits
     quantise(packed, np.ascontiguousarray(matrix), scales, middles, BLOCK, columns, inner, centred)
-    return Blocks(packed, scales, None if centred else middles)
+    return QuantisedMatrix(packed, scales, None if centred else middles)
 
 
 def quantise_rows(table: Array) -> tuple[Array, Array]:

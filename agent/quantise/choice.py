@@ -1,9 +1,9 @@
 """Chooses the weights that are quantised. Rules over a model's graph.
 
-Chosen are matrices of float32 or float16 that a MatMul, or a Gemm with nothing but a bias, multiplies activations with, and
-tables from which a Gather takes rows. What else a model has stays as it is: convolutions and recurrent layers, for which
-ONNX Runtime has no kernel that takes weights of few bits and leaves activations alone; whatever lies in the body of an If or
-a Loop; and what is small.
+Chosen are matrices of float32 or float16 that a MatMul, or a Gemm with nothing but a bias, multiplies activations with,
+and tables from which a Gather takes rows. What else a model has stays as it is: convolutions and recurrent layers, for
+which ONNX Runtime has no kernel that takes weights of few bits and leaves activations alone; whatever lies in the body of
+an If or a Loop; and what is small.
 """
 
 from __future__ import annotations
@@ -23,7 +23,15 @@ BLOCK = 32
 off; ONNX Runtime's kernels are made for 32."""
 FLOATS = ("float", "float16")
 STANDARD = ("", "ai.onnx")
-QUANTISED_OPERATORS = ("QuantizeLinear", "DequantizeLinear", "QLinear", "Integer", "NBits", "Bnb4", "QAttention")
+QUANTISED_OPERATORS = (
+    "QuantizeLinear",
+    "DequantizeLinear",
+    "QLinear",
+    "Integer",
+    "NBits",
+    "Bnb4",
+    "QAttention",
+)
 """Parts of the names of operators of a model that was quantised before."""
 
 

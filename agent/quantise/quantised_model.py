@@ -1,5 +1,5 @@
-"""Quantised models: a model with weights of few bits is made, tried and kept, so that the next time it is there. Door: files,
-processes and a clock.
+"""Quantised models: a model with weights of few bits is made, tried and kept, so that the next time it is there. Door:
+files, processes and a clock.
 
 They are kept in the user's cache folder by the digest of the model, the type of the weights and who made them; so are the
 differences, by what they were measured on.
@@ -12,21 +12,26 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from edgepart.agent.planwork.model_process import stored_digest
-from edgepart.agent.quantise.work import do_apart
+from edgepart.agent.quantise.work import DATA, MODEL, do_apart
 from edgepart.agent.text.companions import NAMES, TOKENIZER
-from edgepart.agent.wire.inference import DeployOptions, QuantisedWeights
+from edgepart.agent.wire.inference import WEIGHTS, DeployOptions, QuantisedWeights
 from edgepart.planner.errors import ModelError
+from edgepart.planner.figures import format_bytes
+from edgepart.planner.model.load import model_digest, model_files
+from edgepart.planner.vocabulary import check_word
 
 USUAL_MAX_ERROR = 0.1
 """How far answers may be off, relative to each output's largest magnitude, if the user does not say. Weights of 8 bits are
 within it for models that were trained; with 4 bits it depends on the model."""
-MODEL, DATA = "model.onnx", "model.onnx.data"
+MAKING = "making-"
+"""How names of folders begin in which a model is being written."""
 FORM = 1
 """The form of what is kept. Raise it when the same model would become another one."""
 KEPT = 4
@@ -34,7 +39,8 @@ KEPT = 4
 IN_USE_S = 3600.0
 """Seconds since its last use in which a model is not deleted, as it may still be being sent."""
 
-Progress = Callable[[str, float, float], None]
+ShowProgress = Callable[[str, float, float], None]
+"""Called with (stage, done, total); a total of 0 is not known."""
 
 
 @dataclass(frozen=True)
@@ -56,37 +62,50 @@ def quantise(
     options: DeployOptions,
     cache: Path,
     given: Path | None = None,
-    progress: Progress = lambda *_: None,
+    progress: ShowProgress = lambda *_: None,
 ) -> QuantisedModel:
-    """The model with weights as `options.weights` says. `files` are the model's files, by their paths relative to its folder;
-    `cache` is the folder in which quantised models are kept, and `given` an .npz with the user's inputs.
+    """The model with weights as `options.weights` says. `files` are the model's files, by their paths relative to its
+    folder; `cache` is the folder in which quantised models are kept, and `given` an .npz with the user's inputs.
 
     Raises UsageError if the model has nothing to quantise, and ModelError if answers are off by more than
     `options.max_error`, or if it cannot be read or run here."""
     kind = options.weights or ""
     beside = {name: files[name] for name in NAMES if name in files}
-    source = stored_digest(model, list(beside.values()), options)
-    by = do_apart("maker", "ONNX Runtime")
-    place = cache / _key(source, kind, by, FORM)
-    if not (place / MODEL).is_file():
-        progress(f"making {kind} weights", 0, 0)
-        _make(model, kind, place)
-    place.touch()
-    told = place / f"difference-{_key(options.shapes, options.states, options.context, _digest(given))}.json"
+    graph = make(model, kind, cache, progress)
+    key = _key(
+        options.shapes, options.states, options.context, _digest(given), _digest(beside.get(TOKENIZER))
+    )
+    told = graph.parent / f"difference-{key}.json"
     if not told.is_file():
         progress("comparing answers with those of the model as it was", 0, 0)
-        _compare(model, beside.get(TOKENIZER), options, given, place, told)
-    _prune(cache, place, time.time())
-    off = json.loads(told.read_text())
-    found = QuantisedWeights(source, by, **off)
+        _compare(model, beside.get(TOKENIZER), options, given, graph, told)
+    source = stored_digest(model, list(beside.values()), options)
+    found = QuantisedWeights(source, **json.loads(told.read_text()))
     _check(found, kind, options)
-    sizes = [
-        sum(path.stat().st_size for path in paths)
-        for paths in ([*files.values()], [place / MODEL, place / DATA])
-    ]
-    note = f"{found.describe(kind)}; {sizes[0] / 1e6:.4g} MB became {sizes[1] / 1e6:.4g} MB"
-    sent = {MODEL: place / MODEL, DATA: place / DATA, **beside}
-    return QuantisedModel(place / MODEL, sent, replace(options, quantised=found), note)
+    made = {MODEL: graph, DATA: graph.with_name(DATA)}
+    sizes = [sum(path.stat().st_size for path in paths) for paths in (model_files(model), made.values())]
+    became = f"{format_bytes(sizes[0])} became {format_bytes(sizes[1])}"
+    note = f"{found.describe(kind)}; {became}"
+    return QuantisedModel(graph, {**made, **beside}, replace(options, quantised=found), note)
+
+
+def make(model: Path, kind: str, cache: Path, progress: ShowProgress) -> Path:
+    """The .onnx file of the model with weights of that type, which is made if it is not in the cache. Raises UsageError and
+    ModelError as `quantise` does."""
+    check_word(kind, WEIGHTS, "--weights")
+    place = cache / _key(model_digest(model_files(model)), kind, version("onnxruntime"), FORM)
+    if not (place / MODEL).is_file():
+        progress(f"making {kind} weights", 0, 0)
+        cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryDirectory(dir=cache, prefix=MAKING) as folder:
+            made = Path(folder) / place.name
+            made.mkdir()
+            do_apart("write", f"quantising {model.name}", model=model.absolute(), kind=kind, folder=made)
+            if not place.exists():
+                made.rename(place)
+    place.touch()
+    _prune(cache, place, time.time())
+    return place / MODEL
 
 
 def _check(found: QuantisedWeights, kind: str, options: DeployOptions) -> None:
@@ -100,28 +119,19 @@ def _check(found: QuantisedWeights, kind: str, options: DeployOptions) -> None:
         )
 
 
-def _make(model: Path, kind: str, place: Path) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with tempfile.TemporaryDirectory(dir=place.parent, prefix="making-") as folder:
-        made = Path(folder) / place.name
-        made.mkdir()
-        do_apart("write", f"quantising {model.name}", model=model.absolute(), kind=kind, folder=made)
-        if not place.exists():
-            made.rename(place)
-
-
 def _compare(
     model: Path,
     tokenizer: Path | None,
     options: DeployOptions,
     given: Path | None,
-    place: Path,
+    quantised: Path,
     told: Path,
 ) -> None:
-    with tempfile.TemporaryDirectory(dir=place, prefix="answers-") as folder:
+    """Measures how far answers are off, and writes it down."""
+    with tempfile.TemporaryDirectory(dir=told.parent, prefix="answers-") as folder:
         said = do_apart(
             "answer",
-            f"{model.name}",
+            model.name,
             model=model.absolute(),
             tokenizer=tokenizer and tokenizer.absolute(),
             options=options,
@@ -131,21 +141,23 @@ def _compare(
         found = do_apart(
             "compare",
             f"{model.name} with {options.weights} weights",
-            quantised=place / MODEL,
+            quantised=quantised,
             told=said,
             folder=Path(folder),
         )
         written = Path(folder) / "difference"
-        written.write_text(json.dumps(found))
+        written.write_text(json.dumps({"maker": f"ONNX Runtime {version('onnxruntime')}", **found}))
         written.rename(told)
 
 
 def _prune(cache: Path, used: Path, now: float) -> None:
-    """Deletes the models that were not used for longest."""
-    kept = [path for path in cache.iterdir() if (path / MODEL).is_file() and path != used]
-    for path in sorted(kept, key=_used_at, reverse=True)[KEPT - 1 :]:
+    """Deletes the models that were not used for longest, and what was left half made."""
+    found = sorted((path for path in cache.iterdir() if path != used), key=_used_at, reverse=True)
+    half_made = [path for path in found if path.name.startswith(MAKING)]
+    made = [path for path in found if path not in half_made]
+    for path in (*half_made, *made[KEPT - 1 :]):
         if now - _used_at(path) > IN_USE_S:
-            shutil.rmtree(path)
+            shutil.rmtree(path, ignore_errors=True)  # Another command may be deleting it too.
 
 
 def _used_at(path: Path) -> float:

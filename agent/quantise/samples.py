@@ -1,7 +1,7 @@
 """The inputs on which answers with quantised weights are compared with those of the model as it was. Rules over numpy.
 
-A language model reads a text, all of it at once, so that each token's logits are compared with the true tokens before it. Any
-other model gets made-up inputs, with numbers that look up a table drawn from all of its rows.
+A language model reads a text, all of it at once, so that each token's logits are compared with the true tokens before it.
+Any other model gets made-up inputs, with numbers that look up a table drawn from all of its rows.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from edgepart.agent.text.decoder import MASK, POSITIONS, TOKENS
-from edgepart.agent.verify.sample_inputs import random_inputs, sample_value
 from edgepart.agent.verify.same_answer import is_float
+from edgepart.agent.verify.sample_inputs import random_inputs, sample_value
 from edgepart.agent.wire.dtypes import element_dtype, element_name
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.region import Array
@@ -26,10 +26,11 @@ MADE_UP = 4
 MOST_TOKENS = 96
 """The most tokens of the text."""
 FEWEST_TOKENS = 16
-TEXT = """The harbour was quiet when the ferry came in. Two men in yellow coats tied it to the pier, and a girl with a bicycle
-was the first to step ashore. She had written down the address on the back of a receipt: 14 Mill Lane, third floor. "Is it
-far?" she asked. One of the men pointed up the hill, where the road turned left behind the church. It would take her ten
-minutes, he said, or fifteen if she stopped to look at the sea, as everybody did. def add(a, b): return a + b"""
+TEXT = """The harbour was quiet when the ferry came in. Two men in yellow coats tied it to the pier, and a girl with a
+bicycle was the first to step ashore. She had written down the address on the back of a receipt: 14 Mill Lane,
+third floor. "Is it far?" she asked. One of the men pointed up the hill, where the road turned left behind the
+church. It would take her ten minutes, he said, or fifteen if she stopped to look at the sea, as everybody did.
+def add(a, b): return a + b"""
 """What a language model reads: English, with numbers, speech and a little code."""
 
 

@@ -22,6 +22,8 @@ from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner import errors
 from edgepart.planner.errors import EdgepartError, ModelError
 
+MODEL, DATA = "model.onnx", "model.onnx.data"
+"""The files of a quantised model."""
 ENDED = "{what} ended its process ({how}): {why}. Nothing was deployed"
 MEMORY = "most likely this machine has too little memory for it; deploy from one that has more"
 ENDED_BY_FAULT = "ONNX Runtime failed inside"
@@ -50,12 +52,6 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _maker() -> str:
-    from edgepart.agent.quantise.blocks import maker
-
-    return maker()
-
-
 def _write(model: str, kind: str, folder: str) -> None:
     from edgepart.agent.quantise.writing import write_quantised
 
@@ -66,8 +62,7 @@ def _answer(model: str, tokenizer: str | None, options: Any, given: str | None, 
     from edgepart.agent.quantise.comparing import answer_as_it_was
 
     read = read_json_record(DeployOptions, options, DeployOptions())
-    paths = (None if path is None else Path(path) for path in (tokenizer, given))
-    beside, inputs = paths
+    beside, inputs = (None if path is None else Path(path) for path in (tokenizer, given))
     return answer_as_it_was(Path(model), beside, read, inputs, Path(folder))
 
 
@@ -78,7 +73,6 @@ def _compare(quantised: str, told: Mapping[str, Any], folder: str) -> Any:
 
 
 WORK: Mapping[str, Callable[..., Any]] = {
-    "maker": _maker,
     "write": _write,
     "answer": _answer,
     "compare": _compare,

@@ -3,7 +3,6 @@ than that."""
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,7 +13,8 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 from edgepart.agent.quantise.blocks import quantise_matrix, quantise_rows
 from edgepart.agent.quantise.choice import choose_weights, quantised_before
 from edgepart.agent.quantise.rewriting import rewrite
-from edgepart.planner.errors import UsageError
+from edgepart.agent.quantise.work import DATA, MODEL
+from edgepart.planner.errors import ModelError, UsageError
 from edgepart.planner.figures import format_bytes
 from edgepart.planner.model.load import load_constants, read_model
 from edgepart.planner.model.weights import (
@@ -27,7 +27,7 @@ from edgepart.planner.model.weights import (
 )
 from edgepart.planner.region import Array
 
-MODEL, DATA = "model.onnx", "model.onnx.data"
+CHUNK_BYTES = 1 << 20
 ALIGNED_BYTES = 64
 """Weights begin at multiples of this, as ONNX Runtime reads them best."""
 LEAST_SHARE = 0.05
@@ -88,7 +88,10 @@ def _lift_constants(model: ModelProto) -> None:
 
 def _is_large(proto: TensorProto) -> bool:
     """Whether its bytes are not in the graph, or are many."""
-    return proto.data_location == TensorProto.EXTERNAL or stored_bytes(proto.dims, proto.data_type) >= SMALL_BYTES
+    return (
+        proto.data_location == TensorProto.EXTERNAL
+        or stored_bytes(proto.dims, proto.data_type) >= SMALL_BYTES
+    )
 
 
 def _copy(proto: TensorProto, origin: Origin, data: BinaryIO) -> None:
@@ -101,19 +104,12 @@ def _copy(proto: TensorProto, origin: Origin, data: BinaryIO) -> None:
     with external_path(proto, origin, proto.name).open("rb") as file:
         file.seek(int(entries.get("offset") or 0))
         _place(proto, _align(data), nbytes)
-        shutil.copyfileobj(_Part(file, nbytes), data, 1 << 20)
-
-
-class _Part:
-    """The next bytes of a file, to be copied."""
-
-    def __init__(self, file: BinaryIO, nbytes: int) -> None:
-        self._file, self._left = file, nbytes
-
-    def read(self, most: int) -> bytes:
-        found: bytes = self._file.read(min(most, self._left))
-        self._left -= len(found)
-        return found
+        while nbytes:
+            chunk = file.read(min(nbytes, CHUNK_BYTES))
+            if not chunk:
+                raise ModelError(f"{origin.name}: {proto.name!r} was cut short while it was read")
+            data.write(chunk)
+            nbytes -= len(chunk)
 
 
 def _add(model: ModelProto, data: BinaryIO, name: str, array: Array) -> None:

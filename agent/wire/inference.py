@@ -255,12 +255,13 @@ class QuantisedWeights:
     def describe(self, kind: str) -> str:
         """A sentence for people. `kind` is the type of the weights.
 
-        >>> QuantisedWeights("9f86", "ONNX Runtime 1.32.0", 0.0123, "4 made-up inputs").describe("int8")
-        'int8 weights (made by ONNX Runtime 1.32.0): answers differ by up to 1.2 % of their largest magnitude on 4 made-up inputs'
+        >>> QuantisedWeights("9f86", "ORT 1.32", 0.0123, "4 inputs").describe("int8")
+        'int8 weights (made by ORT 1.32): answers differ by up to 1.2 % of their largest magnitude on 4 inputs'
         """
         off = f"answers differ by up to {100 * self.error:.2g} % of their largest magnitude on {self.inputs}"
-        same = "" if self.same_tokens is None else f", and {100 * self.same_tokens:.3g} % of the likeliest tokens are the same"
-        return f"{kind} weights (made by {self.maker}): {off}{same}"
+        same = self.same_tokens
+        tokens = "" if same is None else f", and {100 * same:.3g} % of the likeliest tokens are the same"
+        return f"{kind} weights (made by {self.maker}): {off}{tokens}"
 
 
 @dataclass(frozen=True, slots=True)
