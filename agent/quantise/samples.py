@@ -42,8 +42,8 @@ class Samples:
     """Complete inputs of a session over the whole model, states included."""
     about: str
     """What they are, in a few words."""
-    compared: tuple[str, ...] | None = None
-    """The outputs that are compared; None for all."""
+    compared: tuple[str, ...]
+    """The outputs that are compared; states are not."""
     logits: str = ""
     """The output in which each token of the vocabulary has a number; "" for a model that is no language model."""
 
@@ -52,7 +52,8 @@ def given_samples(graph: Graph, inputs: Sequence[Values]) -> Samples:
     """The inputs that the user gave; states, which users need not give, are zeros."""
     steps = tuple({**_zero_states(graph), **one} for one in inputs)
     count = len(steps)
-    return Samples(steps, "the input that was given" if count == 1 else f"{count} inputs that were given")
+    about = "the input that was given" if count == 1 else f"{count} inputs that were given"
+    return Samples(steps, about, graph.answer_outputs)
 
 
 def made_up_samples(graph: Graph) -> Samples:
@@ -71,7 +72,7 @@ def made_up_samples(graph: Graph) -> Samples:
             elif is_float(value.dtype) and seed % 2 == 0:
                 values[name] = sample_value(element_name(value.dtype), value.shape, name, seed)
         steps.append({**_zero_states(graph), **values})
-    return Samples(tuple(steps), f"{MADE_UP} made-up inputs")
+    return Samples(tuple(steps), f"{MADE_UP} made-up inputs", graph.answer_outputs)
 
 
 def text_samples(graph: Graph, tokens: Sequence[int], about: str) -> Samples | None:

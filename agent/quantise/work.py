@@ -37,7 +37,8 @@ def do_apart(work: str, what: str, **given: Any) -> Any:
     done = subprocess.run(command, input=order, capture_output=True, text=True)
     if done.returncode:
         killed = done.returncode == -signal.SIGKILL
-        how = signal.Signals(-done.returncode).name if done.returncode < 0 else done.stderr[-1000:].strip()
+        said = done.stderr.strip().splitlines()[-1:]
+        how = signal.Signals(-done.returncode).name if done.returncode < 0 else "".join(said)[:1000]
         raise ModelError(ENDED.format(what=what, how=how, why=MEMORY if killed else ENDED_BY_FAULT))
     answer = json.loads(done.stdout)
     if "error" in answer:
