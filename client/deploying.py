@@ -17,6 +17,7 @@ import aiohttp
 
 from edgepart.agent.api.device_choice import check_devices
 from edgepart.agent.api.stages import WEIGHTS_ON
+from edgepart.agent.wire.codec import json_record
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.client.failures import describe_loss, error_from
 from edgepart.client.http_door import LOST, HttpDoor
@@ -159,8 +160,7 @@ class Deploying:
     def _form(self) -> aiohttp.MultipartWriter:
         self._sent_bytes = 0
         with aiohttp.MultipartWriter("form-data") as form:
-            fields = {key: getattr(self._options, key) for key in DeployOptions.__dataclass_fields__}
-            form.append_json(fields).set_content_disposition("form-data", name="options")
+            form.append_json(json_record(self._options)).set_content_disposition("form-data", name="options")
             if self._stored:
                 form.append(self._stored).set_content_disposition("form-data", name="model")
                 return form

@@ -21,7 +21,9 @@ def test_blocks_are_those_of_onnx_runtimes_quantiser(kind: str, bits: int) -> No
     model = model_of([helper.make_node("MatMul", ["x", "w"], ["y"], "product")], {"w": weight})
     quantiser = MatMulNBitsQuantizer(model, block_size=32, is_symmetric=bits == 8, bits=bits)
     quantiser.process()
-    theirs = [numpy_helper.to_array(one) for one in quantiser.model.model.graph.initializer if one.name != "w"]
+    theirs = [
+        numpy_helper.to_array(one) for one in quantiser.model.model.graph.initializer if one.name != "w"
+    ]
     mine = quantise_matrix(weight, kind)
     wanted = [mine.packed, mine.scales, *([] if mine.middles is None else [mine.middles])]
     assert len(theirs) == len(wanted)

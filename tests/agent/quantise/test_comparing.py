@@ -60,7 +60,9 @@ def test_made_up_inputs_look_up_all_rows_of_a_table(tmp_path: Path) -> None:
 
 
 def test_pictures_and_noise_are_both_tried(tmp_path: Path) -> None:
-    path = saved(model_of([helper.make_node("MatMul", ["x", "w"], ["y"])], {"w": matrix()}), tmp_path / "m.onnx")
+    path = saved(
+        model_of([helper.make_node("MatMul", ["x", "w"], ["y"])], {"w": matrix()}), tmp_path / "m.onnx"
+    )
     samples = choose_samples(path, None, DeployOptions(shapes={"x": (8, SIDE)}), None)
     assert [step["x"].min() < 0 for step in samples.steps] == [False, True, False, True]
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from edgepart.agent.quantise.rewriting import rewrite
 from edgepart.agent.quantise.choice import choose_weights
+from edgepart.agent.quantise.rewriting import rewrite
 from edgepart.agent.quantise.work import DATA, MODEL
 from edgepart.agent.quantise.writing import write_quantised
 from edgepart.agent.verify.same_answer import relative_difference
@@ -144,9 +144,7 @@ def chains(draw: st.DrawFn) -> ModelProto:
             nodes.append(helper.make_node("MatMul", [at, weight], [out]))
         else:
             bias = ["b"] if kind == "bias" else []
-            nodes.append(
-                helper.make_node("Gemm", [at, weight, *bias], [out], transB=int(kind == "turned"))
-            )
+            nodes.append(helper.make_node("Gemm", [at, weight, *bias], [out], transB=int(kind == "turned")))
         at = out
     nodes.append(helper.make_node("Add", [at, "b"], ["y"]))
     return model_of(nodes, weights)
