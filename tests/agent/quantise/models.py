@@ -15,7 +15,8 @@ SIDE = 128
 
 
 def matrix(rows: int = SIDE, columns: int = SIDE, seed: int = 0, dtype: type = np.float32) -> Array:
-    return (np.random.default_rng(seed).standard_normal((rows, columns)) / np.sqrt(rows)).astype(dtype)
+    drawn: Array = np.random.default_rng(seed).standard_normal((rows, columns)) / np.sqrt(rows)
+    return drawn.astype(dtype)
 
 
 def model_of(

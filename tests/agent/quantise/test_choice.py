@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper
@@ -17,7 +19,7 @@ def chosen(model: ModelProto) -> tuple[dict[int, Matrix], dict[int, str]]:
     return dict(found.products), dict(found.tables)
 
 
-def one(kind: str, weight: Array, *more: str, **attributes: object) -> ModelProto:
+def one(kind: str, weight: Array, *more: str, **attributes: Any) -> ModelProto:
     """A model of one node that reads x (or the table and ids) and the weight."""
     inputs = ["w", "ids"] if kind == "Gather" else ["x", "w", *more]
     weights = {"w": weight} | {name: np.ones(SIDE, np.float32) for name in more}

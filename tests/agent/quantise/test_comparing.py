@@ -85,9 +85,11 @@ def test_random_outputs_and_states_are_not_compared(tmp_path: Path) -> None:
         helper.make_node("Add", ["h", "x"], ["hn"]),
     ]
     model = model_of(nodes, {"w": matrix()})
-    state = [TensorProto.FLOAT, ["n", SIDE]]
-    model.graph.input.append(helper.make_tensor_value_info("h", *state))
-    model.graph.output.extend(helper.make_tensor_value_info(name, *state) for name in ("noise", "hn"))
+    h, noise, hn = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", SIDE]) for name in ("h", "noise", "hn")
+    )
+    model.graph.input.append(h)
+    model.graph.output.extend([noise, hn])
     path = saved(model, tmp_path / "m.onnx")
     options = DeployOptions(shapes={"x": (2, SIDE), "h": (2, SIDE)})
     told = answer_as_it_was(path, None, options, None, tmp_path)
@@ -109,12 +111,12 @@ def decoder() -> onnx.ModelProto:
         helper.make_node("MatMul", ["rows", "head"], ["logits"]),
     ]
     model = model_of(nodes, {"table": matrix(300), "head": matrix(SIDE, 300), "one": np.array([1])})
-    graph, cache = model.graph, [1, 1, "past", SIDE]
+    graph, cache = model.graph, list[str | int | None]([1, 1, "past", SIDE])
     graph.input.append(helper.make_tensor_value_info("input_ids", TensorProto.INT64, [1, "rows"]))
     graph.input.append(helper.make_tensor_value_info("past_key_values.0.key", TensorProto.FLOAT, cache))
     del graph.output[:]
     graph.output.append(helper.make_tensor_value_info("logits", TensorProto.FLOAT, [1, "rows", 300]))
-    grown = [1, 1, "past + rows", SIDE]
+    grown = list[str | int | None]([1, 1, "past + rows", SIDE])
     graph.output.append(helper.make_tensor_value_info("present.0.key", TensorProto.FLOAT, grown))
     return model
 
