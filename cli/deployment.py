@@ -13,10 +13,10 @@ from edgepart.agent.options import parse_bytes, parse_delay, parse_shapes
 from edgepart.agent.wire.inference import (
     MOST_BATCH_ROWS,
     MOST_BINDINGS,
+    MOST_ERROR,
     MOST_KEPT,
     MOST_SEARCH_BUDGET_S,
     MOST_SEQUENCES,
-    WEIGHTS,
     DeployOptions,
 )
 from edgepart.cli.deploying import (
@@ -51,7 +51,7 @@ from edgepart.planner.errors import EdgepartError, UsageError
 from edgepart.planner.figures import format_seconds
 from edgepart.planner.plans.reduced_precision import EXACT, check_kind
 from edgepart.planner.report.sentences import headline
-from edgepart.planner.vocabulary import AXES, OBJECTIVES, STRATEGIES, check_word
+from edgepart.planner.vocabulary import AXES, OBJECTIVES, STRATEGIES, WEIGHTS, check_word
 
 USUAL = DeployOptions()
 
@@ -163,6 +163,7 @@ MaxError = Annotated[
     float | None,
     typer.Option(
         min=0,
+        max=MOST_ERROR,
         metavar="SHARE",
         help="How far answers may be off because of --weights, as a share of each output's largest magnitude.",
         show_default="0.1",

@@ -15,11 +15,11 @@ import typer
 
 from edgepart.agent.mqtt.broker import Broker, parse_broker
 from edgepart.agent.options import state_folder
-from edgepart.agent.wire.inference import WEIGHTS
 from edgepart.cli.agent import MQTT_PASSWORD
 from edgepart.cli.completion import complete_deployment
 from edgepart.planner.errors import UsageError
 from edgepart.planner.plans.reduced_precision import KINDS
+from edgepart.planner.vocabulary import WEIGHTS
 
 State = Annotated[
     Path | None,

@@ -17,7 +17,6 @@ import aiohttp
 
 from edgepart.agent.api.device_choice import check_devices
 from edgepart.agent.api.stages import WEIGHTS_ON
-from edgepart.agent.wire.codec import json_record
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.client.failures import describe_loss, error_from
 from edgepart.client.http_door import LOST, HttpDoor
@@ -158,6 +157,9 @@ class Deploying:
             return await follow_progress(response, self._name, wait_s, reached)
 
     def _form(self) -> aiohttp.MultipartWriter:
+        # Imported here, as it imports onnx, which clients that deploy nothing need not have.
+        from edgepart.agent.wire.codec import json_record
+
         self._sent_bytes = 0
         with aiohttp.MultipartWriter("form-data") as form:
             form.append_json(json_record(self._options)).set_content_disposition("form-data", name="options")

@@ -28,7 +28,7 @@ from edgepart.agent.quantise.samples import (
 from edgepart.agent.text.companions import TOKENIZER
 from edgepart.agent.text.tokenizer import parse_tokenizer, read_limited
 from edgepart.agent.verify.same_answer import is_float, largest_difference, random_outputs
-from edgepart.agent.wire.inference import DeployOptions
+from edgepart.agent.wire.inference import MOST_ERROR, DeployOptions
 from edgepart.agent.wire.tensors import pack_arrays, unpack_arrays
 from edgepart.planner.errors import ModelError, NotInstalled
 from edgepart.planner.model.context_shapes import has_growing_states, load_with_context
@@ -128,7 +128,7 @@ def error_of(got: Values, expected: Values) -> float:
             mine = got[name]
             alike = isinstance(mine, np.ndarray) and mine.shape == value.shape
             found.append(float(np.mean(mine != value)) if alike and value.size else float(not alike))
-    return max(found)
+    return min(max(found), MOST_ERROR)
 
 
 def _run(session: LoadedModel, inputs: Values) -> dict[str, Any]:

@@ -21,11 +21,11 @@ from typing import Any
 from edgepart.agent.planwork.model_process import stored_digest
 from edgepart.agent.quantise.work import DATA, MODEL, do_apart
 from edgepart.agent.text.companions import NAMES, TOKENIZER
-from edgepart.agent.wire.inference import WEIGHTS, DeployOptions, QuantisedWeights
+from edgepart.agent.wire.inference import DeployOptions, QuantisedWeights
 from edgepart.planner.errors import ModelError
-from edgepart.planner.figures import format_bytes
+from edgepart.planner.figures import format_bytes, format_figure
 from edgepart.planner.model.load import model_digest, model_files
-from edgepart.planner.vocabulary import check_word
+from edgepart.planner.vocabulary import WEIGHTS, check_word
 
 USUAL_MAX_ERROR = 0.1
 """How far answers may be off, relative to each output's largest magnitude, if the user does not say. Weights of 8 bits are
@@ -114,8 +114,9 @@ def _check(found: QuantisedWeights, kind: str, options: DeployOptions) -> None:
     if found.error > most:
         other = " or take --weights int8" if kind == "int4" else ""
         raise ModelError(
-            f"{found.describe(kind)}. That is more than --max-error allows ({100 * most:.3g} %): give a larger one if that "
-            f"will do,{other} or inputs of your own (--input), as made-up ones may be unlike yours. Nothing was deployed"
+            f"{found.describe(kind)}. That is more than --max-error allows ({format_figure(100 * most)} %): give a larger "
+            f"one if that will do{other}, or inputs of your own (--input), as made-up ones may be unlike yours. Nothing was "
+            "deployed"
         )
 
 

@@ -26,8 +26,9 @@ from edgepart.agent.wire.bounds import (
     Word,
 )
 from edgepart.agent.wire.codec import OPTIONAL
+from edgepart.planner.figures import format_figure
 from edgepart.planner.plans.reduced_precision import EXACT, KINDS
-from edgepart.planner.vocabulary import AXES, OBJECTIVES
+from edgepart.planner.vocabulary import AXES, OBJECTIVES, WEIGHTS
 
 ValueName = Annotated[str, Text(1024, 1)]
 """The name of an input or output of a model."""
@@ -44,8 +45,8 @@ MOST_BATCH_DELAY_S = 10.0
 MOST_SEARCH_BUDGET_S = 600.0
 """The longest search, in seconds, that a user can ask for: during it the leader makes no other plans but urgent ones."""
 
-WEIGHTS = ("int8", "int4")
-"""The types to which weights can be quantised."""
+MOST_ERROR = 1e6
+"""The largest error of quantised weights that is told or allowed."""
 
 NODE_BITS = 24
 """The number of low bits of a term that come from the leader that makes it. They keep the two sides of a network split from
@@ -244,7 +245,7 @@ class QuantisedWeights:
     """The digest of the model as the user has it."""
     maker: Word
     """The program that made the weights, with its version."""
-    error: Annotated[float, Number()]
+    error: Annotated[float, Number(0, MOST_ERROR)]
     """The largest difference of answers from those of the model as the user has it, relative to each output's largest
     magnitude."""
     inputs: Word
@@ -258,9 +259,14 @@ class QuantisedWeights:
         >>> QuantisedWeights("9f86", "ORT 1.32", 0.0123, "4 inputs").describe("int8")
         'int8 weights (made by ORT 1.32): answers differ by up to 1.2 % of their largest magnitude on 4 inputs'
         """
-        off = f"answers differ by up to {100 * self.error:.2g} % of their largest magnitude on {self.inputs}"
+        share = format_figure(100 * self.error, 2)
+        off = f"answers differ by up to {share} % of their largest magnitude on {self.inputs}"
         same = self.same_tokens
-        tokens = "" if same is None else f", and {100 * same:.3g} % of the likeliest tokens are the same"
+        tokens = (
+            ""
+            if same is None
+            else f", and {format_figure(100 * same)} % of the likeliest tokens are the same"
+        )
         return f"{kind} weights (made by {self.maker}): {off}{tokens}"
 
 
@@ -321,7 +327,7 @@ class DeployOptions:
     weights: Annotated[str, OneOf(WEIGHTS)] | None = field(default=None, metadata=OPTIONAL)
     """The type to which the client has the weights of matrix products quantised before it sends the model; None leaves the
     model as it is."""
-    max_error: Annotated[float, Number()] | None = field(default=None, metadata=OPTIONAL)
+    max_error: Annotated[float, Number(0, MOST_ERROR)] | None = field(default=None, metadata=OPTIONAL)
     """How far answers may be off because of that, relative to each output's largest magnitude; None allows what is usual
     (agent/quantise/quantised_model.py)."""
     quantised: QuantisedWeights | None = field(default=None, metadata=OPTIONAL)
