@@ -60,8 +60,8 @@ class ClusterChanges:
     ) -> Deployed:
         """Deploys an .onnx file, or the folder of a language model, under a name (by default the file's). With `wait`, it
         returns when the model is served. `progress` is called with (stage, done, total). With `weights`, a model with
-        weights of few bits is made here and sent, and `Deployed.weights` says how far its answers are off: on `inputs`, or
-        else on made-up ones.
+        weights of few bits is made here and sent, and `Deployed.quantised` says how far its answers are off: on `inputs`,
+        or else on made-up ones.
 
         Raises ModelError (also if answers are off by more than `max_error`), UsageError, Infeasible if no plan fits,
         StillGoing if the model does not serve `timeout_s` seconds after the agent has it, and Unavailable if the agent is
@@ -83,7 +83,7 @@ class ClusterChanges:
             from edgepart.client.weights import with_weights
 
             made = await asyncio.to_thread(with_weights, found, files, given, inputs, progress or _ignore)
-            files, given, told = made.files, made.options, {"weights": made.note}
+            files, given, told = made.files, made.options, {"quantised": made.note}
         elif inputs is not None:
             raise UsageError(
                 "deploy: `inputs` are what answers are compared on with `weights`, which is missing"

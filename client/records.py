@@ -57,9 +57,9 @@ class Deployed:
     """What the agent reports, as `edgepart deploy --json` prints it."""
 
     @property
-    def weights(self) -> str:
+    def quantised(self) -> str:
         """What became of weights that were quantised, and how far answers are off; "" if none were."""
-        return str(self.document.get("weights", ""))
+        return str(self.document.get("quantised", ""))
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -85,7 +85,7 @@ class ModelCard:
     rounding: str = ""
     """A sentence about how far this rounding makes answers differ; "" if nothing is rounded, or if that is
     not known yet."""
-    weights: str = ""
+    quantised: str = ""
     """A sentence about weights that were quantised before the model was sent, and how far its answers are off; "" if none
     were."""
     model_digest: str = ""

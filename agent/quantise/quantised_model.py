@@ -115,8 +115,8 @@ def _check(found: QuantisedWeights, kind: str, options: DeployOptions) -> None:
         other = " or take --weights int8" if kind == "int4" else ""
         raise ModelError(
             f"{found.describe(kind)}. That is more than --max-error allows ({format_figure(100 * most)} %): give a larger "
-            f"one if that will do{other}, or inputs of your own (--input), as made-up ones may be unlike yours. Nothing was "
-            "deployed"
+            f"one if that will do{other}, or inputs of your own (--input), as made-up ones may be unlike yours. Nothing "
+            "was deployed"
         )
 
 

@@ -111,7 +111,7 @@ def test_plan_takes_the_smaller_model(edgepart: Edgepart, model: Path, tmp_path:
 def test_a_program_deploys_the_smaller_model(served: Served, model: Path, tmp_path: Path) -> None:
     with product.connect(served.url, credential=CREDENTIAL, state=tmp_path) as client:
         found = client.deploy(model, weights="int8", shapes={"ids": (4,)}, inputs={"ids": np.array([5])})
-        assert "on the input that was given" in found.weights
+        assert "on the input that was given" in found.quantised
         assert deployed(served)[0] == {MODEL, DATA}
         served.node.deployed.clear()
         with pytest.raises(ModelError, match="Nothing was deployed"):
