@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto, TensorProto, helper
+from onnx import ModelProto, TensorProto, helper
 
 from edgepart.agent.quantise.blocks import quantise_matrix, quantise_rows
 from edgepart.agent.quantise.choice import choose_weights, quantised_before
@@ -18,7 +18,6 @@ from edgepart.planner.errors import ModelError, UsageError
 from edgepart.planner.figures import format_bytes
 from edgepart.planner.model.load import load_constants, read_model
 from edgepart.planner.model.weights import (
-    SMALL_BYTES,
     Origin,
     constant_of,
     external_path,
@@ -44,7 +43,6 @@ def write_quantised(model: Path, kind: str, folder: Path) -> None:
             f"--weights {kind}: {model.name} has weights of few bits already ({', '.join(before)}); leave the option out. "
             "Nothing was deployed"
         )
-    _lift_constants(found)
     constants = load_constants(model)
     choice = choose_weights(found, constants)
     if choice.chosen_bytes < LEAST_SHARE * choice.all_bytes or not choice.chosen_bytes:
@@ -69,29 +67,6 @@ def write_quantised(model: Path, kind: str, folder: Path) -> None:
             _add(found, data, rows.numbers, numbers)
             _add(found, data, rows.scales, scales)
     onnx.save_model(found, folder / MODEL)
-
-
-def _lift_constants(model: ModelProto) -> None:
-    """Makes initializers of large Constant nodes: some exporters write weights so, and ONNX Runtime does not look for
-    their bytes in other files."""
-    graph, kept = model.graph, list[NodeProto]()
-    for node in graph.node:
-        value = next((one.t for one in node.attribute if one.name == "value" and one.HasField("t")), None)
-        if node.op_type == "Constant" and not node.domain and value is not None and _is_large(value):
-            graph.initializer.add().CopyFrom(value)
-            graph.initializer[-1].name = node.output[0]
-        else:
-            kept.append(NodeProto.FromString(node.SerializeToString()))
-    del graph.node[:]
-    graph.node.extend(kept)
-
-
-def _is_large(proto: TensorProto) -> bool:
-    """Whether its bytes are not in the graph, or are many."""
-    return (
-        proto.data_location == TensorProto.EXTERNAL
-        or stored_bytes(proto.dims, proto.data_type) >= SMALL_BYTES
-    )
 
 
 def _copy(proto: TensorProto, origin: Origin, data: BinaryIO) -> None:

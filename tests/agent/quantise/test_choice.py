@@ -41,7 +41,7 @@ def one(kind: str, weight: Array, *more: str, **attributes: Any) -> ModelProto:
         (one("Gemm", matrix(), transA=1), {}, {}),
         (one("MatMul", matrix(SIDE, SIDE - 1)), {}, {}),
         (one("MatMul", matrix(SIDE, 16, 0).repeat(1, 1)), {}, {}),
-        (one("MatMul", matrix()[None]), {}, {}),
+        (one("MatMul", matrix()[None].repeat(32, 0)), {}, {}),
         (one("Add", matrix()), {}, {}),
     ],
     ids=[
@@ -69,6 +69,19 @@ def test_bytes_count_once_and_only_where_they_are_read_while_the_model_runs() ->
     model = model_of(nodes, {"small": matrix().astype(np.int8), "b": np.ones(SIDE, np.float32)})
     found = choose_weights(model, load_constants(model.SerializeToString()))
     assert (found.chosen_bytes, found.all_bytes) == (SIDE * SIDE * 4, SIDE * SIDE * 4 + SIDE * 4)
+
+
+def test_bytes_that_a_branch_reads_count() -> None:
+    value = helper.make_tensor_value_info("z", TensorProto.FLOAT, None)
+    body = helper.make_graph([helper.make_node("Add", ["h", "b"], ["z"])], "body", [], [value])
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("If", ["flag"], ["y"], then_branch=body, else_branch=body),
+    ]
+    model = model_of(nodes, {"w": matrix(), "b": np.ones(SIDE, np.float32)})
+    model.graph.input.append(helper.make_tensor_value_info("flag", TensorProto.BOOL, []))
+    found = choose_weights(model, load_constants(model.SerializeToString()))
+    assert found.all_bytes - found.chosen_bytes == SIDE * 4
 
 
 @pytest.mark.parametrize(
