@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,15 @@ def test_errors_of_the_process_are_the_callers(tmp_path: Path) -> None:
         do_apart("write", "quantising", model=tmp_path / "bad.onnx", kind="int8", folder=tmp_path)
     with pytest.raises(ModelError, match=r"trying it ended its process \(KeyError.*Nothing was deployed"):
         do_apart("no such work", "trying it")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 looks into the user's folder first")
+def test_modules_in_the_users_folder_are_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if one])
+    (tmp_path / "onnx.py").write_text("raise SystemExit('the wrong onnx')")
+    monkeypatch.chdir(tmp_path)
+    do_apart("write", "quantising", model=saved(mixed(), tmp_path / "m.onnx"), kind="int8", folder=tmp_path)
+    assert (tmp_path / MODEL).is_file()
 
 
 def test_what_was_not_used_for_longest_goes(tmp_path: Path) -> None:
