@@ -8,7 +8,7 @@ HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --fo
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: dist deb machines install-check rooms screenshots figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency throughput links messages truth dominance placing placing-scale placing-proofs search transports ciphers memory replan failover chaos generation answers exports models docs cases emulators processors avx2 aarch64 arm fuzz load simulate third lock clean
+.PHONY: dist deb machines install-check rooms screenshots figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency throughput weights links messages truth dominance placing placing-scale placing-proofs search transports ciphers memory replan failover chaos generation answers exports models docs cases emulators processors avx2 aarch64 arm fuzz load simulate third lock clean
 .DEFAULT_GOAL := test
 # Tests start hundreds of processes, and each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -121,6 +121,10 @@ unequal: .venv/.dev lab-commands | results  ## as root: the same on unequal host
 throughput: .venv/.dev lab-commands | results  ## as root: how many answers a second four hosts give; takes some minutes
 	$(BIN)/python -m benchmarks.throughput --markdown --json results/throughput.json > results/throughput.md
 	$(call record,throughput)
+
+weights: .venv/.language | results  ## models with int8 and int4 weights, and boxes that hold no others; takes three minutes
+	$(BIN)/python -m benchmarks.weights --markdown --json results/weights.json > results/weights.md
+	$(call record,weights)
 
 links: .venv/.dev lab-commands  ## as root: every strategy over slow links; takes two hours
 	$(BIN)/python -m benchmarks.links --markdown --json results/links.json

@@ -3,7 +3,8 @@ how to use the deployment."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -12,34 +13,45 @@ from edgepart.agent.options import parse_bytes, parse_delay, parse_shapes
 from edgepart.agent.wire.inference import (
     MOST_BATCH_ROWS,
     MOST_BINDINGS,
+    MOST_ERROR,
     MOST_KEPT,
     MOST_SEARCH_BUDGET_S,
     MOST_SEQUENCES,
     DeployOptions,
 )
-from edgepart.cli.deploying import DeployPatience, deploy_files, roll_back, undeploy_it
+from edgepart.cli.deploying import (
+    DeployPatience,
+    check_chosen_devices,
+    deploy_files,
+    roll_back,
+    undeploy_it,
+)
 from edgepart.cli.options import (
     Agent,
     Context,
     DeployedName,
+    Input,
     Json,
+    Picture,
     State,
     StatePairs,
     TransferDtype,
+    Weights,
     parse_duration,
     read_pairs,
 )
 from edgepart.cli.output import console, note, print_json, say
 from edgepart.cli.plan_text import device_table
 from edgepart.cli.query import fetch
-from edgepart.cli.sources.model import USUAL_DOWNLOAD_LIMIT, model_at, name_of_source, read_digest
+from edgepart.cli.sources.model import USUAL_DOWNLOAD_LIMIT, LocalModel, model_at, name_of_source, read_digest
+from edgepart.cli.sources.quantising import quantised
 from edgepart.client.model_files import check_shapes, default_name
 from edgepart.client.target import AgentTarget, target_of
 from edgepart.planner.errors import EdgepartError, UsageError
 from edgepart.planner.figures import format_seconds
 from edgepart.planner.plans.reduced_precision import EXACT, check_kind
 from edgepart.planner.report.sentences import headline
-from edgepart.planner.vocabulary import AXES, OBJECTIVES, STRATEGIES, check_word
+from edgepart.planner.vocabulary import AXES, OBJECTIVES, STRATEGIES, WEIGHTS, check_word
 
 USUAL = DeployOptions()
 
@@ -147,6 +159,16 @@ Batch = Annotated[
 BatchDelay = Annotated[
     str, typer.Option(metavar="TIME", help="How long a request waits for others, with --batch: 5ms.")
 ]
+MaxError = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        max=MOST_ERROR,
+        metavar="SHARE",
+        help="How far answers may be off because of --weights, as a share of each output's largest magnitude.",
+        show_default="0.1",
+    ),
+]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the model is served.")]
 Timeout = Annotated[
     str,
@@ -174,6 +196,10 @@ def deploy(
     context: Context = None,
     sequences: Sequences = USUAL.sequences,
     mirror: Mirrors = False,
+    weights: Weights = None,
+    max_error: MaxError = None,
+    given: Input = None,
+    picture: Picture = "",
     keep: Keep = USUAL.keep,
     digest: Digest = None,
     download_limit: DownloadLimit = USUAL_DOWNLOAD_LIMIT,
@@ -206,16 +232,49 @@ def deploy(
         keep=keep,
         batch_rows=0 if batch == 1 else batch,
         batch_delay_s=parse_delay(batch_delay),
+        weights=None if weights is None else check_word(weights, WEIGHTS, "--weights"),
+        max_error=max_error,
     )
+    source = _Source(model, read_digest(digest or ""), download_limit, given or (), picture)
     patience = DeployPatience(parse_duration(timeout, "--timeout"), timeout) if wait else None
-    most_bytes = parse_bytes(download_limit, option="--download-limit")
-    note(f"reading {model}")
-    with model_at(model, read_digest(digest or ""), most_bytes, options) as found:
-        check_shapes(found.graph, options.shapes)
-        result, url = deploy_files(target, called, found.files, options, patience)
-    endpoint = f"{url}/v2/models/{called}"
-    result |= {"name": called, "endpoint": endpoint, "curl": f"curl -s {endpoint}"}
+    result = _send(target, called, source, options, patience)
     _print_deployed(target, result, waited=wait, as_json=as_json)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The model that a user names."""
+
+    model: str
+    digest: str
+    """The digest that it must have; "" accepts any."""
+    download_limit: str
+    inputs: Sequence[str]
+    """The texts of --input, on which answers are compared where weights are quantised."""
+    picture: str
+
+
+def _send(
+    target: AgentTarget, name: str, source: _Source, options: DeployOptions, patience: DeployPatience | None
+) -> dict[str, Any]:
+    """Deploys the model, and returns what the agent reports, with the addresses at which it is served."""
+    most_bytes = parse_bytes(source.download_limit, option="--download-limit")
+    note(f"reading {source.model}")
+    with model_at(source.model, source.digest, most_bytes, options) as found:
+        sent, options = _prepare(target, found, options, source)
+        result, url = deploy_files(target, name, sent.files, options, patience)
+    endpoint = f"{url}/v2/models/{name}"
+    return result | {"name": name, "endpoint": endpoint, "curl": f"curl -s {endpoint}"}
+
+
+def _prepare(
+    target: AgentTarget, found: LocalModel, options: DeployOptions, source: _Source
+) -> tuple[LocalModel, DeployOptions]:
+    """The model to send, and its options. Raises UsageError, ModelError and Unavailable before any byte is sent."""
+    check_shapes(found.graph, options.shapes)
+    if options.weights is not None:
+        check_chosen_devices(target, options.devices)  # Quantising takes a while.
+    return quantised(found, options, source.inputs, source.picture)
 
 
 def rollback(

@@ -19,6 +19,7 @@ from edgepart.cli.agent import MQTT_PASSWORD
 from edgepart.cli.completion import complete_deployment
 from edgepart.planner.errors import UsageError
 from edgepart.planner.plans.reduced_precision import KINDS
+from edgepart.planner.vocabulary import WEIGHTS
 
 State = Annotated[
     Path | None,
@@ -47,6 +48,15 @@ TransferDtype = Annotated[
         "--transfer-dtype",
         metavar="|".join(KINDS),
         help="Round the values that devices send each other. This sends fewer bytes; answers may differ by more than 1e-4.",
+    ),
+]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        metavar="|".join(WEIGHTS),
+        autocompletion=lambda: list(WEIGHTS),
+        help="Make the model smaller before it is sent: the weights of its products become whole numbers of 8 or 4 bits.",
+        show_default="as they are",
     ),
 ]
 Name = Annotated[

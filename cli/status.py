@@ -117,6 +117,8 @@ def _print_card(card: Mapping[str, Any]) -> None:
             say(f"  {line}", prose=True)
         if card.get("note"):
             say(f"  note: {card['note']}", prose=True)
+    if card.get("quantised"):
+        say(f"  {card['quantised']}", prose=True)
     for side in ("inputs", "outputs"):
         for value in card[side]:
             say(f"  {side[:-1]:6} {value['name']}  {value['dtype']} {shape(value['shape'])}")

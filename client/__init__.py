@@ -7,12 +7,12 @@
 
 connecting.py has `connect` and `connect_async`, client.py the class for programs without asyncio, async_client.py the class
 for asyncio, and offline.py `edgepart.plan`, which needs no cluster. A client needs neither onnx nor ONNX Runtime; `deploy`
-and `plan` read models, and import onnx for it.
+and `plan` read models, and import onnx for it; weights.py starts processes that use ONNX Runtime.
 
-May import: agent/api, agent/cluster/state, agent/gateway, agent/http, agent/options, agent/security, agent/text,
-agent/trace, agent/wire, planner/devices, planner/errors, planner/figures, planner/json_text, planner/layout,
-planner/model, planner/planner, planner/plans, planner/region, planner/report, planner/search, planner/simulation,
-planner/vocabulary.
+May import: agent/api, agent/cluster/state, agent/gateway, agent/http, agent/options, agent/quantise, agent/security,
+agent/text, agent/trace, agent/wire, planner/devices, planner/errors, planner/figures, planner/json_text,
+planner/layout, planner/model, planner/planner, planner/plans, planner/region, planner/report, planner/search,
+planner/simulation, planner/vocabulary.
 """
 
 __all__ = [
@@ -30,4 +30,5 @@ __all__ = [
     "records",
     "target",
     "trace_records",
+    "weights",
 ]

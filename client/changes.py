@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from edgepart.agent.wire.inference import DeployOptions
     from edgepart.client.deploying import DeployKeywords, Progress
     from edgepart.client.records import Deployed, TraceHandle, TraceRecording
+    from edgepart.planner.region import Array
 
 DEPLOY_S = 600.0
 """Seconds to wait until a deployment serves, if the caller does not say."""
@@ -54,14 +55,17 @@ class ClusterChanges:
         wait: bool = True,
         timeout_s: float = DEPLOY_S,
         progress: Progress | None = None,
+        inputs: Mapping[str, Array] | None = None,
         **options: Unpack[DeployKeywords],
     ) -> Deployed:
         """Deploys an .onnx file, or the folder of a language model, under a name (by default the file's). With `wait`, it
-        returns when the model is served. `progress` is called with (stage, done, total).
+        returns when the model is served. `progress` is called with (stage, done, total). With `weights`, a model with
+        weights of few bits is made here and sent, and `Deployed.quantised` says how far its answers are off: on `inputs`,
+        or else on made-up ones.
 
-        Raises ModelError, UsageError, Infeasible if no plan fits, StillGoing if the model does not serve `timeout_s`
-        seconds after the agent has it, and Unavailable if the agent is lost: nothing is sent twice, and the error says what
-        is known of the deployment."""
+        Raises ModelError (also if answers are off by more than `max_error`), UsageError, Infeasible if no plan fits,
+        StillGoing if the model does not serve `timeout_s` seconds after the agent has it, and Unavailable if the agent is
+        lost: nothing is sent twice, and the error says what is known of the deployment."""
         from edgepart.agent.wire.inference import DeployOptions
         from edgepart.client.model_files import check_shapes, default_name, files_of, find_model
         from edgepart.client.records import Deployed
@@ -74,8 +78,18 @@ class ClusterChanges:
         found = find_model(Path(model))
         files = await asyncio.to_thread(files_of, found)
         check_shapes(found, given.shapes)
+        told: dict[str, Any] = {}
+        if given.weights is not None:
+            from edgepart.client.weights import with_weights
+
+            made = await asyncio.to_thread(with_weights, found, files, given, inputs, progress or _ignore)
+            files, given, told = made.files, made.options, {"quantised": made.note}
+        elif inputs is not None:
+            raise UsageError(
+                "deploy: `inputs` are what answers are compared on with `weights`, which is missing"
+            )
         wait_s = timeout_s if wait else None
-        return Deployed(called, await self.deploy_files(called, files, given, wait_s, progress))
+        return Deployed(called, await self.deploy_files(called, files, given, wait_s, progress) | told)
 
     async def deploy_files(
         self,

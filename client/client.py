@@ -103,11 +103,14 @@ class Client:
         wait: bool = True,
         timeout_s: float = DEPLOY_S,
         progress: Progress | None = None,
+        inputs: Mapping[str, Array] | None = None,
         **options: Unpack[DeployKeywords],
     ) -> Deployed:
         """Deploys a model, as AsyncClient.deploy does. `progress` is called in the client's thread."""
         return self._loop.run(
-            self._client.deploy(model, name, wait=wait, timeout_s=timeout_s, progress=progress, **options)
+            self._client.deploy(
+                model, name, wait=wait, timeout_s=timeout_s, progress=progress, inputs=inputs, **options
+            )
         )
 
     def rollback(

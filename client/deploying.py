@@ -64,6 +64,10 @@ class DeployKeywords(TypedDict, total=False):
     """The most rows for which requests that wait at the same time are run as one."""
     batch_delay_s: float
     """How long a request waits for others, in seconds."""
+    weights: str | None
+    """"int8" or "int4": the type to which the weights of matrix products are quantised before the model is sent."""
+    max_error: float | None
+    """How far answers may be off because of that, relative to each output's largest magnitude; None is 0.1."""
 
 
 class Deploying:
@@ -153,10 +157,12 @@ class Deploying:
             return await follow_progress(response, self._name, wait_s, reached)
 
     def _form(self) -> aiohttp.MultipartWriter:
+        # Imported here, as it imports onnx, which clients that deploy nothing need not have.
+        from edgepart.agent.wire.codec import json_record
+
         self._sent_bytes = 0
         with aiohttp.MultipartWriter("form-data") as form:
-            fields = {key: getattr(self._options, key) for key in DeployOptions.__dataclass_fields__}
-            form.append_json(fields).set_content_disposition("form-data", name="options")
+            form.append_json(json_record(self._options)).set_content_disposition("form-data", name="options")
             if self._stored:
                 form.append(self._stored).set_content_disposition("form-data", name="model")
                 return form

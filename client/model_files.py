@@ -1,5 +1,5 @@
-"""Model files: which files are sent with a model, and what a deployment is called by default. Door: it reads the model's
-folder."""
+"""Model files: which files are sent with a model, what a deployment is called by default, and the folder in which models
+are kept. Door: it reads the model's folder."""
 
 from __future__ import annotations
 
@@ -24,6 +24,11 @@ def check_shapes(model: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
         from edgepart.planner.model.load import check_shapes as fit
 
         fit(model, shapes)
+
+
+def cache_folder(environ: Mapping[str, str]) -> Path:
+    """The folder for downloads, and for models that were made here. It is on a disk, which /tmp is not everywhere."""
+    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "edgepart"
 
 
 def default_name(model: Path) -> str:

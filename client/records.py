@@ -57,6 +57,11 @@ class Deployed:
     """What the agent reports, as `edgepart deploy --json` prints it."""
 
     @property
+    def quantised(self) -> str:
+        """What became of weights that were quantised, and how far answers are off; "" if none were."""
+        return str(self.document.get("quantised", ""))
+
+    @property
     def devices(self) -> tuple[str, ...]:
         """The devices that compute it; () if nobody waited until it served."""
         return tuple(self.document.get("devices") or ())

@@ -1,5 +1,5 @@
-"""The words that options accept: objectives, axes that a user may force, and names of strategies. Facts, and one rule
-that checks a word against them.
+"""The words that options accept: objectives, axes that a user may force, types of weights, and names of
+strategies. Facts, and one rule that checks a word against them.
 
 The module imports next to nothing, so that options can be checked before the libraries for models are loaded."""
 
@@ -13,6 +13,9 @@ OBJECTIVES = ("latency", "throughput")
 
 AXES = ("height", "width", "channel", "batch")
 """The axes that a user may force for a deployment."""
+
+WEIGHTS = ("int8", "int4")
+"""The types to which weights can be quantised before a model is sent."""
 
 STRATEGIES = (
     "single",

@@ -256,6 +256,7 @@ class NodeApi:
                 entry.name,
                 text,
                 trouble=text,
+                quantised=_describe_weights(entry.options),
                 model_digest=entry.model,
                 version=str(number_of(entry)),
                 kept_versions=kept,
@@ -279,6 +280,7 @@ class NodeApi:
             note=self._note(entry),
             transfer_dtype=plan.rounded_to or EXACT,
             rounding=self._describe_rounding(entry),
+            quantised=_describe_weights(entry.options),
             model_digest=entry.model,
             version=str(number),
             next_version="" if number == number_of(entry) else str(number_of(entry)),
@@ -537,6 +539,7 @@ class NodeApi:
             "transfer_dtype": plan.rounded_to or EXACT,
             "rounding": self._describe_rounding(self._entry(name)),
             "text": self._entry(name).options.text,
+            "quantised": _describe_weights(self._entry(name).options),
             "notes": list(notes),
             "epoch": list(astuple(readable(standing.epoch))),
             "url": f"{self._me.http()}/v2/models/{name}/infer",
@@ -717,6 +720,11 @@ def _error(standing: Standing) -> EdgepartError:
     kind = getattr(errors, standing.error_kind, errors.ClusterError)
     text = f"{standing.error.rstrip('.')}. Nothing was deployed."
     return kind(text) if issubclass(kind, EdgepartError) else errors.ClusterError(text)
+
+
+def _describe_weights(options: DeployOptions) -> str:
+    """What became of weights that were quantised; "" if none were."""
+    return options.quantised.describe(options.weights or "") if options.quantised is not None else ""
 
 
 def _rows(inputs: Mapping[str, Any]) -> int:

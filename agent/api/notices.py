@@ -53,6 +53,8 @@ def deployment_notices(document: Mapping[str, Any]) -> Iterator[Notice]:
         if card.get("transfer_dtype", "float32") != "float32":
             rounding = card.get("rounding") or f"rounded to {card['transfer_dtype']} between devices"
             yield Notice(f"{card['name']}: {rounding}")
+        if card.get("quantised"):
+            yield Notice(f"{card['name']}: {card['quantised']}")
 
 
 def cluster_notices(document: Mapping[str, Any]) -> Iterator[Notice]:

@@ -85,6 +85,9 @@ class ModelCard:
     rounding: str = ""
     """A sentence about how far this rounding makes answers differ; "" if nothing is rounded, or if that is
     not known yet."""
+    quantised: str = ""
+    """A sentence about weights that were quantised before the model was sent, and how far its answers are off; "" if none
+    were."""
     model_digest: str = ""
     version: str = "1"
     """The number of the model's version that answers requests; the one that is on its way while none answers yet."""

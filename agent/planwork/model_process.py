@@ -178,6 +178,15 @@ def generates_text(path: Path, folder: Path, options: DeployOptions) -> bool:
     return options.states is None and (folder / TOKENIZER).is_file() and has_growing_states(path)
 
 
+def stored_digest(path: Path, companions: Sequence[Path], options: DeployOptions) -> str:
+    """The digest by which the cluster knows the model in a file once it is deployed with these options. `companions` are
+    the files beside it that say how text is made with it. Raises ModelError."""
+    from edgepart.planner.model.load import model_digest, model_files
+
+    kept = companions if companions and generates_text(path, companions[0].parent, options) else ()
+    return model_digest([*model_files(path), *kept])
+
+
 def cut_weights(store: Path, wanted: Sequence[tuple[str, Source]]) -> None:
     """Make sure that the store in the folder `store` has these blobs: cut those that are missing from their models.
     Raises what Store.cut raises."""

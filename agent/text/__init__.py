@@ -8,6 +8,7 @@ planner/region.
 __all__ = [
     "chat_template",
     "companions",
+    "decoder",
     "generation",
     "sample_text",
     "text_generator",

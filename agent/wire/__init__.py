@@ -1,6 +1,6 @@
 """The messages between agents and their bytes: frames, the codec, tensors, control messages, questions and versions.
 
-May import: planner/errors, planner/plans, planner/region, planner/vocabulary.
+May import: planner/errors, planner/figures, planner/plans, planner/region, planner/vocabulary.
 """
 
 __all__ = [

@@ -13,6 +13,7 @@ from edgepart.agent.wire.bounds import (
     LARGEST,
     MOST_NAMES,
     Count,
+    Digest,
     Many,
     Name,
     Nodes,
@@ -25,8 +26,9 @@ from edgepart.agent.wire.bounds import (
     Word,
 )
 from edgepart.agent.wire.codec import OPTIONAL
+from edgepart.planner.figures import format_figure
 from edgepart.planner.plans.reduced_precision import EXACT, KINDS
-from edgepart.planner.vocabulary import AXES, OBJECTIVES
+from edgepart.planner.vocabulary import AXES, OBJECTIVES, WEIGHTS
 
 ValueName = Annotated[str, Text(1024, 1)]
 """The name of an input or output of a model."""
@@ -42,6 +44,9 @@ MOST_BATCH_ROWS = 32
 MOST_BATCH_DELAY_S = 10.0
 MOST_SEARCH_BUDGET_S = 600.0
 """The longest search, in seconds, that a user can ask for: during it the leader makes no other plans but urgent ones."""
+
+MOST_ERROR = 1e6
+"""The largest error of quantised weights that is told or allowed."""
 
 NODE_BITS = 24
 """The number of low bits of a term that come from the leader that makes it. They keep the two sides of a network split from
@@ -233,6 +238,39 @@ RequestMessage = Tensors | Failed | Cancel | EndSequence
 
 
 @dataclass(frozen=True, slots=True)
+class QuantisedWeights:
+    """How a model came to its weights of few bits, and what they do to its answers."""
+
+    source: Digest
+    """The digest of the model as the user has it."""
+    maker: Word
+    """The program that made the weights, with its version."""
+    error: Annotated[float, Number(0, MOST_ERROR)]
+    """The largest difference of answers from those of the model as the user has it, relative to each output's largest
+    magnitude."""
+    inputs: Word
+    """What answers were compared on, such as "4 made-up inputs"."""
+    same_tokens: Annotated[float, Number(0, 1)] | None = field(default=None, metadata=OPTIONAL)
+    """The share of tokens of a text whose most likely next token is the same; None if the model is no language model."""
+
+    def describe(self, kind: str) -> str:
+        """A sentence for people. `kind` is the type of the weights.
+
+        >>> QuantisedWeights("9f86", "ORT 1.32", 0.0123, "4 inputs").describe("int8")
+        'int8 weights (made by ORT 1.32): answers differ by up to 1.2 % of their largest magnitude on 4 inputs'
+        """
+        share = format_figure(100 * self.error, 2)
+        off = f"answers differ by up to {share} % of their largest magnitude on {self.inputs}"
+        same = self.same_tokens
+        tokens = (
+            ""
+            if same is None
+            else f", and {format_figure(100 * same)} % of the likeliest tokens are the same"
+        )
+        return f"{kind} weights (made by {self.maker}): {off}{tokens}"
+
+
+@dataclass(frozen=True, slots=True)
 class DeployOptions:
     """The options that a user gave for a deployment."""
 
@@ -286,3 +324,11 @@ class DeployOptions:
     batch_tolerance: Annotated[float, Number(0, 1)] | None = field(default=None, metadata=OPTIONAL)
     """How far a batch's answers may differ from those of single requests, relative to each output's largest magnitude; None
     if each output's own type decides. The agent that takes the model finds it."""
+    weights: Annotated[str, OneOf(WEIGHTS)] | None = field(default=None, metadata=OPTIONAL)
+    """The type to which the client has the weights of matrix products quantised before it sends the model; None leaves the
+    model as it is."""
+    max_error: Annotated[float, Number(0, MOST_ERROR)] | None = field(default=None, metadata=OPTIONAL)
+    """How far answers may be off because of that, relative to each output's largest magnitude; None allows what is usual
+    (agent/quantise/quantised_model.py)."""
+    quantised: QuantisedWeights | None = field(default=None, metadata=OPTIONAL)
+    """What became of the weights. The client that quantises them says it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edgepart.agent.wire.codec import read_json_record
@@ -19,7 +19,7 @@ class DescribedVersion:
     """A model and its options, as a user wants them, or as they are deployed."""
 
     digest: str
-    """The digest by which the cluster knows the model."""
+    """The digest by which the cluster knows the model; of a model whose weights were quantised, the digest before that."""
     options: DeployOptions
     """The options as the user gave them."""
 
@@ -110,7 +110,9 @@ def read_deployed(document: Mapping[str, Any]) -> dict[str, DeployedState]:
 
 def _version(document: Mapping[str, Any]) -> DescribedVersion:
     options = read_json_record(DeployOptions, document["options"], DeployOptions())
-    return DescribedVersion(str(document["model"]), options)
+    # Users name the model that they have, and not the one that was made of it.
+    model = document["model"] if options.quantised is None else options.quantised.source
+    return DescribedVersion(str(model), replace(options, quantised=None))
 
 
 def names_of(changes: Sequence[Change]) -> str:

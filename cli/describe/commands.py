@@ -36,6 +36,7 @@ from edgepart.cli.output import DIFFERS, console, note, print_json, say, table
 from edgepart.cli.query import fetch
 from edgepart.cli.sources.download import is_url
 from edgepart.cli.sources.model import USUAL_DOWNLOAD_LIMIT, LocalModel, model_at
+from edgepart.cli.sources.quantising import quantised
 from edgepart.client.model_files import check_shapes
 from edgepart.client.target import AgentTarget, target_of
 from edgepart.planner.errors import EdgepartError, UsageError
@@ -170,13 +171,19 @@ def _known(one: DescribedDeployment, there: DeployedState | None) -> str | None:
 
 
 def _carry_out(found: Comparison, target: AgentTarget, patience: DeployPatience) -> None:
-    """Make the changes one after the other. If one fails, those after it are not made, and the user is told."""
+    """Make the changes one after the other. If one fails, those after it are not made, and the user is told. Weights are
+    quantised before the first of them."""
+    sent = {
+        change.name: quantised(found.models[change.name], found.described[change.name].options)
+        for change in found.changes
+        if change.kind == DEPLOY
+    }
     for number, change in enumerate(found.changes):
         note(f"{change.name}: {change.kind}")
         try:
             if change.kind == DEPLOY:
-                files, options = found.models[change.name].files, found.described[change.name].options
-                deploy_files(target, change.name, files, options, patience)
+                model, options = sent[change.name]
+                deploy_files(target, change.name, model.files, options, patience)
             elif change.kind == ROLL_BACK:
                 roll_back(target, change.name, change.to, patience)
             else:

@@ -66,12 +66,14 @@ KEYS: Mapping[str, OptionKey] = {
         OptionKey("mirror", "mirrors"),
         OptionKey("batch", "batch_rows"),
         OptionKey("batch-delay", "batch_delay_s", _read_delay),
+        OptionKey("weights", "weights"),
+        OptionKey("max-error", "max_error"),
         OptionKey("keep", "keep"),
     )
 }
 """Every option that a user can give, by its key."""
-FOUND = frozenset(("prefill", "batch", "text", "batch_tolerance"))
-"""The fields that no user gives: the agent that takes a model finds their values."""
+FOUND = frozenset(("prefill", "batch", "text", "batch_tolerance", "quantised"))
+"""The fields that no user gives: the agent that takes a model, or the client that sends it, finds their values."""
 
 
 def _word(value: str) -> str:

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgepart.agent.planwork.garbage_collection import collect_rarely
-from edgepart.cli.options import Agent, Json, State, TransferDtype
+from edgepart.cli.options import Agent, Json, State, TransferDtype, Weights
 from edgepart.cli.output import console, say
 from edgepart.cli.plan_text import device_table, say_reasons
 from edgepart.cli.planning.placement import is_workload, place
 from edgepart.cli.planning.placement import read as read_workload
 from edgepart.cli.planning.plan_inputs import problem_of
+from edgepart.cli.sources.quantising import quantised_graph
 from edgepart.cli.verification import is_deployment, show, verify_here, verify_live
 from edgepart.client.offline import SEARCH_S, forecast
 from edgepart.client.target import target_of
@@ -139,6 +140,7 @@ def plan(
     budget: Budget = SEARCH_S,
     borders_first: BordersFirst = False,
     transfer_dtype: TransferDtype = EXACT,
+    weights: Weights = None,
     relays: Relays = False,
     fusion: Fusion = True,
     verify: Verify = False,
@@ -159,7 +161,7 @@ def plan(
         given = {"--cluster": cluster, "--axis": axis, "--shape": shape, "--devices": devices, "--gateway": gateway,
                  "--memory-limit": memory_limit, "--borders-first": borders_first, "--relays": relays,
                  "--no-fusion": not fusion, "--transfer-dtype": transfer_dtype != EXACT, "--verify": verify,
-                 "--html": html, "--add": add, "--remove": remove, "--sweep": sweep}  # fmt: skip
+                 "--html": html, "--add": add, "--remove": remove, "--sweep": sweep, "--weights": weights}  # fmt: skip
         _refuse(given, model)
         place(workload, strategy, objective, budget, compare=compare, reasons=why, as_json=as_json)
         return
@@ -171,6 +173,8 @@ def plan(
     check_word(strategy, STRATEGIES, "--strategy")
     check_word(objective, OBJECTIVES, "--objective")
     collect_rarely()
+    if weights is not None:
+        model = quantised_graph(model, weights)
     problem = problem_of(
         model, cluster, shape or (), devices, gateway, memory_limit or (), objective, axis, budget
     )
@@ -178,13 +182,7 @@ def plan(
     problem = replace(
         problem, borders_first=borders_first, relays=relays, transfer_dtype=rounding, fusion=fusion
     )
-    _predict(
-        problem,
-        strategy,
-        what_if,
-        html,
-        PlanPrinting(compare, verify, why, as_json),
-    )
+    _predict(problem, strategy, what_if, html, PlanPrinting(compare, verify, why, as_json))
 
 
 @dataclass(frozen=True)

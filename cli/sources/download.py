@@ -8,13 +8,14 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from edgepart.cli.output import progress
+from edgepart.client.model_files import cache_folder
 from edgepart.planner.errors import ClusterError, UsageError
 from edgepart.planner.figures import format_bytes
 
@@ -70,11 +71,6 @@ def downloaded(url: str, digest: str, most_bytes: int) -> Iterator[tuple[Path, s
                 f"{url} brought a file with the digest sha256:{found}, and not sha256:{digest}. It was deleted"
             )
         yield file, found
-
-
-def cache_folder(environ: Mapping[str, str]) -> Path:
-    """The folder for downloads. It is on a disk, which /tmp is not everywhere."""
-    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "edgepart"
 
 
 async def _download(url: str, file: Path, most_bytes: int) -> str:

@@ -82,11 +82,8 @@ def _local(path: Path, digest: str, options: DeployOptions, *, with_digest: bool
 def digest_of(model: Path, options: DeployOptions) -> str:
     """The digest by which the cluster knows the model in this file once it is deployed with these options. Raises
     UsageError and ModelError."""
-    from edgepart.agent.planwork.model_process import generates_text
+    from edgepart.agent.planwork.model_process import stored_digest
     from edgepart.agent.text.companions import NAMES
-    from edgepart.planner.model.load import model_digest, model_files
 
     files = files_of(model)
-    beside = [files[name] for name in NAMES if name in files]
-    kept = beside if beside and generates_text(model, beside[0].parent, options) else []
-    return model_digest([*model_files(model), *kept])
+    return stored_digest(model, [files[name] for name in NAMES if name in files], options)

@@ -14,4 +14,5 @@ __all__ = [
     "stateful",
     "states",
     "subgraphs",
+    "weights",
 ]

@@ -71,7 +71,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
 def test_what_http_takes_is_told_written_and_read_again(document: dict[str, Any]) -> None:
     """HTTP, gossip, disk, restart."""
     try:
-        options = read_options(json.dumps(document))
+        options = read_options(json.dumps(document, default=json_record))
     except UsageError as error:
         assert str(error).startswith("options: ")
         return

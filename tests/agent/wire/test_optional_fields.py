@@ -19,7 +19,14 @@ from edgepart.agent.wire.codec import (
     read_record,
 )
 from edgepart.agent.wire.frames import Frame
-from edgepart.agent.wire.inference import DeployOptions, Epoch, Failed, SequenceStep, Tensors
+from edgepart.agent.wire.inference import (
+    DeployOptions,
+    Epoch,
+    Failed,
+    QuantisedWeights,
+    SequenceStep,
+    Tensors,
+)
 from edgepart.planner.errors import FrameError
 from tests.agent.wire.schema import records
 
@@ -117,7 +124,7 @@ def test_steps_and_lost_states_travel(message: Any) -> None:
 
 def test_options_that_nobody_gave_are_not_written() -> None:
     new = {"states", "context", "sequences", "prefill", "batch", "text", "mirrors", "keep"}
-    new |= {"batch_rows", "batch_delay_s", "batch_tolerance"}
+    new |= {"batch_rows", "batch_delay_s", "batch_tolerance", "weights", "max_error", "quantised"}
     assert not new & json_record(DeployOptions()).keys()
     given_by_user = DeployOptions(
         states=(("hn", "h"),),
@@ -131,6 +138,9 @@ def test_options_that_nobody_gave_are_not_written() -> None:
         batch_rows=8,
         batch_delay_s=0.0,
         batch_tolerance=0.1,
+        weights="int4",
+        max_error=0.2,
+        quantised=QuantisedWeights("9f86", "ONNX Runtime 1.32.0", 0.1, "64 tokens of a text", 0.9),
     )
     assert new <= json_record(given_by_user).keys()
     assert read_json_record(DeployOptions, json_record(given_by_user)) == given_by_user

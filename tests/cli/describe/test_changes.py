@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from edgepart.agent.cluster.state.deployments import DeploymentMap
 from edgepart.agent.cluster.state.model_versions import asked_options, number_of
 from edgepart.agent.wire.codec import json_record
-from edgepart.agent.wire.inference import DeployOptions
+from edgepart.agent.wire.inference import DeployOptions, QuantisedWeights
 from edgepart.cli.describe.changes import (
     DEPLOY,
     ROLL_BACK,
@@ -26,7 +27,12 @@ from edgepart.cli.describe.description import read_description, write_descriptio
 from edgepart.planner.errors import ClusterError
 
 NAMES = ("photos", "chat", "old")
-options = st.builds(DeployOptions, bindings=st.integers(0, 2), keep=st.integers(0, 2))
+options = st.builds(
+    DeployOptions,
+    bindings=st.integers(0, 2),
+    keep=st.integers(0, 2),
+    weights=st.sampled_from([None, None, "int8"]),
+)
 versions = st.builds(DescribedVersion, st.sampled_from(["a" * 64, "b" * 64, "c" * 64]), options)
 descriptions = st.dictionaries(st.sampled_from(NAMES), versions)
 
@@ -41,8 +47,9 @@ class FakeCluster:
         for change in changes:
             if change.kind == DEPLOY:
                 version = wanted[change.name]
-                completed = DeployOptions(**(vars_of(version.options) | {"text": True, "context": 99}))
-                self.map.put("a", change.name, version.digest, 1, completed, version.options)
+                sent, asked = made_of(version)
+                completed = replace(asked, text=True, context=99)
+                self.map.put("a", change.name, sent, 1, completed, asked)
             elif change.kind == ROLL_BACK:
                 self.map.roll_back("a", change.name, change.to)
             else:
@@ -68,8 +75,12 @@ class FakeCluster:
         )
 
 
-def vars_of(given_options: DeployOptions) -> dict[str, Any]:
-    return {name: getattr(given_options, name) for name in DeployOptions.__dataclass_fields__}
+def made_of(version: DescribedVersion) -> tuple[str, DeployOptions]:
+    """The digest of what a client sends, and the options that it sends."""
+    if version.options.weights is None:
+        return version.digest, version.options
+    told = QuantisedWeights(version.digest, "ONNX Runtime", 0.01, "4 made-up inputs")
+    return version.digest[::-1][1:] + "0", replace(version.options, quantised=told)
 
 
 @given(st.lists(st.tuples(descriptions, st.booleans()), min_size=1, max_size=6))

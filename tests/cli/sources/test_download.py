@@ -14,8 +14,9 @@ import pytest
 
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli.sources import download
-from edgepart.cli.sources.download import cache_folder, check_url, downloaded, is_url
+from edgepart.cli.sources.download import check_url, downloaded, is_url
 from edgepart.cli.sources.model import model_at, name_of_source, read_digest
+from edgepart.client.model_files import cache_folder
 from edgepart.planner.errors import ClusterError, EdgepartError, ModelError, UsageError
 from tests.agent.http.fakes import add_model
 
