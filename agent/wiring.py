@@ -90,7 +90,7 @@ from edgepart.agent.verify.reference_process import ReferenceProcess
 from edgepart.agent.verify.same_answer import differences
 from edgepart.agent.verify.tryout import Tryout
 from edgepart.agent.wire.address import Address
-from edgepart.agent.wire.control import ARRIVALS, DOORS, DRAINS, LEAVES, STARVES, VERSIONS, Drain
+from edgepart.agent.wire.control import ARRIVALS, CANDIDATES, DOORS, DRAINS, LEAVES, STARVES, VERSIONS, Drain
 from edgepart.agent.wire.frames import Frame
 from edgepart.agent.wire.inference import Epoch
 from edgepart.agent.workers.orders import WorkerSettings
@@ -478,6 +478,7 @@ def _make_core(base: AgentBase, links: LinkParts, compute: ComputeParts, listen:
                 VERSIONS,
                 ARRIVALS,
                 DOORS,
+                CANDIDATES,
                 *issuer,
             )
         ),
