@@ -220,8 +220,8 @@ class ModelVersion:
 
 
 CANDIDATES = "candidates"
-"""Stands after the plus in the `Hello.version` of members that understand `Deployment.candidacy`. Other members get the same
-entries without it; nobody makes a candidate while such a member is there."""
+"""Stands after the plus in the `Hello.version` of members that understand `Deployment.candidacy`. Other members get the
+same entries without it; nobody makes a candidate while such a member is there."""
 
 
 @dataclass(frozen=True, slots=True)

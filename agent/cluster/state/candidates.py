@@ -1,5 +1,5 @@
-"""Candidate versions: a version of a model that a user tries beside the one that serves, with a share of its requests or with
-copies of them. Rules, without I/O.
+"""Candidate versions: a version of a model that a user tries beside the one that serves, with a share of its requests or
+with copies of them. Rules, without I/O.
 
 A candidate is an entry of its own in the map of deployments, under a derived name. So it is planned, loaded, counted and
 recovered as any other. The entry of its parent, the deployment that it may replace, is not changed before the candidate is
@@ -10,66 +10,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from edgepart.agent.cluster.state import model_versions
 from edgepart.agent.cluster.state.model_versions import newest_of, number_of
-from edgepart.agent.wire.bounds import MOST_DEPLOYMENT_NAME
 from edgepart.agent.wire.control import Candidacy, Deployment, Standing, Version
 from edgepart.agent.wire.inference import DeployOptions
-from edgepart.planner.errors import UsageError
+from edgepart.agent.wire.trials import TrialShare, candidate_name
 from edgepart.planner.plans.plan import ValueInfo
-
-SUFFIX = ".candidate"
-"""Ends the name of each candidate's entry; users give no such names."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrialShare:
-    """How a user tries a candidate."""
-
-    percent: int = 0
-    """How many of a hundred requests for the parent the candidate answers."""
-    shadow: bool = False
-    """Whether it gets copies of requests, whose answers are compared with the parent's and given to nobody."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.percent <= 100:
-            raise UsageError(
-                f"a share of {self.percent} %: give a whole number from 0 to 100. Nothing was changed"
-            )
-        if self.percent and self.shadow:
-            raise UsageError(
-                "a share and a shadow exclude each other: a candidate answers requests, or gets copies of them. Nothing "
-                "was changed"
-            )
-
-    def __str__(self) -> str:
-        return "a copy of each request" if self.shadow else f"{self.percent} % of the requests"
-
-
-def candidate_name(parent: str) -> str:
-    """The name of the entry of a deployment's candidate."""
-    return parent + SUFFIX
-
-
-def check_parent_name(name: str) -> None:
-    """Raises UsageError if there can be no candidate of a deployment of that name."""
-    if len(candidate_name(name)) > MOST_DEPLOYMENT_NAME:
-        most = MOST_DEPLOYMENT_NAME - len(SUFFIX)
-        raise UsageError(
-            f"{name!r} has {len(name)} characters: a deployment with a candidate has {most} at most"
-        )
-
-
-def check_free_name(name: str) -> None:
-    """Raises UsageError for a name that only candidates have."""
-    if name.endswith(SUFFIX):
-        raise UsageError(
-            f"{name!r}: names that end in {SUFFIX!r} are those of candidates; `edgepart deploy MODEL --name "
-            f"{name.removesuffix(SUFFIX)} --share 10` makes one. Nothing was changed"
-        )
-
 
 # Entries
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from edgepart.agent.cluster.state import candidates, model_versions
-from edgepart.agent.cluster.state.candidates import TrialShare, candidate_name
 from edgepart.agent.wire.bounds import LARGEST, MOST_ENTRIES
 from edgepart.agent.wire.codec import json_record, read_json_record
 from edgepart.agent.wire.control import MOST_FAULT, Deployment, Version
 from edgepart.agent.wire.inference import DeployOptions
+from edgepart.agent.wire.trials import TrialShare, candidate_name, check_free_name, check_parent_name
 from edgepart.planner.errors import FrameError, UsageError
 
 T = TypeVar("T")
@@ -130,11 +130,12 @@ class DeploymentMap:
         """Write the next version of a model as `node`, in place of any entry of that name. Raises UsageError if
         the map is full, if there is a candidate of that name, or if the name is one of candidates."""
         if (known := self.get(name)) is None or known.candidacy is not None:
-            candidates.check_free_name(name)
+            check_free_name(name)
         if (trial := self.candidate(name)) is not None:
             raise UsageError(
-                f"{name!r} has a candidate, version {model_versions.number_of(trial)}: `edgepart promote {name}` lets it serve, "
-                f"and `edgepart undeploy {name} --candidate` gives it up; --share or --shadow replaces it. Nothing was changed"
+                f"{name!r} has a candidate, version {model_versions.number_of(trial)}. `edgepart promote {name}` lets it "
+                f"serve, `edgepart undeploy {name} --candidate` gives it up, and deploying with --share or --shadow "
+                "replaces it. Nothing was changed"
             )
         self._check_room(name)
         before, version = self._entries.get(name), self._next(name, node)
@@ -170,7 +171,7 @@ class DeploymentMap:
         same model and options, only its share changes. Raises UsageError if nothing is deployed as `parent`, if that is a
         candidate itself, or if another deployment has the candidate's name."""
         serving, name = self._living(parent), candidate_name(parent)
-        candidates.check_parent_name(parent)
+        check_parent_name(parent)
         if serving.candidacy is not None:
             raise UsageError(f"{parent!r} is a candidate itself. Nothing was changed")
         before = self._entries.get(name)
@@ -210,12 +211,13 @@ class DeploymentMap:
         self._living(parent)
         if (entry := self.candidate(parent)) is None:
             raise UsageError(
-                f"{parent!r} has no candidate; `edgepart deploy MODEL --name {parent} --share 10` makes one. Nothing was changed"
+                f"{parent!r} has no candidate; `edgepart deploy MODEL --name {parent} --share 10` makes one. Nothing was "
+                "changed"
             )
         return entry
 
     def undeploy(self, node: str, name: str) -> tuple[Deployment, ...]:
-        """Write the tombstone of a deployment, and that of its candidate, and return them. Raises UsageError as `delete`."""
+        """Write the tombstones of a deployment and its candidate, and return them. Raises UsageError as `delete`."""
         trial = self.candidate(name)
         first = self.delete(node, name)
         return (first,) if trial is None else (first, self.delete(node, trial.name))

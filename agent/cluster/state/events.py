@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from edgepart.agent.cluster.state.candidates import TrialShare
 from edgepart.agent.wire.control import (
     Card,
     ControlMessage,
@@ -21,6 +20,7 @@ from edgepart.agent.wire.control import (
     Version,
 )
 from edgepart.agent.wire.inference import DeployOptions, Epoch
+from edgepart.agent.wire.trials import TrialShare
 
 # Events: links and discovery
 

@@ -41,8 +41,8 @@ def succeed(
     name: str,
     used: int = 0,
 ) -> Deployment:
-    """The entry of a new version, which follows `before`: the entry or tombstone of that name, None if there is none. `used`
-    is a number up to which all are given, whatever `before` says."""
+    """The entry of a new version, which follows `before`: the entry or tombstone of that name, None if there is none.
+    `used` is a number up to which all are given, whatever `before` says."""
     newest = max(used, 0 if before is None else newest_of(before))
     kept = () if before is None or before.deleted else _keep(_served(before), before.kept, options.keep)
     return Deployment(
