@@ -1,5 +1,5 @@
-"""`edgepart deploy`, `rollback` and `undeploy`. `deploy` sends a model's files to an agent, shows the progress, and says
-how to use the deployment."""
+"""`edgepart deploy`, `share`, `promote`, `rollback` and `undeploy`. `deploy` sends a model's files to an agent, shows the
+progress, and says how to use the deployment."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from edgepart.agent.options import parse_bytes, parse_delay, parse_shapes
+from edgepart.agent.wire.codec import read_json_record
 from edgepart.agent.wire.inference import (
     MOST_BATCH_ROWS,
     MOST_BINDINGS,
@@ -17,7 +18,15 @@ from edgepart.agent.wire.inference import (
     MOST_SEQUENCES,
     DeployOptions,
 )
-from edgepart.cli.deploying import DeployPatience, deploy_files, roll_back, undeploy_it
+from edgepart.agent.wire.trials import TrialShare
+from edgepart.cli.deploying import (
+    DeployPatience,
+    deploy_files,
+    promote_it,
+    roll_back,
+    share_it,
+    undeploy_it,
+)
 from edgepart.cli.options import (
     Agent,
     Context,
@@ -147,6 +156,25 @@ Batch = Annotated[
 BatchDelay = Annotated[
     str, typer.Option(metavar="TIME", help="How long a request waits for others, with --batch: 5ms.")
 ]
+SHARE_HELP = "The percentage of the requests that the candidate answers."
+Share = Annotated[
+    int | None,
+    typer.Option(
+        "--share",
+        min=0,
+        max=100,
+        metavar="PERCENT",
+        help="Make MODEL a candidate of the deployment, which answers so many percent of its requests.",
+        show_default="replace what serves",
+    ),
+]
+Shadow = Annotated[
+    bool,
+    typer.Option(
+        "--shadow",
+        help="Make MODEL a candidate that gets copies of requests; its answers are compared, and given to nobody.",
+    ),
+]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the model is served.")]
 Timeout = Annotated[
     str,
@@ -179,6 +207,8 @@ def deploy(
     download_limit: DownloadLimit = USUAL_DOWNLOAD_LIMIT,
     batch: Batch = 1,
     batch_delay: BatchDelay = "5ms",
+    share: Share = None,
+    shadow: Shadow = False,
     wait: Wait = True,
     timeout: Timeout = "10m",
     state: State = None,
@@ -208,14 +238,71 @@ def deploy(
         batch_delay_s=parse_delay(batch_delay),
     )
     patience = DeployPatience(parse_duration(timeout, "--timeout"), timeout) if wait else None
+    trial = None if share is None and not shadow else TrialShare(share or 0, shadow)
     most_bytes = parse_bytes(download_limit, option="--download-limit")
     note(f"reading {model}")
-    with model_at(model, read_digest(digest or ""), most_bytes, options) as found:
+    with model_at(
+        model, read_digest(digest or ""), most_bytes, options, with_digest=trial is not None
+    ) as found:
         check_shapes(found.graph, options.shapes)
-        result, url = deploy_files(target, called, found.files, options, patience)
+        if trial is not None and _is_candidate(target, called, found.digest, options):
+            _print_share(share_it(target, called, trial), as_json=as_json)
+            return
+        result, url = deploy_files(target, called, found.files, options, patience, trial)
     endpoint = f"{url}/v2/models/{called}"
     result |= {"name": called, "endpoint": endpoint, "curl": f"curl -s {endpoint}"}
-    _print_deployed(target, result, waited=wait, as_json=as_json)
+    if trial is None:
+        _print_deployed(target, result, waited=wait, as_json=as_json)
+    else:
+        _print_candidate(result, trial, waited=wait, as_json=as_json)
+
+
+def _is_candidate(target: AgentTarget, name: str, digest: str, options: DeployOptions) -> bool:
+    """Whether the deployment's candidate is of this model and these options, so that only its share can be new."""
+    listed = fetch(target, "/api/deployments")["deployments"]
+    trial = next((one.get("candidate") for one in listed if one["name"] == name), None)
+    if trial is None or trial["model"] != digest:
+        return False
+    return read_json_record(DeployOptions, trial["options"], DeployOptions()) == options
+
+
+def share(
+    name: DeployedName,
+    percent: Annotated[
+        int | None, typer.Argument(min=0, max=100, metavar="PERCENT", help=SHARE_HELP, show_default=False)
+    ] = None,
+    shadow: Annotated[
+        bool, typer.Option("--shadow", help="Send it copies of requests in place of a share.")
+    ] = False,
+    state: State = None,
+    agent: Agent = None,
+    as_json: Json = False,
+) -> None:
+    """Change the share of the requests that a deployment's candidate answers. Nothing is uploaded or planned."""
+    if percent is None and not shadow:
+        raise UsageError("give the percentage, or --shadow. Nothing was changed")
+    _print_share(share_it(target_of(agent, state), name, TrialShare(percent or 0, shadow)), as_json=as_json)
+
+
+def promote(
+    name: DeployedName,
+    wait: Wait = True,
+    timeout: Timeout = "10m",
+    state: State = None,
+    agent: Agent = None,
+    as_json: Json = False,
+) -> None:
+    """Have a deployment's candidate serve in place of the version that does. Nothing is uploaded, and no request is lost.
+    Exits with 3 when the time to wait is up."""
+    patience = DeployPatience(parse_duration(timeout, "--timeout"), timeout) if wait else None
+    result, _ = promote_it(target_of(agent, state), name, patience)
+    if as_json:
+        print_json(result)
+    elif wait:
+        devices = ", ".join(result.get("devices", ()))
+        say(f"{name} is version {result['version']} now, served by {devices}.", prose=True)
+    else:
+        say(f"{name}: its candidate takes over. `edgepart models` shows the progress.")
 
 
 def rollback(
@@ -251,6 +338,9 @@ def rollback(
 
 def undeploy(
     name: DeployedName,
+    candidate: Annotated[
+        bool, typer.Option("--candidate", help="Give up only the deployment's candidate.")
+    ] = False,
     state: State = None,
     agent: Agent = None,
     as_json: Json = False,
@@ -260,11 +350,15 @@ def undeploy(
 
     target = target_of(agent, state)
     check_name(name)
-    document = undeploy_it(target, name)
+    document = undeploy_it(target, name, candidate=candidate)
     if as_json:
         print_json(document)
+    elif "discarded" in document:
+        say(f"Version {document['version']}, the candidate of {name}, is undeployed; {name} serves on.")
     elif "dismissed" in document:
-        say(f"{name} is not deployed. `edgepart status` no longer shows the attempt that failed.")
+        say(
+            f"{document['dismissed']} is not deployed. `edgepart status` no longer shows the attempt that failed."
+        )
     else:
         say(f"{name} is undeployed.")
 
@@ -285,6 +379,34 @@ def _print_deployed(target: AgentTarget, result: Mapping[str, Any], *, waited: b
         _print_served(result, _plan_of(target, result["name"]))
     else:
         say(f"{result['name']}: accepted. `edgepart models` shows the progress.")
+
+
+def _print_share(document: Mapping[str, Any], *, as_json: bool) -> None:
+    """Say what the candidate gets from now on."""
+    if as_json:
+        print_json(document)
+        return
+    name, trial = document["name"], document["candidate"]
+    gets = "gets a copy of each request" if trial["shadow"] else f"answers {trial['share']} % of the requests"
+    say(f"{name}: version {trial['version']}, the candidate, {gets} from now on.", prose=True)
+
+
+def _print_candidate(result: Mapping[str, Any], share: TrialShare, *, waited: bool, as_json: bool) -> None:
+    name = result["name"]
+    if as_json:
+        print_json(result)
+        return
+    if not waited:
+        say(f"{name}: the candidate is accepted. `edgepart models` shows the progress.")
+        return
+    for text in result.get("notes", ()):
+        note(f"note: {text}")
+    gets = "gets a copy of each request" if share.shadow else f"answers {share.percent} % of the requests"
+    on, latency_s = ", ".join(result.get("devices", ())), result.get("predicted_latency_s")
+    predicted = f", predicted for one request: {format_seconds(latency_s)}" if latency_s else ""
+    say(f"{name}: version {result['version']}, the candidate, {gets}, on {on}{predicted}.", prose=True)
+    say(f"\nfigures   edgepart status\nmore      edgepart share {name} 25")
+    say(f"take it   edgepart promote {name}\ndrop it   edgepart undeploy {name} --candidate")
 
 
 def _print_served(result: Mapping[str, Any], plan: Mapping[str, Any]) -> None:

@@ -106,6 +106,7 @@ class CandidateRequests:
             mean_s=seen.candidate.mean_s,
             fallbacks=seen.fallbacks,
             last_failure=seen.last_failure,
+            compared=seen.compared,
             different=seen.different,
             largest_difference=seen.largest_difference,
             copy_errors=seen.copy_errors,
@@ -252,7 +253,7 @@ class CandidateRequests:
             self._failed(candidate.candidacy.parent, candidate, seen, failure, then)
             return
         found = await asyncio.to_thread(compare_answers, result.outputs, answer.outputs)
-        seen.compared(found, answer.seconds)
+        seen.note_copy(found, answer.seconds)
 
     async def stop(self) -> None:
         """End the copies that are under way."""

@@ -82,8 +82,10 @@ class CandidateCard:
     """Requests of its share that the version that serves has answered, because the candidate could not."""
     last_failure: str = ""
     """Why it could not, the last time."""
+    compared: int = 0
+    """Copies that it has answered."""
     different: int = 0
-    """Copies of which its answer makes another choice: another entry is the largest."""
+    """Those of which its answer makes another choice: another entry is the largest."""
     largest_difference: float = 0.0
     """The largest difference of numbers over all copies, as a share of the output's largest magnitude."""
     copy_errors: int = 0

@@ -82,8 +82,10 @@ class CandidateFigures:
     """Requests of the candidate's share that the version that serves has answered, because the candidate could not."""
     last_failure: str = ""
     """Why the candidate could not answer the last of them, or the last copy."""
+    compared: int = 0
+    """Copies that the candidate has answered."""
     different: int = 0
-    """Copies of which the candidate has answered another choice (AnswerDifference.choice)."""
+    """Those of which the candidate has answered another choice (AnswerDifference.choice)."""
     largest_difference: float = 0.0
     """The largest difference of numbers, over all copies."""
     copy_errors: int = 0
@@ -91,9 +93,10 @@ class CandidateFigures:
     copies_dropped: int = 0
     """Copies that were not made, because as many as may be were under way."""
 
-    def compared(self, found: AnswerDifference, seconds: float) -> None:
+    def note_copy(self, found: AnswerDifference, seconds: float) -> None:
         """Note the candidate's answer to a copy."""
         self.candidate.add(seconds)
+        self.compared += 1
         self.different += found.choice
         if isfinite(found.largest):
             self.largest_difference = max(self.largest_difference, found.largest)

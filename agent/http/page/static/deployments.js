@@ -149,7 +149,7 @@ function weights(found) {
 // The candidate of a deployment, as `edgepart status` says it in more words.
 function trial(card) {
   const one = card.candidate, gets = one.shadow ? "gets a copy of each request" : `answers ${one.share} % of the requests`;
-  const seen = one.shadow ? one.answers ? `${one.answers} compared, ${one.different} with another choice` : ""
+  const seen = one.shadow ? one.compared ? `${one.compared} compared, ${one.different} with another choice` : ""
     : `${one.answers} of ${one.answers + one.serving_answers} so far`;
   const lost = one.fallbacks || one.copy_errors, failed = lost ? `${lost} failed: ${one.last_failure}` : "";
   return [`Candidate: version ${one.version} ${gets}`, seen, failed, one.trouble].filter(Boolean).join("; ");
