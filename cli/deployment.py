@@ -405,7 +405,7 @@ def _print_candidate(result: Mapping[str, Any], share: TrialShare, *, waited: bo
     on, latency_s = ", ".join(result.get("devices", ())), result.get("predicted_latency_s")
     predicted = f", predicted for one request: {format_seconds(latency_s)}" if latency_s else ""
     say(f"{name}: version {result['version']}, the candidate, {gets}, on {on}{predicted}.", prose=True)
-    say(f"\nfigures   edgepart status\nmore      edgepart share {name} 25")
+    say(f"\nfigures   edgepart status\nmore      edgepart share {name} PERCENT")
     say(f"take it   edgepart promote {name}\ndrop it   edgepart undeploy {name} --candidate")
 
 

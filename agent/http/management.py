@@ -34,7 +34,13 @@ from edgepart.agent.http.page.page_documents import DeploymentTries
 from edgepart.agent.http.page.request_timeline import draw_last_request
 from edgepart.agent.http.uploads import Upload, receive_upload
 from edgepart.agent.wire.inference import DeployOptions
-from edgepart.agent.wire.trials import TrialShare, candidate_name, check_free_name
+from edgepart.agent.wire.trials import (
+    TrialShare,
+    candidate_name,
+    check_free_name,
+    has_candidate,
+    lacks_candidate,
+)
 from edgepart.planner.errors import ClusterError, EdgepartError, NotAuthorised, RequestError, Unavailable
 
 HEARTBEAT_S = 5.0
@@ -181,6 +187,8 @@ class ManagementRoutes:
         name = check_name(request.match_info["name"])
         if (known := self.node.model(name)) is None or known.candidate_of:
             check_free_name(name)
+        elif known.candidate is not None:
+            raise has_candidate(name, known.candidate.version)  # Before a model is sent in vain.
 
         async def work(given: Path | str, options: DeployOptions, progress: Progress) -> dict[str, Any]:
             if isinstance(given, str):
@@ -209,7 +217,10 @@ class ManagementRoutes:
     async def promote(self, request: web.Request) -> web.StreamResponse:
         """Let the deployment's candidate serve in its place. There is no body; the answer is that of `deploy`."""
         self._allow(request, write=True)
-        name = find_card(self.node, request.match_info["name"]).name
+        card = find_card(self.node, request.match_info["name"])
+        if card.candidate is None:
+            raise lacks_candidate(card.name)
+        name = card.name
         await self._give_up(name)
         lines = ProgressLines(HEARTBEAT_S)
         return await self._begin(

@@ -51,6 +51,21 @@ def check_parent_name(name: str) -> None:
         )
 
 
+def has_candidate(parent: str, number: object) -> UsageError:
+    """The error of a deployment over a name that has a candidate."""
+    return UsageError(
+        f"{parent!r} has a candidate, version {number}. `edgepart promote {parent}` lets it serve, `edgepart undeploy "
+        f"{parent} --candidate` gives it up, and deploying with --share or --shadow replaces it. Nothing was changed"
+    )
+
+
+def lacks_candidate(parent: str) -> UsageError:
+    """The error of what needs a candidate, for a deployment that has none."""
+    return UsageError(
+        f"{parent!r} has no candidate; `edgepart deploy MODEL --name {parent} --share 10` makes one. Nothing was changed"
+    )
+
+
 def check_free_name(name: str) -> None:
     """Raises UsageError for a name that only candidates have."""
     if name.endswith(SUFFIX):

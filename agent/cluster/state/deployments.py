@@ -18,7 +18,14 @@ from edgepart.agent.wire.bounds import LARGEST, MOST_ENTRIES
 from edgepart.agent.wire.codec import json_record, read_json_record
 from edgepart.agent.wire.control import MOST_FAULT, Deployment, Version
 from edgepart.agent.wire.inference import DeployOptions
-from edgepart.agent.wire.trials import TrialShare, candidate_name, check_free_name, check_parent_name
+from edgepart.agent.wire.trials import (
+    TrialShare,
+    candidate_name,
+    check_free_name,
+    check_parent_name,
+    has_candidate,
+    lacks_candidate,
+)
 from edgepart.planner.errors import FrameError, UsageError
 
 T = TypeVar("T")
@@ -132,11 +139,7 @@ class DeploymentMap:
         if (known := self.get(name)) is None or known.candidacy is not None:
             check_free_name(name)
         if (trial := self.candidate(name)) is not None:
-            raise UsageError(
-                f"{name!r} has a candidate, version {model_versions.number_of(trial)}. `edgepart promote {name}` lets it "
-                f"serve, `edgepart undeploy {name} --candidate` gives it up, and deploying with --share or --shadow "
-                "replaces it. Nothing was changed"
-            )
+            raise has_candidate(name, model_versions.number_of(trial))
         self._check_room(name)
         before, version = self._entries.get(name), self._next(name, node)
         tried = self._entries.get(candidate_name(name))
@@ -210,10 +213,7 @@ class DeploymentMap:
         """The candidate of a deployment. Raises UsageError if there is none."""
         self._living(parent)
         if (entry := self.candidate(parent)) is None:
-            raise UsageError(
-                f"{parent!r} has no candidate; `edgepart deploy MODEL --name {parent} --share 10` makes one. Nothing was "
-                "changed"
-            )
+            raise lacks_candidate(parent)
         return entry
 
     def undeploy(self, node: str, name: str) -> tuple[Deployment, ...]:
