@@ -204,6 +204,9 @@ class CandidateRequests:
         return await self._serve(candidate, replace(asked, deadline_s=asked.deadline_s * PATIENCE))
 
     def _fell_back(self, parent: str, candidate: Deployment, failure: str) -> None:
+        now = self._deployments().candidate(parent)
+        if now is None or number_of(now) != number_of(candidate):
+            return  # It was promoted or given up while the request was under way.
         seen = self.figures(candidate, parent)
         seen.fallbacks += 1
         self._failed(parent, candidate, seen, failure, "the version that serves answers in its place")

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -43,9 +42,9 @@ def _compare(one: Array, other: Array) -> AnswerDifference:
     if not one.size:
         return AnswerDifference(False, 0.0)
     wide, against = one.astype(np.float64), other.astype(np.float64)
-    # Infinities and NaNs at the same places are no difference; those at others have no size.
-    apart = np.abs(np.where((wide == against) | (np.isnan(wide) & np.isnan(against)), 0.0, wide - against))
-    apart = apart[np.isfinite(apart)]
+    # A difference from or to an infinity or a NaN has no size.
+    finite = np.isfinite(wide) & np.isfinite(against)
+    apart = np.abs(np.where(finite, wide, 0.0) - np.where(finite, against, 0.0))
     magnitude = float(np.max(np.abs(wide), where=np.isfinite(wide), initial=0.0))
     largest = float(np.max(apart, initial=0.0)) / (magnitude or 1.0)
     if one.ndim and one.shape[-1] > 1:
@@ -98,5 +97,4 @@ class CandidateFigures:
         self.candidate.add(seconds)
         self.compared += 1
         self.different += found.choice
-        if isfinite(found.largest):
-            self.largest_difference = max(self.largest_difference, found.largest)
+        self.largest_difference = max(self.largest_difference, found.largest)

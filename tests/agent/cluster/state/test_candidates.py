@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
@@ -223,7 +224,7 @@ def test_no_number_stands_for_two_models_whatever_users_do(steps: list[tuple[str
 def test_what_cannot_be_tried_changes_nothing() -> None:
     here = tried()
     before = list(here)
-    for refused, why in (
+    attempts: tuple[tuple[Callable[[], object], str], ...] = (
         (lambda: here.put("a", "net", "m3", 1, NONE), "has a candidate, version 2"),
         (lambda: here.put("a", "net.candidate", "m3", 1, NONE), "are those of candidates"),
         (lambda: here.put("a", "x.candidate", "m3", 1, NONE), "are those of candidates"),
@@ -231,7 +232,8 @@ def test_what_cannot_be_tried_changes_nothing() -> None:
         (lambda: here.propose("a", "none", "m3", 1, NONE, None, TEN), "no deployment 'none'"),
         (lambda: here.promote("a", "none"), "no deployment 'none'"),
         (lambda: here.set_share("a", "net.candidate", TEN), "'net.candidate' has no candidate"),
-    ):
+    )
+    for refused, why in attempts:
         with pytest.raises(UsageError, match=why):
             refused()
         assert list(here) == before
