@@ -4,6 +4,7 @@ progress, and says how to use the deployment."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -239,22 +240,43 @@ def deploy(
     )
     patience = DeployPatience(parse_duration(timeout, "--timeout"), timeout) if wait else None
     trial = None if share is None and not shadow else TrialShare(share or 0, shadow)
-    most_bytes = parse_bytes(download_limit, option="--download-limit")
-    note(f"reading {model}")
-    with model_at(
-        model, read_digest(digest or ""), most_bytes, options, with_digest=trial is not None
-    ) as found:
+    given = GivenModel(
+        model, read_digest(digest or ""), parse_bytes(download_limit, option="--download-limit")
+    )
+    result = _deploy_given(target, called, given, options, patience, trial)
+    _print_deployed(target, result, trial, waited=wait, as_json=as_json)
+
+
+@dataclass(frozen=True)
+class GivenModel:
+    """A model as a user named it."""
+
+    place: str
+    digest: str
+    """The digest that it must have (hex); "" accepts any."""
+    most_bytes: int
+    """The largest model to download."""
+
+
+def _deploy_given(
+    target: AgentTarget,
+    name: str,
+    given: GivenModel,
+    options: DeployOptions,
+    patience: DeployPatience | None,
+    trial: TrialShare | None,
+) -> dict[str, Any]:
+    """Deploy the model, and return the agent's answer and how to ask the deployment. Of a candidate that is there already,
+    only the share is changed, and nothing is sent."""
+    note(f"reading {given.place}")
+    tried = trial is not None
+    with model_at(given.place, given.digest, given.most_bytes, options, with_digest=tried) as found:
         check_shapes(found.graph, options.shapes)
-        if trial is not None and _is_candidate(target, called, found.digest, options):
-            _print_share(share_it(target, called, trial), as_json=as_json)
-            return
-        result, url = deploy_files(target, called, found.files, options, patience, trial)
-    endpoint = f"{url}/v2/models/{called}"
-    result |= {"name": called, "endpoint": endpoint, "curl": f"curl -s {endpoint}"}
-    if trial is None:
-        _print_deployed(target, result, waited=wait, as_json=as_json)
-    else:
-        _print_candidate(result, trial, waited=wait, as_json=as_json)
+        if trial is not None and _is_candidate(target, name, found.digest, options):
+            return dict(share_it(target, name, trial))
+        result, url = deploy_files(target, name, found.files, options, patience, trial)
+    endpoint = f"{url}/v2/models/{name}"
+    return result | {"name": name, "endpoint": endpoint, "curl": f"curl -s {endpoint}"}
 
 
 def _is_candidate(target: AgentTarget, name: str, digest: str, options: DeployOptions) -> bool:
@@ -281,7 +303,11 @@ def share(
     """Change the share of the requests that a deployment's candidate answers. Nothing is uploaded or planned."""
     if percent is None and not shadow:
         raise UsageError("give the percentage, or --shadow. Nothing was changed")
-    _print_share(share_it(target_of(agent, state), name, TrialShare(percent or 0, shadow)), as_json=as_json)
+    document = share_it(target_of(agent, state), name, TrialShare(percent or 0, shadow))
+    if as_json:
+        print_json(document)
+    else:
+        _print_share(document)
 
 
 def promote(
@@ -372,30 +398,30 @@ def _plan_of(target: AgentTarget, name: str) -> Mapping[str, Any]:
     return report
 
 
-def _print_deployed(target: AgentTarget, result: Mapping[str, Any], *, waited: bool, as_json: bool) -> None:
+def _print_deployed(
+    target: AgentTarget, result: Mapping[str, Any], trial: TrialShare | None, *, waited: bool, as_json: bool
+) -> None:
     if as_json:
         print_json(result)
+    elif "candidate" in result:
+        _print_share(result)
+    elif trial is not None:
+        _print_candidate(result, trial, waited=waited)
     elif waited:
         _print_served(result, _plan_of(target, result["name"]))
     else:
         say(f"{result['name']}: accepted. `edgepart models` shows the progress.")
 
 
-def _print_share(document: Mapping[str, Any], *, as_json: bool) -> None:
+def _print_share(document: Mapping[str, Any]) -> None:
     """Say what the candidate gets from now on."""
-    if as_json:
-        print_json(document)
-        return
     name, trial = document["name"], document["candidate"]
     gets = "gets a copy of each request" if trial["shadow"] else f"answers {trial['share']} % of the requests"
     say(f"{name}: version {trial['version']}, the candidate, {gets} from now on.", prose=True)
 
 
-def _print_candidate(result: Mapping[str, Any], share: TrialShare, *, waited: bool, as_json: bool) -> None:
+def _print_candidate(result: Mapping[str, Any], share: TrialShare, *, waited: bool) -> None:
     name = result["name"]
-    if as_json:
-        print_json(result)
-        return
     if not waited:
         say(f"{name}: the candidate is accepted. `edgepart models` shows the progress.")
         return

@@ -13,7 +13,7 @@ from edgepart.agent.api.protocol import ModelCard
 
 _GAUGES = (
     ("candidate_version", "Number of the version that is tried beside the one that serves"),
-    ("candidate_share_percent", "Requests in a hundred that the candidate answers"),
+    ("candidate_share_ratio", "Share of the requests that the candidate answers"),
     ("candidate_shadow", "1 while the candidate gets copies of requests"),
     ("candidate_ready", "1 while the candidate can answer"),
     (
@@ -49,7 +49,7 @@ def collect_candidates(cards: Sequence[ModelCard]) -> Iterator[Metric]:
             continue
         values = {
             "candidate_version": float(trial.version),
-            "candidate_share_percent": trial.share,
+            "candidate_share_ratio": trial.share / 100,
             "candidate_shadow": trial.shadow,
             "candidate_ready": not trial.trouble,
             "candidate_largest_difference_ratio": trial.largest_difference,
