@@ -52,9 +52,9 @@ def _failed(trial: Mapping[str, Any], serving: str) -> list[str]:
     if trial["fallbacks"]:
         found.append(f"version {serving} answered {trial['fallbacks']} in its place")
     if trial["copy_errors"]:
-        found.append(f"it could not answer {trial['copy_errors']} copies")
+        found.append(f"copies that it could not answer: {trial['copy_errors']}")
     if found and trial["last_failure"]:
         found[-1] += f" ({trial['last_failure'].rstrip('.')})"
     if trial["copies_dropped"]:
-        found.append(f"{trial['copies_dropped']} requests had no copy, as too many were under way")
+        found.append(f"requests without a copy, as too many were under way: {trial['copies_dropped']}")
     return found

@@ -139,6 +139,50 @@ def test_no_request_is_lost_or_answered_by_the_wrong_version_while_versions_chan
     typed("undeploy", "sum", *state)
 
 
+def test_a_candidate_answers_its_share_and_is_promoted_without_a_lost_request(
+    trio: LocalCluster, tmp_path: Path
+) -> None:
+    """And what it cannot answer, the version that serves does."""
+    models = {n: str(adding(tmp_path / f"plus{n}.onnx", float(n))) for n in (1, 2)}
+    agents, state = trio.living, ("--state", str(trio.living[1].state))
+    deploying = ("--name", "sum", "--shape", "x=1,4", *state)
+    first = int(typed("deploy", models[1], *deploying)[1]["version"])
+    serving, trial = str(first), str(first + 1)
+    assert typed("deploy", models[2], "--share", "25", *deploying)[1]["version"] == trial
+    for agent in agents:
+        connection = connect(agent)
+        for version in (serving, trial):  # Plans of the other shape are made before the load comes.
+            assert ask(connection, OTHER, f"/v2/models/sum/versions/{version}/infer")[0] == 200
+        connection.close()
+    with asked_by_many(agents) as load:
+        settle(load, 400)
+        drawn, count = sum(one.version == trial for one in load.told), len(load.told)
+        assert 0.25 - 6 * (0.1875 / count) ** 0.5 < drawn / count < 0.25 + 6 * (0.1875 / count) ** 0.5
+        assert typed("share", "sum", "0", *state)[0] == 0
+        others_told(agents, 0)
+        begun_s = time.monotonic()
+        settle(load)
+        assert load.versions(begun_s, time.monotonic()) == {serving}
+        typed("share", "sum", "60", *state)
+        before = members_gone(trio)
+        assert typed("promote", "sum", *state)[1]["version"] == trial
+        begun_s = time.monotonic()
+        settle(load)
+        assert load.versions(begun_s, time.monotonic()) == {trial} or members_gone(trio) > before
+    assert load.wrong == []
+    assert {(one.value, one.version) for one in load.told} == {(1.0, serving), (2.0, trial)}
+    (card,) = typed("models", *state)[1]["models"]
+    assert (card["version"], card["kept_versions"], card["candidate"]) == (trial, [serving], None)
+    typed("undeploy", "sum", *state)
+
+
+def others_told(agents: list[LocalAgent], share: int) -> None:
+    """Wait until every agent knows the share."""
+    for agent in agents:
+        while typed("models", "--state", str(agent.state))[1]["models"][0]["candidate"]["share"] != share:
+            time.sleep(0.01)
+
+
 def change_versions(
     cluster: LocalCluster, load: Load, commands: list[tuple[str, ...]]
 ) -> set[tuple[float, str]]:
