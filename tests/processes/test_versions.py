@@ -42,6 +42,25 @@ def adding(path: Path, number: float) -> Path:
     return path
 
 
+def failing(path: Path) -> Path:
+    """y = x, but not for zeros, for which it looks up what is not there."""
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", 4]) for name in "xy"]
+    table = numpy_helper.from_array(np.zeros(2, np.float32), "table")
+    far, near = (
+        numpy_helper.from_array(np.array(n, np.int64), name) for n, name in ((7, "far"), (0, "near"))
+    )
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+        helper.make_node("Cast", ["most"], ["some"], to=TensorProto.BOOL),
+        helper.make_node("Where", ["some", "near", "far"], ["index"]),
+        helper.make_node("Gather", ["table", "index"], ["nothing"]),
+        helper.make_node("Add", ["x", "nothing"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "failing", values[:1], values[1:], [table, far, near])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
 @dataclass(frozen=True)
 class Told:
     """An answer of one gateway."""
@@ -163,14 +182,22 @@ def test_a_candidate_answers_its_share_and_is_promoted_without_a_lost_request(
         begun_s = time.monotonic()
         settle(load)
         assert load.versions(begun_s, time.monotonic()) == {serving}
-        typed("share", "sum", "60", *state)
+        assert typed("deploy", str(failing(tmp_path / "failing.onnx")), "--share", "50", *deploying)[0] == 0
+        while not (card := typed("models", *state)[1]["models"][0]["candidate"])["fallbacks"]:
+            settle(load)
+        assert "Gather" in card["last_failure"]
+        trial = typed("deploy", models[2], "--share", "60", *deploying)[1]["version"]
         before = members_gone(trio)
         assert typed("promote", "sum", *state)[1]["version"] == trial
         begun_s = time.monotonic()
         settle(load)
         assert load.versions(begun_s, time.monotonic()) == {trial} or members_gone(trio) > before
     assert load.wrong == []
-    assert {(one.value, one.version) for one in load.told} == {(1.0, serving), (2.0, trial)}
+    assert {(one.value, one.version) for one in load.told} == {
+        (1.0, serving),
+        (2.0, str(first + 1)),
+        (2.0, trial),
+    }
     (card,) = typed("models", *state)[1]["models"]
     assert (card["version"], card["kept_versions"], card["candidate"]) == (trial, [serving], None)
     typed("undeploy", "sum", *state)
