@@ -64,8 +64,10 @@ class CandidateRequests:
         sequences: Sequences,
         events: EventLog,
         chance: random.Random,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`trouble` returns why a deployment cannot answer now; "" if it can."""
+        self._clock = clock
         self._deployments = deployments
         self._serve = serve
         self._trouble = trouble
@@ -124,11 +126,11 @@ class CandidateRequests:
             return _tally(seen, await self._serve(candidate, asked))
         failure, spent_s = "", 0.0
         if self._draws(parent.name, candidate.candidacy, asked.sequence):
-            began_s = time.monotonic()
+            began_s = self._clock()
             try:
                 return _tally(seen, await self._try(candidate, asked))
             except (EdgepartError, TimeoutError) as error:
-                failure, spent_s = str(error) or type(error).__name__, time.monotonic() - began_s
+                failure, spent_s = str(error) or type(error).__name__, self._clock() - began_s
                 if asked.sequence is not None:
                     self._sequences.end(candidate.name, asked.sequence.id)
         result = await self._serve(parent, replace(asked, deadline_s=asked.deadline_s - spent_s))
@@ -143,7 +145,7 @@ class CandidateRequests:
     async def infer_only(self, name: str, asked: AskedInference) -> InferResult:
         """Answer a request by this deployment, which may be a candidate, and by no other version. A candidate that was
         promoted meanwhile answers as its parent; the result says which version that is. Raises UnknownDeployment."""
-        entry, until_s = self._deployments().get(name), time.monotonic() + asked.deadline_s
+        entry, until_s = self._deployments().get(name), self._clock() + asked.deadline_s
         if entry is not None:
             try:
                 return await self._serve(entry, asked)
@@ -153,7 +155,7 @@ class CandidateRequests:
         parent = self._deployments().get(name.removesuffix(SUFFIX)) if name.endswith(SUFFIX) else None
         if parent is None:
             raise UnknownDeployment(f"nothing is deployed as {name!r} any more")
-        return await self._serve(parent, replace(asked, deadline_s=until_s - time.monotonic()))
+        return await self._serve(parent, replace(asked, deadline_s=until_s - self._clock()))
 
     def choose_for_text(self, model: str) -> Deployment | None:
         """The candidate that a text for `model` is drawn for; None for the deployment itself."""
@@ -215,7 +217,7 @@ class CandidateRequests:
         self, parent: str, candidate: Deployment, seen: CandidateFigures, failure: str, then: str
     ) -> None:
         seen.last_failure = failure
-        now_s = time.monotonic()
+        now_s = self._clock()
         if now_s - self._told_s.get(parent, -TELL_S) < TELL_S:
             return
         self._told_s[parent] = now_s

@@ -49,6 +49,9 @@ class Bench:
         """The deployment and the deadline of each request, in order."""
         self.gate: asyncio.Event | None = None
         """Requests for the candidate wait for it, where there is one."""
+        self.now_s = 100.0
+        self.slow_s = 0.0
+        """How long the candidate takes."""
         self.offset = 0.0
         """What the candidate adds to its last number."""
         self.events = EventLog()
@@ -62,6 +65,7 @@ class Bench:
             self.sequences,
             self.events,
             random.Random(seed),
+            lambda: self.now_s,
         )
 
     def _end(self, deployment: str, name: str) -> None:
@@ -81,6 +85,8 @@ class Bench:
             )
         if entry.candidacy is not None and self.gate is not None:
             await self.gate.wait()
+        if entry.candidacy is not None:
+            self.now_s += self.slow_s
         if entry.name in self.fails:
             raise self.fails[entry.name]
         number = number_of(entry)
@@ -140,9 +146,25 @@ def test_what_the_candidate_cannot_answer_the_version_that_serves_does(failure: 
         assert [await bench.ask() for _ in range(5)] == ["1"] * 5
         assert (bench.seen.fallbacks, bench.seen.answers, bench.seen.serving_answers) == (5, 0, 5)
         assert bench.seen.last_failure == (str(failure) or "TimeoutError")
-        assert [deadline_s for name, deadline_s in bench.asked[:2]] == [4.0, pytest.approx(8.0, abs=1.0)]
+        assert bench.asked[:2] == [("net.candidate", 4.0), ("net", 8.0)]
         (event,) = [entry for _, entry in bench.events.after(0).entries]
         assert event.subject == "net" and "version 2, the candidate of net, does not answer" in event.text
+
+    story(lambda: Bench(TrialShare(100)), told)
+
+
+def test_a_request_has_the_time_that_the_candidate_leaves_and_says_how_long_it_took() -> None:
+    async def told(bench: Bench) -> None:
+        bench.fails["net.candidate"], bench.slow_s = Unavailable("no device"), 3.0
+        entry = bench.map.get("net")
+        assert entry is not None
+        result = await bench.trials.infer(entry, AskedInference({"x": X}, None, 8.0))
+        assert bench.asked == [("net.candidate", 4.0), ("net", 5.0)]
+        assert (result.seconds, result.queue_s) == (3.01, 3.0)
+        assert bench.seen.serving_mean_s == pytest.approx(0.01), "the other version is not at fault"
+        for _ in range(20):
+            await bench.ask()
+        assert bench.events.last == 2, "an event a minute says so, and the clock shows 63 s more"
 
     story(lambda: Bench(TrialShare(100)), told)
 

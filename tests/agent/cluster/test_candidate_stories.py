@@ -130,6 +130,16 @@ def test_a_candidate_is_there_until_its_promotion_is_acknowledged() -> None:
     assert all(there for done, there in seen if not done)
 
 
+def test_with_its_parent_goes_a_candidate_at_once() -> None:
+    net = tried(7)
+    for node in net.running:
+        if node != net.core(node).leader:
+            net.give(net.boxes[node], UndeployRequested("net"))
+            assert net.core(node).deployments.list_live() == []
+            break
+    net.until(lambda: all(not net.core(node).deployments.list_live() for node in net.running), 10)
+
+
 def test_with_its_parent_goes_a_candidate_also_of_the_other_side_of_a_split() -> None:
     net = calm(4)
     net.cut(A, C)
