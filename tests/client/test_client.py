@@ -109,7 +109,7 @@ def test_the_end_of_a_client_ends_calls_of_other_threads(two: tuple[Served, Serv
     one, _ = two
     arrived = threading.Event()
 
-    async def hold(*_: object) -> Any:
+    async def hold(*_: object, **named: object) -> Any:
         arrived.set()
         await asyncio.Event().wait()
 
