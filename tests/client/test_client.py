@@ -113,7 +113,7 @@ def test_the_end_of_a_client_ends_calls_of_other_threads(two: tuple[Served, Serv
         arrived.set()
         await asyncio.Event().wait()
 
-    one.node.infer = hold  # type: ignore[method-assign, assignment]
+    one.node.infer = hold  # type: ignore[method-assign]
     client = edgepart.connect(one.url, state=tmp_path)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(right, client)
