@@ -1,10 +1,9 @@
 """Candidate deployments: makes, promotes and gives up candidates as users ask, and waits until that is done. Door: the
-event loop and its clock.
+event loop.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +22,6 @@ from edgepart.agent.wire.inference import DeployOptions
 from edgepart.agent.wire.trials import TrialShare, candidate_name
 from edgepart.planner.errors import Unavailable, UsageError
 from edgepart.planner.plans.plan import Plan, ValueInfo
-
-LOOK_S = 0.1
-"""Seconds between two looks whether a promoted candidate is gone. A longer time tells the user later."""
 
 
 @dataclass(frozen=True)
@@ -122,10 +118,10 @@ class CandidateDeployments:
             )
         self._steps.post(events.PromoteRequested(parent))
         answer = await self._steps.await_service(parent, before, (), progress)
-        while (left := self._core.deployments.candidate(parent)) is not None:
-            if number_of(left) != number_of(candidate):
-                break  # A new candidate has come meanwhile.
-            await asyncio.sleep(LOOK_S)  # The leader gives it up.
+        # The leader does this as well, unless it is of an earlier release, in case this agent is lost before it comes here.
+        left = self._core.deployments.candidate(parent)
+        if left is not None and number_of(left) == number_of(candidate):
+            self._steps.post(events.UndeployRequested(left.name, left.version))
         return answer
 
     async def discard(self, parent: str) -> str:
