@@ -300,8 +300,9 @@ class Node(Protocol):
     async def deploy_candidate(
         self, name: str, given: Path | str, options: DeployOptions, share: TrialShare, progress: Progress
     ) -> dict[str, Any]:
-        """Deploy the model in a folder, or the stored one of a digest, as `deploy` and `deploy_stored` do, but as the candidate of the deployment `name`, which serves on. A candidate that
-        is there is replaced or, if it is of this model and these options, only gets the share. The answer also holds
+        """Deploy the model in a folder, or the stored one of a digest, as `deploy` and `deploy_stored` do, but as the
+        candidate of the deployment `name`, which serves on. A candidate that is there is replaced or, if it is of this
+        model and these options, only gets the share. The answer also holds
         {"candidate_of", "share", "shadow"}.
 
         Raises UnknownDeployment; UsageError if the model has other inputs or outputs, or if a member knows no candidates;
