@@ -22,6 +22,7 @@ from edgepart import __version__
 from edgepart.agent.admission.joining import Doorkeeper
 from edgepart.agent.admission.renewal import CertificateRenewal
 from edgepart.agent.admission.signed_drains import DrainSigner
+from edgepart.agent.api.candidate_texts import CandidateTexts
 from edgepart.agent.api.node import (
     Diagnostics,
     ManagementActions,
@@ -90,7 +91,7 @@ from edgepart.agent.verify.reference_process import ReferenceProcess
 from edgepart.agent.verify.same_answer import differences
 from edgepart.agent.verify.tryout import Tryout
 from edgepart.agent.wire.address import Address
-from edgepart.agent.wire.control import ARRIVALS, DOORS, DRAINS, LEAVES, STARVES, VERSIONS, Drain
+from edgepart.agent.wire.control import ARRIVALS, CANDIDATES, DOORS, DRAINS, LEAVES, STARVES, VERSIONS, Drain
 from edgepart.agent.wire.frames import Frame
 from edgepart.agent.wire.inference import Epoch
 from edgepart.agent.workers.orders import WorkerSettings
@@ -372,6 +373,7 @@ def make_logic(
     about, tracing = _make_about(base, links, compute, core, listen, lambda: http.url, lambda: grpc)
     tokens = _make_token_sequences(compute, core, router)
     node = _make_node(base, links, compute, react, core, router, tokens, about)
+    base.ending.push_async_callback(node.stop)
     options = base.options
     gateway = Gateway(
         node,
@@ -381,7 +383,8 @@ def make_logic(
         inference=options.inference,
     )
     grpc = GrpcDoor(gateway, options.grpc, partial(bind, option="--grpc"), reachable_text)
-    text = _make_text(base, compute, core, tokens)
+    generator = _make_text(base, compute, core, tokens)
+    text = None if generator is None else CandidateTexts(generator, node.trials)
     http = HttpServer(gateway, listener=listener, spool=base.store.root / "partial", text=text)
     driver = _make_driver(base, links, compute, react, core, node)
     return LogicParts(
@@ -478,6 +481,7 @@ def _make_core(base: AgentBase, links: LinkParts, compute: ComputeParts, listen:
                 VERSIONS,
                 ARRIVALS,
                 DOORS,
+                CANDIDATES,
                 *issuer,
             )
         ),

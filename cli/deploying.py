@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from edgepart.agent.api.device_choice import check_devices
 from edgepart.agent.api.stages import WEIGHTS_ON
 from edgepart.agent.wire.inference import DeployOptions
+from edgepart.agent.wire.trials import TrialShare
 from edgepart.cli.output import note, progress
 from edgepart.cli.query import fetch, note_detour
 from edgepart.client.target import AgentTarget
@@ -37,13 +38,14 @@ def deploy_files(
     files: Mapping[str, Path],
     options: DeployOptions,
     patience: DeployPatience | None,
+    share: TrialShare | None = None,
 ) -> tuple[dict[str, Any], str]:
-    """Deploy a model with progress, and return the result that the agent reports at the end, and the agent's URL. Without
-    `patience`, return once the agent has the files. Raises the agent's error, and StillGoing when the time to wait is
-    up."""
+    """Deploy a model with progress, and return the result that the agent reports at the end, and the agent's URL. With
+    `share`, it becomes a candidate of the deployment. Without `patience`, return once the agent has the files. Raises the
+    agent's error, and StillGoing when the time to wait is up."""
     wait_s = None if patience is None else patience.seconds
     return _work(
-        target, lambda client, show: client.deploy_files(name, files, options, wait_s, show), patience
+        target, lambda client, show: client.deploy_files(name, files, options, wait_s, show, share), patience
     )
 
 
@@ -58,6 +60,36 @@ def roll_back(
         return client.rollback(name, to, timeout_s=patience.seconds, progress=show)
 
     return _work(target, rolling, patience)
+
+
+def promote_it(target: AgentTarget, name: str, patience: DeployPatience | None) -> tuple[dict[str, Any], str]:
+    """Have a deployment's candidate serve with progress, and return what `deploy_files` returns."""
+
+    def promoting(client: AsyncClient, show: Progress) -> Awaitable[dict[str, Any]]:
+        if patience is None:
+            return client.promote(name, wait=False, progress=show)
+        return client.promote(name, timeout_s=patience.seconds, progress=show)
+
+    return _work(target, promoting, patience)
+
+
+def share_it(target: AgentTarget, name: str, share: TrialShare) -> Mapping[str, Any]:
+    """Give a deployment's candidate another share. Returns the agent's answer."""
+    return _ask(target, lambda client: client.share(name, share.percent, shadow=share.shadow))
+
+
+def _ask(
+    target: AgentTarget, ask: Callable[[AsyncClient], Awaitable[Mapping[str, Any]]]
+) -> Mapping[str, Any]:
+    """The agent's answer to one question."""
+
+    async def asking() -> Mapping[str, Any]:
+        from edgepart.client.async_client import AsyncClient
+
+        async with AsyncClient(target) as client:
+            return await ask(client)
+
+    return asyncio.run(asking())
 
 
 def _work(
@@ -98,13 +130,6 @@ def check_chosen_devices(target: AgentTarget, chosen: Sequence[str]) -> None:
         check_devices(chosen, here, away)
 
 
-def undeploy_it(target: AgentTarget, name: str) -> Mapping[str, Any]:
-    """The agent's answer."""
-
-    async def asking() -> Mapping[str, Any]:
-        from edgepart.client.async_client import AsyncClient
-
-        async with AsyncClient(target) as client:
-            return await client.undeploy(name)
-
-    return asyncio.run(asking())
+def undeploy_it(target: AgentTarget, name: str, *, candidate: bool = False) -> Mapping[str, Any]:
+    """Undeploy a deployment, or only its candidate. Returns the agent's answer."""
+    return _ask(target, lambda client: client.undeploy(name, candidate=candidate))

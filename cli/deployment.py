@@ -1,15 +1,16 @@
-"""`edgepart deploy`, `rollback` and `undeploy`. `deploy` sends a model's files to an agent, shows the progress, and says
-how to use the deployment."""
+"""`edgepart deploy`, `share`, `promote`, `rollback` and `undeploy`. `deploy` sends a model's files to an agent, shows the
+progress, and says how to use the deployment."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import typer
 
 from edgepart.agent.options import parse_bytes, parse_delay, parse_shapes
+from edgepart.agent.wire.codec import read_json_record
 from edgepart.agent.wire.inference import (
     MOST_BATCH_ROWS,
     MOST_BINDINGS,
@@ -19,11 +20,14 @@ from edgepart.agent.wire.inference import (
     MOST_SEQUENCES,
     DeployOptions,
 )
+from edgepart.agent.wire.trials import TrialShare
 from edgepart.cli.deploying import (
     DeployPatience,
     check_chosen_devices,
     deploy_files,
+    promote_it,
     roll_back,
+    share_it,
     undeploy_it,
 )
 from edgepart.cli.options import (
@@ -169,6 +173,25 @@ MaxError = Annotated[
         show_default="0.1",
     ),
 ]
+SHARE_HELP = "The percentage of the requests that the candidate answers."
+Share = Annotated[
+    int | None,
+    typer.Option(
+        "--share",
+        min=0,
+        max=100,
+        metavar="PERCENT",
+        help="Make MODEL a candidate of the deployment, which answers so many percent of its requests.",
+        show_default="replace what serves",
+    ),
+]
+Shadow = Annotated[
+    bool,
+    typer.Option(
+        "--shadow",
+        help="Make MODEL a candidate that gets copies of requests; its answers are compared, and given to nobody.",
+    ),
+]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the model is served.")]
 Timeout = Annotated[
     str,
@@ -205,6 +228,8 @@ def deploy(
     download_limit: DownloadLimit = USUAL_DOWNLOAD_LIMIT,
     batch: Batch = 1,
     batch_delay: BatchDelay = "5ms",
+    share: Share = None,
+    shadow: Shadow = False,
     wait: Wait = True,
     timeout: Timeout = "10m",
     state: State = None,
@@ -237,8 +262,63 @@ def deploy(
     )
     source = _Source(model, read_digest(digest or ""), download_limit, given or (), picture)
     patience = DeployPatience(parse_duration(timeout, "--timeout"), timeout) if wait else None
-    result = _send(target, called, source, options, patience)
-    _print_deployed(target, result, waited=wait, as_json=as_json)
+    trial = None if share is None and not shadow else TrialShare(share or 0, shadow)
+    result = _send(target, called, source, options, patience, trial)
+    _print_deployed(target, result, trial, waited=wait, as_json=as_json)
+
+
+def _is_candidate(target: AgentTarget, name: str, digest: str, options: DeployOptions) -> bool:
+    """Whether the deployment's candidate is of this model and these options, so that only its share can be new."""
+    listed = fetch(target, "/api/deployments")["deployments"]
+    trial = next((one.get("candidate") for one in listed if one["name"] == name), None)
+    if trial is None:
+        return False
+    there = read_json_record(DeployOptions, trial["options"], DeployOptions())
+    source = trial["model"] if there.quantised is None else there.quantised.source
+    return digest == source and replace(there, quantised=None) == options
+
+
+def share(
+    name: DeployedName,
+    percent: Annotated[
+        int | None, typer.Argument(min=0, max=100, metavar="PERCENT", help=SHARE_HELP, show_default=False)
+    ] = None,
+    shadow: Annotated[
+        bool, typer.Option("--shadow", help="Send it copies of requests in place of a share.")
+    ] = False,
+    state: State = None,
+    agent: Agent = None,
+    as_json: Json = False,
+) -> None:
+    """Change the share of the requests that a deployment's candidate answers. Nothing is uploaded or planned."""
+    if percent is None and not shadow:
+        raise UsageError("give the percentage, or --shadow. Nothing was changed")
+    document = share_it(target_of(agent, state), name, TrialShare(percent or 0, shadow))
+    if as_json:
+        print_json(document)
+    else:
+        _print_share(document)
+
+
+def promote(
+    name: DeployedName,
+    wait: Wait = True,
+    timeout: Timeout = "10m",
+    state: State = None,
+    agent: Agent = None,
+    as_json: Json = False,
+) -> None:
+    """Have a deployment's candidate serve in place of the version that does. Nothing is uploaded, and no request is lost.
+    Exits with 3 when the time to wait is up."""
+    patience = DeployPatience(parse_duration(timeout, "--timeout"), timeout) if wait else None
+    result, _ = promote_it(target_of(agent, state), name, patience)
+    if as_json:
+        print_json(result)
+    elif wait:
+        devices = ", ".join(result.get("devices", ()))
+        say(f"{name} is version {result['version']} now, served by {devices}.", prose=True)
+    else:
+        say(f"{name}: its candidate takes over. `edgepart models` shows the progress.")
 
 
 @dataclass(frozen=True)
@@ -255,14 +335,23 @@ class _Source:
 
 
 def _send(
-    target: AgentTarget, name: str, source: _Source, options: DeployOptions, patience: DeployPatience | None
+    target: AgentTarget,
+    name: str,
+    source: _Source,
+    options: DeployOptions,
+    patience: DeployPatience | None,
+    trial: TrialShare | None,
 ) -> dict[str, Any]:
-    """Deploys the model, and returns what the agent reports, with the addresses at which it is served."""
+    """Deploys the model, and returns what the agent reports, with the addresses at which it is served. Of a candidate that
+    is there already, only the share is changed, and nothing is sent."""
     most_bytes = parse_bytes(source.download_limit, option="--download-limit")
     note(f"reading {source.model}")
-    with model_at(source.model, source.digest, most_bytes, options) as found:
+    tried = trial is not None
+    with model_at(source.model, source.digest, most_bytes, options, with_digest=tried) as found:
+        if trial is not None and _is_candidate(target, name, found.digest, options):
+            return dict(share_it(target, name, trial))
         sent, options = _prepare(target, found, options, source)
-        result, url = deploy_files(target, name, sent.files, options, patience)
+        result, url = deploy_files(target, name, sent.files, options, patience, trial)
     endpoint = f"{url}/v2/models/{name}"
     return result | {"name": name, "endpoint": endpoint, "curl": f"curl -s {endpoint}"}
 
@@ -310,6 +399,9 @@ def rollback(
 
 def undeploy(
     name: DeployedName,
+    candidate: Annotated[
+        bool, typer.Option("--candidate", help="Give up only the deployment's candidate.")
+    ] = False,
     state: State = None,
     agent: Agent = None,
     as_json: Json = False,
@@ -319,11 +411,15 @@ def undeploy(
 
     target = target_of(agent, state)
     check_name(name)
-    document = undeploy_it(target, name)
+    document = undeploy_it(target, name, candidate=candidate)
     if as_json:
         print_json(document)
+    elif "discarded" in document:
+        say(f"Version {document['version']}, the candidate of {name}, is undeployed; {name} serves on.")
     elif "dismissed" in document:
-        say(f"{name} is not deployed. `edgepart status` no longer shows the attempt that failed.")
+        say(
+            f"{document['dismissed']} is not deployed. `edgepart status` no longer shows the attempt that failed."
+        )
     else:
         say(f"{name} is undeployed.")
 
@@ -337,13 +433,41 @@ def _plan_of(target: AgentTarget, name: str) -> Mapping[str, Any]:
     return report
 
 
-def _print_deployed(target: AgentTarget, result: Mapping[str, Any], *, waited: bool, as_json: bool) -> None:
+def _print_deployed(
+    target: AgentTarget, result: Mapping[str, Any], trial: TrialShare | None, *, waited: bool, as_json: bool
+) -> None:
     if as_json:
         print_json(result)
+    elif "candidate" in result:
+        _print_share(result)
+    elif trial is not None:
+        _print_candidate(result, trial, waited=waited)
     elif waited:
         _print_served(result, _plan_of(target, result["name"]))
     else:
         say(f"{result['name']}: accepted. `edgepart models` shows the progress.")
+
+
+def _print_share(document: Mapping[str, Any]) -> None:
+    """Say what the candidate gets from now on."""
+    name, trial = document["name"], document["candidate"]
+    gets = "gets a copy of each request" if trial["shadow"] else f"answers {trial['share']} % of the requests"
+    say(f"{name}: version {trial['version']}, the candidate, {gets} from now on.", prose=True)
+
+
+def _print_candidate(result: Mapping[str, Any], share: TrialShare, *, waited: bool) -> None:
+    name = result["name"]
+    if not waited:
+        say(f"{name}: the candidate is accepted. `edgepart models` shows the progress.")
+        return
+    for text in result.get("notes", ()):
+        note(f"note: {text}")
+    gets = "gets a copy of each request" if share.shadow else f"answers {share.percent} % of the requests"
+    on, latency_s = ", ".join(result.get("devices", ())), result.get("predicted_latency_s")
+    predicted = f", predicted for one request: {format_seconds(latency_s)}" if latency_s else ""
+    say(f"{name}: version {result['version']}, the candidate, {gets}, on {on}{predicted}.", prose=True)
+    say(f"\nfigures   edgepart status\nmore      edgepart share {name} PERCENT")
+    say(f"take it   edgepart promote {name}\ndrop it   edgepart undeploy {name} --candidate")
 
 
 def _print_served(result: Mapping[str, Any], plan: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgepart.agent.api.notices import all_notices
+from edgepart.cli.candidate_text import candidate_text
 from edgepart.cli.options import Agent, Json, State
 from edgepart.cli.output import console, print_json, say, shape, table
 from edgepart.cli.query import fetch
@@ -119,6 +120,12 @@ def _print_card(card: Mapping[str, Any]) -> None:
             say(f"  note: {card['note']}", prose=True)
     if card.get("quantised"):
         say(f"  {card['quantised']}", prose=True)
+    if text := candidate_text(card):
+        say(f"  {text}", prose=True)
+    if card.get("candidate_of"):
+        say(
+            f"  the candidate of {card['candidate_of']}: `edgepart promote {card['candidate_of']}` lets it serve"
+        )
     for side in ("inputs", "outputs"):
         for value in card[side]:
             say(f"  {side[:-1]:6} {value['name']}  {value['dtype']} {shape(value['shape'])}")
@@ -178,6 +185,8 @@ def _status(document: Mapping[str, Any]) -> RenderableType:
         parts += [Text(), table(columns, deployments, right=("epoch", "predicted"))]
     else:
         parts.append(Text("\nNothing is deployed.", style="dim"))
+    if told := [text for card in document.get("deployments", ()) if (text := candidate_text(card))]:
+        parts += [Text(), *map(Text, told)]
     if rows := [_sequences(card) for card in document.get("deployments", ()) if card.get("sequences")]:
         columns = ("sequences of", "under way", "for later", "most", "their states", "last answers")
         parts += [Text(), table(columns, rows, right=(*columns[1:4], columns[5]))]

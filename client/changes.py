@@ -20,6 +20,7 @@ from edgepart.planner.errors import EdgepartError, Unavailable, UsageError
 
 if TYPE_CHECKING:
     from edgepart.agent.wire.inference import DeployOptions
+    from edgepart.agent.wire.trials import TrialShare
     from edgepart.client.deploying import DeployKeywords, Progress
     from edgepart.client.records import Deployed, TraceHandle, TraceRecording
     from edgepart.planner.region import Array
@@ -56,17 +57,21 @@ class ClusterChanges:
         timeout_s: float = DEPLOY_S,
         progress: Progress | None = None,
         inputs: Mapping[str, Array] | None = None,
+        share: int | None = None,
+        shadow: bool = False,
         **options: Unpack[DeployKeywords],
     ) -> Deployed:
         """Deploys an .onnx file, or the folder of a language model, under a name (by default the file's). With `wait`, it
         returns when the model is served. `progress` is called with (stage, done, total). With `weights`, a model with
         weights of few bits is made here and sent, and `Deployed.quantised` says how far its answers are off: on `inputs`,
-        or else on made-up ones.
+        or else on made-up ones. With `share`, the model becomes the candidate of the deployment that has that name, and
+        answers so many percent of its requests; with `shadow`, it gets copies of them, and its answers are compared.
 
         Raises ModelError (also if answers are off by more than `max_error`), UsageError, Infeasible if no plan fits,
         StillGoing if the model does not serve `timeout_s` seconds after the agent has it, and Unavailable if the agent is
         lost: nothing is sent twice, and the error says what is known of the deployment."""
         from edgepart.agent.wire.inference import DeployOptions
+        from edgepart.agent.wire.trials import TrialShare
         from edgepart.client.model_files import check_shapes, default_name, files_of, find_model
         from edgepart.client.records import Deployed
 
@@ -89,7 +94,8 @@ class ClusterChanges:
                 "deploy: `inputs` are what answers are compared on with `weights`, which is missing"
             )
         wait_s = timeout_s if wait else None
-        return Deployed(called, await self.deploy_files(called, files, given, wait_s, progress) | told)
+        trial = None if share is None and not shadow else TrialShare(share or 0, shadow)
+        return Deployed(called, await self.deploy_files(called, files, given, wait_s, progress, trial) | told)
 
     async def deploy_files(
         self,
@@ -98,12 +104,15 @@ class ClusterChanges:
         options: DeployOptions,
         wait_s: float | None = DEPLOY_S,
         progress: Progress | None = None,
+        share: TrialShare | None = None,
     ) -> dict[str, Any]:
         """Deploys files, which are named by their paths beside the model, and returns what the agent reports. `wait_s` is
-        how long to wait until it serves; None does not wait. Raises what `deploy` raises."""
+        how long to wait until it serves; None does not wait. With `share`, they become a candidate of the deployment of
+        that name. Raises what `deploy` raises."""
         from edgepart.client.deploying import Deploying
 
-        return await Deploying(self.door, checked(name), files, options).run(wait_s, progress or _ignore)
+        deploying = Deploying(self.door, checked(name), files, options, share)
+        return await deploying.run(wait_s, progress or _ignore)
 
     async def rollback(
         self,
@@ -117,23 +126,59 @@ class ClusterChanges:
         """Has an earlier version of a deployment serve again: the one numbered `to`, or else the one before. Returns what
         the agent reports, as `deploy_files` does. Raises UsageError if that version is not kept, StillGoing, and
         Unavailable if the agent is lost; the error says what is known."""
+        query = {} if to is None else {"to": str(to)}
+        return await self._roll(name, "rollback", query, timeout_s if wait else None, progress)
+
+    async def promote(
+        self,
+        name: str,
+        *,
+        wait: bool = True,
+        timeout_s: float = DEPLOY_S,
+        progress: Progress | None = None,
+    ) -> dict[str, Any]:
+        """Has a deployment's candidate serve in place of the version that does, without a lost request. Returns what the
+        agent reports, as `deploy_files` does. Raises UsageError if there is no candidate, StillGoing, and Unavailable if
+        the candidate does not serve, or if the agent is lost; the error says what is known."""
+        return await self._roll(name, "promote", {}, timeout_s if wait else None, progress)
+
+    async def _roll(
+        self, name: str, what: str, query: dict[str, str], wait_s: float | None, progress: Progress | None
+    ) -> dict[str, Any]:
+        """What the agent reports at the end, once it has done this to the deployment."""
         from edgepart.client.deploying import follow_progress, what_is_known
 
-        path = f"/api/deployments/{checked(name)}/rollback"
-        query = {"wait": str(int(wait))} | ({} if to is None else {"to": str(to)})
+        path = f"/api/deployments/{checked(name)}/{what}"
+        query = {"wait": str(int(wait_s is not None))} | query
         try:
             async with self.door.change("POST", path, params=query) as response:
-                wait_s = timeout_s if wait else None
                 return await follow_progress(response, name, wait_s, progress or _ignore)
         except LOST as error:
             said = self._lose(error)
             raise Unavailable(f"{said} {await what_is_known(self.door, name)}") from error
 
-    async def undeploy(self, name: str) -> dict[str, Any]:
-        """Undeploys a model. Returns {"undeployed": name}, or {"dismissed": name} if there was only the notice of a failed
-        attempt. Raises UnknownDeployment, and Unavailable if the agent is lost; the error says what is known."""
+    async def share(self, name: str, percent: int = 0, *, shadow: bool = False) -> dict[str, Any]:
+        """Has a deployment's candidate answer so many percent of its requests or, with `shadow`, get copies of them.
+        Returns {"name", "candidate"}. Raises UsageError if there is no candidate, and Unavailable if the agent is lost; the
+        error says what is known."""
+        from edgepart.agent.wire.trials import TrialShare
+        from edgepart.client.deploying import share_query
+
+        query = share_query(TrialShare(percent, shadow))
+        return await self._ask_once("POST", f"/api/deployments/{checked(name)}/share", name, query)
+
+    async def undeploy(self, name: str, *, candidate: bool = False) -> dict[str, Any]:
+        """Undeploys a model, with its candidate if it has one; or only its candidate. Returns {"undeployed": name},
+        {"discarded": name, "version"} for a candidate, or {"dismissed": name} if there was only the notice of a failed
+        attempt. Raises UnknownDeployment, UsageError if there is no candidate, and Unavailable if the agent is lost; the
+        error says what is known."""
+        path = f"/api/deployments/{checked(name)}" + ("/candidate" if candidate else "")
+        return await self._ask_once("DELETE", path, name, {})
+
+    async def _ask_once(self, method: str, path: str, name: str, query: dict[str, str]) -> dict[str, Any]:
+        """The answer to a change of a deployment that is done at once."""
         try:
-            async with self.door.change("DELETE", f"/api/deployments/{checked(name)}") as response:
+            async with self.door.change(method, path, params=query) as response:
                 return dict(await response.json())
         except LOST as error:
             from edgepart.client.deploying import what_is_known

@@ -104,14 +104,39 @@ class Client:
         timeout_s: float = DEPLOY_S,
         progress: Progress | None = None,
         inputs: Mapping[str, Array] | None = None,
+        share: int | None = None,
+        shadow: bool = False,
         **options: Unpack[DeployKeywords],
     ) -> Deployed:
         """Deploys a model, as AsyncClient.deploy does. `progress` is called in the client's thread."""
         return self._loop.run(
             self._client.deploy(
-                model, name, wait=wait, timeout_s=timeout_s, progress=progress, inputs=inputs, **options
+                model,
+                name,
+                wait=wait,
+                timeout_s=timeout_s,
+                progress=progress,
+                inputs=inputs,
+                share=share,
+                shadow=shadow,
+                **options,
             )
         )
+
+    def share(self, name: str, percent: int = 0, *, shadow: bool = False) -> dict[str, Any]:
+        """Gives a deployment's candidate another share of the requests, as AsyncClient.share does."""
+        return self._loop.run(self._client.share(name, percent, shadow=shadow))
+
+    def promote(
+        self,
+        name: str,
+        *,
+        wait: bool = True,
+        timeout_s: float = DEPLOY_S,
+        progress: Progress | None = None,
+    ) -> dict[str, Any]:
+        """Has a deployment's candidate serve in its place, as AsyncClient.promote does."""
+        return self._loop.run(self._client.promote(name, wait=wait, timeout_s=timeout_s, progress=progress))
 
     def rollback(
         self,
@@ -127,10 +152,9 @@ class Client:
             self._client.rollback(name, to, wait=wait, timeout_s=timeout_s, progress=progress)
         )
 
-    def undeploy(self, name: str) -> dict[str, Any]:
-        """Undeploys a model. Returns {"undeployed": name}, or {"dismissed": name} if there was only the notice of a failed
-        attempt. Raises UnknownDeployment."""
-        return self._loop.run(self._client.undeploy(name))
+    def undeploy(self, name: str, *, candidate: bool = False) -> dict[str, Any]:
+        """Undeploys a model, or only its candidate, as AsyncClient.undeploy does."""
+        return self._loop.run(self._client.undeploy(name, candidate=candidate))
 
     @contextmanager
     def trace(self, model: str, seconds: float = 60.0) -> Iterator[TraceRecording]:

@@ -18,6 +18,7 @@ import aiohttp
 from edgepart.agent.api.device_choice import check_devices
 from edgepart.agent.api.stages import WEIGHTS_ON
 from edgepart.agent.wire.inference import DeployOptions
+from edgepart.agent.wire.trials import TrialShare
 from edgepart.client.failures import describe_loss, error_from
 from edgepart.client.http_door import LOST, HttpDoor
 from edgepart.planner.errors import ClusterError, EdgepartError, RequestError, StillGoing, Unavailable
@@ -73,7 +74,16 @@ class DeployKeywords(TypedDict, total=False):
 class Deploying:
     """One deployment under way."""
 
-    def __init__(self, door: HttpDoor, name: str, files: Mapping[str, Path], options: DeployOptions) -> None:
+    def __init__(
+        self,
+        door: HttpDoor,
+        name: str,
+        files: Mapping[str, Path],
+        options: DeployOptions,
+        share: TrialShare | None = None,
+    ) -> None:
+        """With `share`, the model becomes a candidate of the deployment `name`."""
+        self._share = share
         self._door = door
         self._name = name
         self._files = files
@@ -108,7 +118,10 @@ class Deploying:
         except EdgepartError:
             return ""  # Whatever is wrong, the agent that gets the files says so.
         known = {
-            str(one["model"]) for each in document["deployments"] for one in (each["now"], *each["kept"])
+            str(one["model"])
+            for each in document["deployments"]
+            for one in (each["now"], *each["kept"], each.get("candidate"))
+            if one is not None
         }
         if not known:
             return ""
@@ -149,10 +162,10 @@ class Deploying:
             self._stage = stage
             progress(stage, done, total)
 
-        query = {"wait": str(int(wait_s is not None))}
-        async with self._door.change(
-            "POST", f"/api/deployments/{self._name}", params=query, data=self._form, expect100=True
-        ) as response:
+        query, path = {"wait": str(int(wait_s is not None))}, f"/api/deployments/{self._name}"
+        if self._share is not None:
+            query, path = query | share_query(self._share), f"{path}/candidate"
+        async with self._door.change("POST", path, params=query, data=self._form, expect100=True) as response:
             self._url = str(response.url.origin())
             return await follow_progress(response, self._name, wait_s, reached)
 
@@ -186,6 +199,11 @@ class Deploying:
         return Unavailable(
             f"{said} It had got the whole model; {await what_is_known(self._door, self._name)}"
         )
+
+
+def share_query(share: TrialShare) -> dict[str, str]:
+    """The share as the query of a request says it."""
+    return {"shadow": "1"} if share.shadow else {"share": str(share.percent)}
 
 
 async def follow_progress(

@@ -5,4 +5,13 @@ agent/doctor, agent/measure, agent/serving, agent/storage, agent/text, agent/wir
 planner/plans, planner/report.
 """
 
-__all__ = ["device_choice", "node", "notices", "progress", "protocol", "stages", "text_deployments"]
+__all__ = [
+    "candidate_texts",
+    "device_choice",
+    "node",
+    "notices",
+    "progress",
+    "protocol",
+    "stages",
+    "text_deployments",
+]

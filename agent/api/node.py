@@ -6,6 +6,7 @@ It reads the core's state, and posts users' requests to the core.
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
@@ -13,11 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from edgepart import __version__
+from edgepart.agent.api.candidate_deployments import (
+    CandidateDeployments,
+    DeploymentSteps,
+    StoredModel,
+)
+from edgepart.agent.api.candidate_requests import AskedInference, CandidateRequests
 from edgepart.agent.api.device_choice import check_devices
 from edgepart.agent.api.drain import DrainService, SignEntry
 from edgepart.agent.api.progress import StandingProgress
 from edgepart.agent.api.protocol import (
     BindingStatus,
+    CandidateCard,
+    DeployedCandidate,
     DeployedModel,
     DeployedVersion,
     InferResult,
@@ -49,10 +58,11 @@ from edgepart.agent.text.token_sequences import TokenSequences
 from edgepart.agent.wire.codec import json_record
 from edgepart.agent.wire.control import UNLOADABLE, Deployment, DeviceWeights, Standing, Starved
 from edgepart.agent.wire.inference import NO_EPOCH, DeployOptions, Epoch
+from edgepart.agent.wire.trials import TrialShare
 from edgepart.planner import errors
 from edgepart.planner.devices.cluster import cluster_to_json
 from edgepart.planner.errors import ClusterError, EdgepartError, ModelError, Unavailable, UnknownDeployment
-from edgepart.planner.plans.plan import Plan, plan_from_bytes
+from edgepart.planner.plans.plan import Plan, ValueInfo, plan_from_bytes
 from edgepart.planner.plans.reduced_precision import EXACT
 
 FINAL = (
@@ -111,9 +121,12 @@ class ModelFiles:
     """The store of models, and the function that examines new ones in a process of its own."""
 
     store: Store
-    examine: Callable[[Path, DeployOptions], tuple[Sequence[str], Sequence[Path], DeployOptions]]
-    """Returns notes about a model, its files, and the options with the shapes that are assumed and the states that were
-    found."""
+    examine: Callable[
+        [Path, DeployOptions],
+        tuple[Sequence[str], Sequence[Path], DeployOptions, tuple[Sequence[ValueInfo], Sequence[ValueInfo]]],
+    ]
+    """Returns notes about a model, its files, the options with the shapes that are assumed and the states that were found,
+    and its inputs and outputs."""
     fetch: Callable[[str, Sequence[str]], Awaitable[None]]
     """(digest, nodes): returns once the model is in the store. Raises Unavailable if none of the nodes has it."""
 
@@ -167,6 +180,25 @@ class NodeApi:
         self._router = inference.router
         self._post = management.post
         self._residents = DrainService(core, management.post, management.sealed)
+        self.trials = CandidateRequests(
+            lambda: core.deployments,
+            self._infer,
+            self._trouble,
+            inference.sequences,
+            diagnostics.events,
+            random.Random(),
+        )
+        self._candidates = CandidateDeployments(
+            core,
+            DeploymentSteps(
+                self._take_in,
+                self._await_service,
+                management.post,
+                management.written,
+                self._serving_plan,
+                self._trouble,
+            ),
+        )
         self._started = time.monotonic()
         self._news = asyncio.Event()
         self.uploading = 0
@@ -202,8 +234,13 @@ class NodeApi:
             return not why, why
         if not self._core.leader:
             return False, "no leader is elected yet"
-        # Deployments that are set aside do not count: their models are at fault, and the others are served.
-        told = ((entry.name, self._trouble(entry)) for entry in self._core.deployments.in_use())
+        # Deployments that are set aside do not count: their models are at fault, and the others are served. Nor do
+        # candidates: the deployments that they may replace serve without them.
+        told = (
+            (entry.name, self._trouble(entry))
+            for entry in self._core.deployments.in_use()
+            if entry.candidacy is None
+        )
         why = "; ".join(f"{name}: {why}" for name, why in told if why)
         return not why, why
 
@@ -239,9 +276,18 @@ class NodeApi:
                     DeployedVersion(one.number, one.model, json_record(asked_options(one)))
                     for one in entry.kept
                 ),
+                self._deployed_candidate(entry.name),
             )
             for entry in self._core.deployments.list_live()
+            if entry.candidacy is None
         ]
+
+    def _deployed_candidate(self, parent: str) -> DeployedCandidate | None:
+        entry = self._core.deployments.candidate(parent)
+        if entry is None or entry.candidacy is None:
+            return None
+        asked, trial = json_record(asked_options(entry)), entry.candidacy
+        return DeployedCandidate(number_of(entry), entry.model, asked, trial.share, trial.shadow)
 
     def model(self, name: str) -> ModelCard | None:
         entry = self._core.deployments.get(name)
@@ -250,6 +296,7 @@ class NodeApi:
     def _card(self, entry: Deployment) -> ModelCard:
         active = self._plans.active(entry.name)
         kept = tuple(str(one.number) for one in entry.kept)
+        parent = "" if entry.candidacy is None else entry.candidacy.parent
         if active is None:
             text, aside = self._text(entry), bool(entry.fault)
             return ModelCard(
@@ -262,6 +309,8 @@ class NodeApi:
                 kept_versions=kept,
                 set_aside=aside,
                 weights=self._weights(entry),
+                candidate=self.trials.card(entry.name),
+                candidate_of=parent,
             )
         epoch, held = active
         number = (held.order.number if held.order is not None else 0) or number_of(entry)
@@ -289,6 +338,8 @@ class NodeApi:
             states=tuple(state.input.name for state in plan.states),
             sequences=self._sequences(entry, plan) if plan.states else None,
             weights=self._weights(entry),
+            candidate=self.trials.card(entry.name),
+            candidate_of=parent,
         )
 
     def _sequences(self, entry: Deployment, plan: Plan) -> SequenceFigures:
@@ -372,9 +423,18 @@ class NodeApi:
         outputs: Sequence[str] | None,
         deadline_s: float,
         sequence: SequenceTurn | None = None,
+        *,
+        drawn: bool = True,
     ) -> InferResult:
+        asked = AskedInference(inputs, outputs, deadline_s, sequence)
+        if not drawn:
+            return await self.trials.infer_only(model, asked)
+        return await self.trials.infer(self._entry(model), asked)
+
+    async def _infer(self, entry: Deployment, asked: AskedInference) -> InferResult:
+        """Answer a request by this deployment."""
         began = time.perf_counter()
-        entry = self._entry(model)
+        model, inputs, outputs, sequence = entry.name, asked.inputs, asked.outputs or (), asked.sequence
         if entry.fault:
             raise errors.CrashError(self._text(entry))
         if why := self._trouble(entry):
@@ -382,15 +442,15 @@ class NodeApi:
         try:
             if sequence is None:
                 values, info = await self._inference.gatherer.infer(
-                    model, entry.options, inputs, deadline_s, outputs or ()
+                    model, entry.options, inputs, asked.deadline_s, outputs
                 )
             else:
                 values, info = await self._inference.sequences.infer(
                     model,
                     sequence.id,
                     inputs,
-                    deadline_s,
-                    outputs or (),
+                    asked.deadline_s,
+                    outputs,
                     start=sequence.start,
                     end=sequence.end,
                 )
@@ -429,41 +489,83 @@ class NodeApi:
     async def deploy(
         self, name: str, folder: Path, options: DeployOptions, progress: Progress
     ) -> dict[str, Any]:
-        self.uploading += 1
-        try:
-            return await self._deploy(name, _graph_file(folder), options, progress)
-        finally:
-            self.uploading -= 1
+        return await self._deploy(name, folder, options, progress)
 
     async def deploy_stored(
         self, name: str, model: str, options: DeployOptions, progress: Progress
     ) -> dict[str, Any]:
+        return await self._deploy(name, model, options, progress)
+
+    async def _deploy(
+        self, name: str, given: Path | str, options: DeployOptions, progress: Progress
+    ) -> dict[str, Any]:
+        """Deploy the model in this folder, or the stored one of this digest."""
         self.uploading += 1
         try:
-            progress("looking for the stored model", 0, 0)
-            members = [member.node for member in self._core.membership.members()]
-            await self._models.fetch(model, [node for node in members if node != self._core.node])
-            return await self._deploy(name, self._models.store.model_path(model), options, progress, model)
+            found = await self._take_in(given, options, progress)
+            before = self._core.deployments.get(name)
+            self._post(
+                events.DeployRequested(name, found.model, found.model_bytes, found.options, found.asked)
+            )
+            return await self._await_service(name, before, found.notes, progress)
         finally:
             self.uploading -= 1
 
-    async def _deploy(
-        self, name: str, path: Path, options: DeployOptions, progress: Progress, stored: str = ""
-    ) -> dict[str, Any]:
-        """Deploy the model in this file, which is that of the stored model if a digest is given."""
+    async def _take_in(self, given: Path | str, options: DeployOptions, progress: Progress) -> StoredModel:
+        """Examine the model in this folder, or the stored one of this digest, and have it in this device's store."""
+        stored = given if isinstance(given, str) else ""
+        path = await self._fetch(stored, progress) if isinstance(given, str) else _graph_file(given)
         progress("checking the model", 0, 0)
-        asked = options
-        notes, files, options = await asyncio.to_thread(self._models.examine, path, options)
+        notes, files, found, (inputs, outputs) = await asyncio.to_thread(self._models.examine, path, options)
         nbytes = sum(file.stat().st_size for file in files)
         if stored and len(files) == len(self._models.store.manifest(stored).files):
             model = stored
         else:  # It was sent, or has other companions with these options.
             progress("storing", 0, 0)
             model = await asyncio.to_thread(self._models.store.put_model, files)
-        before = self._core.deployments.get(name)
         self._post(events.ModelsStored(self._models.store.models()))
-        self._post(events.DeployRequested(name, model, nbytes, options, asked))
-        return await self._await_service(name, before, notes, progress)
+        return StoredModel(model, nbytes, found, options, notes, inputs, outputs)
+
+    async def _fetch(self, model: str, progress: Progress) -> Path:
+        """The file of a stored model, once it is in this device's store."""
+        progress("looking for the stored model", 0, 0)
+        members = [member.node for member in self._core.membership.members()]
+        await self._models.fetch(model, [node for node in members if node != self._core.node])
+        return self._models.store.model_path(model)
+
+    async def deploy_candidate(
+        self, name: str, given: Path | str, options: DeployOptions, share: TrialShare, progress: Progress
+    ) -> dict[str, Any]:
+        self._entry(name)
+        self.uploading += 1
+        try:
+            return await self._candidates.deploy(name, given, options, share, progress)
+        finally:
+            self.uploading -= 1
+
+    async def share(self, name: str, share: TrialShare) -> CandidateCard:
+        self._entry(name)
+        await self._candidates.share(name, share)
+        card = self.trials.card(name)
+        if card is None:
+            raise errors.ClusterError(f"the candidate of {name!r} was given up meanwhile")
+        return card
+
+    async def promote(self, name: str, progress: Progress) -> dict[str, Any]:
+        self._entry(name)
+        return await self._candidates.promote(name, progress)
+
+    async def discard(self, name: str) -> str:
+        self._entry(name)
+        return await self._candidates.discard(name)
+
+    def _serving_plan(self, name: str) -> Plan | None:
+        active = self._plans.active(name)
+        return None if active is None else active[1].plan
+
+    async def stop(self) -> None:
+        """End what goes on beside requests."""
+        await self.trials.stop()
 
     async def rollback(self, name: str, to: int | None, progress: Progress) -> dict[str, Any]:
         before = self._entry(name)

@@ -16,6 +16,7 @@ from edgepart.agent.chronicle.log_lines import LogLine
 from edgepart.agent.chronicle.numbered_log import NumberedLog
 from edgepart.agent.wire.control import DeviceWeights
 from edgepart.agent.wire.inference import DeployOptions, Epoch
+from edgepart.agent.wire.trials import TrialShare
 from edgepart.planner.errors import UsageError
 from edgepart.planner.plans.plan import ValueInfo
 
@@ -53,6 +54,44 @@ class SequenceFigures:
     """The memory that the states of all these take on each device, by its name."""
     tokens_per_s: float | None = None
     """The average speed of the last texts; None before the first one."""
+
+
+@dataclass(frozen=True)
+class CandidateCard:
+    """The candidate of a deployment, and what the agent that is asked has seen of it. Figures are those of this agent's
+    clients since the candidate was deployed, or since the agent's start."""
+
+    name: str
+    """The name under which the candidate has a card of its own."""
+    version: str
+    """The number of the model's version that it is."""
+    share: int
+    """How many of a hundred requests it answers."""
+    shadow: bool
+    """Whether it gets copies of requests in place of a share."""
+    trouble: str
+    """Why it cannot answer now; "" if it can."""
+    serving_answers: int = 0
+    """Requests that the version that serves has answered."""
+    serving_mean_s: float | None = None
+    """The mean time of these, in seconds; None before the first."""
+    answers: int = 0
+    """Requests, or copies of requests, that the candidate has answered."""
+    mean_s: float | None = None
+    fallbacks: int = 0
+    """Requests of its share that the version that serves has answered, because the candidate could not."""
+    last_failure: str = ""
+    """Why it could not, the last time."""
+    compared: int = 0
+    """Copies that it has answered."""
+    different: int = 0
+    """Those of which its answer makes another choice: another entry is the largest."""
+    largest_difference: float = 0.0
+    """The largest difference of numbers over all copies, as a share of the output's largest magnitude."""
+    copy_errors: int = 0
+    """Copies that it could not answer."""
+    copies_dropped: int = 0
+    """Requests of which no copy was made, because as many as may be were under way."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +145,13 @@ class ModelCard:
     """None for a model without states."""
     weights: tuple[DeviceWeights, ...] = ()
     """While a plan is being prepared: how far the weights of its devices have come."""
+    candidate: CandidateCard | None = None
+    """The version that is tried beside the one that serves; None if there is none."""
+    candidate_of: str = ""
+    """The deployment whose candidate this is; "" if it is none."""
+    deployment: str = ""
+    """The deployment that a request is for, where its client named a candidate by the parent's name and the number of the
+    version; "" where that is `name`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +204,18 @@ class DeployedVersion:
 
 
 @dataclass(frozen=True)
+class DeployedCandidate:
+    """A candidate that a user deployed."""
+
+    version: int
+    model: str
+    options: Mapping[str, Any]
+    """The model's digest and the options, as in DeployedVersion."""
+    share: int
+    shadow: bool
+
+
+@dataclass(frozen=True)
 class DeployedModel:
     """What is deployed under a name, as the map of deployments says it. It need not serve yet."""
 
@@ -165,6 +223,8 @@ class DeployedModel:
     now: DeployedVersion
     kept: tuple[DeployedVersion, ...]
     """The versions that a rollback can bring back, in the order in which they served, the last one first."""
+    candidate: DeployedCandidate | None = None
+    """The version that is tried beside it; None if there is none."""
 
 
 class Node(Protocol):
@@ -208,10 +268,12 @@ class Node(Protocol):
         outputs: Sequence[str] | None,
         deadline_s: float,
         sequence: SequenceTurn | None = None,
+        *,
+        drawn: bool = True,
     ) -> InferResult:
         """Run one request. `outputs`: the outputs that are wanted; None means all. `deadline_s` counts from
         now. `sequence`: the sequence of which the request is the next step; without it, the states of a model that has
-        some are zeros before the request.
+        some are zeros before the request. `drawn`: whether the model's candidate may answer, if it has one.
 
         Raises UnknownDeployment; RequestError if there is no such output, if inputs do not fit the model, or if there is
         no such sequence; Unavailable if no device can answer in time."""
@@ -238,8 +300,32 @@ class Node(Protocol):
     ) -> dict[str, Any]:
         """Deploy the model of that digest, which a member stores, as `deploy` does with one that was sent."""
 
+    async def deploy_candidate(
+        self, name: str, given: Path | str, options: DeployOptions, share: TrialShare, progress: Progress
+    ) -> dict[str, Any]:
+        """Deploy the model in a folder, or the stored one of a digest, as `deploy` and `deploy_stored` do, but as the
+        candidate of the deployment `name`, which serves on. A candidate that is there is replaced or, if it is of this
+        model and these options, only gets the share. The answer also holds
+        {"candidate_of", "share", "shadow"}.
+
+        Raises UnknownDeployment; UsageError if the model has other inputs or outputs, or if a member knows no candidates;
+        Unavailable if `name` does not serve; and what `deploy` raises."""
+
+    async def share(self, name: str, share: TrialShare) -> CandidateCard:
+        """Give a deployment's candidate another share of the requests, without a new plan. Raises UnknownDeployment;
+        UsageError if there is no candidate."""
+
+    async def promote(self, name: str, progress: Progress) -> dict[str, Any]:
+        """Let a deployment's candidate serve in place of the version that does. Returns what `deploy` returns, when no
+        member starts requests on another version and the candidate itself is gone. Raises UnknownDeployment; UsageError if
+        there is no candidate; Infeasible or Unavailable."""
+
+    async def discard(self, name: str) -> str:
+        """Undeploy a deployment's candidate, and return the number of its version. Raises UnknownDeployment; UsageError if
+        there is none."""
+
     def deployments(self) -> Sequence[DeployedModel]:
-        """What is deployed, sorted by name."""
+        """What is deployed, sorted by name, each with its candidate."""
 
     async def rollback(self, name: str, to: int | None, progress: Progress) -> dict[str, Any]:
         """Have an earlier version of a model serve again: the one numbered `to`, or the last one before the one that

@@ -14,8 +14,9 @@ from edgepart.agent.chronicle import event_log as kinds
 from edgepart.agent.chronicle.event_log import EventLog
 from edgepart.agent.cluster.state import events
 from edgepart.agent.cluster.state.bindings import is_variant
-from edgepart.agent.wire.control import ALIVE, FLAPPING, LEAVING, SUSPECT, Deployment, Standing
+from edgepart.agent.wire.control import ALIVE, FLAPPING, LEAVING, SUSPECT, Candidacy, Deployment, Standing
 from edgepart.agent.wire.inference import Epoch
+from edgepart.agent.wire.trials import TrialShare
 from edgepart.planner.figures import format_seconds
 
 TOLD = "-"
@@ -128,9 +129,11 @@ class ClusterStory:
 
     def _deployment(self, entry: Deployment, now_s: float) -> None:
         before = self._deployments.get(entry.name)
+        if entry.candidacy is not None and (before is None or before.candidacy != entry.candidacy):
+            self._share(entry, entry.candidacy, now_s)
+        self._deployments[entry.name] = entry
         if before is not None and (before.version, before.fault) == (entry.version, entry.fault):
             return
-        self._deployments[entry.name] = entry
         if entry.deleted:
             self._plans.pop(entry.name, None)
             self._standings.pop(entry.name, None)
@@ -142,6 +145,11 @@ class ClusterStory:
         else:
             what = "was deployed" if before is None or before.deleted else "was deployed again"
             self._log.tell(now_s, kinds.DEPLOYED, entry.name, f"{entry.name} {what}")
+
+    def _share(self, entry: Deployment, candidacy: Candidacy, now_s: float) -> None:
+        gets = TrialShare(candidacy.share, candidacy.shadow)
+        text = f"version {entry.number}, the candidate of {candidacy.parent}, is to get {gets}"
+        self._log.tell(now_s, kinds.CANDIDATE, candidacy.parent, text)
 
     def _standing(self, standing: Standing, now_s: float) -> None:
         name = standing.deployment

@@ -24,6 +24,9 @@ PLAN = "plan"
 """Another plan serves a deployment."""
 REFUSED_PLAN = "plan refused"
 
+CANDIDATE = "candidate"
+"""A candidate was made, has another share, cannot answer, or is gone."""
+
 KINDS = (
     JOINED,
     RETURNED,
@@ -38,6 +41,7 @@ KINDS = (
     FAILED,
     PLAN,
     REFUSED_PLAN,
+    CANDIDATE,
 )
 
 

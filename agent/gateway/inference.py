@@ -69,15 +69,19 @@ class InferenceService:
         return entries
 
     def card(self, name: str, version: str = "") -> ModelCard:
-        """Return the card of a deployment; "" asks for whichever version serves. Raises UnknownDeployment."""
+        """Return the card of a deployment; "" asks for whichever version serves. The number of its candidate returns that
+        of the candidate, under the deployment's name. Raises UnknownDeployment."""
         card = find_card(self.node, name)
-        if version and version != card.version:
-            raise _not_serving(card.name, version, card.version)
-        return card
+        if not version or version == card.version:
+            return card
+        if (trial := card.candidate) is not None and version == trial.version:
+            found = find_card(self.node, trial.name)
+            return replace(found, name=card.name, deployment=found.name)
+        raise _not_serving(card, version, card.version)
 
     def check_ready(self, card: ModelCard) -> None:
         """Raises Unavailable, which says why, if the deployment does not serve."""
-        good, why = self.node.ready(card.name)
+        good, why = self.node.ready(card.deployment or card.name)
         if not good:
             raise Unavailable(f"{card.name!r} is not ready: {why}")
 
@@ -117,17 +121,20 @@ class InferenceService:
         limits = self._limits
         wishes = [wish_s for wish_s in (asked.timeout_s, left_s) if wish_s is not None]
         deadline_s = min(*(wishes or [limits.deadline_s]), limits.longest_deadline_s)
-        result = await self._in_turn(card.name, client, asked, deadline_s)
+        result = await self._in_turn(card, client, asked, deadline_s, drawn=not version)
         stages.answered()
         if version and result.version != version:
-            raise _not_serving(card.name, version, result.version)
+            raise _not_serving(card, version, result.version)
         if missing := [name for name in asked.outputs or () if name not in result.outputs]:
             raise RequestError(f"{card.name!r} has no outputs {missing}; it has {sorted(result.outputs)}")
         return result
 
-    async def _in_turn(self, model: str, client: str, asked: InferRequest, deadline_s: float) -> InferResult:
+    async def _in_turn(
+        self, card: ModelCard, client: str, asked: InferRequest, deadline_s: float, *, drawn: bool
+    ) -> InferResult:
         """Wait for this request's turn, and return the node's answer. Raises Unavailable if the deadline passes before the
         turn comes."""
+        model = card.deployment or card.name
         now = asyncio.get_running_loop().time
         until = now() + deadline_s
         wanted = None if asked.outputs is None else list(asked.outputs)
@@ -137,7 +144,9 @@ class InferenceService:
                 timer.reschedule(None)  # From here on the node keeps the deadline.
                 waited_s = now() - until + deadline_s
                 left_s = deadline_s - waited_s
-                result = await self.node.infer(model, asked.inputs, wanted, left_s, asked.sequence)
+                result = await self.node.infer(
+                    model, asked.inputs, wanted, left_s, asked.sequence, drawn=drawn
+                )
         except TimeoutError:
             why = self.node.ready(model)[1]
             text = f"{deadline_s:g} s have passed while it waited for its turn" + (f": {why}" if why else "")
@@ -155,9 +164,10 @@ class InferenceService:
             add(door, ENCODE, stages.answered_s, about)
 
 
-def _not_serving(name: str, version: str, serving: str) -> UnknownDeployment:
+def _not_serving(card: ModelCard, version: str, serving: str) -> UnknownDeployment:
     """The error of a request for a version that does not serve."""
-    return UnknownDeployment(f"{name!r} serves version {serving!r} only, not {version[:80]!r}")
+    trial = "" if card.candidate is None else f", with the candidate {card.candidate.version!r}"
+    return UnknownDeployment(f"{card.name!r} serves version {serving!r} only{trial}, not {version[:80]!r}")
 
 
 def find_card(node: Node, name: str) -> ModelCard:

@@ -18,6 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from edgepart.agent.api.protocol import ModelCard, Node
+from edgepart.agent.gateway.candidate_metrics import collect_candidates
 from edgepart.agent.gateway.cluster_metrics import collect_devices, collect_links
 from edgepart.agent.gateway.intake import Intake
 
@@ -45,6 +46,7 @@ class NodeMetrics(Collector):
         yield from self._agent(status)
         yield from _disk(status.get("disk") or {})
         yield from _deployments(cards)
+        yield from collect_candidates(cards)
         yield from _counts(cards, status)
         yield from _sequences(cards, status.get("sequences") or {})
         devices = self.node.devices()

@@ -47,7 +47,7 @@ def metadata(card: ModelCard) -> dict[str, Any]:
     sides = {"inputs": card.inputs, "outputs": card.outputs}
     return {
         "name": card.name,
-        "versions": [card.version],
+        "versions": [card.version, *(() if card.candidate is None else (card.candidate.version,))],
         "platform": PLATFORM,
         **{
             side: [

@@ -16,7 +16,7 @@ from typing import Any
 from aiohttp import ClientConnectionResetError, hdrs, web
 
 from edgepart.agent.api.progress import ProgressLines
-from edgepart.agent.api.protocol import ModelCard, Node, check_name
+from edgepart.agent.api.protocol import ModelCard, Node, Progress, check_name
 from edgepart.agent.chronicle.event_log import FAILED
 from edgepart.agent.gateway.inference import find_card
 from edgepart.agent.gateway.limits import BodyLimits
@@ -33,6 +33,14 @@ from edgepart.agent.http.bodies import caller_of
 from edgepart.agent.http.page.page_documents import DeploymentTries
 from edgepart.agent.http.page.request_timeline import draw_last_request
 from edgepart.agent.http.uploads import Upload, receive_upload
+from edgepart.agent.wire.inference import DeployOptions
+from edgepart.agent.wire.trials import (
+    TrialShare,
+    candidate_name,
+    check_free_name,
+    has_candidate,
+    lacks_candidate,
+)
 from edgepart.planner.errors import ClusterError, EdgepartError, NotAuthorised, RequestError, Unavailable
 
 HEARTBEAT_S = 5.0
@@ -46,6 +54,9 @@ REPLACED = "deployed again"
 
 Work = Callable[[], Awaitable[dict[str, Any]]]
 """Does what a user asked for and returns the answer."""
+
+DeployWork = Callable[[Path | str, DeployOptions, Progress], Awaitable[dict[str, Any]]]
+"""Deploys the model in a folder, or the stored one of a digest, and returns the answer."""
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +95,12 @@ class ManagementRoutes:
             web.delete("/api/deployments/{name}", self.undeploy),
             web.get("/api/deployments", self.deployments),
             web.post("/api/deployments/{name}/rollback", self.rollback),
+            web.post(
+                "/api/deployments/{name}/candidate", self.deploy_candidate, expect_handler=self._answer_expect
+            ),
+            web.delete("/api/deployments/{name}/candidate", self.discard),
+            web.post("/api/deployments/{name}/share", self.share),
+            web.post("/api/deployments/{name}/promote", self.promote),
         ]
 
     async def metrics(self, request: web.Request) -> web.Response:
@@ -168,6 +185,60 @@ class ManagementRoutes:
         files have arrived, and the deployment continues by itself."""
         self._allow(request, write=True)
         name = check_name(request.match_info["name"])
+        if (known := self.node.model(name)) is None or known.candidate_of:
+            check_free_name(name)
+        elif known.candidate is not None:
+            raise has_candidate(name, known.candidate.version)  # Before a model is sent in vain.
+
+        async def work(given: Path | str, options: DeployOptions, progress: Progress) -> dict[str, Any]:
+            if isinstance(given, str):
+                return await self.node.deploy_stored(name, given, options, progress)
+            return await self.node.deploy(name, given, options, progress)
+
+        return await self._receive(request, name, work)
+
+    async def deploy_candidate(self, request: web.Request) -> web.StreamResponse:
+        """Deploy as `deploy` does, but a candidate of the deployment: with `?share=` percent of its requests, or with
+        `?shadow=1`."""
+        self._allow(request, write=True)
+        name, share = find_card(self.node, request.match_info["name"]).name, _read_share(request)
+
+        async def work(given: Path | str, options: DeployOptions, progress: Progress) -> dict[str, Any]:
+            return await self.node.deploy_candidate(name, given, options, share, progress)
+
+        return await self._receive(request, candidate_name(name), work)
+
+    async def share(self, request: web.Request) -> web.Response:
+        """Give the deployment's candidate another share, which `?share=` or `?shadow=1` says. There is no body."""
+        self._allow(request, write=True)
+        name, share = find_card(self.node, request.match_info["name"]).name, _read_share(request)
+        return document_response({"name": name, "candidate": asdict(await self.node.share(name, share))})
+
+    async def promote(self, request: web.Request) -> web.StreamResponse:
+        """Let the deployment's candidate serve in its place. There is no body; the answer is that of `deploy`."""
+        self._allow(request, write=True)
+        card = find_card(self.node, request.match_info["name"])
+        if card.candidate is None:
+            raise lacks_candidate(card.name)
+        name = card.name
+        await self._give_up(name)
+        lines = ProgressLines(HEARTBEAT_S)
+        return await self._begin(
+            request, "promoting", name, partial(self.node.promote, name, lines.report), lines
+        )
+
+    async def discard(self, request: web.Request) -> web.Response:
+        """Undeploy the deployment's candidate, or dismiss the note of one that failed."""
+        self._allow(request, write=True)
+        name = find_card(self.node, request.match_info["name"]).name
+        await self._give_up(candidate_name(name))
+        noticed = self._tries.dismiss(candidate_name(name))
+        if noticed and self.node.model(candidate_name(name)) is None:
+            return document_response({"dismissed": candidate_name(name)})
+        return document_response({"discarded": name, "version": await self.node.discard(name)})
+
+    async def _receive(self, request: web.Request, name: str, work: DeployWork) -> web.StreamResponse:
+        """Receive the files of a model, and stream the progress of their deployment under that name."""
         folder = Path(tempfile.mkdtemp(prefix="upload-", dir=self._spool))
         total = request.content_length or 0
         try:
@@ -180,7 +251,7 @@ class ManagementRoutes:
             raise
         lines = ProgressLines(HEARTBEAT_S)
         return await self._begin(
-            request, "deploying", name, partial(self._deploy, name, folder, upload, lines), lines
+            request, "deploying", name, partial(self._deploy, name, folder, upload, lines, work), lines
         )
 
     async def _begin(
@@ -207,7 +278,9 @@ class ManagementRoutes:
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
 
-    async def _deploy(self, name: str, folder: Path, upload: Upload, lines: ProgressLines) -> dict[str, Any]:
+    async def _deploy(
+        self, name: str, folder: Path, upload: Upload, lines: ProgressLines, work: DeployWork
+    ) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
 
         def report(stage: str, done: float, total: float) -> None:
@@ -215,9 +288,7 @@ class ManagementRoutes:
             loop.call_soon_threadsafe(self._reached, name, stage, done, total)
 
         try:
-            if upload.stored:
-                return await self.node.deploy_stored(name, upload.stored, upload.options, report)
-            return await self.node.deploy(name, folder, upload.options, report)
+            return await work(upload.stored or folder, upload.options, report)
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
@@ -277,6 +348,16 @@ class ManagementRoutes:
 
     def _allow(self, request: web.Request, *, write: bool = False) -> None:
         self._gate.allow(caller_of(request), write=write)
+
+
+def _read_share(request: web.Request) -> TrialShare:
+    """The share that the request's query asks for. Raises RequestError if it asks for none, and UsageError."""
+    share, shadow = request.query.get("share"), request.query.get("shadow", "0") in ("1", "true", "yes")
+    if share is None and not shadow:
+        raise RequestError("give ?share=, a number of percent, or ?shadow=1")
+    if share is not None and not (share.isascii() and share.isdigit() and len(share) < 10):
+        raise RequestError(f"share={share[:40]!r} is no number of percent")
+    return TrialShare(int(share or 0), shadow)
 
 
 def card_document(card: ModelCard) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from edgepart.agent.storage.store import Source, Store
 from edgepart.agent.text.companions import TOKENIZER, read_companions
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.errors import EdgepartError, InternalError, Unavailable, UsageError
+from edgepart.planner.plans.plan import ValueInfo
 
 log = logging.getLogger(__name__)
 
@@ -112,17 +113,22 @@ def _work(orders: Connection[Any, Any]) -> None:
         return
 
 
+ModelEnds = tuple[tuple[ValueInfo, ...], tuple[ValueInfo, ...]]
+"""The inputs that requests bring, and the outputs that answer them."""
+
+
 def examine_model(
     path: Path, options: DeployOptions
-) -> tuple[tuple[str, ...], tuple[Path, ...], DeployOptions]:
-    """Notes about a model, its files, and the options with all that they leave open: the shapes that are assumed, the
-    states, and the context of a language model. The files of a language model include those that say how text is made with
-    it, from the model's folder. Raises ModelError and UsageError."""
+) -> tuple[tuple[str, ...], tuple[Path, ...], DeployOptions, ModelEnds]:
+    """Notes about a model, its files, the options with all that they leave open (the shapes that are assumed, the states,
+    and the context of a language model), and its inputs and outputs. The files of a language model include those that say
+    how text is made with it, from the model's folder. Raises ModelError and UsageError."""
     from edgepart.agent.planwork.batches import check_batches
     from edgepart.agent.verify.same_answer import tolerance_for
     from edgepart.planner.model.context_shapes import load_with_context
     from edgepart.planner.model.load import model_files
     from edgepart.planner.model.stateful import load_with_states
+    from edgepart.planner.plans.model_ends import value_info
 
     notes, companions, context = _look_for_text(path, options)
     graph, assumed = load_with_states(path, options.shapes, options.states, context)
@@ -145,7 +151,11 @@ def examine_model(
         text=bool(companions),
         batch_tolerance=tolerance_for(graph) if options.batch_rows > 1 else None,
     )
-    return (*notes, *graph.notes), (*model_files(path), *companions), found
+    ends = (
+        tuple(value_info(graph, name) for name in graph.request_inputs),
+        tuple(value_info(graph, name) for name in graph.answer_outputs),
+    )
+    return (*notes, *graph.notes), (*model_files(path), *companions), found, ends
 
 
 def _look_for_text(

@@ -6,6 +6,7 @@ planner/errors, planner/plans, planner/region.
 
 __all__ = [
     "active_plan",
+    "candidate_figures",
     "continued_sequences",
     "loaded_plans",
     "request_gatherer",

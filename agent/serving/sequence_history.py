@@ -140,6 +140,9 @@ class SequenceHistories:
         """Whether this very sequence goes on: its client has neither ended it nor begun it anew."""
         return self._known.get(history.key) is history
 
+    def knows(self, key: SequenceId) -> bool:
+        return key in self._known
+
     def begin(self, key: SequenceId, now: float) -> SequenceHistory:
         """A new sequence. Raises Unavailable if there are too many."""
         if len(self._known) >= self._limits.sequences:

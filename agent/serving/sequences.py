@@ -66,6 +66,10 @@ class Sequences:
         """The number of sequences of a deployment."""
         return sum(one.key[0] == deployment for one in self._histories)
 
+    def has(self, deployment: str, sequence_id: str) -> bool:
+        """Whether this sequence of a deployment is under way."""
+        return self._histories.knows((deployment, sequence_id))
+
     async def infer(
         self,
         deployment: str,

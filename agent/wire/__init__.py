@@ -16,6 +16,7 @@ __all__ = [
     "reduced_precision",
     "tensors",
     "transfer_headers",
+    "trials",
     "versions",
     "vocabulary",
 ]

@@ -106,7 +106,8 @@ Address = Annotated[str, Text(512)]
 Addresses = Annotated[tuple[Address, ...], Many(4096)]
 Sentence = Annotated[str, Text(1 << 20)]
 """A text for people."""
-DeploymentName = Annotated[str, Text(128, 1, r"[A-Za-z0-9][A-Za-z0-9._-]*")]
+MOST_DEPLOYMENT_NAME = 128
+DeploymentName = Annotated[str, Text(MOST_DEPLOYMENT_NAME, 1, r"[A-Za-z0-9][A-Za-z0-9._-]*")]
 """The name of a deployment, which is part of URLs and metric labels."""
 PlanName = Annotated[str, Text(1024)]
 """The name of a deployment or of one of its variants (agent/cluster/state/bindings.py)."""

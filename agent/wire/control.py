@@ -219,6 +219,25 @@ class ModelVersion:
     """As in `Deployment`."""
 
 
+CANDIDATES = "candidates"
+"""Stands after the plus in the `Hello.version` of members that understand `Deployment.candidacy`. Other members get the
+same entries without it; nobody makes a candidate while such a member is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidacy:
+    """What makes a deployment the candidate of another one, its parent."""
+
+    parent: DeploymentName
+    share: Annotated[int, WholeNumber(0, 100)]
+    """How many of a hundred requests for the parent the candidate answers."""
+    shadow: bool
+    """Whether the candidate gets copies of requests, whose answers are compared with the parent's and given to nobody."""
+    version: Version
+    """Grows with each change of the share. Of two entries of one version that with the later candidacy wins: so a share can
+    be changed without a new plan, which each new version of an entry gets."""
+
+
 MOST_FAULT = 500
 """The longest reason, in characters, why a model is set aside."""
 
@@ -248,6 +267,8 @@ class Deployment:
     asked: DeployOptions | None = field(default=None, metadata=OPTIONAL)
     """The options as the user gave them, before the agent that took the model added what they left open; None if it added
     nothing, or if that is not known."""
+    candidacy: Candidacy | None = field(default=None, metadata=OPTIONAL)
+    """Whose candidate the deployment is; None if it is none."""
 
     @property
     def models(self) -> tuple[tuple[str, int], ...]:

@@ -8,10 +8,12 @@ from typing import Any
 
 from edgepart.agent.wire.codec import read_json_record
 from edgepart.agent.wire.inference import DeployOptions
+from edgepart.agent.wire.trials import TrialShare
 from edgepart.cli.describe.option_keys import write_options
 from edgepart.planner.errors import ClusterError, FrameError
 
 DEPLOY, ROLL_BACK, UNDEPLOY = "deploy", "roll back", "undeploy"
+PROPOSE, SHARE, PROMOTE, DISCARD = "deploy candidate", "change share", "promote", "undeploy candidate"
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,14 @@ class DescribedVersion:
 
 
 @dataclass(frozen=True)
+class TriedVersion:
+    """A candidate, as a user wants it, or as it is deployed."""
+
+    version: DescribedVersion
+    share: TrialShare
+
+
+@dataclass(frozen=True)
 class DeployedState:
     """What is deployed under a name."""
 
@@ -32,6 +42,7 @@ class DeployedState:
     now: DescribedVersion
     kept: Mapping[int, DescribedVersion] = field(default_factory=dict)
     """The versions that a rollback can bring back, by number."""
+    candidate: TriedVersion | None = None
 
 
 @dataclass(frozen=True)
@@ -40,7 +51,7 @@ class Change:
 
     name: str
     kind: str
-    """DEPLOY, ROLL_BACK or UNDEPLOY."""
+    """One of the words above."""
     why: tuple[str, ...]
     """What differs, for people."""
     to: int | None = None
@@ -48,12 +59,21 @@ class Change:
 
 
 def find_changes(
-    wanted: Mapping[str, DescribedVersion], there: Mapping[str, DeployedState], *, prune: bool = False
+    wanted: Mapping[str, DescribedVersion],
+    there: Mapping[str, DeployedState],
+    trials: Mapping[str, TriedVersion] | None = None,
+    *,
+    prune: bool = False,
 ) -> list[Change]:
-    """What has to be done, in this order. A deployment that is not described stays, unless `prune`; those that go come
-    last, so that a deployment under a new name serves before the one under the old name ends."""
+    """What has to be done, in this order. `trials` are the candidates that are described: a described deployment has no
+    other. A deployment that is not described stays, unless `prune`; those that go come last, so that a deployment under a
+    new name serves before the one under the old name ends."""
     changes = [
-        change for name, version in wanted.items() for change in _change(name, version, there.get(name))
+        change
+        for name, version in wanted.items()
+        for change in _with_candidate(
+            _change(name, version, there.get(name)), name, version, there.get(name), (trials or {}).get(name)
+        )
     ]
     gone = sorted(there.keys() - wanted.keys()) if prune else []
     return changes + [Change(name, UNDEPLOY, ("it is not described",)) for name in gone]
@@ -67,6 +87,32 @@ def _change(name: str, wanted: DescribedVersion, there: DeployedState | None) ->
     why = tuple(find_differences(there.now, wanted))
     same = [number for number, kept in there.kept.items() if kept == wanted]
     return [Change(name, ROLL_BACK, why, max(same)) if same else Change(name, DEPLOY, why)]
+
+
+def _with_candidate(
+    changes: list[Change],
+    name: str,
+    wanted: DescribedVersion,
+    there: DeployedState | None,
+    trial: TriedVersion | None,
+) -> list[Change]:
+    """The changes of a deployment, and those of its candidate. What is deployed as the candidate and described as the
+    deployment is promoted; another model can only be deployed once there is no candidate."""
+    tried = there.candidate if there is not None else None
+    if tried is not None and changes and tried.version == wanted:
+        changes, tried = [Change(name, PROMOTE, changes[0].why)], None
+    elif tried is not None and any(change.kind == DEPLOY for change in changes):
+        changes, tried = [Change(name, DISCARD, ("another model replaces both",)), *changes], None
+    if trial is None:
+        gone = [] if tried is None else [Change(name, DISCARD, ("no candidate is described",))]
+        return changes + gone
+    if tried is None:
+        return [*changes, Change(name, PROPOSE, (f"it gets {trial.share}",))]
+    if tried.version != trial.version:
+        return [*changes, Change(name, PROPOSE, tuple(find_differences(tried.version, trial.version)))]
+    if tried.share != trial.share:
+        return [*changes, Change(name, SHARE, (f"{tried.share} -> {trial.share}",))]
+    return changes
 
 
 def find_differences(there: DescribedVersion, wanted: DescribedVersion) -> list[str]:
@@ -99,6 +145,7 @@ def read_deployed(document: Mapping[str, Any]) -> dict[str, DeployedState]:
                 int(one["now"]["version"]),
                 _version(one["now"]),
                 {int(kept["version"]): _version(kept) for kept in one["kept"]},
+                _trial(one.get("candidate")),
             )
             for one in document["deployments"]
         }
@@ -106,6 +153,13 @@ def read_deployed(document: Mapping[str, Any]) -> dict[str, DeployedState]:
         raise ClusterError(
             f"what the agent says is deployed cannot be read ({error!r}): it is of another release. Nothing was changed"
         ) from error
+
+
+def _trial(document: Mapping[str, Any] | None) -> TriedVersion | None:
+    if document is None:
+        return None
+    share = TrialShare(int(document["share"]), bool(document["shadow"]))
+    return TriedVersion(_version(document), share)
 
 
 def _version(document: Mapping[str, Any]) -> DescribedVersion:

@@ -12,21 +12,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgepart.agent.options import parse_bytes
+from edgepart.agent.wire.inference import DeployOptions
+from edgepart.agent.wire.trials import candidate_name
 from edgepart.cli.deploying import (
     DeployPatience,
     check_chosen_devices,
     deploy_files,
+    promote_it,
     roll_back,
+    share_it,
     undeploy_it,
 )
 from edgepart.cli.deployment import DownloadLimit, Timeout
 from edgepart.cli.describe.changes import (
     DEPLOY,
+    DISCARD,
+    PROMOTE,
+    PROPOSE,
     ROLL_BACK,
+    SHARE,
     UNDEPLOY,
     Change,
     DeployedState,
     DescribedVersion,
+    TriedVersion,
     find_changes,
     names_of,
     read_deployed,
@@ -39,7 +48,7 @@ from edgepart.cli.sources.model import USUAL_DOWNLOAD_LIMIT, LocalModel, model_a
 from edgepart.cli.sources.quantising import quantised
 from edgepart.client.model_files import check_shapes
 from edgepart.client.target import AgentTarget, target_of
-from edgepart.planner.errors import EdgepartError, UsageError
+from edgepart.planner.errors import EdgepartError, InternalError, UsageError
 
 if TYPE_CHECKING:
     from edgepart.cli.describe.description import DescribedDeployment
@@ -137,19 +146,28 @@ def compared(file: Path, target: AgentTarget, download_limit: str, *, prune: boo
     most_bytes = parse_bytes(download_limit, option="--download-limit")
     described = read_description(_read(file), str(file))
     there = read_deployed(fetch(target, "/api/deployments"))
-    check_chosen_devices(target, [device for one in described for device in one.options.devices])
+    every = [each for one in described for each in (one, one.candidate) if each is not None]
+    check_chosen_devices(target, [device for one in every for device in one.options.devices])
+    models: dict[str, LocalModel] = {}
+    wanted: dict[str, DescribedVersion] = {}
+    trials: dict[str, TriedVersion] = {}
     with ExitStack() as stack:
-        models, wanted = {}, {}
         for one in described:
-            if (digest := _known(one, there.get(one.name))) is None:
-                given = one.model if is_url(one.model) else str(_folder(file) / one.model)
-                note(f"reading {one.model}")
-                at = model_at(given, one.digest, most_bytes, one.options, with_digest=True)
-                model = models[one.name] = stack.enter_context(at)
-                check_shapes(model.graph, one.options.shapes)
-                digest = model.digest
-            wanted[one.name] = DescribedVersion(digest, one.options)
-        changes = find_changes(wanted, there, prune=prune)
+            for each in filter(None, (one, one.candidate)):
+                if (digest := _known(each, there.get(one.name))) is None:
+                    given = each.model if is_url(each.model) else str(_folder(file) / each.model)
+                    note(f"reading {each.model}")
+                    at = model_at(given, each.digest, most_bytes, each.options, with_digest=True)
+                    model = models[each.name] = stack.enter_context(at)
+                    check_shapes(model.graph, each.options.shapes)
+                    digest = model.digest
+                version = DescribedVersion(digest, each.options)
+                if each.share is None:
+                    wanted[one.name] = version
+                else:
+                    trials[one.name] = TriedVersion(version, each.share)
+        changes = find_changes(wanted, there, trials, prune=prune)
+        _check_sendable(changes, models)
         changed = {change.name for change in changes}
         unchanged = tuple(name for name in wanted if name not in changed)
         yield Comparison(tuple(changes), unchanged, models, {one.name: one for one in described})
@@ -159,6 +177,8 @@ def _known(one: DescribedDeployment, there: DeployedState | None) -> str | None:
     """The digest of the described model if the cluster stores it, so that the model itself is not needed; None if it is
     needed. Raises UsageError if it is needed and not described."""
     versions = [] if there is None else [there.now, *there.kept.values()]
+    if there is not None and there.candidate is not None:
+        versions.append(there.candidate.version)
     stored = one.digest and DescribedVersion(one.digest, one.options) in versions
     if stored and (not one.model or is_url(one.model)):
         return one.digest
@@ -170,28 +190,62 @@ def _known(one: DescribedDeployment, there: DeployedState | None) -> str | None:
     )
 
 
+def _check_sendable(changes: list[Change], models: Mapping[str, LocalModel]) -> None:
+    """Raises UsageError if a model has to be sent that is described only by what the cluster stores of it."""
+    for change in changes:
+        name = candidate_name(change.name) if change.kind == PROPOSE else change.name
+        if change.kind in (DEPLOY, PROPOSE) and name not in models:
+            raise UsageError(
+                f"{change.name}: its model has to be sent again, as another version or under another name: give `model`, a "
+                "path or an https:// URL. Nothing was changed"
+            )
+
+
 def _carry_out(found: Comparison, target: AgentTarget, patience: DeployPatience) -> None:
     """Make the changes one after the other. If one fails, those after it are not made, and the user is told. Weights are
     quantised before the first of them."""
-    sent = {
-        change.name: quantised(found.models[change.name], found.described[change.name].options)
-        for change in found.changes
-        if change.kind == DEPLOY
-    }
+    sent = {change: _sent(change, found) for change in found.changes if change.kind in (DEPLOY, PROPOSE)}
     for number, change in enumerate(found.changes):
         note(f"{change.name}: {change.kind}")
         try:
-            if change.kind == DEPLOY:
-                model, options = sent[change.name]
-                deploy_files(target, change.name, model.files, options, patience)
-            elif change.kind == ROLL_BACK:
-                roll_back(target, change.name, change.to, patience)
-            else:
-                undeploy_it(target, change.name)
+            _make(change, found, sent.get(change), target, patience)
         except EdgepartError:
             made, left = names_of(found.changes[:number]), names_of(found.changes[number + 1 :])
             note(f"done before {change.name}: {made}; not begun: {left}. Applying again goes on from here")
             raise
+
+
+def _sent(change: Change, found: Comparison) -> tuple[LocalModel, DeployOptions]:
+    """The model that the change sends, and its options."""
+    one: DescribedDeployment | None = found.described[change.name]
+    if change.kind == PROPOSE and one is not None:
+        one = one.candidate
+    if one is None:
+        raise InternalError(f"{change.name}: the description of what is to be sent is missing")
+    return quantised(found.models[one.name], one.options)
+
+
+def _make(
+    change: Change,
+    found: Comparison,
+    sent: tuple[LocalModel, DeployOptions] | None,
+    target: AgentTarget,
+    patience: DeployPatience,
+) -> None:
+    name, one = change.name, found.described.get(change.name)
+    trial = None if one is None else one.candidate
+    share = None if trial is None else trial.share
+    if sent is not None:
+        model, options = sent
+        deploy_files(target, name, model.files, options, patience, share if change.kind == PROPOSE else None)
+    elif change.kind == ROLL_BACK:
+        roll_back(target, name, change.to, patience)
+    elif change.kind == PROMOTE:
+        promote_it(target, name, patience)
+    elif change.kind == SHARE and share is not None:
+        share_it(target, name, share)
+    else:
+        undeploy_it(target, name, candidate=change.kind == DISCARD)
 
 
 def _confirm(found: Comparison, *, yes: bool, as_json: bool) -> None:

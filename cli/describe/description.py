@@ -6,18 +6,22 @@ deployments:
     model: resnet50.onnx            # a path beside this file, a folder, or an https:// URL
     digest: sha256:9f86d081...      # the model must have it; needed only where there is no `model`
     devices: [pi-a, pi-b]           # and any other option of `edgepart deploy`
+    candidate:                      # a version that is tried beside it, with the same keys
+      model: resnet50-new.onnx
+      share: 10                     # percent of the requests, or: shadow: true
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
 
 from edgepart.agent.wire.inference import DeployOptions
-from edgepart.cli.describe.changes import DeployedState
+from edgepart.agent.wire.trials import TrialShare, candidate_name, check_free_name
+from edgepart.cli.describe.changes import DeployedState, DescribedVersion, TriedVersion
 from edgepart.cli.describe.option_keys import KEYS, read_option, write_options
 from edgepart.cli.sources.download import check_url, is_url
 from edgepart.cli.sources.model import read_digest
@@ -28,6 +32,7 @@ MOST_CHARACTERS = 1 << 20
 MOST_DEPTH = 8
 """The most mappings and lists within each other; an option's value needs five."""
 DEPLOYMENTS, MODEL, DIGEST = "deployments", "model", "digest"
+CANDIDATE, SHARE, SHADOW = "candidate", "share", "shadow"
 _STRING, _MAP = "tag:yaml.org,2002:str", yaml.MappingNode
 
 
@@ -43,6 +48,10 @@ class DescribedDeployment:
     options: DeployOptions
     place: str
     """The place of its name in the file, for messages."""
+    candidate: DescribedDeployment | None = None
+    """The version that is tried beside it, under the name of candidates."""
+    share: TrialShare | None = None
+    """What a candidate gets; None for a deployment."""
 
 
 def read_description(text: str, file: str) -> tuple[DescribedDeployment, ...]:
@@ -63,22 +72,56 @@ def read_description(text: str, file: str) -> tuple[DescribedDeployment, ...]:
 def write_description(there: Mapping[str, DeployedState]) -> str:
     """The description of what is deployed. Models are named by their digests: the cluster stores them."""
     described = {
-        name: {DIGEST: f"sha256:{one.now.digest}"} | write_options(one.now.options)
+        name: _write(one.now) | ({} if one.candidate is None else {CANDIDATE: _write_trial(one.candidate)})
         for name, one in sorted(there.items())
     }
     text: str = yaml.safe_dump({DEPLOYMENTS: described}, sort_keys=False, allow_unicode=True)
     return text
 
 
+def _write(version: DescribedVersion) -> dict[str, Any]:
+    return {DIGEST: f"sha256:{version.digest}"} | write_options(version.options)
+
+
+def _write_trial(trial: TriedVersion) -> dict[str, Any]:
+    return _write(trial.version) | ({SHADOW: True} if trial.share.shadow else {SHARE: trial.share.percent})
+
+
 def _deployment(name: str, node: yaml.Node, file: str) -> DescribedDeployment:
     from edgepart.agent.api.protocol import check_name
 
     try:
-        check_name(name)
+        check_free_name(check_name(name))
     except UsageError as error:
         raise _wrong(file, node, str(error)) from error
     where = f"{DEPLOYMENTS}.{name}"
     entries = _entries(node, file, where)
+    tried = entries.pop(CANDIDATE, None)
+    found = _parts(name, node, entries, file, where)
+    return found if tried is None else replace(found, candidate=_candidate(name, tried, file))
+
+
+def _candidate(name: str, node: yaml.Node, file: str) -> DescribedDeployment:
+    where = f"{DEPLOYMENTS}.{name}.{CANDIDATE}"
+    entries = _entries(node, file, where)
+    given = {key: entries.pop(key) for key in (SHARE, SHADOW) if key in entries}
+    values = {key: _value(value, file) for key, value in given.items()}
+    percent, shadow = values.get(SHARE, 0), values.get(SHADOW, False)
+    try:
+        if not given:
+            raise UsageError(f"give {SHARE!r} (percent of the requests) or {SHADOW!r}: true")
+        if type(percent) is not int or type(shadow) is not bool:
+            raise UsageError(f"{SHARE!r} is a whole number of percent, and {SHADOW!r} true or false")
+        share = TrialShare(percent, shadow)
+    except UsageError as error:
+        raise _wrong(file, node, f"{where}: {error}") from error
+    return replace(_parts(candidate_name(name), node, entries, file, where), share=share)
+
+
+def _parts(
+    name: str, node: yaml.Node, entries: Mapping[str, yaml.Node], file: str, where: str
+) -> DescribedDeployment:
+    """The model and the options that the entries of a mapping describe."""
     given: dict[str, Any] = {}
     by_field: dict[str, str] = {}
     texts = {MODEL: "", DIGEST: ""}

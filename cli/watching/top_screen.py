@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from edgepart.cli.candidate_text import candidate_text
 from edgepart.cli.output import table
 from edgepart.cli.watching.events_command import event_text
 from edgepart.planner.figures import format_bytes, format_figure, format_seconds
@@ -192,6 +193,8 @@ def _deployments(view: LiveView, width: int) -> RenderableType:
             notes.append(
                 Text(f"{name} on {on}, predicted {format_seconds(card['predicted_latency_s'])}", "dim")
             )
+        if text := candidate_text(card):
+            notes.append(Text(text, "dim"))
         if why := card["trouble"] or (state if _first_word(state) != state else ""):
             notes.append(Text(f"{name}: {why}", "red" if card["epoch"] else "yellow"))
     known = {card["name"] for card in document["cards"]}

@@ -27,6 +27,7 @@ from edgepart.planner.lowering.segment import (
 )
 from edgepart.planner.lowering.session_memory import SessionMemory, predict_session_memory
 from edgepart.planner.model.graph import Graph, WholeModel
+from edgepart.planner.plans.model_ends import value_info
 from edgepart.planner.plans.plan import (
     KeptPiece,
     KeptState,
@@ -40,7 +41,6 @@ from edgepart.planner.plans.plan import (
     Send,
     Step,
     Transfer,
-    ValueInfo,
     WeightRef,
 )
 from edgepart.planner.plans.reduced_precision import EXACT, rounded_dtype, transfer_bytes
@@ -103,20 +103,15 @@ def assemble(
         strategy=strategy.name,
         programs=programs,
         transfers=tuple(_transfer(graph, message, n, asked) for n, message in enumerate(schedule.messages)),
-        inputs=tuple(_value_info(graph, name) for name in graph.request_inputs),
-        outputs=tuple(_value_info(graph, name) for name in graph.answer_outputs),
+        inputs=tuple(value_info(graph, name) for name in graph.request_inputs),
+        outputs=tuple(value_info(graph, name) for name in graph.answer_outputs),
         constant_outputs=tuple(name for name in graph.answer_outputs if name not in graph.producers),
         why=strategy.why,
         states=tuple(
-            KeptState(_value_info(graph, one.input), one.output, one.grows, one.in_place)
+            KeptState(value_info(graph, one.input), one.output, one.grows, one.in_place)
             for one in graph.states
         ),
     )
-
-
-def _value_info(graph: Graph, name: str) -> ValueInfo:
-    known = graph.constants.get(name) or graph.tensors[name]
-    return ValueInfo(name, known.dtype, known.shape, graph.free.get(name, ()))
 
 
 def _transfer(graph: Graph, message: StageMessage, number: int, asked: str) -> Transfer:

@@ -3,4 +3,4 @@
 May import: planner/errors, planner/model, planner/region.
 """
 
-__all__ = ["balance_requests", "check", "join", "plan", "reduced_precision", "timeline"]
+__all__ = ["balance_requests", "check", "join", "model_ends", "plan", "reduced_precision", "timeline"]

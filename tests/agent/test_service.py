@@ -28,6 +28,7 @@ from edgepart.agent.security import identity
 from edgepart.agent.service import Agent
 from edgepart.agent.state_files import StateFiles
 from edgepart.agent.wire.inference import DeployOptions
+from edgepart.agent.wire.trials import TrialShare
 from edgepart.planner.devices.cluster import Device
 from edgepart.planner.errors import Infeasible, ModelError, Unavailable, UnknownDeployment, UsageError
 from edgepart.planner.model.load import model_digest
@@ -86,6 +87,16 @@ def model_in(folder: Path, op: str, rows: int = 3) -> Path:
     graph = helper.make_graph([helper.make_node(op, ["x"], ["y"])], "g", values[:1], values[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.save_model(model, folder / f"{op}.onnx")
+    return folder
+
+
+def renamed(given: Path, folder: Path) -> Path:
+    """The model with another name for its input."""
+    (path,) = given.glob("*.onnx")
+    model = onnx.load(path)
+    model.graph.input[0].name = model.graph.node[0].input[0] = "z"
+    folder.mkdir()
+    onnx.save_model(model, folder / "renamed.onnx")
     return folder
 
 
@@ -236,6 +247,48 @@ def test_models_of_kept_versions_stay_and_those_of_older_ones_go(state: Path, tm
         assert store.models() == (digests[0],)
         (deployed,) = node.deployments()
         assert (deployed.now.version, deployed.now.options["keep"], deployed.kept) == (4, 0, ())
+
+    run(state, work)
+
+
+def test_a_candidate_is_tried_in_the_shadow_and_promoted(state: Path, tmp_path: Path) -> None:
+    async def work(agent: Agent) -> None:
+        node, core = agent._logic.node, agent._logic.driver.core
+        quiet = lambda *_: None  # noqa: E731
+        await deploy(agent, model_in(tmp_path / "Neg", "Neg"))
+        other = model_in(tmp_path / "Abs", "Abs", rows=5)
+        for folder, wanted, why in (
+            (
+                renamed(tmp_path / "Neg", tmp_path / "z"),
+                DeployOptions(),
+                "input 'x' is missing; input 'z' is new",
+            ),
+            (tmp_path / "Neg", DeployOptions(memory_limit_bytes=1), "box"),
+        ):
+            with pytest.raises((UsageError, Infeasible), match=why):
+                await node.deploy_candidate("net", folder, wanted, TrialShare(10), quiet)
+            assert [entry.name for entry in core.deployments.list_live()] == ["net"]
+        found = await node.deploy_candidate("net", other, DeployOptions(), TrialShare(shadow=True), quiet)
+        assert (found["name"], found["version"], found["candidate_of"]) == ("net.candidate", "3", "net")
+        result = await node.infer("net", {"x": X}, None, 30.0)
+        assert result.version == "1" and np.array_equal(result.outputs["y"], -X)
+        while (card := node.model("net")) is None or card.candidate is None or not card.candidate.copy_errors:
+            await asyncio.sleep(0.01)  # Other rows than the copy has.
+        await node.deploy_candidate(
+            "net", model_in(tmp_path / "Abs2", "Abs"), DeployOptions(), TrialShare(shadow=True), quiet
+        )
+        await node.infer("net", {"x": X}, None, 30.0)
+        while (card := node.model("net")) is None or card.candidate is None or not card.candidate.compared:
+            await asyncio.sleep(0.01)
+        assert (card.candidate.different, card.candidate.largest_difference) == (1, 2.0)
+        assert (await node.share("net", TrialShare(100))).share == 100
+        assert np.array_equal(await answer(agent), np.abs(X))
+        assert (await node.infer("net", {"x": X}, None, 30.0, drawn=False)).version == "1"
+        await node.promote("net", quiet)
+        assert [card.name for card in node.models()] == ["net"] and node.models()[0].kept_versions == ("1",)
+        assert (await node.infer("net", {"x": X}, None, 30.0)).version == "4"
+        told = [event.text for _, event in agent._base.events.after(0).entries if event.kind == "candidate"]
+        assert told[-1] == "version 4, the candidate of net, is to get 100 % of the requests"
 
     run(state, work)
 

@@ -608,12 +608,12 @@ def test_bench_reports_what_is_lost(
     real = served.node.infer
     calls = 0
 
-    async def sometimes(*arguments: Any) -> Any:
+    async def sometimes(*arguments: Any, **named: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == 4:
             raise RequestError("the fourth is bad")
-        return await real(*arguments)
+        return await real(*arguments, **named)
 
     monkeypatch.setattr(served.node, "infer", sometimes)
     status, out, err = edgepart("bench", "add", "-n", "10", "--state", str(member))

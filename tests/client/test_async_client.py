@@ -176,11 +176,11 @@ def test_a_request_waits_for_a_plan(tmp_path: Path) -> None:
     class Late(FakeNode):
         tries = 0
 
-        async def infer(self, *arguments: Any) -> Any:
+        async def infer(self, *arguments: Any, **named: Any) -> Any:
             self.tries += 1
             if self.tries < 3:
                 raise Unavailable("no plan yet", 0.01)
-            return await super().infer(*arguments)
+            return await super().infer(*arguments, **named)
 
     async def story() -> None:
         server = HttpServer(Gateway(Late(), CREDENTIAL, LIMITS), "127.0.0.1", 0, spool=tmp_path)

@@ -68,6 +68,22 @@ def test_everything_that_a_client_can_do(two: tuple[Served, Served], tmp_path: P
     assert threads() == 0
 
 
+def test_a_candidate_is_tried_promoted_and_given_up(two: tuple[Served, Served], tmp_path: Path) -> None:
+    path = tmp_path / "new.onnx"
+    path.write_bytes(add_model())
+    with edgepart.connect(two[0].url, credential=CREDENTIAL, state=tmp_path) as client:
+        assert client.deploy(path, "add", share=10).document["candidate_of"] == "add"
+        assert client.share("add", 30)["candidate"]["share"] == 30
+        assert client.share("add", shadow=True)["candidate"]["shadow"]
+        assert client.promote("add")["version"] == "2"
+        with pytest.raises(UsageError, match="has no candidate"):
+            client.share("add", 5)
+        client.deploy(path, "add", shadow=True)
+        assert client.undeploy("add", candidate=True)["discarded"] == "add"
+        with pytest.raises(UsageError, match="exclude each other"):
+            client.deploy(path, "add", share=10, shadow=True)
+
+
 def test_a_stream_may_be_left_before_its_end(two: tuple[Served, Served], tmp_path: Path) -> None:
     with edgepart.connect(two[0].url, state=tmp_path) as client:
         parts = client.stream_chat("chat", "Hello")
@@ -109,11 +125,11 @@ def test_the_end_of_a_client_ends_calls_of_other_threads(two: tuple[Served, Serv
     one, _ = two
     arrived = threading.Event()
 
-    async def hold(*_: object) -> Any:
+    async def hold(*_: object, **named: object) -> Any:
         arrived.set()
         await asyncio.Event().wait()
 
-    one.node.infer = hold  # type: ignore[method-assign, assignment]
+    one.node.infer = hold  # type: ignore[method-assign]
     client = edgepart.connect(one.url, state=tmp_path)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(right, client)

@@ -42,6 +42,25 @@ def adding(path: Path, number: float) -> Path:
     return path
 
 
+def failing(path: Path) -> Path:
+    """y = x, but not for zeros, for which it looks up what is not there."""
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", 4]) for name in "xy"]
+    table = numpy_helper.from_array(np.zeros(2, np.float32), "table")
+    far, near = (
+        numpy_helper.from_array(np.array(n, np.int64), name) for n, name in ((7, "far"), (0, "near"))
+    )
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+        helper.make_node("Cast", ["most"], ["some"], to=TensorProto.BOOL),
+        helper.make_node("Where", ["some", "near", "far"], ["index"]),
+        helper.make_node("Gather", ["table", "index"], ["nothing"]),
+        helper.make_node("Add", ["x", "nothing"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "failing", values[:1], values[1:], [table, far, near])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
 @dataclass(frozen=True)
 class Told:
     """An answer of one gateway."""
@@ -137,6 +156,58 @@ def test_no_request_is_lost_or_answered_by_the_wrong_version_while_versions_chan
     assert load.wrong == []
     assert {(one.value, one.version) for one in load.told} == {(1.0, "1"), *expected}
     typed("undeploy", "sum", *state)
+
+
+def test_a_candidate_answers_its_share_and_is_promoted_without_a_lost_request(
+    trio: LocalCluster, tmp_path: Path
+) -> None:
+    """And what it cannot answer, the version that serves does."""
+    models = {n: str(adding(tmp_path / f"plus{n}.onnx", float(n))) for n in (1, 2)}
+    agents, state = trio.living, ("--state", str(trio.living[1].state))
+    deploying = ("--name", "sum", "--shape", "x=1,4", *state)
+    first = int(typed("deploy", models[1], *deploying)[1]["version"])
+    serving, trial = str(first), str(first + 1)
+    assert typed("deploy", models[2], "--share", "25", *deploying)[1]["version"] == trial
+    for agent in agents:
+        connection = connect(agent)
+        for version in (serving, trial):  # Plans of the other shape are made before the load comes.
+            assert ask(connection, OTHER, f"/v2/models/sum/versions/{version}/infer")[0] == 200
+        connection.close()
+    with asked_by_many(agents) as load:
+        settle(load, 400)
+        drawn, count = sum(one.version == trial for one in load.told), len(load.told)
+        assert 0.25 - 6 * (0.1875 / count) ** 0.5 < drawn / count < 0.25 + 6 * (0.1875 / count) ** 0.5
+        assert typed("share", "sum", "0", *state)[0] == 0
+        others_told(agents, 0)
+        begun_s = time.monotonic()
+        settle(load)
+        assert load.versions(begun_s, time.monotonic()) == {serving}
+        assert typed("deploy", str(failing(tmp_path / "failing.onnx")), "--share", "50", *deploying)[0] == 0
+        while not (card := typed("models", *state)[1]["models"][0]["candidate"])["fallbacks"]:
+            settle(load)
+        assert "Gather" in card["last_failure"]
+        trial = typed("deploy", models[2], "--share", "60", *deploying)[1]["version"]
+        before = members_gone(trio)
+        assert typed("promote", "sum", *state)[1]["version"] == trial
+        begun_s = time.monotonic()
+        settle(load)
+        assert load.versions(begun_s, time.monotonic()) == {trial} or members_gone(trio) > before
+    assert load.wrong == []
+    assert {(one.value, one.version) for one in load.told} == {
+        (1.0, serving),
+        (2.0, str(first + 1)),
+        (2.0, trial),
+    }
+    (card,) = typed("models", *state)[1]["models"]
+    assert (card["version"], card["kept_versions"], card["candidate"]) == (trial, [serving], None)
+    typed("undeploy", "sum", *state)
+
+
+def others_told(agents: list[LocalAgent], share: int) -> None:
+    """Wait until every agent knows the share."""
+    for agent in agents:
+        while typed("models", "--state", str(agent.state))[1]["models"][0]["candidate"]["share"] != share:
+            time.sleep(0.01)
 
 
 def change_versions(

@@ -32,6 +32,7 @@ from edgepart.agent.cluster.state.events import (
 from edgepart.agent.shutdown import MOST_S
 from edgepart.agent.wire.control import (
     ARRIVALS,
+    CANDIDATES,
     DOORS,
     DRAINS,
     LEAVES,
@@ -52,7 +53,7 @@ from tests.simulation.ledger import Ledger
 from tests.simulation.network import Arrival, Link, Network
 from tests.simulation.trace import Broken, Trace, short
 
-VERSION = f"0.1.0+traces.{LEAVES}.{DRAINS}.{STARVES}.{VERSIONS}.{ARRIVALS}.{DOORS}"
+VERSION = f"0.1.0+traces.{LEAVES}.{DRAINS}.{STARVES}.{VERSIONS}.{ARRIVALS}.{DOORS}.{CANDIDATES}"
 
 
 def node_id(number: int) -> str:

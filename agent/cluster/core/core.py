@@ -20,12 +20,14 @@ from edgepart.agent.cluster.membership.election import Election, ElectionTiming
 from edgepart.agent.cluster.membership.failure_detector import DetectorTiming
 from edgepart.agent.cluster.membership.membership import Membership
 from edgepart.agent.cluster.membership.peer import OwnFacts
+from edgepart.agent.cluster.state import candidates
 from edgepart.agent.cluster.state.arrivals import without_arrivals
 from edgepart.agent.cluster.state.bindings import is_variant
 from edgepart.agent.cluster.state.deployments import DeploymentMap
 from edgepart.agent.cluster.state.drift import DriftBook
 from edgepart.agent.cluster.state.events import (
     BindingWanted,
+    CandidateRequested,
     CardReady,
     DeploymentsKept,
     DeployRequested,
@@ -48,23 +50,26 @@ from edgepart.agent.cluster.state.events import (
     PlanFailed,
     PlanLoaded,
     PlanTried,
+    PromoteRequested,
     RestoreRequested,
     RollbackRequested,
     RoundingMeasured,
     SegmentsTimed,
     SendMessage,
     SequencesContinued,
+    ShareRequested,
     StandingChanged,
     TermKept,
     UndeployRequested,
     WeightsArrived,
 )
-from edgepart.agent.cluster.state.model_versions import without_versions
+from edgepart.agent.cluster.state.model_versions import without_candidates, without_versions
 from edgepart.agent.cluster.state.profiles import ProfileBook
 from edgepart.agent.wire.bounds import LARGEST
 from edgepart.agent.wire.control import (
     ALIVE,
     ARRIVALS,
+    CANDIDATES,
     FLAPPING,
     LEAVES,
     LEAVING,
@@ -92,9 +97,19 @@ from edgepart.agent.wire.control import (
     Want,
 )
 from edgepart.agent.wire.inference import Epoch
-from edgepart.agent.wire.versions import understands
+from edgepart.agent.wire.versions import bare, understands
+from edgepart.planner.errors import UsageError
 
-UserRequest = DeployRequested | RollbackRequested | RestoreRequested | UndeployRequested | DrainRequested
+UserRequest = (
+    DeployRequested
+    | RollbackRequested
+    | CandidateRequested
+    | ShareRequested
+    | PromoteRequested
+    | RestoreRequested
+    | UndeployRequested
+    | DrainRequested
+)
 """What users ask for. It may be refused."""
 EXPEL_S = 15.0
 """The time that a removed device has to stop by itself before its membership is ended."""
@@ -267,6 +282,8 @@ class Core:
         match effect.message:
             case Deployments() | Prepare() as message if not self._understands(effect.node, VERSIONS):
                 return replace(effect, message=without_versions(message))
+            case Deployments() as message if not self._understands(effect.node, CANDIDATES):
+                return replace(effect, message=without_candidates(message))
             case Report() | Standing() as message if not self._understands(effect.node, ARRIVALS):
                 return replace(effect, message=without_arrivals(message))
         return effect
@@ -401,12 +418,31 @@ class Core:
                 yield from self._apply_deployments((entry,))
             case RollbackRequested(name, to):
                 yield from self._apply_deployments((self.deployments.roll_back(self.node, name, to),))
+            case CandidateRequested(parent, model, model_bytes, options, asked, share):
+                self._require_candidates_known()
+                written = self.deployments.propose(
+                    self.node, parent, model, model_bytes, options, asked, share
+                )
+                yield from self._apply_deployments((written,))
+            case ShareRequested(parent, share):
+                yield from self._apply_deployments((self.deployments.set_share(self.node, parent, share),))
+            case PromoteRequested(parent):
+                yield from self._apply_deployments((self.deployments.promote(self.node, parent),))
             case RestoreRequested(before):
                 yield from self._apply_deployments((self.deployments.restore(self.node, before),))
             case UndeployRequested(name, version):
                 known = self.deployments.get(name)
                 if version is None or (known is not None and known.version == version):
-                    yield from self._apply_deployments((self.deployments.delete(self.node, name),))
+                    yield from self._apply_deployments(self.deployments.undeploy(self.node, name))
+
+    def _require_candidates_known(self) -> None:
+        """Raises UsageError if a member is of an earlier release: its clients would get no answers of the candidate."""
+        old = [m for m in self.membership.members() if not understands(m.version, CANDIDATES)]
+        if old:
+            said = ", ".join(f"{member.name} ({bare(member.version)})" for member in old)
+            raise UsageError(
+                f"{said}: no candidates are known there; update edgepart on all devices. Nothing was deployed"
+            )
 
     def _watch(self, effects: Iterable[Effect], now: float) -> Iterator[Effect]:
         """Pass on the effects of the membership, and what follows if the members changed."""
@@ -605,6 +641,12 @@ class Core:
             leader = [member for member in self.membership.members() if member.node == self.leader]
             yield from self.draining.remind(leader)
 
+    def _end_candidates(self) -> Iterator[Effect]:
+        """Undeploy candidates that have taken over, and those whose parents are gone. The leader does this, so that it is
+        done whatever becomes of the agent that was asked."""
+        for entry in candidates.over(self.deployments, self.standings):
+            yield from self._apply_deployments((self.deployments.delete(self.node, entry.name),))
+
     def _report_self(self) -> bool:
         """Take this device's own report if it leads, which needs no message; return whether that was news."""
         if self.controller is None or (not self.follower.changed and self.node in self._reports):
@@ -633,6 +675,7 @@ class Core:
         if self.controller is None or not (self._stale or now >= self._lead_at):
             return []
         self._stale, self._looked_at = False, now
+        ended = list(self._end_candidates())
         present = self.membership.members()
         members = self.draining.mark_drained(present)
         inside = (ALIVE, LEAVING, FLAPPING)
@@ -641,7 +684,7 @@ class Core:
         cluster = ClusterView(members, cards, self._digests, self.membership.broken_links())
         reports = {node: self._reports[node] for node in sorted(here & self._reports.keys())}
         world = LeaderView(self.node, self.election.term, cluster, reports, self.profiles, drifts=self.drifts)
-        effects = self.controller.step(self.deployments, world, now)
+        effects = ended + self.controller.step(self.deployments, world, now)
         served = ServedPlans(self.deployments.list_live(), self.controller.orders, self.controller.why_not)
         effects += self._apply_own_drains(self.draining.look(world, served, present), now)
         self._lead_at = self.controller.wake_at(now)

@@ -8,6 +8,7 @@ planner/plans.
 __all__ = [
     "arrivals",
     "bindings",
+    "candidates",
     "cards",
     "deployments",
     "drains",

@@ -13,11 +13,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from edgepart.agent.cluster.state import model_versions
+from edgepart.agent.cluster.state import candidates, model_versions
 from edgepart.agent.wire.bounds import LARGEST, MOST_ENTRIES
 from edgepart.agent.wire.codec import json_record, read_json_record
 from edgepart.agent.wire.control import MOST_FAULT, Deployment, Version
 from edgepart.agent.wire.inference import DeployOptions
+from edgepart.agent.wire.trials import (
+    TrialShare,
+    candidate_name,
+    check_free_name,
+    check_parent_name,
+    has_candidate,
+    lacks_candidate,
+)
 from edgepart.planner.errors import FrameError, UsageError
 
 T = TypeVar("T")
@@ -46,11 +54,17 @@ class TooNew(UsageError):
 
 
 def choose_winner(a: Deployment, b: Deployment) -> Deployment:
-    """The entry that wins a merge. Any two honest writes have different versions. If versions are equal all
-    the same, one has come through a member of an earlier release, which does not know the numbers of models
-    (model_versions.py): the larger number wins, and after that the larger text, so that the choice never
-    depends on the order."""
-    return max(a, b, key=lambda entry: (entry.version, entry.deleted, entry.newest, repr(_pack(entry))))
+    """The entry that wins a merge. Any two honest writes have different versions, or are changes of a candidate's
+    share, which have versions of their own. If all these are equal, one entry has come through a member of an
+    earlier release, which does not know the numbers of models (model_versions.py) or candidates: the larger
+    number wins, then the later candidacy, and after that the larger text, so that the choice never depends on
+    the order."""
+    return max(a, b, key=_rank)
+
+
+def _rank(entry: Deployment) -> tuple[Version, bool, int, Version, str]:
+    trial = Version(0, "") if entry.candidacy is None else entry.candidacy.version
+    return entry.version, entry.deleted, entry.newest, trial, repr(_pack(entry))
 
 
 class DeploymentMap:
@@ -121,15 +135,92 @@ class DeploymentMap:
         asked: DeployOptions | None = None,
     ) -> Deployment:
         """Write the next version of a model as `node`, in place of any entry of that name. Raises UsageError if
-        the map is full."""
+        the map is full, if there is a candidate of that name, or if the name is one of candidates."""
+        if (known := self.get(name)) is None or known.candidacy is not None:
+            check_free_name(name)
+        if (trial := self.candidate(name)) is not None:
+            raise has_candidate(name, model_versions.number_of(trial))
+        self._check_room(name)
+        before, version = self._entries.get(name), self._next(name, node)
+        tried = self._entries.get(candidate_name(name))
+        used = 0 if tried is None or not tried.newest else tried.newest
+        entry = model_versions.succeed(before, model, model_bytes, options, asked, version, name, used)
+        self._entries[name] = entry
+        return entry
+
+    def _check_room(self, name: str) -> None:
+        """Raises UsageError if there is no room for an entry of that name."""
         if self._full and name not in self._entries:
             raise UsageError(
                 f"{MAX_ENTRIES} names were deployed so far, the most there can be; reuse an old one"
             )
-        before, version = self._entries.get(name), self._next(name, node)
-        entry = model_versions.succeed(before, model, model_bytes, options, asked, version, name)
-        self._entries[name] = entry
+
+    def candidate(self, parent: str) -> Deployment | None:
+        """The candidate of a deployment; None if there is none."""
+        entry = self.get(candidate_name(parent))
+        return entry if entry is not None and entry.candidacy is not None else None
+
+    def propose(
+        self,
+        node: str,
+        parent: str,
+        model: str,
+        model_bytes: int,
+        options: DeployOptions,
+        asked: DeployOptions | None,
+        share: TrialShare,
+    ) -> Deployment:
+        """Write a candidate of the deployment `parent` as `node`, in place of any candidate that it has; if that is of the
+        same model and options, only its share changes. Raises UsageError if nothing is deployed as `parent`, if that is a
+        candidate itself, or if another deployment has the candidate's name."""
+        serving, name = self._living(parent), candidate_name(parent)
+        check_parent_name(parent)
+        if serving.candidacy is not None:
+            raise UsageError(f"{parent!r} is a candidate itself. Nothing was changed")
+        before = self._entries.get(name)
+        if before is not None and not before.deleted and before.candidacy is None:
+            raise UsageError(f"a deployment {name!r} is there, which is no candidate. Nothing was changed")
+        if (known := self.candidate(parent)) is not None and candidates.is_same_model(
+            known, model, asked or options
+        ):
+            return self.set_share(node, parent, share)
+        self._check_room(name)
+        self._entries[name] = candidates.propose(
+            serving, before, model, model_bytes, options, asked, share, self._next(name, node)
+        )
+        return self._entries[name]
+
+    def set_share(self, node: str, parent: str, share: TrialShare) -> Deployment:
+        """Write another share of a deployment's candidate, and return its entry. Raises UsageError if it has none."""
+        entry = self.trial(parent)
+        self._entries[entry.name] = candidates.with_share(entry, share, node)
+        return self._entries[entry.name]
+
+    def promote(self, node: str, parent: str) -> Deployment:
+        """Write the entry with which the candidate's model serves in place of the version that does, and return it. The
+        candidate stays until that is so. Raises UsageError if there is no candidate, or if it is set aside."""
+        candidate, serving = self.trial(parent), self._living(parent)
+        if candidate.fault:
+            raise UsageError(
+                f"the candidate of {parent!r} is set aside: its model {candidate.fault}. Nothing was changed"
+            )
+        if not candidates.is_promoted(serving, candidate):
+            serving = candidates.promote(serving, candidate, self._next(parent, node))
+            self._entries[parent] = serving
+        return serving
+
+    def trial(self, parent: str) -> Deployment:
+        """The candidate of a deployment. Raises UsageError if there is none."""
+        self._living(parent)
+        if (entry := self.candidate(parent)) is None:
+            raise lacks_candidate(parent)
         return entry
+
+    def undeploy(self, node: str, name: str) -> tuple[Deployment, ...]:
+        """Write the tombstones of a deployment and its candidate, and return them. Raises UsageError as `delete`."""
+        trial = self.candidate(name)
+        first = self.delete(node, name)
+        return (first,) if trial is None else (first, self.delete(node, trial.name))
 
     def roll_back(self, node: str, name: str, to: int | None = None) -> Deployment:
         """Write the entry with which an earlier version serves again (model_versions.roll_back), and return

@@ -20,6 +20,7 @@ from edgepart.agent.wire.control import (
     Version,
 )
 from edgepart.agent.wire.inference import DeployOptions, Epoch
+from edgepart.agent.wire.trials import TrialShare
 
 # Events: links and discovery
 
@@ -140,6 +141,35 @@ class RollbackRequested:
     name: str
     to: int | None = None
     """The number of that version; None: the last one before the version that serves."""
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateRequested:
+    """A user deployed a candidate through this agent; the model is in its store."""
+
+    parent: str
+    """The name of the deployment that the candidate may replace."""
+    model: str
+    model_bytes: int
+    options: DeployOptions
+    asked: DeployOptions | None
+    """The options as the user gave them, as in Deployment."""
+    share: TrialShare
+
+
+@dataclass(frozen=True, slots=True)
+class ShareRequested:
+    """A user wants a deployment's candidate to have another share of the requests."""
+
+    parent: str
+    share: TrialShare
+
+
+@dataclass(frozen=True, slots=True)
+class PromoteRequested:
+    """A user wants a deployment's candidate to serve in place of the version that does."""
+
+    parent: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,6 +395,9 @@ Event = (
     | ModelCrashed
     | DeployRequested
     | RollbackRequested
+    | CandidateRequested
+    | ShareRequested
+    | PromoteRequested
     | RestoreRequested
     | UndeployRequested
     | DrainRequested

@@ -39,9 +39,11 @@ def succeed(
     asked: DeployOptions | None,
     version: Version,
     name: str,
+    used: int = 0,
 ) -> Deployment:
-    """The entry of a new version, which follows `before`: the entry or tombstone of that name, None if there is none."""
-    newest = 0 if before is None else _newest(before)
+    """The entry of a new version, which follows `before`: the entry or tombstone of that name, None if there is none.
+    `used` is a number up to which all are given, whatever `before` says."""
+    newest = max(used, 0 if before is None else newest_of(before))
     kept = () if before is None or before.deleted else _keep(_served(before), before.kept, options.keep)
     return Deployment(
         name,
@@ -77,7 +79,7 @@ def roll_back(entry: Deployment, to: int | None, version: Version) -> Deployment
         options=back.options,
         asked=back.asked,
         number=back.number,
-        newest=_newest(entry),
+        newest=newest_of(entry),
         kept=_keep(_served(entry), kept.values(), back.options.keep),
         version=version,
         fault="",
@@ -87,13 +89,13 @@ def roll_back(entry: Deployment, to: int | None, version: Version) -> Deployment
 def restore(current: Deployment, before: Deployment, version: Version) -> Deployment:
     """The entry with which `before` serves again, because the version in `current` failed. That version's number is not
     given again."""
-    return replace(before, version=version, newest=_newest(current))
+    return replace(before, version=version, newest=newest_of(current))
 
 
 def bury(entry: Deployment, version: Version) -> Deployment:
     """The tombstone of an entry."""
     return Deployment(
-        entry.name, entry.model, 0, DeployOptions(), version, deleted=True, newest=_newest(entry)
+        entry.name, entry.model, 0, DeployOptions(), version, deleted=True, newest=newest_of(entry)
     )
 
 
@@ -104,12 +106,18 @@ def without_versions(message: Deployments | Prepare) -> Deployments | Prepare:
     return Deployments(tuple(map(_without, message.entries)))
 
 
+def without_candidates(message: Deployments) -> Deployments:
+    """The message as members read it that know versions, and no candidates: those are deployments like any other."""
+    return Deployments(tuple(replace(entry, candidacy=None) for entry in message.entries))
+
+
 def _without(entry: Deployment) -> Deployment:
     options = replace(entry.options, keep=DeployOptions().keep)
-    return replace(entry, options=options, number=0, newest=0, kept=(), asked=None)
+    return replace(entry, options=options, number=0, newest=0, kept=(), asked=None, candidacy=None)
 
 
-def _newest(entry: Deployment) -> int:
+def newest_of(entry: Deployment) -> int:
+    """The largest number that was given under the entry's name, as far as the entry says."""
     return max(entry.newest, entry.number, FIRST)
 
 

@@ -58,6 +58,10 @@ _AFTER = {"after": "The id of the last entry that the reader has."}
 _LAST = {"Last-Event-ID": "The id of the last event that the reader has: the stream goes on after it."}
 _MOST = {"most": "The most entries to answer with: the newest ones."}
 _WAIT = {"wait": "0 answers at once; the work goes on."}
+_SHARE = {
+    "share": "How many of a hundred requests the candidate answers.",
+    "shadow": "1 sends the candidate copies of requests in place of a share.",
+}
 
 
 def _get(path: str, tag: str, access: str, summary: str, answers: tuple[str, ...] = (JSON,)) -> ApiPath:
@@ -172,6 +176,40 @@ _MANAGEMENT = (
         "Have an earlier version serve again. Tells its progress.",
         query=_WAIT | {"to": "The number of the version; left out, the last one before."},
         answers=(LINES,),
+    ),
+    ApiPath(
+        "POST",
+        "/api/deployments/{name}/candidate",
+        MANAGEMENT,
+        WRITE,
+        "Deploy a model as the candidate of a deployment, which serves on: a form as for deploying. Tells its progress.",
+        query=_WAIT | _SHARE,
+        takes=(FORM,),
+        answers=(LINES,),
+    ),
+    ApiPath(
+        "POST",
+        "/api/deployments/{name}/share",
+        MANAGEMENT,
+        WRITE,
+        "Give a deployment's candidate another share of its requests.",
+        query=_SHARE,
+    ),
+    ApiPath(
+        "POST",
+        "/api/deployments/{name}/promote",
+        MANAGEMENT,
+        WRITE,
+        "Let a deployment's candidate serve in its place. Tells its progress.",
+        query=_WAIT,
+        answers=(LINES,),
+    ),
+    ApiPath(
+        "DELETE",
+        "/api/deployments/{name}/candidate",
+        MANAGEMENT,
+        WRITE,
+        "Undeploy a deployment's candidate.",
     ),
     ApiPath(
         "DELETE",

@@ -189,7 +189,9 @@ def test_the_deadline_of_the_call_is_that_of_the_request(doors: Doors) -> None:
     deadlines: queue.Queue[float] = queue.Queue()
     infer = doors.node.infer
 
-    async def watched(model: str, inputs: Any, outputs: Any, deadline_s: float, sequence: Any = None) -> Any:
+    async def watched(
+        model: str, inputs: Any, outputs: Any, deadline_s: float, sequence: Any = None, *, drawn: bool = True
+    ) -> Any:
         deadlines.put(deadline_s)
         return await infer(model, inputs, outputs, deadline_s, sequence)
 
@@ -229,7 +231,9 @@ def test_without_a_deadline_it_is_that_of_http(doors: Doors) -> None:
     asked: list[float] = []
     infer = doors.node.infer
 
-    async def watched(model: str, inputs: Any, outputs: Any, deadline_s: float, sequence: Any = None) -> Any:
+    async def watched(
+        model: str, inputs: Any, outputs: Any, deadline_s: float, sequence: Any = None, *, drawn: bool = True
+    ) -> Any:
         asked.append(deadline_s)
         return await infer(model, inputs, outputs, deadline_s, sequence)
 

@@ -70,7 +70,9 @@ def test_steps_of_a_sequence_follow_each_other(doors: Doors, monkeypatch: pytest
     under_way: dict[str, int] = {"7": 0, "beside": 0}
     infer, both = doors.node.infer, asyncio.Event()
 
-    async def watched(model: str, inputs: Any, outputs: Any, deadline_s: float, sequence: Any = None) -> Any:
+    async def watched(
+        model: str, inputs: Any, outputs: Any, deadline_s: float, sequence: Any = None, *, drawn: bool = True
+    ) -> Any:
         assert under_way[sequence.id] == 0
         under_way[sequence.id] += 1
         if all(under_way.values()):

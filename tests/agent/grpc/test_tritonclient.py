@@ -15,6 +15,7 @@ from tritonclient import http as triton_http
 from tritonclient.grpc import aio as triton_aio
 from tritonclient.utils import InferenceServerException
 
+from edgepart.agent.api.protocol import CandidateCard
 from tests.agent.grpc.conftest import Doors
 from tests.agent.http.fakes import A
 
@@ -88,6 +89,28 @@ def test_infer(client: Any) -> None:
     assert answer.as_numpy("less") is None
     assert answer.get_response().id == "r1"
     assert answer.get_response().parameters["epoch"].string_param == "3.1"
+
+
+def test_the_answer_says_which_version_gave_it_and_a_candidate_is_asked_by_its_number(
+    client: Any, shared: Doors
+) -> None:
+    node = shared.node
+    node.sessions["add.candidate"], node.numbers["add.candidate"] = node.sessions["add"], "2"
+    node.trials["add"] = CandidateCard("add.candidate", "2", 10, False, "")
+    try:
+        for version in ("1", "2"):
+            answer = client.infer(
+                "add", [tensor("a", A), tensor("b", A)], model_version=version
+            ).get_response()
+            assert (answer.model_name, answer.model_version) == ("add", version)
+            assert client.is_model_ready("add", version)
+        assert node.drawn[-2:] == [False, False]
+        client.infer("add", [tensor("a", A), tensor("b", A)])
+        assert node.drawn[-1] is True
+        with pytest.raises(InferenceServerException, match="with the candidate '2', not '3'"):
+            client.infer("add", [tensor("a", A), tensor("b", A)], model_version="3")
+    finally:
+        del node.trials["add"], node.sessions["add.candidate"], node.numbers["add.candidate"]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from onnx import TensorProto, helper
 
 from edgepart.agent.api.device_choice import check_devices
 from edgepart.agent.api.protocol import (
+    CandidateCard,
     DeployedModel,
     DeployedVersion,
     InferResult,
@@ -25,6 +27,7 @@ from edgepart.agent.api.protocol import (
 from edgepart.agent.chronicle.event_log import EventLog
 from edgepart.agent.chronicle.log_lines import LogKeeper
 from edgepart.agent.wire.inference import DeployOptions, Epoch
+from edgepart.agent.wire.trials import TrialShare, candidate_name
 from edgepart.planner.errors import Infeasible, RequestError, Unavailable, UsageError
 from edgepart.planner.plans.plan import ValueInfo
 
@@ -92,6 +95,10 @@ class FakeNode:
         """What is deployed, where that is not a model of zeros with the usual options."""
         self.numbers: dict[str, str] = {}
         """The number of a model's version, where that is not 1."""
+        self.trials: dict[str, CandidateCard] = {}
+        """The candidates of deployments."""
+        self.drawn: list[bool] = []
+        """Of each request so far, whether a candidate might answer it."""
         self.cancelled = 0
         self.traced_s = 0.0
         self.trace_document: dict[str, Any] | None = None
@@ -127,6 +134,37 @@ class FakeNode:
         self.numbers[name] = str(to or 1)
         return {"name": name, "version": self.numbers[name], "devices": [self.name], "notes": []}
 
+    async def deploy_candidate(
+        self, name: str, given: Path | str, options: DeployOptions, share: TrialShare, progress: Progress
+    ) -> dict[str, Any]:
+        called = candidate_name(name)
+        if isinstance(given, str):
+            answer = await self.deploy_stored(called, given, options, progress)
+        else:
+            answer = await self.deploy(called, given, options, progress)
+        self.trials[name] = CandidateCard(candidate_name(name), "2", share.percent, share.shadow, "")
+        return answer | {"candidate_of": name, "share": share.percent, "shadow": share.shadow, "version": "2"}
+
+    async def share(self, name: str, share: TrialShare) -> CandidateCard:
+        self.trials[name] = replace(self._trial(name), share=share.percent, shadow=share.shadow)
+        return self.trials[name]
+
+    async def promote(self, name: str, progress: Progress) -> dict[str, Any]:
+        progress("planning", 0, 0)
+        self.numbers[name] = self._trial(name).version
+        del self.trials[name]
+        return {"name": name, "version": self.numbers[name], "devices": [self.name], "notes": []}
+
+    async def discard(self, name: str) -> str:
+        version = self._trial(name).version
+        del self.trials[name]
+        return version
+
+    def _trial(self, name: str) -> CandidateCard:
+        if name not in self.trials:
+            raise UsageError(f"{name!r} has no candidate. Nothing was changed")
+        return self.trials[name]
+
     def model(self, name: str) -> ModelCard | None:
         return self._card(name) if name in self.sessions else None
 
@@ -155,6 +193,7 @@ class FakeNode:
             0.001,
             version=self.numbers.get(name, "1"),
             states=tuple(kept),
+            candidate=self.trials.get(name),
         )
 
     async def infer(
@@ -164,6 +203,8 @@ class FakeNode:
         outputs: Sequence[str] | None,
         deadline_s: float,
         sequence: SequenceTurn | None = None,
+        *,
+        drawn: bool = True,
     ) -> InferResult:
         began = time.perf_counter()
         try:
@@ -175,6 +216,7 @@ class FakeNode:
         if self.failure is not None:
             raise self.failure
         self.turns.append(sequence)
+        self.drawn.append(drawn)
         session = self.sessions[model]
         inputs = {**self.states.get(model, {}), **inputs}
         names = list(outputs or [value.name for value in session.get_outputs()])

@@ -368,7 +368,11 @@ def test_a_deployment_that_has_not_begun_can_be_replaced(served: Served, tmp_pat
     async def story() -> None:
         management = served.server._management
         lines = ProgressLines(1.0)
-        begun = partial(management._deploy, "m", folder, Upload(DeployOptions()), lines)
+
+        async def work(*_: object) -> dict[str, Any]:
+            return {}
+
+        begun = partial(management._deploy, "m", folder, Upload(DeployOptions()), lines, work)
         management._running["m"] = asyncio.create_task(management._finish("deploying", "m", begun, lines))
         await management._give_up("m")
         told.extend([document async for document in lines])

@@ -90,6 +90,7 @@ def test_what_is_deployed_is_told_as_users_gave_it(served: Served) -> None:
         "name": "add",
         "now": {"version": 2, "model": "0" * 64, "options": {}},
         "kept": [],
+        "candidate": None,
     }
     assert found.keys() == {card.name for card in served.node.models()}
 

@@ -34,7 +34,12 @@ def test_models_are_examined_and_cut_there(beside: ModelProcess, tmp_path: Path)
     path = model_in(tmp_path / "m")
     graph = load_graph(path, shapes={"x": (1, 300)})
     options = DeployOptions(shapes={"x": (1, 300)})
-    assert beside.do(examine_model, path, options) == (graph.notes, model_files(path), options)
+    notes, files, found, (inputs, outputs) = beside.do(examine_model, path, options)
+    assert (notes, files, found) == (graph.notes, model_files(path), options)
+    assert [(one.name, one.dtype, one.open_shape) for one in (*inputs, *outputs)] == [
+        ("x", "float32", (1, 300)),
+        ("y", "float32", (1, 300)),
+    ]
     none = replace(options, states=())
     assert beside.do(examine_model, path, none)[2] == options, "Agents of an earlier release cannot read it."
     store = Store(tmp_path / "store")

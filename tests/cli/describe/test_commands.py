@@ -6,12 +6,13 @@ import hashlib
 import io
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from edgepart.agent.api.protocol import DeployedModel, DeployedVersion
+from edgepart.agent.api.protocol import DeployedCandidate, DeployedModel, DeployedVersion
 from tests.agent.http.conftest import Served, served
 from tests.agent.http.fakes import NO_ROOM, add_model
 from tests.cli.test_cli import Edgepart, edgepart, member
@@ -159,6 +160,56 @@ def test_what_is_deployed_is_printed_as_a_description(
     )
     described.write_text(out)
     assert edgepart("diff", str(described), "--prune", "--state", str(member))[0] == 0
+
+
+def test_a_described_candidate_is_sent_beside_what_serves(
+    edgepart: Edgepart, member: Path, served: Served, described: Path
+) -> None:
+    state = ("--state", str(member))
+    add = "deployments:\n  add: {model: add.onnx, bindings: 2, candidate: {model: add.onnx, %s}}\n"
+    described.write_text(add % "share: 30")
+    status, out, _ = edgepart("apply", str(described), *state)
+    assert status == 0 and "deploy candidate   it gets 30 % of the requests" in out
+    assert served.node.deployed.keys() == {"add.candidate"} and served.node.trials["add"].share == 30
+    there = served.node.described["add"]
+    trial = DeployedCandidate(3, DIGEST, {}, 30, False)
+    served.node.described["add"] = replace(there, candidate=trial)
+    assert edgepart("diff", str(described), *state)[0] == 0
+    exported = edgepart("export", *state)[1]
+    assert "    candidate:\n" in exported and "      share: 30\n" in exported
+    described.write_text(add % "shadow: true")
+    status, out, _ = edgepart("apply", str(described), *state)
+    assert "change share" in out and served.node.trials["add"].shadow
+    described.write_text("deployments:\n  add: {model: add.onnx}\n")
+    status, out, _ = edgepart("apply", str(described), *state)
+    assert "promote" in out and served.node.numbers["add"] == "2" and served.node.trials == {}
+    described.write_text(
+        f"deployments: {{add: {{model: add.onnx, axis: width, candidate: {{digest: '{DIGEST}', share: 5}}}}}}"
+    )
+    status, _, err = edgepart("apply", str(described), *state)
+    assert status == 2 and "its model has to be sent again" in err
+
+
+@pytest.mark.parametrize(
+    ("candidate", "why"),
+    [
+        ("{model: add.onnx}", "give 'share' (percent of the requests) or 'shadow': true"),
+        ("{model: add.onnx, share: 1, shadow: true}", "exclude each other"),
+        ("{model: add.onnx, share: 1.5}", "a whole number of percent"),
+        ("{model: add.onnx, share: true}", "a whole number of percent"),
+        ("{model: add.onnx, share: 101}", "from 0 to 100"),
+        ("{share: 1}", "give 'model'"),
+        ("{model: add.onnx, share: 1, candidate: {}}", "there is no such key"),
+        ("add.onnx", "expected keys and values"),
+    ],
+)
+def test_a_candidate_with_a_fault_changes_nothing(
+    edgepart: Edgepart, member: Path, served: Served, described: Path, candidate: str, why: str
+) -> None:
+    described.write_text(f"deployments:\n  add: {{model: add.onnx, bindings: 2, candidate: {candidate}}}\n")
+    status, _, err = edgepart("apply", str(described), "--state", str(member))
+    assert status == 2 and why in " ".join(err.split()) and f"{described}:2:" in err
+    assert served.node.deployed == {} and served.node.trials == {}
 
 
 def test_rollback(edgepart: Edgepart, member: Path, served: Served) -> None:

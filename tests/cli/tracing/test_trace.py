@@ -129,12 +129,12 @@ def test_requests_that_are_lost_are_told_after_the_trace(
 ) -> None:
     real, calls = served.node.infer, 0
 
-    async def sometimes(*arguments: Any) -> Any:
+    async def sometimes(*arguments: Any, **named: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == 4:
             raise RequestError("the fourth is bad")
-        return await real(*arguments)
+        return await real(*arguments, **named)
 
     monkeypatch.setattr(served.node, "infer", sometimes)
     status, out, err = edgepart("trace", "add", "-n", "3", "--state", str(member))

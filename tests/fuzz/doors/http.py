@@ -19,7 +19,14 @@ from typing import Any
 import numpy as np
 
 from edgepart.agent.api.device_choice import check_devices
-from edgepart.agent.api.protocol import DeployedModel, InferResult, ModelCard, Progress, SequenceTurn
+from edgepart.agent.api.protocol import (
+    CandidateCard,
+    DeployedModel,
+    InferResult,
+    ModelCard,
+    Progress,
+    SequenceTurn,
+)
 from edgepart.agent.chronicle.event_log import EventLog
 from edgepart.agent.chronicle.log_lines import LogKeeper
 from edgepart.agent.gateway import oip, oip_models
@@ -30,6 +37,7 @@ from edgepart.agent.http.server import HttpServer
 from edgepart.agent.http.uploads import read_options
 from edgepart.agent.wire.codec import json_record
 from edgepart.agent.wire.inference import DeployOptions, Epoch
+from edgepart.agent.wire.trials import TrialShare, candidate_name
 from edgepart.client.tensors import request_body
 from edgepart.planner.errors import RequestError, UnknownDeployment, UsageError
 from edgepart.planner.plans.plan import ValueInfo
@@ -156,6 +164,22 @@ class _Node:
             raise UsageError("that version is not kept")
         return {"name": name, "devices": [], "notes": []}
 
+    async def deploy_candidate(
+        self, name: str, given: Path | str, options: DeployOptions, share: TrialShare, progress: Progress
+    ) -> dict[str, Any]:
+        if isinstance(given, str):
+            return await self.deploy_stored(name, given, options, progress)
+        return await self.deploy(name, given, options, progress)
+
+    async def share(self, name: str, share: TrialShare) -> CandidateCard:
+        return CandidateCard(candidate_name(name), "2", share.percent, share.shadow, "")
+
+    async def promote(self, name: str, progress: Progress) -> dict[str, Any]:
+        return {"name": name, "devices": [], "notes": []}
+
+    async def discard(self, name: str) -> str:
+        raise UsageError("there is no candidate")
+
     def model(self, name: str) -> ModelCard | None:
         return CARD if name == CARD.name else None
 
@@ -166,6 +190,8 @@ class _Node:
         outputs: Sequence[str] | None,
         deadline_s: float,
         sequence: SequenceTurn | None = None,
+        *,
+        drawn: bool = True,
     ) -> InferResult:
         return InferResult({"y": inputs["x"]}, Epoch(1, 1), 0.001)
 
@@ -397,6 +423,10 @@ def _connection_seeds() -> list[bytes]:
         _request("POST", "/api/deployments/m?wait=0", form, kind, ADMIN),
         _request("POST", "/api/deployments/net/rollback?to=1", b"", ADMIN),
         _request("POST", "/api/deployments/m", form, kind, ADMIN, "Expect: 100-continue"),
+        _request("POST", "/api/deployments/net/candidate?share=10&wait=0", form, kind, ADMIN),
+        _request("POST", "/api/deployments/net/share?shadow=1", b"", ADMIN)
+        + _request("POST", "/api/deployments/net/promote", b"", ADMIN)
+        + _request("DELETE", "/api/deployments/net/candidate", b"", ADMIN),
         _request("DELETE", "/api/deployments/net", b"", ADMIN, "Origin: http://localhost"),
         _request("POST", "/v1/chat/completions", json.dumps(CHAT_BODY).encode(), ADMIN),
         _request(

@@ -77,7 +77,7 @@ class DeploymentView {
     show(this.parts.title, [card && [card.state, card.trouble, card.epoch, card.devices, card.set_aside], step, failure],
       () => this.title(card, serving, step, failure));
     show(this.parts.progress, [step, card && card.state, serving, card && card.weights], () => this.progress(card, serving, step));
-    show(this.parts.why, [card && [card.trouble, card.why, card.note], failure], () => this.why(card, failure));
+    show(this.parts.why, [card && [card.trouble, card.why, card.note, card.candidate, card.candidate_of], failure], () => this.why(card, failure));
     this.parts.stats.hidden = !traffic;
     if (traffic) show(this.parts.stats, [traffic, plans.map(plan => plan.id), Math.floor(Date.now() / 1e3 / sliceS)],
       () => stats(traffic, sliceS, plans, card));
@@ -116,6 +116,8 @@ class DeploymentView {
       found.push(more.length ? make("details", {}, make("summary", {}, first), ...more.map(line => make("p", { class: "soft" }, line)))
         : make("p", {}, first));
     }
+    if (card && card.candidate) found.push(make("p", { class: card.candidate.trouble ? "bad" : "" }, trial(card)));
+    if (card && card.candidate_of) found.push(make("p", { class: "soft" }, `the candidate of ${card.candidate_of}, version ${card.version}`));
     if (card && card.note) found.push(make("p", { class: "soft" }, card.note));
     return found;
   }
@@ -142,6 +144,15 @@ function weights(found) {
     return make("div", { class: "weights" }, make("span", {}, label), bar,
       make("span", { class: "soft" }, `${bytes(here_bytes)} of ${bytes(needed_bytes)}`));
   });
+}
+
+// The candidate of a deployment, as `edgepart status` says it in more words.
+function trial(card) {
+  const one = card.candidate, gets = one.shadow ? "gets a copy of each request" : `answers ${one.share} % of the requests`;
+  const seen = one.shadow ? one.compared ? `${one.compared} compared, ${one.different} with another choice` : ""
+    : `${one.answers} of ${one.answers + one.serving_answers} so far`;
+  const lost = one.fallbacks || one.copy_errors, failed = lost ? `${lost} failed: ${one.last_failure}` : "";
+  return [`Candidate: version ${one.version} ${gets}`, seen, failed, one.trouble].filter(Boolean).join("; ");
 }
 
 function sequences(found) {

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgepart.agent.api.protocol import CandidateCard
 from edgepart.agent.gateway.gateway import Gateway
 from edgepart.agent.http.page.api_paths import API_PATHS
 from edgepart.agent.http.server import HttpServer
@@ -88,6 +89,15 @@ def test_it_shows_what_there_is_and_what_happens_and_asks_nobody_else(tmp_path: 
         assert await tab.run("document.querySelectorAll('.chart-mark').length") == 4
         assert await tab.run("document.querySelectorAll('.drawing title').length") > 50
 
+        trial = CandidateCard("net.candidate", "2", 10, False, "", answers=3, serving_answers=27, fallbacks=1)
+        (name,) = page.node.cards
+        page.node.cards[name] = replace(
+            page.node.cards[name], candidate=replace(trial, last_failure="no room")
+        )
+        page.node.event_log.tell(1.0, "candidate", name, "version 2 is tried")
+        await page.shows(
+            ".why", "Candidate: version 2 answers 10 % of the requests; 3 of 30 so far; 1 failed: no room"
+        )
         page.node.lost = [{"name": "shelf", "node": "3" * 16, "state": "lost", "at_s": 0.0}]
         page.node.event_log.tell(
             1.0, "lost", "shelf", "shelf <b>is</b> lost", "<script>window.bad = 1</script>"

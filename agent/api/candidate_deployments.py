@@ -1,0 +1,132 @@
+"""Candidate deployments: makes, promotes and gives up candidates as users ask, and waits until that is done. Door: the
+event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgepart.agent.api.protocol import Progress
+from edgepart.agent.cluster.core.core import Core
+from edgepart.agent.cluster.state import events
+from edgepart.agent.cluster.state.candidates import (
+    find_misfits,
+    is_promoted,
+)
+from edgepart.agent.cluster.state.model_versions import number_of
+from edgepart.agent.wire.control import Deployment
+from edgepart.agent.wire.inference import DeployOptions
+from edgepart.agent.wire.trials import TrialShare, candidate_name
+from edgepart.planner.errors import Unavailable, UsageError
+from edgepart.planner.plans.plan import Plan, ValueInfo
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """A model that a user sent, examined and in this device's store."""
+
+    model: str
+    model_bytes: int
+    options: DeployOptions
+    asked: DeployOptions
+    """The options as the user gave them."""
+    notes: Sequence[str]
+    inputs: Sequence[ValueInfo]
+    outputs: Sequence[ValueInfo]
+
+
+@dataclass(frozen=True)
+class DeploymentSteps:
+    """The steps that all deployments have in common."""
+
+    store: Callable[[Path | str, DeployOptions, Progress], Awaitable[StoredModel]]
+    """Examines and stores the model in a folder, or the stored one of a digest."""
+    await_service: Callable[[str, Deployment | None, Sequence[str], Progress], Awaitable[dict[str, Any]]]
+    """Waits until what was just written down under a name serves, as NodeApi does for `deploy`."""
+    post: Callable[[events.Event], None]
+    written: Callable[[], Awaitable[None]]
+    """Waits until all waiting writes of state files were tried."""
+    serving: Callable[[str], Plan | None]
+    """The plan by which a deployment serves here; None if it does not."""
+    trouble: Callable[[Deployment], str]
+    """Why a deployment cannot answer now; "" if it can."""
+
+
+class CandidateDeployments:
+    """For the event loop's thread. Names are those of deployments that exist."""
+
+    def __init__(self, core: Core, steps: DeploymentSteps) -> None:
+        self._core = core
+        self._steps = steps
+
+    async def deploy(
+        self, parent: str, given: Path | str, options: DeployOptions, share: TrialShare, progress: Progress
+    ) -> dict[str, Any]:
+        """Deploy a candidate, as Node.deploy_candidate says."""
+        serving = self._serving(parent)
+        found = await self._steps.store(given, options, progress)
+        self._check_fit(parent, serving, found)
+        name = candidate_name(parent)
+        before = self._core.deployments.get(name)
+        self._steps.post(
+            events.CandidateRequested(
+                parent, found.model, found.model_bytes, found.options, found.asked, share
+            )
+        )
+        answer = await self._steps.await_service(name, before, found.notes, progress)
+        return answer | {"candidate_of": parent, "share": share.percent, "shadow": share.shadow}
+
+    def _serving(self, parent: str) -> Plan:
+        """The plan of the deployment. Raises Unavailable if it does not serve."""
+        plan = self._steps.serving(parent)
+        if plan is None:
+            raise Unavailable(
+                f"{parent!r} does not serve yet, so that a candidate cannot be compared with it. Nothing was deployed"
+            )
+        return plan
+
+    def _check_fit(self, parent: str, serving: Plan, found: StoredModel) -> None:
+        """Raises UsageError if requests for the deployment do not fit the model, or its answers are others."""
+        misfits = [
+            *find_misfits(serving.inputs, found.inputs, "input"),
+            *find_misfits(serving.outputs, found.outputs, "output"),
+        ]
+        if bool(serving.states) != bool(found.options.states):
+            misfits.append("only one of them keeps states between requests")
+        if misfits:
+            raise UsageError(
+                f"the model cannot be a candidate of {parent!r}, whose clients expect other inputs and outputs: "
+                f"{'; '.join(misfits[:6])}. Nothing was deployed"
+            )
+
+    async def share(self, parent: str, share: TrialShare) -> None:
+        """Give the candidate another share, once it is on this device's disk."""
+        self._core.deployments.trial(parent)
+        self._steps.post(events.ShareRequested(parent, share))
+        await self._steps.written()
+
+    async def promote(self, parent: str, progress: Progress) -> dict[str, Any]:
+        """Promote the candidate, as Node.promote says."""
+        candidate, before = self._core.deployments.trial(parent), self._core.deployments.get(parent)
+        assert before is not None
+        if not is_promoted(before, candidate) and (why := self._steps.trouble(candidate)):
+            raise Unavailable(
+                f"version {number_of(candidate)}, the candidate of {parent!r}, does not serve: {why}. Nothing was changed"
+            )
+        self._steps.post(events.PromoteRequested(parent))
+        answer = await self._steps.await_service(parent, before, (), progress)
+        # The leader does this as well, unless it is of an earlier release, in case this agent is lost before it comes here.
+        left = self._core.deployments.candidate(parent)
+        if left is not None and number_of(left) == number_of(candidate):
+            self._steps.post(events.UndeployRequested(left.name, left.version))
+        return answer
+
+    async def discard(self, parent: str) -> str:
+        """Give the candidate up; returns its number."""
+        candidate = self._core.deployments.trial(parent)
+        self._steps.post(events.UndeployRequested(candidate.name, candidate.version))
+        await self._steps.written()
+        return str(number_of(candidate))
