@@ -169,9 +169,10 @@ def test_the_environment_names_the_agent(
 
 
 PROGRAM = """
-import os, sys
+import os, signal, sys
 import numpy as np
 import edgepart
+signal.signal(signal.SIGINT, signal.default_int_handler)  # Whoever runs the tests in the background ignores it.
 client = edgepart.connect(sys.argv[1])
 child = os.fork()
 if child == 0:

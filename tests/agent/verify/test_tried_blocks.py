@@ -68,6 +68,7 @@ class LocalDevices:
         outputs: tuple[str, ...],
         *,
         exact: bool,
+        again_s: float,
         step: SequenceStep | None = None,
         prefill: bool = False,
     ) -> tuple[dict[str, Value], None]:

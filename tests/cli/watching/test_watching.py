@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import termios
@@ -201,7 +202,7 @@ def test_top_ends_with_q_or_ctrl_c_and_leaves_the_terminal_as_it_was(served: Ser
         stdout=theirs,
         stderr=theirs,
         start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        preexec_fn=_as_from_a_terminal,
     )
     try:
         seen = read_until(ours, b"add")
@@ -215,6 +216,11 @@ def test_top_ends_with_q_or_ctrl_c_and_leaves_the_terminal_as_it_was(served: Ser
         process.wait()
         os.close(ours)
         os.close(theirs)
+
+
+def _as_from_a_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Whoever runs the tests in the background ignores it.
 
 
 def read_until(file: int, mark: bytes) -> bytes:
