@@ -238,8 +238,6 @@ def deploy(
 ) -> None:
     """Run MODEL on the cluster: the leader splits it, the devices load their parts, and every agent serves it. Exits with 3
     when the time to wait is up."""
-    target = target_of(agent, state)
-    called = name or default_name(name_of_source(model))
     options = DeployOptions(
         shapes=parse_shapes(shape or []),
         objective=check_word(objective, OBJECTIVES, "--objective"),
@@ -263,8 +261,22 @@ def deploy(
     source = _Source(model, read_digest(digest or ""), download_limit, given or (), picture)
     patience = DeployPatience(parse_duration(timeout, "--timeout"), timeout) if wait else None
     trial = None if share is None and not shadow else TrialShare(share or 0, shadow)
+    _deploy(target_of(agent, state), name, source, options, patience, trial, as_json=as_json)
+
+
+def _deploy(
+    target: AgentTarget,
+    name: str | None,
+    source: _Source,
+    options: DeployOptions,
+    patience: DeployPatience | None,
+    trial: TrialShare | None,
+    *,
+    as_json: bool,
+) -> None:
+    called = name or default_name(name_of_source(source.model))
     result = _send(target, called, source, options, patience, trial)
-    _print_deployed(target, result, trial, waited=wait, as_json=as_json)
+    _print_deployed(target, result, trial, waited=patience is not None, as_json=as_json)
 
 
 def _is_candidate(target: AgentTarget, name: str, digest: str, options: DeployOptions) -> bool:

@@ -370,6 +370,7 @@ def test_a_deployment_that_has_not_begun_can_be_replaced(served: Served, tmp_pat
         lines = ProgressLines(1.0)
 
         async def work(*_: object) -> dict[str, Any]:
+            await asyncio.Event().wait()
             return {}
 
         begun = partial(management._deploy, "m", folder, Upload(DeployOptions()), lines, work)

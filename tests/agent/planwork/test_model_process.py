@@ -37,8 +37,8 @@ def test_models_are_examined_and_cut_there(beside: ModelProcess, tmp_path: Path)
     notes, files, found, (inputs, outputs) = beside.do(examine_model, path, options)
     assert (notes, files, found) == (graph.notes, model_files(path), options)
     assert [(one.name, one.dtype, one.open_shape) for one in (*inputs, *outputs)] == [
-        ("x", "float32", (1, 300)),
-        ("y", "float32", (1, 300)),
+        ("x", "float", (-1, 300)),
+        ("y", "float", (-1, 300)),
     ]
     none = replace(options, states=())
     assert beside.do(examine_model, path, none)[2] == options, "Agents of an earlier release cannot read it."
