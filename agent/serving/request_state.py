@@ -88,8 +88,9 @@ class Submitted:
     kind: StepKind = StepKind.USUAL
     """Nothing is sent back for PREFILL: the request is answered as soon as it is started."""
     again_s: float = inf
-    """Seconds for which the request waits for its answer while a device is lost that it needs. A request that tries a plan
-    gives up soon: no other plan comes for it, and the deployment waits for its verdict."""
+    """Seconds for which the request waits for its answer after devices could not complete an attempt, because one is lost
+    or does not hold the plan any more. A request that tries a plan gives up soon: no other plan comes for it, and the
+    deployment waits for its verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,8 +453,12 @@ class Requests:
             yield from self._end(request)
             yield Fail(request.number, event.error, "state")
         elif event.stale:
-            request.last_error, request.no_room = event.error, event.no_room
-            yield from self._put_off(request, now)
+            request.no_room = event.no_room
+            if event.no_room:  # Its plan is whole: other sequences end, and then there is room.
+                request.last_error = event.error
+                yield from self._put_off(request, now)
+            else:
+                yield from self._replay(request, event.error, now)
         else:
             yield from self._end(request)
             yield Fail(request.number, event.error, "request" if event.misfit else "failed")
@@ -462,9 +467,14 @@ class Requests:
         for request in list(self._attempts.values()):
             side = self._side_of(request)
             if side is not None and node in side.nodes:
-                request.last_error = error
-                request.deadline_s = min(request.deadline_s, now + request.again_s)
-                yield from self._put_off(request, now)
+                yield from self._replay(request, error, now)
+
+    def _replay(self, request: _RequestState, error: str, now: float) -> Iterator[Effect]:
+        """Handle an attempt that its devices cannot complete. What told of it first does not matter: this agent's own
+        connections, or a device that misses another one or does not hold the plan any more."""
+        request.last_error = error
+        request.deadline_s = min(request.deadline_s, now + request.again_s)
+        yield from self._put_off(request, now)
 
     def _put_off(self, request: _RequestState, now: float) -> Iterator[Effect]:
         """Handle the loss of the request's attempt: it waits for another replica, a newer epoch, or `not_before_s`."""

@@ -227,7 +227,7 @@ class Requester:
         rows at once by the plan's `prefill`: it has no answer, and this returns when it is sent. If it fails, or the plan
         has none, the next step of the sequence finds its states lost. With `steps`, it makes a step in each of these
         sequences by the plan's `batch`, as which they have to lie side by side (place_of). `again_s` is how
-        long it waits for its answer after a device is lost that it needs."""
+        long it waits for its answer after an attempt that devices could not complete."""
         self._count += 1
         number = self._count
         now = self._loop.time()

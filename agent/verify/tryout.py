@@ -47,8 +47,9 @@ DEADLINE_S = 60.0
 """Seconds for each answer that is compared. With a longer time slower models can be tried; with a shorter one a deployment
 that could not be tried serves sooner."""
 LOST_S = 2.0
-"""Seconds for an answer after a device of its plan is lost. With a longer time more broken connections are bridged; with a
-shorter one the deployment moves to another plan sooner, since only one plan is tried at a time."""
+"""Seconds for an answer after a device of its plan is lost or does not hold it any more. With a longer time more broken
+connections are bridged; with a shorter one the deployment moves to another plan sooner, since only one plan is tried at a
+time."""
 SESSION_BYTES_PER_MODEL_BYTE = 2.5
 """The approximate memory of one session over a model, in multiples of the model's size: its weights as they are in the file
 and packed, and something for the tensors."""
@@ -103,6 +104,7 @@ class Tryout:
         self._referee = referee
         self._room_bytes = room_bytes
         self._make_sequences = make_sequences
+        self._count = 0
 
     async def __call__(self, order: TryPlan) -> PlanTried:
         """Try the plan, and return the verdict. Never raises."""
@@ -194,7 +196,9 @@ class Tryout:
         """The answer of each of the plan's replicas to the last of these steps. Nothing is rounded, as rounding_error.py
         measures that."""
         at, plan = epoch or order.epoch, held.plan
-        name = f"{order.deployment}{VARIANT_SEPARATOR}{TRYOUT_SUFFIX}"
+        # The trial of an older version may still be under way, and requests follow the newest plan of a name.
+        self._count += 1
+        name = f"{order.deployment}{VARIANT_SEPARATOR}{TRYOUT_SUFFIX}{self._count}"
         self._requester.activate(name, at, plan, held.nodes, held.constants, order.deployment)
         names = tuple(info.name for info in plan.outputs)
         try:

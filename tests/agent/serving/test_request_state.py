@@ -129,6 +129,17 @@ def test_a_request_that_tries_a_plan_gives_up_soon_after_a_device_is_lost() -> N
     assert requests.wake_at() > 13  # The other one waits for a plan.
 
 
+def test_it_gives_up_soon_whichever_device_tells_first_of_the_loss() -> None:
+    requests = Requests()
+    tell(requests, active(), Submitted(1, "m", 60, again_s=2), Submitted(2, "m", 60, again_s=2))
+    tell(requests, AttemptFailed(0, True, "the connection with node b broke"), now=10)
+    tell(requests, AttemptFailed(1, True, "no room", no_room=True), now=10)
+    tell(requests, DeviceLost("b"), now=10.1)  # Neither attempt is under way by now.
+    [failed] = [effect for effect in requests.wake(12) if isinstance(effect, Fail)]
+    assert failed.request == 1 and failed.error.endswith("because the connection with node b broke")
+    assert not any(isinstance(effect, Fail) for effect in requests.wake(59))
+
+
 def test_a_device_that_comes_back_serves_again() -> None:
     requests = Requests()
     tell(requests, active(), Submitted(1, "m", 10), DeviceLost("b"))

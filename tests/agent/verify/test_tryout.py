@@ -137,6 +137,31 @@ def test_no_answer_is_awaited_for_long_from_a_plan_that_has_lost_a_device() -> N
     assert waits == [LOST_S] and LOST_S < DEADLINE_S / 10
 
 
+def test_two_versions_can_be_tried_at_once() -> None:
+    """As when a deployment is changed while its last version is still tried: requests follow the newest plan of a name."""
+
+    async def story(cluster: Cluster) -> None:
+        plans = {E1: handmade.split_plan(), E2: on_a_alone()}
+        for epoch, plan in plans.items():
+            cluster.install(epoch, plan)
+        taken: list[tuple[str, Epoch]] = []
+        activate = cluster.gateway.activate
+
+        def noted(name: str, epoch: Epoch, *plan: Any) -> None:
+            taken.append((name, epoch))
+            activate(name, epoch, *plan)
+
+        cluster.gateway.activate = noted  # type: ignore[method-assign, assignment]
+        held = {epoch: HeldPlan(plan, handmade.NODES) for epoch, plan in plans.items()}
+        tryout = Tryout(cluster.gateway, lambda _, epoch: held.get(epoch), Judge(), lambda: MUCH)
+        found = await asyncio.gather(tryout(replace(ORDER, epoch=E2)), tryout(ORDER))
+        assert [one.verdict for one in found] == [RIGHT, RIGHT], found
+        names = {epoch: name for name, epoch in taken}
+        assert set(names) == {E1, E2} and names[E1] != names[E2]
+
+    in_cluster(story)
+
+
 def test_what_the_model_does_not_take_says_nothing_of_the_plan() -> None:
     found = tried(ORDER, Judge(fault="an index is out of range"), {E1: handmade.split_plan()})
     assert (found.verdict, found.text) == (UNTRIED, "an index is out of range")
