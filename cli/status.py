@@ -116,6 +116,8 @@ def _print_card(card: Mapping[str, Any]) -> None:
         say(f"  {card['strategy']} on {', '.join(card['devices'])}, predicted {predicted}", prose=True)
         for line in str(card["why"]).splitlines():
             say(f"  {line}", prose=True)
+        if card.get("covered"):
+            say(f"  prepared for the loss of {', '.join(card['covered'])}", prose=True)
         if card.get("note"):
             say(f"  note: {card['note']}", prose=True)
     if card.get("quantised"):

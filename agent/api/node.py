@@ -338,6 +338,7 @@ class NodeApi:
             states=tuple(state.input.name for state in plan.states),
             sequences=self._sequences(entry, plan) if plan.states else None,
             weights=self._weights(entry),
+            covered=self._covered(entry, tuple(plan.programs)),
             candidate=self.trials.card(entry.name),
             candidate_of=parent,
         )
@@ -385,6 +386,10 @@ class NodeApi:
     def _weights(self, entry: Deployment) -> tuple[DeviceWeights, ...]:
         standing = self._find_standing(entry)
         return standing.weights if standing else ()
+
+    def _covered(self, entry: Deployment, devices: tuple[str, ...]) -> tuple[str, ...]:
+        standing = self._find_standing(entry)
+        return tuple(name for name in devices if standing and name in standing.covered)
 
     def _text(self, entry: Deployment) -> str:
         if entry.fault:

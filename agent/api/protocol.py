@@ -145,6 +145,8 @@ class ModelCard:
     """None for a model without states."""
     weights: tuple[DeviceWeights, ...] = ()
     """While a plan is being prepared: how far the weights of its devices have come."""
+    covered: tuple[str, ...] = ()
+    """The devices for whose loss another plan is loaded and was tried: such a loss takes one message."""
     candidate: CandidateCard | None = None
     """The version that is tried beside the one that serves; None if there is none."""
     candidate_of: str = ""

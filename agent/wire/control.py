@@ -538,6 +538,8 @@ class Standing:
     """How far rounding makes the answers differ; empty if nothing is rounded or the difference is not known yet."""
     weights: Annotated[tuple[DeviceWeights, ...], Many(MOST_MEMBERS)] = field(default=(), metadata=OPTIONAL)
     """While a plan is being prepared: how far the weights of its devices have come, as far as they have told."""
+    covered: Annotated[tuple[Name, ...], Many(MOST_MEMBERS)] = field(default=(), metadata=OPTIONAL)
+    """The devices for whose loss another plan is loaded and was tried."""
 
 
 ControlMessage = (

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from edgepart.planner.region import Array
 
 DETECTOR, RECOGNISER = "find-text", "read-text"
-TIMED_S = 9.0
-"""How long boxes are asked for answers, one after the other, in seconds. After a deploy they compute more than answers for
-up to eight seconds: they plan for the loss of each box, and load these plans. The quickest answers in a row count."""
+TIMED_S = 5.0
+"""How long boxes are asked for answers at least, one after the other, in seconds. The quickest answers in a row count."""
+SETTLED_S = 30.0
+"""How long they are asked at most. After a deploy boxes compute more than answers: they plan for the loss of one of them,
+load this plan and try it, which takes three boxes on two cores some ten seconds. An answer takes longer meanwhile."""
 JOIN_LOOK_S = 0.5
 """Seconds between two looks whether the new box is used. Each takes the agent some time, in which it does not plan."""
 ANSWERS = 8
@@ -94,12 +96,17 @@ class Scenes:
 
         took_s: list[float] = []
         began = time.monotonic()
+        settled = False
         async with AsyncClient(self._target()) as client:
-            while time.monotonic() < began + TIMED_S or len(took_s) <= TIMED:
-                asked = time.monotonic()
-                outputs = (await client.infer(DETECTOR, {"x": batch})).outputs
-                took_s.append(time.monotonic() - asked)
-                self._compare(next(iter(outputs.values())), expected)
+            while not settled or time.monotonic() < began + TIMED_S:
+                card = await asyncio.to_thread(self._card)
+                ready = card["covered"] or len(card["devices"]) == 1
+                settled = ready or time.monotonic() > began + SETTLED_S
+                for _ in range(TIMED + 1):
+                    asked = time.monotonic()
+                    outputs = (await client.infer(DETECTOR, {"x": batch})).outputs
+                    took_s.append(time.monotonic() - asked)
+                    self._compare(next(iter(outputs.values())), expected)
         return quickest_s(took_s)
 
     def _read_together(self, text_alone: list[str]) -> None:
@@ -127,7 +134,9 @@ class Scenes:
         from edgepart.cli.demo.traffic import RequestTraffic
         from edgepart.client.async_client import AsyncClient
 
-        victim = self._cluster.agents[next(name for name in self._names[1:] if name in self._devices())]
+        card = self._card()
+        others = [name for name in (*card["covered"], *card["devices"]) if name != self._names[0]]
+        victim = self._cluster.agents[others[0]]
         output = self._plan(DETECTOR)["outputs"][0]
         async with AsyncClient(self._target()) as client:
             traffic = (client, DETECTOR, {"x": batch}, {output: expected}, self._tally)
@@ -224,6 +233,11 @@ class Scenes:
     def _plan(self, name: str) -> dict[str, Any]:
         plan: dict[str, Any] = self._outside(lambda: self._get(f"/api/models/{name}/plan"))
         return plan
+
+    def _card(self) -> dict[str, Any]:
+        models = self._outside(lambda: self._get("/api/models"))["models"]
+        card: dict[str, Any] = next(card for card in models if card["name"] == DETECTOR)
+        return card
 
     def _devices(self) -> list[str]:
         return list(self._plan(DETECTOR)["devices"])

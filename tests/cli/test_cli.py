@@ -270,6 +270,17 @@ def test_status_says_why_a_plan_was_replaced(
     assert card["note"] == note
 
 
+def test_models_says_which_losses_are_prepared(
+    edgepart: Edgepart, member: Path, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "prepared for" not in edgepart("models", "--state", str(member))[1]
+    cards = [replace(card, covered=("pi-a", "pi-b")) for card in served.node.models() if card.name == "add"]
+    monkeypatch.setattr(served.node, "models", lambda: cards)
+    assert "prepared for the loss of pi-a, pi-b" in edgepart("models", "--state", str(member))[1]
+    (card,) = document(edgepart("models", "--state", str(member), "--json"))["models"]
+    assert card["covered"] == ["pi-a", "pi-b"]
+
+
 def test_status_says_who_is_starved_and_who_was_when_it_fell_silent(
     edgepart: Edgepart, member: Path, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,11 @@ class ContingencyPlans:
         because requests are served meanwhile."""
         return any(not placement.is_ready(world) for placement in self)
 
+    def covers(self, serving: PlanRollout, world: LeaderView, *, tried: bool) -> tuple[str, ...]:
+        """The names of the serving plan's devices for whose loss another plan is loaded, and was tried if `tried`."""
+        ready = [p for p in self if p.is_ready(world) and (p.verdict or not tried)]
+        return tuple(name for name, node in serving.order.names if any(node not in p.nodes for p in ready))
+
     def give_up(self, world: LeaderView) -> None:
         """Give up plans that cannot run, or that a later plan of another leader has overtaken."""
         for lost, placement in list(self._kept.items()):

@@ -648,6 +648,7 @@ class DeploymentRollout:
             weights=status.weights_on_their_way(self.next, world)
             if state == "preparing" and self.next is not None
             else (),
+            covered=self.spares.covers(self.active, world, tried=self._tries) if self.active else (),
         )
 
     def _is_acknowledged(self, world: LeaderView) -> bool:

@@ -35,6 +35,23 @@ def test_as_many_are_kept_as_may_be(spares: int | None, plans: int) -> None:
     assert {len(box.plans) for box in net.boxes.values()} == {plans}
 
 
+@pytest.mark.parametrize("spares", [None, 1, 0])
+def test_members_are_told_which_losses_are_prepared(spares: int | None) -> None:
+    net = kept(3, spares)
+    name = {node: name for order in net.boxes[A].plans.values() for name, node in order.names}
+    told = [box.core.standings["net"] for box in net.boxes.values() if box.core is not None]
+    assert len(told) == 3 and len(set(told)) == 1
+    covered = told[0].covered
+    assert set(told[0].devices) == set(name.values())
+    assert len(covered) == (3 if spares is None else spares)
+    victim = next((node for node in (C, B) if name[node] in covered), None)
+    if victim is not None:
+        urgent = urgent_of(net)
+        net.crash(victim)
+        net.until(lambda: uses(net, *({A, B, C} - {victim})), 10)
+        assert not urgent, "the loss of a device that is named was planned for before"
+
+
 def test_without_any_a_loss_is_planned_for_when_it_has_come() -> None:
     net = kept(3, 0)
     before = net.computed

@@ -127,7 +127,8 @@ class DeploymentView {
     const bound = (card.bindings || []).map(b => make("div", {}, Object.entries(b.shapes).map(([n, s]) => `${n} ${shape(s)}`).join(" "),
       make("span", { class: "soft" }, b.epoch ? ` on ${b.devices.join(", ")}, predicted ${seconds(b.predicted_latency_s)}` : ` ${b.state}`)));
     const rows = [["strategy", card.strategy], ["epoch", `${card.epoch.term}.${card.epoch.number}`], ["inputs", values("inputs")],
-      ["outputs", values("outputs")], ["shapes", bound.length ? bound : null], ["rounding", card.rounding || null], ["weights", card.quantised || null],
+      ["outputs", values("outputs")], ["shapes", bound.length ? bound : null], ["prepared for the loss of", card.covered && card.covered.length ? card.covered.join(", ") : null],
+      ["rounding", card.rounding || null], ["weights", card.quantised || null],
       ...sequences(card.sequences), ["endpoint", make("code", {}, `${location.origin}/v2/models/${this.name}/infer`)],
       ["model", make("code", {}, card.model_digest.slice(0, 16))]];
     show(this.views.Details.element, [card], () => definitions(rows));
