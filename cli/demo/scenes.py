@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from edgepart.planner.region import Array
 
 DETECTOR, RECOGNISER = "find-text", "read-text"
-TIMED_S = 5.0
-"""How long boxes are asked for answers at least, one after the other, in seconds. The quickest answers in a row count."""
 SETTLED_S = 30.0
-"""How long they are asked at most. After a deploy boxes compute more than answers: they plan for the loss of one of them,
-load this plan and try it, which takes three boxes on two cores some ten seconds. An answer takes longer meanwhile."""
+"""How long boxes are asked for answers, at most, before those that show how fast they are. After a deploy they plan for the
+loss of one of them, load this plan and try it, which takes three boxes on two cores some ten seconds. Answers take longer
+meanwhile."""
+COUNTED = 2 * (TIMED + 1)
+"""The number of answers that count. The quickest ones in a row are shown."""
 JOIN_LOOK_S = 0.5
 """Seconds between two looks whether the new box is used. Each takes the agent some time, in which it does not plan."""
 ANSWERS = 8
@@ -94,20 +95,18 @@ class Scenes:
         """How many seconds an answer takes. All answers are compared with the expected one."""
         from edgepart.client.async_client import AsyncClient
 
-        took_s: list[float] = []
-        began = time.monotonic()
-        settled = False
+        async def ask() -> float:
+            began = time.monotonic()
+            outputs = (await client.infer(DETECTOR, {"x": batch})).outputs
+            took_s = time.monotonic() - began
+            self._compare(next(iter(outputs.values())), expected)
+            return took_s
+
+        until = time.monotonic() + SETTLED_S
         async with AsyncClient(self._target()) as client:
-            while not settled or time.monotonic() < began + TIMED_S:
-                card = await asyncio.to_thread(self._card)
-                ready = card["covered"] or len(card["devices"]) == 1
-                settled = ready or time.monotonic() > began + SETTLED_S
-                for _ in range(TIMED + 1):
-                    asked = time.monotonic()
-                    outputs = (await client.infer(DETECTOR, {"x": batch})).outputs
-                    took_s.append(time.monotonic() - asked)
-                    self._compare(next(iter(outputs.values())), expected)
-        return quickest_s(took_s)
+            while not self._is_prepared() and time.monotonic() < until:
+                await ask()
+            return quickest_s([await ask() for _ in range(COUNTED)])
 
     def _read_together(self, text_alone: list[str]) -> None:
         self._story.chapter("What the page says, read by the cluster")
@@ -238,6 +237,11 @@ class Scenes:
         models = self._outside(lambda: self._get("/api/models"))["models"]
         card: dict[str, Any] = next(card for card in models if card["name"] == DETECTOR)
         return card
+
+    def _is_prepared(self) -> bool:
+        """Whether the boxes have prepared for a loss, as far as there can be another plan."""
+        card = self._card()
+        return bool(card["covered"]) or len(card["devices"]) == 1
 
     def _devices(self) -> list[str]:
         return list(self._plan(DETECTOR)["devices"])

@@ -48,7 +48,7 @@ SYSTEM = "edgepart.agent.host.system"
 RUNS = ("run", "run_with_iobinding", "run_with_ortvaluevector")
 FIRST_RUNS = 5
 """Minimum number of times that a session's first run is made."""
-FIRST_S = 0.01
+FIRST_S = 0.03
 """CPU seconds that the first runs take in all, unless MOST_RUNS is reached before."""
 MOST_RUNS = 100
 """Short first runs are repeated until they took FIRST_S seconds in all, or MOST_RUNS times: with five runs of
