@@ -84,8 +84,8 @@ Providers = Annotated[
     str,
     typer.Option(
         metavar="auto|cpu|LIST",
-        help="What to compute with beside the CPU, such as openvino,cuda. auto is whatever the installed onnxruntime offers "
-        "and passes a check at the start.",
+        help="What to compute with beside the CPU, such as openvino,cuda. auto is all that the installed onnxruntime "
+        "offers, that computes as exactly as the CPU, and that passes a check at the start.",
     ),
 ]
 MemoryLimit = Annotated[

@@ -35,8 +35,9 @@ class EngineKind:
     precision: str = FLOAT32
     """The type in which it computes what the model has in float32. An engine of another precision rounds: it is tried only
     where the user names it, and used only where the user allows rounding."""
-    shares_memory: bool = True
-    """Whether it computes in the CPU's memory, so that nothing is copied to it."""
+    memory: str = ""
+    """ONNX Runtime's name of the memory that values are copied to and from; "" if the provider takes them from the CPU's
+    memory, and copies by itself where it has to."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that have to be in the environment before the provider is loaded."""
     own_threads: bool = False
@@ -91,7 +92,7 @@ KINDS: tuple[EngineKind, ...] = (
         "cuda",
         "CUDAExecutionProvider",
         {"device_id": "0", "use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"},
-        shares_memory=False,
+        memory="cuda",
         environment=_FULL_FLOAT32,
         trial_s=120.0,
         install=_GPU,
@@ -101,7 +102,7 @@ KINDS: tuple[EngineKind, ...] = (
         "CUDAExecutionProvider",
         {"device_id": "0", "use_tf32": "1", "cudnn_conv_algo_search": "HEURISTIC"},
         precision="tf32",
-        shares_memory=False,
+        memory="cuda",
         trial_s=120.0,
         install=_GPU,
     ),
@@ -109,7 +110,7 @@ KINDS: tuple[EngineKind, ...] = (
         "tensorrt",
         "TensorrtExecutionProvider",
         {"device_id": "0", "trt_fp16_enable": "0"},
-        shares_memory=False,
+        memory="cuda",
         environment=_FULL_FLOAT32,
         trial_s=900.0,
         install=f"{_GPU}, and TensorRT",
@@ -119,7 +120,7 @@ KINDS: tuple[EngineKind, ...] = (
         "TensorrtExecutionProvider",
         {"device_id": "0", "trt_fp16_enable": "1"},
         precision="float16",
-        shares_memory=False,
+        memory="cuda",
         trial_s=900.0,
         install=f"{_GPU}, and TensorRT",
     ),
@@ -127,7 +128,6 @@ KINDS: tuple[EngineKind, ...] = (
         "migraphx",
         "MIGraphXExecutionProvider",
         {"device_id": "0", "migraphx_fp16_enable": "0"},
-        shares_memory=False,
         trial_s=300.0,
         install="pip uninstall onnxruntime, then pip install onnxruntime-migraphx",
     ),
@@ -161,7 +161,6 @@ KINDS: tuple[EngineKind, ...] = (
         "QNNExecutionProvider",
         {"backend_type": "htp"},
         precision="float16",
-        shares_memory=False,
         trial_s=300.0,
         install="pip uninstall onnxruntime, then pip install onnxruntime-qnn, on a Snapdragon",
     ),

@@ -7,7 +7,16 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from edgepart.agent.engines.catalogue import CPU, CPU_PROVIDER, FLOAT32, KINDS, NEVER, EngineKind, kind_of, own_name
+from edgepart.agent.engines.catalogue import (
+    CPU,
+    CPU_PROVIDER,
+    FLOAT32,
+    KINDS,
+    NEVER,
+    EngineKind,
+    kind_of,
+    own_name,
+)
 from edgepart.planner.errors import UsageError
 
 AUTO = "auto"
@@ -81,7 +90,9 @@ def _named(name: str) -> list[EngineKind]:
 
 def _require(kind: EngineKind, name: str, available: Collection[str]) -> None:
     if kind.provider in NEVER:
-        raise UsageError(f"--providers {name}: no engine is made of {kind.provider}, because {NEVER[kind.provider]}")
+        raise UsageError(
+            f"--providers {name}: no engine is made of {kind.provider}, because {NEVER[kind.provider]}"
+        )
     if kind.provider in available:
         return
     here = ", ".join(sorted(own_name(one) for one in {*available} - {*NEVER}))

@@ -14,12 +14,32 @@ from collections.abc import Iterator
 from typing import Any
 
 import onnxruntime as ort
+from onnxruntime.capi import onnxruntime_pybind11_state as ort_types
 
 from edgepart.agent.engines.catalogue import EngineKind, kind_of, provider_options
 from edgepart.planner.errors import EdgepartError
 
 log = logging.getLogger(__name__)
 
+ORT_ERRORS: tuple[type[Exception], ...] = (
+    ort_types.Fail,
+    ort_types.InvalidArgument,
+    ort_types.InvalidGraph,
+    ort_types.InvalidProtobuf,
+    ort_types.NoModel,
+    ort_types.NoSuchFile,
+    ort_types.NotImplemented,
+    ort_types.EPFail,
+    ort_types.EngineError,
+    ort_types.RuntimeException,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    MemoryError,
+)
+"""The errors that ONNX Runtime's Python interface raises; they have no common ancestor but Exception."""
+
+_FATAL_ONLY = 4
 _NO_CPU = "session.disable_cpu_ep_fallback"
 _RECORD = "session.record_ep_graph_assignment_info"
 MOST_NAMED = 5
@@ -30,13 +50,19 @@ class EngineRefuses(EdgepartError):
     """An engine cannot run a model, or cannot run all of it. The CPU can still."""
 
 
+ENGINE_ERRORS: tuple[type[Exception], ...] = (*ORT_ERRORS, EngineRefuses)
+"""The errors with which an engine refuses a model or a run."""
+
+
 def available_providers() -> tuple[str, ...]:
     """The providers of the ONNX Runtime that is installed here."""
     return tuple(ort.get_available_providers())
 
 
 def prepare_environment(kind: EngineKind) -> None:
-    """Set the variables that the engine's provider reads when it is loaded, unless the user has set them."""
+    """Set the variables that the engine's provider reads when it is loaded, unless the user has set them, and keep ONNX
+    Runtime's own log quiet, which bypasses ours."""
+    ort.set_default_logger_severity(_FATAL_ONLY)
     for name, value in kind.environment.items():
         os.environ.setdefault(name, value)
 
@@ -55,12 +81,14 @@ def make_engine_session(engine: str, model: str | bytes, options: Any, threads: 
     options.add_session_config_entry(_RECORD, "1")
     try:
         session = _session(kind, model, options, threads)
-    except Exception as error:
+    except ORT_ERRORS as error:
         if "assigned to the default CPU EP" not in str(error):
             raise
         raise EngineRefuses(_explain_partial(kind, model, options, threads)) from error
     if session.get_providers()[0] != kind.provider:
-        raise EngineRefuses(f"{kind.provider} could not be loaded, and ONNX Runtime took the CPU in its place")
+        raise EngineRefuses(
+            f"{kind.provider} could not be loaded, and ONNX Runtime took the CPU in its place"
+        )
     return session
 
 
@@ -76,8 +104,8 @@ def _explain_partial(kind: EngineKind, model: str | bytes, options: Any, threads
     options.add_session_config_entry(_NO_CPU, "0")
     try:
         session = _session(kind, model, options, threads)
-        left = sorted({op_type for op_type in _left_to_cpu(session, kind.provider)})
-    except Exception as error:  # It is only about a better explanation; ONNX Runtime's errors have no common ancestor.
+        left = sorted(set(_left_to_cpu(session, kind.provider)))
+    except ORT_ERRORS as error:  # The first error says enough.
         log.info("what %s leaves to the CPU is not known: %s", kind.name, error)
         left = []
     if not left:

@@ -8,11 +8,11 @@ compared with the CPU's and were the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from edgepart.planner.errors import UsageError
+from edgepart.planner.errors import FrameError
 from edgepart.planner.plans.plan import Program, Segment
 
 ADMITTED = "admitted"
@@ -85,12 +85,26 @@ class VerdictBook:
 
     def settle(self, program: Program) -> Program:
         """The program with the CPU in place of engines that are refused for a segment."""
-        segments = tuple(self._settle(segment) for segment in program.segments)
-        return program if segments == program.segments else replace(program, segments=segments)
+        return _leave(
+            program, lambda one: (known := self.find(one.engine, one.digest)) is not None and known.refused
+        )
 
-    def _settle(self, segment: Segment) -> Segment:
-        known = self.find(segment.engine, segment.digest) if segment.engine else None
-        return replace(segment, engine="") if known is not None and known.refused else segment
+
+def on_cpu(program: Program) -> Program:
+    """The program with all segments on the CPU."""
+    return _leave(program, lambda segment: True)
+
+
+def _leave(program: Program, leaves: Callable[[Segment], bool]) -> Program:
+    """The program with the CPU in place of the engines of some segments. What was calibrated for the engine does not hold
+    for the CPU, so such a segment does not count in a drift."""
+    if not any(one.engine for one in program.segments):
+        return program
+    segments = tuple(
+        replace(one, engine="", calibrated_s=0.0) if one.engine and leaves(one) else one
+        for one in program.segments
+    )
+    return program if segments == program.segments else replace(program, segments=segments)
 
 
 def verdicts_to_json(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
@@ -98,10 +112,10 @@ def verdicts_to_json(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
 
 
 def verdict_from_json(entry: Any) -> Verdict:
-    """The verdict in an entry of the file. Raises UsageError if it is none."""
-    fields = Verdict.__dataclass_fields__
-    if not isinstance(entry, Mapping) or not {"engine", "segment", "outcome"} <= entry.keys() <= fields.keys():
-        raise UsageError(f"no verdict about an engine: {str(entry)[:80]}")
+    """The verdict in an entry of a document. Raises FrameError if it is none."""
+    known = {one.name for one in fields(Verdict)}
+    if not isinstance(entry, Mapping) or not {"engine", "segment", "outcome"} <= entry.keys() <= known:
+        raise FrameError(f": no verdict about an engine: {str(entry)[:80]}")
     if not all(isinstance(value, str) for value in entry.values()) or entry["outcome"] not in OUTCOMES:
-        raise UsageError(f"no verdict about an engine: {str(entry)[:80]}")
+        raise FrameError(f": no verdict about an engine: {str(entry)[:80]}")
     return Verdict(**entry)
