@@ -95,7 +95,7 @@ def _require(kind: EngineKind, name: str, available: Collection[str]) -> None:
         )
     if kind.provider in available:
         return
-    here = ", ".join(sorted(own_name(one) for one in {*available} - {*NEVER}))
+    here = ", ".join([CPU, *(one.name for one in KINDS if one.provider in available)])
     remedy = f"to have it: {kind.install}" if kind.install else f"ONNX Runtime calls it {kind.provider}"
     raise UsageError(
         f"--providers {name}: the onnxruntime that is installed here has no {kind.provider} (it has {here}); {remedy}"
