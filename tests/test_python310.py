@@ -37,7 +37,8 @@ def found(*paths: Path | str) -> set[str]:
 
 def test_what_the_product_uses_of_newer_pythons_is_brought_and_nothing_else() -> None:
     package = ROOT / "src/edgepart"
-    linked = [path.resolve() for path in package.iterdir() if path.is_symlink()]  # vermin does not follow links
+    # vermin does not follow links.
+    linked = [path.resolve() for path in package.iterdir() if path.is_symlink()]
     assert {"agent", "cli", "client", "planner"} <= {path.name for path in linked}
     assert found(package, *linked) == python310.names() - {"asyncio.Timeout"}
 
