@@ -62,6 +62,14 @@ def test_agents_run_without_rights_read_only_and_with_the_hosts_network() -> Non
     )
 
 
+def test_agents_of_one_machine_have_ports_of_their_own() -> None:
+    services = document("compose.yaml")["services"]
+    agents = [each["environment"] for name, each in services.items() if name != "broker"]
+    doors = ("EDGEPART_LISTEN", "EDGEPART_HTTP", "EDGEPART_GRPC")
+    addresses = [each[door] for each in agents for door in doors]
+    assert len(set(addresses)) == 9, "each agent names its ports: the default is taken"
+
+
 def test_every_variable_is_one_that_the_image_understands() -> None:
     (container,) = document("k3s.yaml")["spec"]["template"]["spec"]["containers"]
     used = {each["name"] for each in container["env"]}

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import tempfile
+import webbrowser
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -18,9 +19,6 @@ from edgepart.cli.demo.story import Story
 from edgepart.cli.options import Json
 from edgepart.cli.output import print_json
 from edgepart.planner.errors import ClusterError
-
-if TYPE_CHECKING:
-    from edgepart.cli.local import LocalCluster
 
 NAMES = ("attic", "desk", "shelf", "cellar", "garage", "porch", "loft", "study")
 JOINER = "van"
@@ -91,7 +89,10 @@ def demo(
         else:
             scenes.undeploy()
             document["chat"] = tell_chat(cluster, chat, story.chapter, story.say, story.part)
-        _show_page(story, cluster, opened)
+        if opened:
+            show_page(story, str(cluster.living[0].url))
+        else:
+            story.say("\n`edgepart demo --open` leaves the boxes running at the end, and opens their page.")
     if as_json:
         print_json(document)
     same = document["equal"] and (document["chat"] is None or document["chat"]["equal"])
@@ -116,13 +117,10 @@ def slow_box(times: float) -> Mapping[str, str]:
     return {"PYTHONPATH": path, sitecustomize.VARIABLE: f"{times:g}"}
 
 
-def _show_page(story: Story, cluster: LocalCluster, opened: bool) -> None:
-    url: Any = cluster.living[0].url
-    if not opened:
-        story.say("\n`edgepart demo --open` leaves the boxes running at the end, and opens their page.")
-        return
+def show_page(story: Story, url: str) -> None:
+    """Open the page in a browser, and wait until the user has seen enough."""
     story.chapter(f"The cluster's page is at {url} until you press Enter")
-    if not typer.launch(url):
+    if not webbrowser.open(url):
         story.say("No browser could be opened here; open the page by hand.")
     with suppress(EOFError):  # Without a terminal, nobody can press Enter.
         input()

@@ -3,4 +3,4 @@
 May import: planner/errors, planner/plans.
 """
 
-__all__ = ["boards", "cluster", "equal_devices", "rates", "routes", "what_if"]
+__all__ = ["boards", "cluster", "engine", "equal_devices", "rates", "routes", "what_if"]

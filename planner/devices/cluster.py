@@ -5,12 +5,13 @@ no file is opened here.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from math import log2
 from typing import Any
 
+from edgepart.planner.devices.engine import CPU, EXACT, Engine
 from edgepart.planner.devices.rates import Rates, curves_by_name
 from edgepart.planner.errors import UsageError
 
@@ -46,6 +47,8 @@ class Device:
     drift: float = 1.0
     """The time that computation takes now, as a multiple of the calibrated time. The other fields include the
     drift already."""
+    engines: tuple[Engine, ...] = ()
+    """What the device can compute with besides its CPU."""
 
     @cached_property
     def rates(self) -> Rates:
@@ -66,6 +69,22 @@ class Device:
         """The factor by which this device is slower than one that was calibrated to `flops_per_s`, by
         calibration alone; 1 if `flops_per_s` is 0, which stands for unknown."""
         return flops_per_s / self.calibrated_flops_per_s if flops_per_s else 1.0
+
+    def engine(self, name: str) -> Engine | Device:
+        """The engine of this name; for CPU the device, which has the CPU's figures. Raises UsageError for other names."""
+        if name == CPU:
+            return self
+        for engine in self.engines:
+            if engine.name == name:
+                return engine
+        raise UsageError(
+            f"{self.name} has no engine {name!r}; it has {[e.name for e in self.engines] or 'its CPU'}"
+        )
+
+    def with_engines(self, *, exact: bool) -> Device:
+        """The device with those of its engines that do not round, if `exact`; else with all."""
+        kept = tuple(engine for engine in self.engines if engine.precision == EXACT or not exact)
+        return self if kept == self.engines else replace(self, engines=kept)
 
     @property
     def pace(self) -> str:
@@ -93,6 +112,7 @@ class Device:
             moves={name: rate / slower for name, rate in self.moves.items()},
             kernel_s=self.kernel_s * slower,
             drift=drift,
+            engines=tuple(engine.slowed(slower) for engine in self.engines),
         )
 
 
@@ -206,6 +226,18 @@ class Cluster:
             found.update({name: rate for name in pair if rate > found[name]})
         return found
 
+    def with_engines(self, *, exact: bool) -> Cluster:
+        """The cluster with those engines of its devices that do not round, if `exact`; else with all."""
+        return self._with_devices(device.with_engines(exact=exact) for device in self.devices)
+
+    def without_engines(self) -> Cluster:
+        """The cluster whose devices compute with their CPUs alone."""
+        return self._with_devices(replace(d, engines=()) if d.engines else d for d in self.devices)
+
+    def _with_devices(self, devices: Iterable[Device]) -> Cluster:
+        kept = tuple(devices)
+        return self if kept == self.devices else replace(self, devices=kept)
+
     def faster(self, times: float) -> Cluster:
         """The cluster with every link and medium `times` as fast, and unchanged latencies."""
 
@@ -251,9 +283,17 @@ def cluster_to_json(cluster: Cluster) -> dict[str, Any]:
 
 
 def _device_document(device: Device) -> dict[str, Any]:
-    """The JSON document of a device, without `drift` if there is none."""
+    """The JSON document of a device, without `drift` and `engines` if there are none."""
     document = asdict(device) | {"families": dict(device.families), "moves": dict(device.moves)}
-    return {key: value for key, value in document.items() if key != "drift" or value != 1.0}
+    document["engines"] = [_engine_document(engine) for engine in device.engines]
+    usual = {"drift": 1.0, "engines": []}
+    return {key: value for key, value in document.items() if key not in usual or value != usual[key]}
+
+
+def _engine_document(engine: Engine) -> dict[str, Any]:
+    """The JSON document of an engine, without keys that say nothing."""
+    document = asdict(engine) | {"refused": sorted(engine.refused)}
+    return {key: value for key, value in document.items() if value not in (None, [])}
 
 
 def cluster_from_json(document: Any) -> Cluster:
@@ -291,6 +331,40 @@ def _device(entry: Any, where: str) -> Device:
         moves=_rates(entry, "moves", where),
         kernel_s=_positive(entry, "kernel_s", where, default=0.0, or_zero=True),
         drift=_positive(entry, "drift", where, default=1.0),
+        engines=_engines(entry, where),
+    )
+
+
+def _engines(entry: Mapping[str, Any], where: str) -> tuple[Engine, ...]:
+    listed = _list(entry, "engines", where) if "engines" in entry else []
+    engines = tuple(_engine(one, f"{where}.engines[{i}]") for i, one in enumerate(listed))
+    names = [engine.name for engine in engines]
+    if len(set(names)) < len(names):
+        raise UsageError(f"{where}: two engines share a name among {sorted(names)}; give each its own")
+    return engines
+
+
+def _engine(entry: Any, where: str) -> Engine:
+    entry = _mapping(entry, where)
+    own = {key: _positive(entry, key, where) for key in ("copy_bytes_per_s", "memory_bytes") if key in entry}
+    refused = _list(entry, "refused", where) if "refused" in entry else []
+    if not all(isinstance(digest, str) for digest in refused):
+        raise UsageError(f"{where}: expected digests of segments under 'refused'")
+    return Engine(
+        name=_text(entry, "name", where),
+        provider=_text(entry, "provider", where),
+        families=_rates(entry, "families", where),
+        moves=_rates(entry, "moves", where),
+        flops_per_s=_positive(entry, "flops_per_s", where),
+        memory_bytes_per_s=_positive(entry, "memory_bytes_per_s", where),
+        segment_s=_positive(entry, "segment_s", where, default=FIXED_S, or_zero=True),
+        kernel_s=_positive(entry, "kernel_s", where, default=0.0, or_zero=True),
+        copy_s=_positive(entry, "copy_s", where, default=0.0, or_zero=True),
+        copy_bytes_per_s=own.get("copy_bytes_per_s"),
+        memory_bytes=own.get("memory_bytes"),
+        precision=_text(entry, "precision", where) if "precision" in entry else EXACT,
+        threads=int(_positive(entry, "threads", where, default=1)),
+        refused=frozenset(refused),
     )
 
 

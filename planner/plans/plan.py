@@ -86,6 +86,13 @@ class Segment:
     whole: bool = False
     """Whether `model` is the user's own, with nothing folded or changed. Such a segment gives the same bits
     that ONNX Runtime gives for the file, and runs as it is, never compiled."""
+    engine: str = ""
+    """The engine of its device that runs it; "" for the CPU."""
+
+    @property
+    def timed_as(self) -> str:
+        """The name under which times of this segment are stored: its digest, and its engine if that is not the CPU."""
+        return f"{self.digest}@{self.engine}" if self.digest and self.engine else self.digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +336,7 @@ class Plan:
         """A digest of the segments of each device, independent of predictions. Plans of equal structure give
         equal answers."""
         parts = sorted(
-            (device, *(one.digest for one in program.segments)) for device, program in self.programs.items()
+            (device, *(one.timed_as for one in program.segments)) for device, program in self.programs.items()
         )
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
@@ -437,6 +444,10 @@ def _pack(value: Any) -> Any:
             return [_pack(item) for item in value]
         case dict():
             return {key: _pack(item) for key, item in value.items()}
+        case Segment(engine=""):  # Agents that know no engines can read plans that use none.
+            return {
+                name: _pack(getattr(value, name)) for name in value.__dataclass_fields__ if name != "engine"
+            }
         case _ if hasattr(value, "__dataclass_fields__"):
             return {name: _pack(getattr(value, name)) for name in value.__dataclass_fields__}
         case _:

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 FROM_PACKAGES = {
     "taskgroup": ("asyncio", ("Runner", "TaskGroup", "Timeout", "timeout", "timeout_at")),
-    "typing_extensions": ("typing", ("Self", "assert_never")),
+    "typing_extensions": ("typing", ("Self", "Unpack", "assert_never")),
 }
 """The packages that have names of 3.11, the standard module that lacks them, and the names."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from edgepart.cli.demo import chat_scene
 from edgepart.cli.demo.chat_scene import find_hindrance
-from edgepart.cli.demo.command import slow_box
+from edgepart.cli.demo.command import show_page, slow_box
 from edgepart.cli.demo.story import Speed, Story
 from edgepart.cli.emulation import sitecustomize
 from edgepart.cli.main import main
@@ -51,6 +52,24 @@ def test_a_slow_box_is_told_how_slow_it_is_and_finds_what_its_user_added(
     folder, mine = env["PYTHONPATH"].split(os.pathsep)
     assert (Path(folder) / "sitecustomize.py").is_file() and mine == "/mine"
     assert sitecustomize.factor_of(env[sitecustomize.VARIABLE]) == 8.0
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_the_page_is_opened_or_said_to_be_opened_by_hand(
+    there: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+
+    def open_url(url: str) -> bool:
+        opened.append(url)
+        return there
+
+    monkeypatch.setattr("webbrowser.open", open_url)
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    show_page(Story(as_json=False), "http://127.0.0.1:8433")
+    shown = capsys.readouterr().out
+    assert opened == ["http://127.0.0.1:8433"] and opened[0] in shown
+    assert ("open the page by hand" in shown) == (not there)
 
 
 @pytest.mark.parametrize("given", [("--boxes", "1"), ("--boxes", "9"), ("--slow", "0.5")])

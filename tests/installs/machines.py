@@ -140,10 +140,11 @@ class Machine:
         return done
 
     def stop(self) -> None:
-        self._process.send_signal(signal.SIGRTMIN + 4)  # power off, as systemd(1) has it
+        # To its systemd, which powers off at this signal (systemd(1)). systemd-nspawn would end, and leave it behind.
+        os.kill(int(self._leader), signal.SIGRTMIN + 4)
         try:
             self._process.wait(60)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            os.kill(int(self._leader), signal.SIGKILL)
             self._process.wait()
         self._log.close()

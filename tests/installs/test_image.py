@@ -4,8 +4,10 @@ lines are carried out. Two agents of it form a cluster, as a user without rights
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -105,10 +107,11 @@ class Container:
             assert self._process.poll() is None, self.log.read_text()
 
     def stop(self) -> None:
-        subprocess.run(["kill", "-KILL", str(self._process.pid)], check=False)
+        # The first process of a namespace takes all others with it. It is unshare's child, so it is looked up first.
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
-        for child in children.read_text().split() if children.exists() else []:
-            subprocess.run(["kill", "-KILL", child], check=False)
+        for process in children.read_text().split() if children.exists() else []:
+            os.kill(int(process), signal.SIGKILL)
+        self._process.kill()
         self._process.wait()
 
 
