@@ -37,7 +37,7 @@ from typing import Any, TypeVar
 from edgepart.agent.cluster.membership.election import MAX_TERM, term_beyond_any
 from edgepart.agent.cluster.state import deployments, drains, profiles
 from edgepart.agent.cluster.state.deployments import ReadResult, read_each
-from edgepart.agent.engines.verdicts import Verdict, verdict_from_json, verdicts_to_json
+from edgepart.agent.engines.verdicts import EngineVerdict, verdict_from_json, verdicts_to_json
 from edgepart.agent.storage.atomic_files import read_json, set_aside, set_aside_copy, sweep, write_atomic
 from edgepart.agent.wire.bounds import Addresses, NodeId
 from edgepart.agent.wire.codec import read_json_record
@@ -148,17 +148,17 @@ class StateFiles:
     def keep_profiles(self, timings: Iterable[Profile]) -> bool:
         return self._write("profiles.json", profiles.to_json(timings))
 
-    def verdicts(self) -> tuple[Verdict, ...]:
+    def verdicts(self) -> tuple[EngineVerdict, ...]:
         """Read the verdicts about engines. There are none if the file is damaged: engines are tried again."""
 
-        def read(document: Any) -> ReadResult[Verdict]:
+        def read(document: Any) -> ReadResult[EngineVerdict]:
             if not isinstance(document, list):
                 raise UsageError(f"no verdicts about engines: expected list, found {type(document).__name__}")
             return read_each(document, "no verdicts about engines: verdicts", verdict_from_json)
 
         return self._entries("verdicts.json", read, self.keep_verdicts)
 
-    def keep_verdicts(self, verdicts: Iterable[Verdict]) -> bool:
+    def keep_verdicts(self, verdicts: Iterable[EngineVerdict]) -> bool:
         return self._write("verdicts.json", verdicts_to_json(verdicts))
 
     def members(self) -> dict[str, tuple[str, ...]]:

@@ -247,8 +247,7 @@ def make_links(base: AgentBase, react: Reactions) -> LinkParts:
 def make_compute(
     base: AgentBase, links: LinkParts, react: Reactions, threads: int, device: Device, made_with: str = ""
 ) -> ComputeParts:
-    """Make the parts that compute on `device` with `threads` threads and the software `made_with` (installed.py). The
-    executor runs when this returns."""
+    """Make the parts that compute on `device` with `threads` threads, by the software `made_with`. The executor runs."""
     node, options = base.identity.node_id, base.options
     executor = Executor(links.post.values, recorder=base.recorder, data_from=links.transport.data_from)
     requester = Requester(node, links.post.values, recorder=base.recorder)

@@ -26,7 +26,7 @@ MOST_WHY = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class EngineVerdict:
     """How one engine computes one segment."""
 
     engine: str
@@ -52,18 +52,18 @@ class Verdict:
 class VerdictBook:
     """The verdicts of this box."""
 
-    def __init__(self, verdicts: Iterable[Verdict] = (), made_with: str = "") -> None:
+    def __init__(self, verdicts: Iterable[EngineVerdict] = (), made_with: str = "") -> None:
         """`made_with` is what is installed now. Verdicts that were made with something else do not count."""
         self._made_with = made_with
-        self._known: dict[tuple[str, str], Verdict] = {}
+        self._known: dict[tuple[str, str], EngineVerdict] = {}
         for one in verdicts:
             if one.made_with == made_with:
                 self._known[one.engine, one.segment] = one
 
-    def find(self, engine: str, segment: str) -> Verdict | None:
+    def find(self, engine: str, segment: str) -> EngineVerdict | None:
         return self._known.get((engine, segment))
 
-    def note(self, verdict: Verdict) -> bool:
+    def note(self, verdict: EngineVerdict) -> bool:
         """Remember a verdict; return whether it is news. A refusal is never replaced by an admission: what crashed once may
         do so again."""
         key = verdict.engine, verdict.segment
@@ -76,11 +76,11 @@ class VerdictBook:
             del self._known[next(iter(self._known))]
         return True
 
-    def all(self) -> tuple[Verdict, ...]:
+    def all(self) -> tuple[EngineVerdict, ...]:
         """All verdicts, the oldest first."""
         return tuple(self._known.values())
 
-    def refusals(self) -> tuple[Verdict, ...]:
+    def refusals(self) -> tuple[EngineVerdict, ...]:
         return tuple(one for one in self.all() if one.refused)
 
     def settle(self, program: Program) -> Program:
@@ -107,15 +107,15 @@ def _leave(program: Program, leaves: Callable[[Segment], bool]) -> Program:
     return program if segments == program.segments else replace(program, segments=segments)
 
 
-def verdicts_to_json(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
+def verdicts_to_json(verdicts: Iterable[EngineVerdict]) -> list[dict[str, Any]]:
     return [asdict(one) for one in verdicts]
 
 
-def verdict_from_json(entry: Any) -> Verdict:
+def verdict_from_json(entry: Any) -> EngineVerdict:
     """The verdict in an entry of a document. Raises FrameError if it is none."""
-    known = {one.name for one in fields(Verdict)}
+    known = {one.name for one in fields(EngineVerdict)}
     if not isinstance(entry, Mapping) or not {"engine", "segment", "outcome"} <= entry.keys() <= known:
         raise FrameError(f": no verdict about an engine: {str(entry)[:80]}")
     if not all(isinstance(value, str) for value in entry.values()) or entry["outcome"] not in OUTCOMES:
         raise FrameError(f": no verdict about an engine: {str(entry)[:80]}")
-    return Verdict(**entry)
+    return EngineVerdict(**entry)

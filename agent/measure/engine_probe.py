@@ -29,6 +29,7 @@ from edgepart.agent.execution.sessions import make_session, session_options
 from edgepart.agent.measure import probe_models
 from edgepart.agent.measure.calibration import calibrate
 from edgepart.agent.measure.probe_models import Trial
+from edgepart.planner.figures import format_figure
 from edgepart.planner.region import Array
 
 TRIAL = "trial"
@@ -97,7 +98,7 @@ class EngineProbe:
         allowed = FAULT_SHARE if self._kind.precision == FLOAT32 else FAULT_SHARE_ROUNDED
         if (off := _difference(got, expected)) > allowed:
             names = ", ".join(node.op_type for node in trial.nodes[:1])
-            raise Lies(f"its answer to a {names} is off by {off:.2g} of the largest magnitude")
+            raise Lies(f"its answer to a {names} is off by {format_figure(off)} of the largest magnitude")
         return session
 
     def _options(self) -> Any:

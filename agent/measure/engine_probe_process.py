@@ -24,7 +24,6 @@ from edgepart.agent.engines.catalogue import CPU, EngineKind
 from edgepart.agent.engines.choice import choose
 from edgepart.agent.engines.verdicts import CRASHES, FAILS, HANGS, LIES
 from edgepart.agent.host.child_process import deaf
-from edgepart.agent.measure.probe import plannable_memory_bytes
 from edgepart.agent.storage.atomic_files import read_json, write_atomic
 from edgepart.planner.devices.cluster import Device
 from edgepart.planner.devices.engine import Engine
@@ -40,8 +39,6 @@ MOST_TRIAL_S = 120.0
 LIST_S = 120.0
 """Seconds for telling which providers are installed: ONNX Runtime loads in a few, on the slowest boxes from the slowest
 disks."""
-SHARED_COPY_BYTES_PER_S = 1e12
-"""The rate of copies to an engine that takes values from the CPU's memory, which needs none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +165,9 @@ def _to_engine(kind: EngineKind, found: Mapping[str, Any], device: Device) -> En
             kernel_s=float(found["kernel_s"]),
             families=families,
             moves=moves,
-            copy_bytes_per_s=SHARED_COPY_BYTES_PER_S if copies is None else float(copies),
+            copy_bytes_per_s=None if copies is None else float(copies),
             copy_s=float(found["copy_s"]),
-            memory_bytes=_memory_bytes(kind) or device.memory_bytes,
+            memory_bytes=_memory_bytes(kind),
             precision=kind.precision,
             threads=device.threads,
         )
@@ -188,7 +185,7 @@ def _memory_bytes(kind: EngineKind) -> float | None:
         return float(done.stdout.split()[0]) * (1 << 20) * 0.8
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
         log.info("the memory of %s is taken to be the device's own: %s", kind.name, error)
-        return plannable_memory_bytes()
+        return None
 
 
 def _read_kept(kept: Path | None, made_for: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

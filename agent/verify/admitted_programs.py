@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from edgepart.agent.engines.verdicts import Verdict, VerdictBook
+from edgepart.agent.engines.verdicts import EngineVerdict, VerdictBook
 from edgepart.agent.execution.prepared import Loader, RunnableProgram, describe_segment
 from edgepart.planner.plans.plan import Program, Segment, Transfer
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 class SegmentTrials(Protocol):
     """The interface of engine_trials.py."""
 
-    def verdict(self, segment: Segment) -> Verdict: ...
+    def verdict(self, segment: Segment) -> EngineVerdict: ...
 
 
 class AdmittedPrograms:
@@ -33,7 +33,7 @@ class AdmittedPrograms:
         loader: Loader,
         trials: SegmentTrials,
         book: VerdictBook,
-        noted: Callable[[Verdict], None],
+        noted: Callable[[EngineVerdict], None],
     ) -> None:
         """`noted` is called with each new verdict, after the book has it; it keeps and tells it."""
         self._loader = loader
@@ -54,7 +54,7 @@ class AdmittedPrograms:
             self.note(segment, replace(self._trials.verdict(segment), model=model))
         return self._loader.prepare(deployment, model, self._book.settle(program), transfers)
 
-    def note(self, segment: Segment, verdict: Verdict) -> None:
+    def note(self, segment: Segment, verdict: EngineVerdict) -> None:
         """Take over a verdict about a segment, from a trial or from a run that served."""
         if not self._book.note(verdict):
             return

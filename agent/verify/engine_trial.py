@@ -16,7 +16,7 @@ import onnx
 from onnx import ModelProto, TensorProto
 
 from edgepart.agent.engines.catalogue import FLOAT32, kind_of
-from edgepart.agent.engines.verdicts import ADMITTED, FAILS, LIES, Verdict
+from edgepart.agent.engines.verdicts import ADMITTED, FAILS, LIES, EngineVerdict
 from edgepart.agent.execution.prepared import describe_segment
 from edgepart.agent.execution.sessions import LoadedSegment, Weight, load_segment
 from edgepart.agent.verify import input_rounding
@@ -45,7 +45,9 @@ class NoTrial(Exception):
     """The CPU itself cannot run a segment on inputs that are made up, so an engine cannot be compared with it."""
 
 
-def try_engine(segment: Segment, weights: Weights, threads: int, stage: Stage = lambda name: None) -> Verdict:
+def try_engine(
+    segment: Segment, weights: Weights, threads: int, stage: Stage = lambda name: None
+) -> EngineVerdict:
     """The verdict about the segment on its engine. Whatever the engine raises is a verdict; it may also crash or hang."""
     engine, held = segment.engine, weights(segment)
     model = onnx.load_model_from_string(segment.model)
@@ -53,7 +55,7 @@ def try_engine(segment: Segment, weights: Weights, threads: int, stage: Stage = 
     try:
         cases = _cases(replace(segment, engine=""), held, threads)
     except NoTrial as error:
-        return Verdict(engine, segment.digest, FAILS, f"it cannot be compared with the CPU: {error}")
+        return EngineVerdict(engine, segment.digest, FAILS, f"it cannot be compared with the CPU: {error}")
     stage(engine)
     tolerance = tolerance_of_segment(model, kind_of(engine).precision)
     worst, compared = 0.0, 0
@@ -66,15 +68,15 @@ def try_engine(segment: Segment, weights: Weights, threads: int, stage: Stage = 
             except RequestError:
                 continue  # These inputs make an output as good as random, so they show nothing.
             if found:
-                return Verdict(engine, segment.digest, LIES, "; ".join(found))
+                return EngineVerdict(engine, segment.digest, LIES, "; ".join(found))
             worst = max(worst, largest_difference({n: got[n] for n in expected}, expected))
             compared += 1
     except (InternalError, RequestError) as error:
-        return Verdict(engine, segment.digest, FAILS, str(error))
+        return EngineVerdict(engine, segment.digest, FAILS, str(error))
     if not compared:
         why = "it cannot be compared with the CPU, whose answers to made-up inputs change with every rounding"
-        return Verdict(engine, segment.digest, FAILS, why)
-    return Verdict(
+        return EngineVerdict(engine, segment.digest, FAILS, why)
+    return EngineVerdict(
         engine, segment.digest, ADMITTED, f"off by {format_figure(worst)} of the largest magnitude"
     )
 

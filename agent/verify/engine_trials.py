@@ -19,7 +19,7 @@ from typing import Any
 import msgpack
 
 from edgepart.agent.engines.catalogue import kind_of
-from edgepart.agent.engines.verdicts import CRASHES, FAILS, HANGS, OUTCOMES, Verdict
+from edgepart.agent.engines.verdicts import CRASHES, FAILS, HANGS, OUTCOMES, EngineVerdict
 from edgepart.agent.host.child_process import BESIDE_NICENESS, start_child
 from edgepart.agent.host.system import lower_priority
 from edgepart.agent.storage.store import Store
@@ -49,7 +49,7 @@ class EngineTrials:
         self._pipe: Connection[Any, Any] | None = None
         self._stopped = False
 
-    def verdict(self, segment: Segment) -> Verdict:
+    def verdict(self, segment: Segment) -> EngineVerdict:
         """The verdict about the segment on its engine. Raises Unavailable if it cannot be found now: the agent stops, the
         process was killed because memory ran out, or no process can be started."""
         limit_s = kind_of(segment.engine).trial_s if self._limit_s is None else self._limit_s
@@ -63,7 +63,7 @@ class EngineTrials:
                         kind, *said = _read(pipe.recv_bytes())
                         if kind == _VERDICT:
                             outcome, why = said
-                            return Verdict(segment.engine, segment.digest, outcome, why)
+                            return EngineVerdict(segment.engine, segment.digest, outcome, why)
                         stage = said[0]
                     self._end()
                     return self._hung(segment, stage, limit_s)
@@ -79,21 +79,21 @@ class EngineTrials:
             self._stopped = True
         self._end()
 
-    def _hung(self, segment: Segment, stage: str | None, limit_s: float) -> Verdict:
+    def _hung(self, segment: Segment, stage: str | None, limit_s: float) -> EngineVerdict:
         if stage == segment.engine:
             why = f"it gave no answer within {limit_s:g} s"
-            return Verdict(segment.engine, segment.digest, HANGS, why)
+            return EngineVerdict(segment.engine, segment.digest, HANGS, why)
         why = f"it cannot be compared with the CPU, which gave no answer within {limit_s:g} s"
-        return Verdict(segment.engine, segment.digest, FAILS, why)
+        return EngineVerdict(segment.engine, segment.digest, FAILS, why)
 
-    def _ended(self, segment: Segment, stage: str | None, status: int) -> Verdict:
+    def _ended(self, segment: Segment, stage: str | None, status: int) -> EngineVerdict:
         if self._stopped or status == -signal.SIGKILL:
             raise Unavailable("the process that tries segments on engines was ended")
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
         if stage == segment.engine:
-            return Verdict(segment.engine, segment.digest, CRASHES, f"it ended its process with {how}")
+            return EngineVerdict(segment.engine, segment.digest, CRASHES, f"it ended its process with {how}")
         why = f"it cannot be compared with the CPU, which ended its process with {how} on made-up inputs"
-        return Verdict(segment.engine, segment.digest, FAILS, why)
+        return EngineVerdict(segment.engine, segment.digest, FAILS, why)
 
     def _ensure_running(self) -> tuple[BaseProcess, Connection[Any, Any]]:
         with self._lock:
@@ -152,7 +152,9 @@ def run_engine_trials(questions: Connection[Any, Any], store: Path, threads: int
                 found = try_engine(segment, weights, threads, stage)
             except Exception as error:  # An engine's Python front may raise anything.
                 log.exception("a trial of %s failed inside", segment.engine)
-                found = Verdict(segment.engine, segment.digest, FAILS, f"{type(error).__name__}: {error}")
+                found = EngineVerdict(
+                    segment.engine, segment.digest, FAILS, f"{type(error).__name__}: {error}"
+                )
             questions.send_bytes(msgpack.packb((_VERDICT, found.outcome, found.why)))
     except (EOFError, OSError):
         return

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from edgepart.agent.cluster.state.bindings import parent_of
-from edgepart.agent.engines.verdicts import CRASHES, FAILS, HANGS, Verdict
+from edgepart.agent.engines.verdicts import CRASHES, FAILS, HANGS, EngineVerdict
 from edgepart.agent.execution.copies import Scratch
 from edgepart.agent.execution.nchwc_array import KeptBlocked
 from edgepart.agent.execution.prepared import describe_segment
@@ -68,7 +68,7 @@ class EngineWatch:
 
     settle: Callable[[Program], Program] = lambda program: program
     """Returns the program with the CPU in place of engines that are refused."""
-    noted: Callable[[Segment, Verdict], None] = lambda segment, verdict: None
+    noted: Callable[[Segment, EngineVerdict], None] = lambda segment, verdict: None
     """Is called, in any thread, when an engine failed a segment; `settle` knows of it from then on."""
 
 
@@ -209,7 +209,7 @@ class Worker:
         used = [one for one in made.program.segments if one.engine]
         named = [one for one in used if describe_segment(one) in why]
         for segment in named or used:
-            self._engines.noted(segment, Verdict(segment.engine, segment.digest, outcome, why))
+            self._engines.noted(segment, EngineVerdict(segment.engine, segment.digest, outcome, why))
         return bool(used)
 
     def abandon(self) -> None:
@@ -414,7 +414,7 @@ class Worker:
         """Note that an engine crashed the process, before another process loads its programs."""
         busy = self._run or self._timing
         if busy is not None and death.is_crash and (one := busy.made.program.segments[busy.segment]).engine:
-            self._engines.noted(one, Verdict(one.engine, one.digest, CRASHES, f"the worker {death}"))
+            self._engines.noted(one, EngineVerdict(one.engine, one.digest, CRASHES, f"the worker {death}"))
 
     def _revive(self) -> None:
         wait_s = RETRY_S[0]
@@ -476,7 +476,7 @@ class Worker:
         one, took_s = run.made.program.segments[run.segment], time.monotonic() - run.began_s
         if one.engine and took_s > max(ENGINE_HANGS_S, ENGINE_HANGS_TIMES * one.compute_s):
             why = f"a run took more than {took_s:.0f} s and had to be ended"
-            self._engines.noted(one, Verdict(one.engine, one.digest, HANGS, why))
+            self._engines.noted(one, EngineVerdict(one.engine, one.digest, HANGS, why))
         process.kill("a run that nobody waits for did not end")
 
     def _is_current(self, process: WorkerProcess) -> bool:
@@ -583,7 +583,7 @@ class Worker:
         """Note that an engine failed in a run that the CPU then made, if the answer says so."""
         if len(answer) > 1:
             one = made.program.segments[segment]
-            self._engines.noted(one, Verdict(one.engine, one.digest, FAILS, str(answer[1])))
+            self._engines.noted(one, EngineVerdict(one.engine, one.digest, FAILS, str(answer[1])))
             made.program = self._engines.settle(made.program)
 
     def _pack_inputs(self, inputs: Sequence[Value]) -> tuple[Array, tuple[Any, ...]]:

@@ -7,9 +7,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
-from edgepart.agent.engines.verdicts import Verdict, verdict_from_json, verdicts_to_json
+from edgepart.agent.engines.verdicts import EngineVerdict, verdict_from_json, verdicts_to_json
 from edgepart.agent.wire.control import Card
 from edgepart.planner.devices.cluster import (
     LARGEST_FIGURE,
@@ -62,8 +63,18 @@ class MeasuredDevice:
     """This device's measurement with all devices sending at once; None if it made none."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Why engines that this device might have are not used, by the engine's name; for people."""
-    refused: tuple[Verdict, ...] = ()
+    refused: tuple[EngineVerdict, ...] = ()
     """The segments for which an engine of this device is refused, and why; the newest last."""
+
+
+def with_refusals(measured: MeasuredDevice, refused: Sequence[EngineVerdict]) -> MeasuredDevice:
+    """The device with these refusals, of which its engines have the digests for the planner."""
+    kept = tuple(refused)[-MOST_REFUSED:]
+    engines = tuple(
+        replace(engine, refused=frozenset(one.segment for one in kept if one.engine == engine.name))
+        for engine in measured.device.engines
+    )
+    return replace(measured, device=replace(measured.device, engines=engines), refused=kept)
 
 
 def write_card(measured: MeasuredDevice) -> bytes:
@@ -92,6 +103,15 @@ def parse_card(document: bytes) -> MeasuredDevice:
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, UsageError) as error:
         raise FrameError(f"a card that cannot be read: {error}") from error
     return MeasuredDevice(cluster.devices[0], links, together, left_out, refused)
+
+
+@lru_cache(maxsize=256)
+def find_refusals(document: bytes) -> tuple[EngineVerdict, ...]:
+    """What engines are refused for, by a card's document; nothing if it is no card."""
+    try:
+        return parse_card(document).refused
+    except FrameError:
+        return ()
 
 
 def find_card_fault(document: bytes) -> str:

@@ -14,7 +14,7 @@ from edgepart.agent.engines.verdicts import (
     MOST_VERDICTS,
     MOST_WHY,
     OUTCOMES,
-    Verdict,
+    EngineVerdict,
     VerdictBook,
     on_cpu,
     verdict_from_json,
@@ -24,12 +24,16 @@ from edgepart.planner.errors import FrameError
 from tests.agent import handmade
 
 VERDICTS = st.builds(
-    Verdict, st.sampled_from("ab"), st.sampled_from("xyz"), st.sampled_from(OUTCOMES), st.text(max_size=9)
+    EngineVerdict,
+    st.sampled_from("ab"),
+    st.sampled_from("xyz"),
+    st.sampled_from(OUTCOMES),
+    st.text(max_size=9),
 )
 
 
 @given(st.lists(VERDICTS))
-def test_a_refusal_stays_whatever_comes_after_it(told: list[Verdict]) -> None:
+def test_a_refusal_stays_whatever_comes_after_it(told: list[EngineVerdict]) -> None:
     book = VerdictBook()
     for one in told:
         before = book.find(one.engine, one.segment)
@@ -42,7 +46,7 @@ def test_a_refusal_stays_whatever_comes_after_it(told: list[Verdict]) -> None:
 
 
 @given(st.lists(VERDICTS))
-def test_what_is_written_is_read_again(told: list[Verdict]) -> None:
+def test_what_is_written_is_read_again(told: list[EngineVerdict]) -> None:
     assert [verdict_from_json(entry) for entry in verdicts_to_json(told)] == told
 
 
@@ -64,7 +68,7 @@ def test_what_is_no_verdict_is_refused(entry: object) -> None:
 
 def test_verdicts_count_only_for_the_software_that_they_were_made_with() -> None:
     old = VerdictBook(made_with="onnxruntime 1")
-    old.note(Verdict("lab", "x", CRASHES))
+    old.note(EngineVerdict("lab", "x", CRASHES))
     assert VerdictBook(old.all(), "onnxruntime 1").find("lab", "x")
     assert not VerdictBook(old.all(), "onnxruntime 2").find("lab", "x")
 
@@ -72,7 +76,7 @@ def test_verdicts_count_only_for_the_software_that_they_were_made_with() -> None
 def test_a_book_does_not_grow_for_ever() -> None:
     book = VerdictBook()
     for number in range(MOST_VERDICTS + 5):
-        book.note(Verdict("lab", str(number), CRASHES, "w" * (2 * MOST_WHY)))
+        book.note(EngineVerdict("lab", str(number), CRASHES, "w" * (2 * MOST_WHY)))
     assert len(book.all()) == MOST_VERDICTS
     assert not book.find("lab", "4") and book.find("lab", "5")
     assert len(book.all()[0].why) == MOST_WHY
@@ -84,9 +88,9 @@ def test_only_segments_for_which_their_engine_is_refused_go_to_the_cpu() -> None
     )
     program = replace(handmade.split_plan().programs["a"], segments=(first, second))
     book = VerdictBook()
-    book.note(Verdict("lab", first.digest, ADMITTED))
+    book.note(EngineVerdict("lab", first.digest, ADMITTED))
     assert book.settle(program) is program
-    book.note(Verdict("lab", second.digest, CRASHES))
-    book.note(Verdict("other", first.digest, CRASHES))
+    book.note(EngineVerdict("lab", second.digest, CRASHES))
+    book.note(EngineVerdict("other", first.digest, CRASHES))
     assert book.settle(program).segments == (first, replace(second, engine="", calibrated_s=0.0))
     assert [one.engine for one in on_cpu(program).segments] == ["", ""]

@@ -13,7 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from edgepart.agent.engines.verdicts import ADMITTED, CRASHES, FAILS, HANGS, LIES, Verdict, VerdictBook
+from edgepart.agent.engines.verdicts import ADMITTED, CRASHES, FAILS, HANGS, LIES, EngineVerdict, VerdictBook
 from edgepart.agent.storage.store import Store
 from edgepart.agent.verify.admitted_programs import AdmittedPrograms
 from edgepart.agent.verify.engine_trial import tolerance_of_segment
@@ -137,15 +137,15 @@ class FakeTrials:
         self.outcomes = outcomes
         self.tried: list[str] = []
 
-    def verdict(self, segment: Segment) -> Verdict:
+    def verdict(self, segment: Segment) -> EngineVerdict:
         self.tried.append(segment.digest)
-        return Verdict(segment.engine, segment.digest, self.outcomes[segment.digest], "seen")
+        return EngineVerdict(segment.engine, segment.digest, self.outcomes[segment.digest], "seen")
 
 
 def test_a_program_is_loaded_with_the_engines_that_are_admitted_and_each_is_tried_once() -> None:
     first, second = map(on_lab, handmade.split_plan().programs["a"].segments)
     program = replace(handmade.split_plan().programs["a"], segments=(first, second, first))
-    loader, book, told = FakeLoader(), VerdictBook(), list[Verdict]()
+    loader, book, told = FakeLoader(), VerdictBook(), list[EngineVerdict]()
     trials = FakeTrials({first.digest: ADMITTED, second.digest: LIES})
     admitted = AdmittedPrograms(loader, trials, book, told.append)
     for _ in range(2):
@@ -153,7 +153,7 @@ def test_a_program_is_loaded_with_the_engines_that_are_admitted_and_each_is_trie
     assert trials.tried == [first.digest, second.digest]
     assert [one.engine for one in loader.loaded[-1].segments] == [LAB, "", LAB]
     assert [(one.outcome, one.model) for one in told] == [(ADMITTED, "model"), (LIES, "model")]
-    admitted.note(first, Verdict(LAB, first.digest, CRASHES, "while it served"))
+    admitted.note(first, EngineVerdict(LAB, first.digest, CRASHES, "while it served"))
     admitted.prepare("net", "model", program, ())
     assert [one.engine for one in loader.loaded[-1].segments] == ["", "", ""]
     assert len(trials.tried) == 2 and len(told) == 3

@@ -3,14 +3,15 @@ CPU computes from then on. Real processes with an engine that is made up; its fa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from threading import Timer
 
 import numpy as np
 import pytest
 
-from edgepart.agent.engines.verdicts import CRASHES, FAILS, HANGS, Verdict, VerdictBook
+from edgepart.agent.engines.verdicts import CRASHES, FAILS, HANGS, EngineVerdict, VerdictBook
 from edgepart.agent.storage.store import Store
 from edgepart.agent.workers import supervisor
 from edgepart.agent.workers.orders import WorkerSettings
@@ -40,7 +41,7 @@ class Bench:
             engines=EngineWatch(self.book.settle, self._noted),
         )
 
-    def _noted(self, segment: Segment, verdict: Verdict) -> None:
+    def _noted(self, segment: Segment, verdict: EngineVerdict) -> None:
         assert segment.engine == LAB
         self.book.note(verdict)
 
@@ -136,8 +137,8 @@ def test_a_run_in_which_an_engine_fails_is_made_by_the_cpu(
     assert [one.engine for one in program.program.segments] == [""]
 
 
-def stop_when_running(program: RemoteProgram, timer: Callable[..., object]) -> None:
-    timer(1.0, program.stop).start()  # type: ignore[attr-defined]
+def stop_when_running(program: RemoteProgram) -> None:
+    Timer(1.0, program.stop).start()
 
 
 def test_an_engine_that_hangs_while_it_serves_is_left(
@@ -147,7 +148,7 @@ def test_an_engine_that_hangs_while_it_serves_is_left(
     monkeypatch.setattr(supervisor, "ENGINE_HANGS_S", 0.5)
     give_lab_engine(monkeypatch, "lab,hangs=Conv@2")
     program = bench.prepare()
-    stop_when_running(program, supervisor.threading.Timer)
+    stop_when_running(program)
     with pytest.raises(RequestError, match="was stopped"):
         program.run(0, [X])
     same(program, right)
@@ -160,7 +161,7 @@ def test_a_run_that_is_only_long_is_no_fault_of_its_engine(
     monkeypatch.setattr(supervisor, "GRACE_S", 0.1)
     give_lab_engine(monkeypatch, "lab,hangs=Conv@2")
     program = bench.prepare()
-    stop_when_running(program, supervisor.threading.Timer)
+    stop_when_running(program)
     with pytest.raises(RequestError, match="was stopped"):
         program.run(0, [X])
     assert bench.outcomes() == []
