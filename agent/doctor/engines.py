@@ -6,9 +6,24 @@ from collections.abc import Iterator
 
 from edgepart.agent.cluster.state.cards import MeasuredDevice
 from edgepart.agent.doctor.checkup import GOOD, NOTE, Check
+from edgepart.agent.engines.installed import RUNTIMES, runtimes_in
 from edgepart.planner.figures import format_count
 
 AGAIN = "it is tried again when another onnxruntime is installed; --providers cpu does without engines"
+
+
+def judge_runtime(installed: str) -> Check | None:
+    """The check of the packages that hold ONNX Runtime (installed.py); None if there is one, as there should be."""
+    found = runtimes_in(installed)
+    if len(found) < 2:
+        return None
+    wanted = next((name for name in found if name != RUNTIMES), found[0])
+    return Check(
+        "engines",
+        NOTE,
+        f"{' and '.join(found)} are both installed, and have overwritten each other's files",
+        f"pip uninstall {' '.join(found)}, then pip install --no-deps {wanted}",
+    )
 
 
 def judge_engines(measured: MeasuredDevice) -> Iterator[Check]:

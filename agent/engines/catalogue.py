@@ -48,8 +48,11 @@ class EngineKind:
     """What a user installs to have the provider."""
 
 
-_OPENVINO = "pip uninstall onnxruntime, then pip install 'edgepart[openvino]'"
-_GPU = "pip uninstall onnxruntime, then pip install 'edgepart[gpu]'; on a Jetson, NVIDIA's own wheel (docs/install.md)"
+_OPENVINO = "pip uninstall onnxruntime, then pip install --force-reinstall --no-deps onnxruntime-openvino (docs/install.md)"
+_GPU = (
+    "pip install 'edgepart[gpu]', pip uninstall onnxruntime, then pip install --force-reinstall --no-deps onnxruntime-gpu; "
+    "on a Jetson, NVIDIA's own wheel (docs/install.md)"
+)
 _MAC = "onnxruntime's wheels for macOS have it"
 _BUILD = "build ONNX Runtime with it: onnxruntime.ai/docs/build/eps.html"
 _FULL_FLOAT32 = {"NVIDIA_TF32_OVERRIDE": "0"}

@@ -52,7 +52,7 @@ def test_auto_says_of_everything_that_it_leaves_out_why() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("openvino", "pip install 'edgepart[openvino]'"),
+        ("openvino", "onnxruntime-openvino"),
         ("cuda", "pip install 'edgepart[gpu]'"),
         ("xnnpack", "build ONNX Runtime with it"),
         ("lab", "ONNX Runtime calls it LabExecutionProvider"),
