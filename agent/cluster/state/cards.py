@@ -100,7 +100,7 @@ def parse_card(document: bytes) -> MeasuredDevice:
         together = _together(parsed["together"]) if "together" in parsed else None
         left_out = {str(name): str(why) for name, why in parsed.get("left_out", {}).items()}
         refused = tuple(map(verdict_from_json, parsed.get("refused", ())))
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, UsageError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, UsageError, FrameError) as error:
         raise FrameError(f"a card that cannot be read: {error}") from error
     return MeasuredDevice(cluster.devices[0], links, together, left_out, refused)
 
