@@ -104,10 +104,12 @@ def _explain_partial(kind: EngineKind, model: str | bytes, options: Any, threads
     options.add_session_config_entry(_NO_CPU, "0")
     try:
         session = _session(kind, model, options, threads)
-        left = sorted(set(_left_to_cpu(session, kind.provider)))
     except ORT_ERRORS as error:  # The first error says enough.
         log.info("what %s leaves to the CPU is not known: %s", kind.name, error)
-        left = []
+        return f"{kind.provider} does not take all operators"
+    if kind.provider not in session.get_providers():
+        return f"{kind.provider} could not be loaded: the device is not here, or lacks its driver"
+    left = sorted(set(_left_to_cpu(session, kind.provider)))
     if not left:
         return f"{kind.provider} does not take all operators"
     more = f" and {len(left) - MOST_NAMED} more types" if len(left) > MOST_NAMED else ""
