@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgepart.agent.engines.choice import AUTO, parse_providers
 from edgepart.agent.mqtt.broker import Broker
 from edgepart.agent.wire.address import Address, mqtt_node
 from edgepart.agent.wire.inference import MOST_BATCH_DELAY_S
@@ -57,6 +58,9 @@ class AgentOptions:
     threads: int | None = None
     """The threads of ONNX Runtime; None takes every core that this process may use. Fewer leave room for other work on
     the box."""
+    providers: tuple[str, ...] = (AUTO,)
+    """The engines to compute with beside the CPU, by the names of agent/engines/catalogue.py: "auto" alone tries all that
+    ONNX Runtime offers here and that compute as exactly as the CPU; "cpu" alone tries none."""
     memory_limit_bytes: int | None = None
     """The memory that the agent may take of this device, plans included; None leaves plans most of the free
     memory."""
@@ -84,6 +88,7 @@ class AgentOptions:
             )
         if self.threads is not None and not 1 <= self.threads <= 1024:
             raise UsageError(f"--threads {self.threads}: give 1 to 1024, or leave it out for every core")
+        parse_providers(",".join(self.providers))
         if self.memory_limit_bytes is not None and self.memory_limit_bytes <= 0:
             raise UsageError(f"--memory-limit {self.memory_limit_bytes}: give a positive number of bytes")
         if self.compiled_bytes < 0:

@@ -14,8 +14,9 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 from edgepart.agent.admission.renewal import REVOKED
@@ -25,12 +26,15 @@ from edgepart.agent.cluster.core.core import Core
 from edgepart.agent.cluster.membership.roster import replace_node_ids
 from edgepart.agent.cluster.state import events
 from edgepart.agent.cluster.state.cards import MeasuredDevice, parse_card
+from edgepart.agent.engines.installed import installed_runtime
+from edgepart.agent.engines.verdicts import VerdictBook
 from edgepart.agent.host.jobs import Begin, repeat
 from edgepart.agent.host.log_rate import LogRate
 from edgepart.agent.host.process_memory import keep_within, share_heaps, within
 from edgepart.agent.host.system import cores, have_temporary_folder, resident_bytes
 from edgepart.agent.host.systemd import Notifier, Watchdog
 from edgepart.agent.measure.card import CardMeasurement
+from edgepart.agent.measure.engine_probe_process import MOST_TRIAL_S, measure_engines
 from edgepart.agent.measure.probe_process import measure_device
 from edgepart.agent.net.endpoints import bind, own_addresses, parse_addresses, reachable_text
 from edgepart.agent.options import AgentOptions
@@ -54,6 +58,8 @@ from edgepart.planner.errors import FrameError, Removed
 
 log = logging.getLogger(__name__)
 
+ENGINES_KEPT = "engines.json"
+"""The file in the state folder that keeps the measurement of the engines."""
 LOOK_S = 0.02
 """The interval at which a stopping agent checks whether others have taken over."""
 STRAGGLING_S = 2.0
@@ -114,14 +120,24 @@ class Agent:
         self._notify.status("measuring this device")
         threads = options.threads or cores()
         device = await asyncio.to_thread(measure_device, base.name, threads, options.measured)
+        made_with = installed_runtime()
+        engines = await asyncio.to_thread(
+            measure_engines,
+            device,
+            options.providers,
+            options.state / ENGINES_KEPT,
+            made_with,
+            lambda: self._notify.starting_still(2 * MOST_TRIAL_S),
+        )
+        device = replace(device, engines=engines.engines)
         self._links = make_links(base, self)
         base.ending.callback(self._wired.set)  # also if the start fails before the parts are connected
-        self._compute = make_compute(base, self._links, self, threads, device)
+        self._compute = make_compute(base, self._links, self, threads, device, made_with)
         listener = bind(options.http)
         base.ending.callback(listener.close)
         listen = self._links.transport.listen(*options.listen)
         self._logic = make_logic(base, self._links, self._compute, self, listen, listener)
-        self._connect(within(device, options.memory_limit_bytes, resident_bytes()))
+        self._connect(within(device, options.memory_limit_bytes, resident_bytes()), engines.left_out)
         base.ending.callback(self._leave)
         self._logic.driver.start()
         base.ending.push_async_callback(self._logic.http.stop)
@@ -138,13 +154,15 @@ class Agent:
         places = ", ".join((where, http, f"gRPC {grpc}" if grpc else "no gRPC"))
         log.info("agent %s (%s) listens on %s", base.name, base.identity.node_id, places)
 
-    def _connect(self, device: Device) -> None:
-        """Connect the parts, so that incoming frames and questions reach the parts that handle them."""
+    def _connect(self, device: Device, left_out: Mapping[str, str]) -> None:
+        """Connect the parts, so that incoming frames and questions reach the parts that handle them. `left_out` says of
+        engines why they are not used."""
         links, compute, post = self._links, self._compute, self.post
         node = self._base.identity.node_id
         self._measuring = CardMeasurement(
             node, device, links.echoes, links.asks, post, self._measurement_of, self._starved_members
         )
+        self._measuring.engines_judged(left_out, compute.verdicts.refusals())
         rpc_server = RpcServer(
             links.post,
             compute.serving,
@@ -249,6 +267,15 @@ class Agent:
         """Report that a model ends the processes that compute it. Any thread may call this."""
         event = events.ModelCrashed(deployment, model, why)
         self._loop.call_soon_threadsafe(lambda: self.post(event))
+
+    def engine_judged(self, verdicts: VerdictBook) -> None:
+        """Keep and tell what was found of an engine. Any thread may call this."""
+
+        def take() -> None:
+            self._base.disk.put("verdicts", lambda: self._base.files.keep_verdicts(verdicts.all()))
+            self._measuring.engines_judged(None, verdicts.refusals())
+
+        self._loop.call_soon_threadsafe(take)
 
     def members_changed(self, members: tuple[events.Member, ...]) -> None:
         me = self._base.identity.node_id

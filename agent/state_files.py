@@ -6,6 +6,7 @@ drains.json       the versioned map of devices that were drained or removed
 cluster.json      addresses of members when last seen: hints for dialling them
 http.json         where members serve HTTP: for clients on this machine, when this agent is gone
 profiles.json     how long segments took, by kind of device
+verdicts.json     what engines were tried with, and what they are refused for
 agent.json        addresses in use; exists while the agent runs
 ballast           bytes that are deleted when the disk is full, so that the files above can still be written
 lock              held by the agent that runs on this directory
@@ -36,6 +37,7 @@ from typing import Any, TypeVar
 from edgepart.agent.cluster.membership.election import MAX_TERM, term_beyond_any
 from edgepart.agent.cluster.state import deployments, drains, profiles
 from edgepart.agent.cluster.state.deployments import ReadResult, read_each
+from edgepart.agent.engines.verdicts import EngineVerdict, verdict_from_json, verdicts_to_json
 from edgepart.agent.storage.atomic_files import read_json, set_aside, set_aside_copy, sweep, write_atomic
 from edgepart.agent.wire.bounds import Addresses, NodeId
 from edgepart.agent.wire.codec import read_json_record
@@ -145,6 +147,19 @@ class StateFiles:
 
     def keep_profiles(self, timings: Iterable[Profile]) -> bool:
         return self._write("profiles.json", profiles.to_json(timings))
+
+    def verdicts(self) -> tuple[EngineVerdict, ...]:
+        """Read the verdicts about engines. There are none if the file is damaged: engines are tried again."""
+
+        def read(document: Any) -> ReadResult[EngineVerdict]:
+            if not isinstance(document, list):
+                raise UsageError(f"no verdicts about engines: expected list, found {type(document).__name__}")
+            return read_each(document, "no verdicts about engines: verdicts", verdict_from_json)
+
+        return self._entries("verdicts.json", read, self.keep_verdicts)
+
+    def keep_verdicts(self, verdicts: Iterable[EngineVerdict]) -> bool:
+        return self._write("verdicts.json", verdicts_to_json(verdicts))
 
     def members(self) -> dict[str, tuple[str, ...]]:
         """Read the addresses of members when last seen, by node id. There are none if the file is damaged:

@@ -45,6 +45,7 @@ from edgepart.agent.cluster.state.profiles import ProfileBook
 from edgepart.agent.discovery.hints import HintCollector
 from edgepart.agent.doctor.report import DoctorReport
 from edgepart.agent.driver import Driver, DriverParts
+from edgepart.agent.engines.verdicts import VerdictBook
 from edgepart.agent.execution.compile.cache import Compiled
 from edgepart.agent.execution.executor import Executor
 from edgepart.agent.gateway.gateway import Gateway
@@ -87,6 +88,8 @@ from edgepart.agent.text.sample_text import sample_blocks
 from edgepart.agent.text.text_generator import TextGenerator
 from edgepart.agent.text.token_sequences import TokenSequences
 from edgepart.agent.trace.recorder import Recorder
+from edgepart.agent.verify.admitted_programs import AdmittedPrograms
+from edgepart.agent.verify.engine_trials import EngineTrials
 from edgepart.agent.verify.reference_process import ReferenceProcess
 from edgepart.agent.verify.same_answer import differences
 from edgepart.agent.verify.tryout import Tryout
@@ -95,7 +98,7 @@ from edgepart.agent.wire.control import ARRIVALS, CANDIDATES, DOORS, DRAINS, LEA
 from edgepart.agent.wire.frames import Frame
 from edgepart.agent.wire.inference import Epoch
 from edgepart.agent.workers.orders import WorkerSettings
-from edgepart.agent.workers.supervisor import Workers
+from edgepart.agent.workers.supervisor import EngineWatch, Workers
 from edgepart.planner.devices.cluster import Device
 
 REST = 2.0
@@ -116,6 +119,7 @@ class Reactions(Protocol):
     def link(self, node: str, up: bool, text: str) -> None: ...
     def post(self, event: events.Event) -> None: ...
     def core(self) -> Core: ...
+    def engine_judged(self, verdicts: VerdictBook) -> None: ...
     def addresses(self) -> list[Address]: ...
     def link_bytes_s(self, node: str) -> float: ...
     def model_crashed(self, deployment: str, model: str, why: str) -> None: ...
@@ -169,6 +173,7 @@ class ComputeParts:
     workers: Workers
     referee: ReferenceProcess
     plans: LoadedPlans
+    verdicts: VerdictBook
     carrier: StateCarrier
     resumptions: Resumptions
     fetching: BlobFetcher
@@ -240,9 +245,9 @@ def make_links(base: AgentBase, react: Reactions) -> LinkParts:
 
 
 def make_compute(
-    base: AgentBase, links: LinkParts, react: Reactions, threads: int, device: Device
+    base: AgentBase, links: LinkParts, react: Reactions, threads: int, device: Device, made_with: str = ""
 ) -> ComputeParts:
-    """Make the parts that compute on `device` with `threads` threads. The executor runs when this returns."""
+    """Make the parts that compute on `device` with `threads` threads, by the software `made_with`. The executor runs."""
     node, options = base.identity.node_id, base.options
     executor = Executor(links.post.values, recorder=base.recorder, data_from=links.transport.data_from)
     requester = Requester(node, links.post.values, recorder=base.recorder)
@@ -254,7 +259,8 @@ def make_compute(
             time.sleep(REST * took_s)
 
     aside, serving, fetching = _make_replication(base, links, react, executor)
-    workers = _make_workers(base, react, threads, rest)
+    verdicts = VerdictBook(base.files.verdicts(), made_with)
+    workers, admitted = _make_workers(base, react, threads, rest, verdicts)
     referee = ReferenceProcess(base.store.root)
     base.undo(referee.stop)
     starving = CpuWaitWatch(workers.processes, react.post)
@@ -267,7 +273,7 @@ def make_compute(
     carrier = StateCarrier(exchange, resumptions.deliver)
     plans = LoadedPlans(
         node,
-        workers,
+        admitted,
         executor,
         requester,
         fetching.weights,
@@ -286,6 +292,7 @@ def make_compute(
         workers,
         referee,
         plans,
+        verdicts,
         carrier,
         resumptions,
         fetching,
@@ -329,7 +336,10 @@ def _make_replication(
     return aside, serving, fetching
 
 
-def _make_workers(base: AgentBase, react: Reactions, threads: int, rest: Callable[[float], None]) -> Workers:
+def _make_workers(
+    base: AgentBase, react: Reactions, threads: int, rest: Callable[[float], None], verdicts: VerdictBook
+) -> tuple[Workers, AdmittedPrograms]:
+    """Make the worker processes, and what tries engines before the workers load anything on them."""
     options = base.options
     compiled = Compiled(options.state / "compiled", options.compiled_bytes)
     compiled.make_room()  # An earlier run of this agent may have left too much.
@@ -339,9 +349,13 @@ def _make_workers(base: AgentBase, react: Reactions, threads: int, rest: Callabl
         limit or memory()[1] or SHARED_BYTES,
         rest,
         react.model_crashed,
+        EngineWatch(verdicts.settle, lambda segment, verdict: admitted.note(segment, verdict)),
     )
     base.undo(workers.stop)
-    return workers
+    trials = EngineTrials(base.store.root, threads)
+    base.undo(trials.stop)
+    admitted = AdmittedPrograms(workers, trials, verdicts, lambda _: react.engine_judged(verdicts))
+    return workers, admitted
 
 
 @dataclass(frozen=True)

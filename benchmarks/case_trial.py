@@ -18,7 +18,8 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from onnx.backend.test.case.node import collect_testcases
 from onnx.backend.test.runner import Runner
 
-from edgepart.agent.execution.sessions import ORT_ERRORS, load_model
+from edgepart.agent.engines.provider_sessions import ORT_ERRORS
+from edgepart.agent.execution.sessions import load_model
 from edgepart.agent.verify.backend import to_value
 from edgepart.agent.verify.rehearsal import Rehearsal
 from edgepart.planner.errors import EdgepartError

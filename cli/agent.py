@@ -75,6 +75,7 @@ def options_of(text: str) -> AgentOptions:
         "state": Path(fields["state"]),
         "measured": None if fields["measured"] is None else Path(fields["measured"]),
         "listen": tuple(fields["listen"]),
+        "providers": tuple(fields["providers"]),
         "http": tuple(fields["http"]),
         "grpc": None if fields["grpc"] is None else tuple(fields["grpc"]),
     }

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from edgepart.agent.engines.choice import AUTO, parse_providers
 from edgepart.agent.host.log_format import FORMATS, TEXT
 from edgepart.agent.options import GRPC_PORT, HTTP_PORT, LISTEN_PORT, AgentOptions, parse_bytes
 from edgepart.agent.wire.address import parse_address
@@ -78,6 +79,14 @@ Transport = Annotated[
 ]
 Threads = Annotated[
     int | None, typer.Option(help="The number of threads for ONNX Runtime.", show_default="every core")
+]
+Providers = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|cpu|LIST",
+        help="What to compute with beside the CPU, such as openvino,cuda. auto is all that the installed onnxruntime "
+        "offers, that computes as exactly as the CPU, and that passes a check at the start.",
+    ),
 ]
 MemoryLimit = Annotated[
     str | None,
@@ -159,6 +168,7 @@ def agent(
     mqtt_ca: MqttCa = None,
     transport: Transport = "tcp",
     threads: Threads = None,
+    providers: Providers = AUTO,
     memory_limit: MemoryLimit = None,
     profile_budget: ProfileBudget = 10.0,
     measured: Measured = None,
@@ -183,6 +193,7 @@ def agent(
             mqtt=broker_of(mqtt, mqtt_password_file, mqtt_ca),
             transport=transport,
             threads=threads,
+            providers=parse_providers(providers),
             memory_limit_bytes=None
             if memory_limit is None
             else parse_bytes(memory_limit, option="--memory-limit"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,7 +15,7 @@ from edgepart.cli.output import console, print_json, say, shape, table
 from edgepart.cli.query import fetch
 from edgepart.client.target import AgentTarget, target_of
 from edgepart.planner.errors import EdgepartError, UsageError
-from edgepart.planner.figures import format_bytes, format_figure, format_seconds
+from edgepart.planner.figures import format_bytes, format_count, format_figure, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -58,6 +58,8 @@ def devices(state: State = None, agent: Agent = None, as_json: Json = False) -> 
     if links := document.get("links"):
         out.print()
         out.print(_links(links))
+    for line in _engines(document):
+        out.print(f"\n{line}")
     for medium in document.get("media", ()):
         members = ", ".join(medium["devices"])
         out.print(f"\n{members} send {format_bytes(medium['bytes_per_s'])}/s at most when all send at once")
@@ -77,6 +79,23 @@ def _devices(devices: Sequence[Mapping[str, Any]]) -> RenderableType:
     ]
     columns = ("device", "kind", "compute", "memory speed", "memory", "threads")
     return table(columns, rows, right=columns[2:])
+
+
+def _engines(document: Mapping[str, Any]) -> Iterator[str]:
+    """What each device computes with besides its CPU, and what it does without."""
+    for device in document["devices"]:
+        for engine in device.get("engines", ()):
+            rate = format_figure(engine["flops_per_s"] / 1e9)
+            exact = "" if engine.get("precision", "float32") == "float32" else f" in {engine['precision']}"
+            yield f"{device['name']} has {engine['name']}: {rate} GFLOP/s{exact} ({engine['provider']})"
+    for name, left_out in document.get("engines_left_out", {}).items():
+        yield from (f"{name} does without {engine}: {why}" for engine, why in left_out.items())
+    for name, refused in document.get("engines_refused", {}).items():
+        for engine in dict.fromkeys(one["engine"] for one in refused):
+            mine = [one for one in refused if one["engine"] == engine]
+            many = format_count(len(mine), "segment")
+            last = mine[-1]
+            yield f"{name} computes {many} without {engine}, which {last['outcome']}: {last.get('why', '')}"
 
 
 def _links(links: Sequence[Mapping[str, Any]]) -> RenderableType:

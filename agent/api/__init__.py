@@ -1,8 +1,8 @@
 """The interface between HTTP and the agent: the Protocol `Node`, and its implementation.
 
 May import: agent/chronicle, agent/cluster/core, agent/cluster/leader, agent/cluster/membership, agent/cluster/state,
-agent/doctor, agent/measure, agent/serving, agent/storage, agent/text, agent/wire, planner/devices, planner/errors,
-planner/plans, planner/report.
+agent/doctor, agent/engines, agent/measure, agent/serving, agent/storage, agent/text, agent/wire, planner/devices,
+planner/errors, planner/plans, planner/report.
 """
 
 __all__ = [

@@ -47,6 +47,7 @@ from edgepart.agent.cluster.state.bindings import is_variant, read_binding
 from edgepart.agent.cluster.state.model_versions import asked_options, number_of
 from edgepart.agent.doctor.diagnosis import name_clash_notes
 from edgepart.agent.doctor.report import DoctorReport, own_names
+from edgepart.agent.engines.verdicts import verdicts_to_json
 from edgepart.agent.measure.starvation import describe_starvation
 from edgepart.agent.measure.trace_collector import TraceCollector
 from edgepart.agent.serving.loaded_plans import HeldPlan, LoadedPlans
@@ -756,7 +757,12 @@ class NodeApi:
         members = self._core.membership.members()
         names = {member.node: member.name for member in members}
         known = [self._core.cards[node] for node in names if node in self._core.cards]
-        return cluster_to_json(cards.build_cluster(known, names)) | {"gateway": names.get(self._core.leader)}
+        document = cluster_to_json(cards.build_cluster(known, names))
+        measured = {names[card.node]: cards.parse_card(card.document) for card in known}
+        left_out = {name: dict(one.left_out) for name, one in measured.items() if one.left_out}
+        refused = {name: verdicts_to_json(one.refused) for name, one in measured.items() if one.refused}
+        engines = {"engines_left_out": left_out, "engines_refused": refused}
+        return document | {"gateway": names.get(self._core.leader)} | {k: v for k, v in engines.items() if v}
 
     def plan(self, name: str) -> dict[str, Any]:
         from edgepart.planner.report.shares import plan_report  # late: imports the simulator and operators

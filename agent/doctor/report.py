@@ -30,6 +30,8 @@ from edgepart.agent.doctor.diagnosis import (
     find_unused,
     name_clash_notes,
 )
+from edgepart.agent.doctor.engines import judge_engines, judge_runtime
+from edgepart.agent.engines.installed import installed_runtime
 from edgepart.agent.measure.starvation import describe_starvation
 from edgepart.agent.net.faults import Fault
 from edgepart.agent.net.sightings import Box
@@ -143,6 +145,10 @@ class DoctorReport:
         yield Check("agent", GOOD, f"runs as {self._me.name} ({self._me.node}), {self._me.version}")
         if text := describe_starvation(self._core.membership.starvation_of(self._me.node, self._loop.time())):
             yield Check("load", NOTE, text, LESS_LOAD)
+        if (card := self._core.cards.get(self._me.node)) is not None:
+            yield from judge_engines(parse_card(card.document))
+        if (mixed := judge_runtime(installed_runtime())) is not None:
+            yield mixed
         yield from (Check("certificates", NOTE, text) for text in self._warnings())
         yield judge_grpc(*self._grpc())
         if not self._me.through_broker:

@@ -29,7 +29,7 @@ class Counters:
     requests_done: int = 0
     requests_failed: int = 0
     segments: dict[tuple[str, str], SegmentTime] = field(default_factory=dict)
-    """Run times, by deployment and segment digest."""
+    """Run times, by deployment and `Segment.timed_as`."""
     sent_bytes: dict[str, int] = field(default_factory=dict)
     """Bytes sent, by node id."""
     received_bytes: dict[str, int] = field(default_factory=dict)

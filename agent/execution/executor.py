@@ -663,10 +663,10 @@ class Executor:
     def _count_run(self, task: RequestTask, segment: int, took_s: float) -> None:
         """Count the time of the whole step, because that is what the planner predicts: putting the inputs together,
         running the segment and keeping its outputs."""
-        digest = task.installed.prepared.program.segments[segment].digest
-        times = self._counters.segments.get((task.deployment, digest))
+        timed_as = task.installed.prepared.program.segments[segment].timed_as
+        times = self._counters.segments.get((task.deployment, timed_as))
         if times is None:
-            times = self._counters.segments[task.deployment, digest] = SegmentTime()
+            times = self._counters.segments[task.deployment, timed_as] = SegmentTime()
         times.runs += 1
         times.total_s += took_s
         times.least_s = min(times.least_s, took_s)

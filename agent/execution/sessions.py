@@ -1,6 +1,8 @@
 """Sessions: makes, shares and runs the ONNX Runtime sessions of the programs that this device holds. A door: the only
 module that runs sessions, and with compiler.py the only one that makes them.
 
+Segments whose plan names an engine get sessions on it (agent/engines); all others, which this text is about, on the CPU.
+
 With a compiler (compiler.py), segments are optimised once and kept on disk, and tensors that go from segment to segment
 stay in the order that convolutions compute in. Without one, and where compiling fails, a session is made of the segment as
 it is in the plan:
@@ -19,7 +21,7 @@ import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
@@ -30,6 +32,7 @@ import onnxruntime as ort
 from onnx import ModelProto, TensorProto, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_types
 
+from edgepart.agent.engines.provider_sessions import ENGINE_ERRORS, ORT_ERRORS, make_engine_session
 from edgepart.agent.execution.copies import Scratch
 from edgepart.agent.execution.nchwc_array import PLAIN, KeptBlocked
 from edgepart.agent.execution.nchwc_choice import ports_of
@@ -56,24 +59,6 @@ bytes."""
 
 Weight = Any
 """An OrtValue, or the Path of a file."""
-
-ORT_ERRORS: tuple[type[Exception], ...] = (
-    ort_types.Fail,
-    ort_types.InvalidArgument,
-    ort_types.InvalidGraph,
-    ort_types.InvalidProtobuf,
-    ort_types.NoModel,
-    ort_types.NoSuchFile,
-    ort_types.NotImplemented,
-    ort_types.EPFail,
-    ort_types.EngineError,
-    ort_types.RuntimeException,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    MemoryError,
-)
-"""The errors that ONNX Runtime's Python interface raises; they have no common ancestor but Exception."""
 
 _EXACT_PRODUCTS = "session.x64quantprecision"
 _NAMES_TWICE, _NAMED_TWICE = "QDQS8ToU8Transformer", "Attempt to replace the existing tensor"
@@ -289,7 +274,8 @@ class Sessions:
         self._level = level
         self._warmed = warmed
         self._read_weight = weights
-        self._loaded: dict[tuple[str, frozenset[str]], LoadedSegment] = {}
+        self._loaded: dict[tuple[str, str, frozenset[str]], LoadedSegment] = {}
+        """Sessions by engine, digest of the segment, and blocked ports."""
         self._weights: dict[_Key, tuple[Any, int]] = {}
         self._lock = Lock()
 
@@ -310,6 +296,22 @@ class Sessions:
         if self._compiler is not None:
             log.info("a program of %d segments: %s", len(held), _forms(held, kept))
         return PreparedProgram(program, tuple(held), dtypes, kept)
+
+    def leave_engine(self, prepared: PreparedProgram, number: int) -> PreparedProgram:
+        """The program with a session on the CPU in place of the one that segment `number` has on an engine, which is
+        released. Raises InternalError if the CPU refuses the segment."""
+        left = prepared.loaded[number]
+        segment = replace(left.segment, engine="")
+        with self._lock:
+            held = self._hold(segment, frozenset())
+        self._unwanted.append((left,))
+        self._drop_unwanted()
+
+        def put(items: tuple[Any, ...], one: Any) -> tuple[Any, ...]:
+            return (*items[:number], one, *items[number + 1 :])
+
+        program = replace(prepared.program, segments=put(prepared.program.segments, segment))
+        return replace(prepared, program=program, loaded=put(prepared.loaded, held))
 
     def release(self, prepared: PreparedProgram) -> None:
         """Forget a program: sessions that no other program uses are freed as soon as no run uses them. Never waits: if a
@@ -360,20 +362,21 @@ class Sessions:
         return held
 
     def _hold(self, segment: Segment, ports: frozenset[str]) -> LoadedSegment:
-        loaded = self._loaded.get((segment.digest, ports))
+        loaded = self._loaded.get((segment.engine, segment.digest, ports))
         if loaded is None:
             loaded = self._compile(segment, ports) or self._load_as_planned(segment)
             give_back()  # Making a session takes twice its weights for a moment; the next session needs that memory.
             loaded.ports = ports
-            self._loaded[segment.digest, ports] = loaded
+            self._loaded[segment.engine, segment.digest, ports] = loaded
         loaded.programs += 1
         return loaded
 
     def _compile(self, segment: Segment, ports: frozenset[str]) -> LoadedSegment | None:
-        """The compiled segment; None if there is no compiler, the segment is the whole model, or it has no compiled form.
+        """The compiled segment; None if there is no compiler, the segment is the whole model, is for an engine, or has no
+        compiled form.
         Raises NotCompiled in the last case if `ports` are to be blocked, because an uncompiled session has no blocked
         ports."""
-        if self._compiler is None or segment.whole:
+        if self._compiler is None or segment.whole or segment.engine:
             return None
         try:
             loaded = self._compiler.load(segment, ports, self._weights_of)
@@ -408,19 +411,20 @@ class Sessions:
         digests = [ref.digest for ref in segment.weights]
         for one in self._loaded.values() if segment.whole else ():
             other = one.segment
-            if other.whole and other.model == segment.model and [r.digest for r in other.weights] == digests:
+            alike = (other.engine, other.model) == (segment.engine, segment.model)
+            if other.whole and alike and [ref.digest for ref in other.weights] == digests:
                 return one
         return None
 
     def _weights_of(self, segment: Segment) -> dict[str, Weight]:
         """The segment's weights by initializer name, for the compiler."""
-        return {ref.name: _weight_value(ref, self._read_weight(ref)) for ref in segment.weights}
+        return weight_values(segment, self._read_weight)
 
     def _drop(self, held: Sequence[LoadedSegment]) -> None:
         for loaded in held:
             loaded.programs -= 1
             if loaded.programs == 0:
-                del self._loaded[loaded.segment.digest, loaded.ports]
+                del self._loaded[loaded.segment.engine, loaded.segment.digest, loaded.ports]
                 if loaded.holds_weights:
                     self._drop_weights(loaded.segment)
 
@@ -441,6 +445,11 @@ class Sessions:
                 self._weights[_key(ref)] = (value, users - 1)
 
 
+def weight_values(segment: Segment, read: WeightSource) -> dict[str, Weight]:
+    """The segment's weights by initializer name."""
+    return {ref.name: _weight_value(ref, read(ref)) for ref in segment.weights}
+
+
 def load_model(model: Path | bytes, *, level: Any = None, threads: int = 0) -> LoadedModel:
     """One session over a whole model. Its answers are those that every plan's answers are compared with. Raises ModelError
     if ONNX Runtime refuses the model."""
@@ -458,8 +467,8 @@ def load_model(model: Path | bytes, *, level: Any = None, threads: int = 0) -> L
 def load_segment(
     segment: Segment, weights: Mapping[str, Weight], threads: int, level: Any = None
 ) -> LoadedSegment:
-    """A session of the segment as it is; `weights` are by initializer name. Raises InternalError if ONNX Runtime refuses
-    it."""
+    """A session of the segment as it is, on its engine; `weights` are by initializer name. Raises InternalError if ONNX
+    Runtime or the engine refuses it."""
     values = {name: value for name, value in weights.items() if not isinstance(value, Path)}
     files = {name: value for name, value in weights.items() if isinstance(value, Path)}
     options = session_options(threads, values, level)
@@ -469,12 +478,17 @@ def load_segment(
         else segment.model
     )
     try:
-        session = make_session(model, options)
-    except ORT_ERRORS as error:
+        session = (
+            make_engine_session(segment.engine, model, options, threads)
+            if segment.engine
+            else make_session(model, options)
+        )
+    except ENGINE_ERRORS as error:
+        where = f" on {segment.engine}" if segment.engine else ""
         raise InternalError(
-            f"ONNX Runtime {ort.__version__} cannot load {describe_segment(segment)}: {error}"
+            f"ONNX Runtime {ort.__version__} cannot load {describe_segment(segment)}{where}: {error}"
         ) from error
-    return wrap_session(segment, session, tuple(values.values()))
+    return wrap_session(segment, session, tuple(values.values()), segment.engine or AS_PLANNED)
 
 
 def wrap_session(

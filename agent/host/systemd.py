@@ -63,6 +63,10 @@ class Notifier:
         """Set the line that `systemctl status` shows."""
         self._send("STATUS=" + " ".join(text.split()))
 
+    def starting_still(self, seconds: float) -> None:
+        """Ask for this much more time until the agent is ready: its start takes long, and makes progress."""
+        self._send(f"EXTEND_TIMEOUT_USEC={round(seconds * 1e6)}")
+
     def ping(self) -> None:
         self._send("WATCHDOG=1")
 

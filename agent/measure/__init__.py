@@ -1,7 +1,7 @@
 """Measurements of this device, its links, its segments and other agents' clocks, and the collection of traces.
 
-May import: agent/cluster/state, agent/execution, agent/host, agent/net, agent/storage, agent/trace, agent/wire,
-agent/workers, planner/devices, planner/errors, planner/plans, planner/region.
+May import: agent/cluster/state, agent/engines, agent/execution, agent/host, agent/net, agent/storage, agent/trace,
+agent/wire, agent/workers, planner/devices, planner/errors, planner/figures, planner/plans, planner/region.
 """
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "clock_exchange",
     "cpu_wait",
     "echoes",
+    "engine_probe_process",
     "probe",
     "probe_process",
     "segment_times",

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any, Protocol
@@ -23,9 +23,11 @@ from edgepart.agent.cluster.state.cards import (
     CrowdMeasurement,
     MeasuredDevice,
     is_clearly_different,
+    with_refusals,
     write_card,
 )
 from edgepart.agent.cluster.state.events import CardReady
+from edgepart.agent.engines.verdicts import EngineVerdict
 from edgepart.agent.host.process_memory import give_back
 from edgepart.agent.measure.probe import BORDER_BYTES, BURST, ECHO_BYTES, LinkProbe, echo_sizes
 from edgepart.agent.wire.queries import EchoedTogether, EchoTogether
@@ -110,6 +112,14 @@ class CardMeasurement:
         """Take the node ids of the current members, without this device."""
         self._present = set(nodes)
         self._changed.set()
+
+    def engines_judged(self, left_out: Mapping[str, str] | None, refused: Sequence[EngineVerdict]) -> None:
+        """Take what is known of engines: why some are left out (None: as before), and which are refused for a segment. It
+        is told with the next card, or at once if a card was told already. Call it in the event loop's thread."""
+        kept = self._measured.left_out if left_out is None else left_out
+        self._measured = with_refusals(replace(self._measured, left_out=dict(kept)), refused)
+        if self._told is not None:
+            self._tell()
 
     async def run(self) -> None:
         """Measure until cancelled. The first card waits for the links that a newcomer measures, so that no plan is made

@@ -66,9 +66,6 @@ _LEAST_RUNS = 3
 _MOST_RUNS = 400
 """Timed runs of each trial. The best counts, because a disturbance only ever makes a run longer."""
 
-_ANEW = 8
-"""Number of trials after which the trials whose times are subtracted from others are measured again."""
-
 _WORKER_BYTES = 1 << 20
 """Memory shared with the worker that is measured."""
 _BUDGET_S = 0.03
@@ -91,43 +88,22 @@ def probe_device(
             f"cannot measure with {threads} threads and {memory_limit} bytes; both must be positive"
         )
     from edgepart.agent.measure import probe_models  # Imported here: its weights are tens of megabytes.
+    from edgepart.agent.measure.calibration import calibrate
 
     free = memory_limit or available_memory_bytes()
     tried = probe_models.MOVES if free < ROOM_BYTES else {**probe_models.MOVES, **probe_models.large_moves()}
-    one, chained = probe_models.chain_trial(1), probe_models.chain_trial(probe_models.LONG_CHAIN)
-    common = (one, probe_models.ONE_CONV, probe_models.TWO_CONVS)
-    taken_s: dict[int, float] = {}
-    for number, trial in enumerate((chained, *tried.values(), *probe_models.FAMILIES.values())):
-        # The times of the common trials are subtracted from others: if they were measured only once, a disturbance would
-        # make short trials seem to take no time.
-        again = common if number % _ANEW == 0 else ()
-        for run in (*again, trial):
-            taken_s[id(run)] = min(taken_s.get(id(run), float("inf")), _best_s(run, threads, clock))
-    one_s = taken_s[id(one)]
-    kernel_s = max(0.0, taken_s[id(chained)] - one_s) / (probe_models.LONG_CHAIN - 1)
-
-    def own_s(trial: Trial, besides_s: float = 0.0) -> float:
-        """Seconds that the trial took, less the fixed costs and `besides_s`; at least a tenth of all that it took."""
-        took_s = taken_s[id(trial)]
-        return max(took_s - one_s - besides_s, took_s / 10)
-
-    moves = {name: trial.nbytes / own_s(trial) for name, trial in tried.items()}
-    moves["border"] = border = _border(own_s, max(moves.values()))
-    families = {
-        name: trial.flops / own_s(trial, trial.border / border)
-        for name, trial in probe_models.FAMILIES.items()
-    }
+    found = calibrate(lambda trial: _best_s(trial, threads, clock), tried)
     return Device(
         name=name,
         kind=device_kind(),
-        flops_per_s=families["conv"],
-        memory_bytes_per_s=moves.get("elementwise/67108864", moves["elementwise/2097152"]),
+        flops_per_s=found.families["conv"],
+        memory_bytes_per_s=found.moves.get("elementwise/67108864", found.moves["elementwise/2097152"]),
         memory_bytes=float(memory_limit or free * _SHARE_OF_MEMORY),
         threads=threads,
         segment_s=_segment_s(threads),
-        families=families,
-        moves=moves,
-        kernel_s=kernel_s,
+        families=found.families,
+        moves=found.moves,
+        kernel_s=found.kernel_s,
     )
 
 
@@ -180,15 +156,6 @@ def _program(model: bytes, runs: int) -> tuple[Program, tuple[Transfer, ...]]:
     steps: tuple[Step, ...] = (Receive(0), *[Run(0)] * runs, Send(1))
     transfers = Transfer(0, GATEWAY, _HERE, (x,), 4), Transfer(1, _HERE, GATEWAY, (y,), 4)
     return Program(_HERE, steps, (segment,), 0, 0), transfers
-
-
-def _border(own_s: Callable[[Trial], float], most: float) -> float:
-    """The bytes/s, read and written, at which values are brought into the order of convolutions and back; `most` if no
-    time for that can be measured."""
-    from edgepart.agent.measure.probe_models import ONE_CONV, TWO_CONVS
-
-    taken_s = 2 * own_s(ONE_CONV) - own_s(TWO_CONVS)
-    return ONE_CONV.border / max(taken_s, ONE_CONV.border / most)
 
 
 def _best_s(trial: Trial, threads: int, clock: Callable[[], float]) -> float:

@@ -41,7 +41,7 @@ LEAST_LATENCY_CHANGE = 0.05
 Programs = Mapping[str, tuple[Epoch, Program]]
 """This device's program in the plan that serves, and its epoch, by deployment."""
 Segments = Mapping[tuple[str, str], SegmentTime]
-"""The times of segments, by deployment and segment digest."""
+"""The times of segments, by deployment and `Segment.timed_as`."""
 
 
 class CpuWaitReader(Protocol):
@@ -82,7 +82,7 @@ class SegmentTimer:
         self._post = post
         self._told: dict[tuple[str, Epoch], tuple[float, int]] = {}
         self._runs: dict[tuple[str, str], int] = {}
-        """Number of runs of each segment up to the last look, by deployment and segment digest."""
+        """Number of runs of each segment up to the last look, by deployment and `Segment.timed_as`."""
         self._before: dict[tuple[str, Epoch], Mapping[tuple[str, str], int]] = {}
         """The same numbers when each plan was first seen to serve: earlier runs do not tell how the device is now."""
         self._drifted: dict[tuple[str, Epoch], float] = {}
@@ -104,13 +104,13 @@ class SegmentTimer:
         idle = all(name != deployment for name, _ in self._before)
         kind, threads = self._kind(expected), self._device.threads
         took: dict[str, float] = {}
-        for digest, segment in {one.digest: n for n, one in enumerate(prepared.program.segments)}.items():
-            known = self._book.seconds(digest, kind, threads) is not None
+        for timed_as, segment in {one.timed_as: n for n, one in enumerate(prepared.program.segments)}.items():
+            known = self._book.seconds(timed_as, kind, threads) is not None
             if known and not (idle and expected != 1.0):
                 continue
             began = time.perf_counter()
             if (seconds := prepared.best_s(segment, until - began)) is not None:
-                took[digest] = seconds
+                took[timed_as] = seconds
                 self._rest(time.perf_counter() - began)
         if self._starving is not None and self._starving.spoilt_since(
             threads_before, time.perf_counter() - began_all
@@ -179,10 +179,10 @@ class SegmentTimer:
         """The events of one plan that serves. The drift comes first, because it says how fast the device was that took
         these times."""
         took = {
-            digest: median(list(times.recent_s)[-min(runs, RECENT_RUNS) :])
-            for digest in dict.fromkeys(segment.digest for segment in program.segments)
-            if (times := segments.get((plan[0], digest))) is not None
-            and (runs := times.runs - self._before[plan].get((plan[0], digest), 0)) >= LEAST_RUNS
+            timed_as: median(list(times.recent_s)[-min(runs, RECENT_RUNS) :])
+            for timed_as in dict.fromkeys(segment.timed_as for segment in program.segments)
+            if (times := segments.get((plan[0], timed_as))) is not None
+            and (runs := times.runs - self._before[plan].get((plan[0], timed_as), 0)) >= LEAST_RUNS
         }
         told, factor = self._drifted.get(plan), compute_drift(program, self._device, took)
         known = self._drifts.factor(self._node, plan[0])
@@ -208,4 +208,4 @@ class SegmentTimer:
 
     def _profiles(self, took: Mapping[str, float], factor: float) -> tuple[Profile, ...]:
         kind, threads = self._kind(factor), self._device.threads
-        return tuple(Profile(digest, kind, threads, seconds) for digest, seconds in took.items())
+        return tuple(Profile(timed_as, kind, threads, seconds) for timed_as, seconds in took.items())

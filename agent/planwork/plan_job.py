@@ -333,7 +333,7 @@ def _without_common_gain(study: Study, plan: Plan, latency_s: float) -> float:
     hold their weights, or because an operator of theirs is not as slow as expected. A whole model would not be."""
     cost, more = study.memo.cost, 1 / _common_gain(study, plan.programs) - 1
     untimed_s = (
-        sum(one.compute_s for one in program.runs if cost.profiled_s(one.digest, device) is None)
+        sum(one.compute_s for one in program.runs if cost.profiled_s(one.timed_as, device) is None)
         for device, program in plan.programs.items()
     )
     return latency_s + more * max(untimed_s)

@@ -71,6 +71,8 @@ class HeldPlan:
     """Numbers of the transfers that bring outputs to the gateway, by the kind of step."""
     order: LoadPlan | None = None
     """The order to load it."""
+    prepared: RunnableProgram | None = None
+    """This device's program, whose segments may name fewer engines than the plan's; None if it has none."""
 
 
 class LoadedPlans:
@@ -139,11 +141,8 @@ class LoadedPlans:
         found = {}
         for name, epoch in self._active.items():
             held = self._held.get((name, epoch))
-            mine = (
-                [p for n, p in held.plan.programs.items() if held.nodes.get(n) == self._node] if held else []
-            )
-            if mine:
-                found[name] = epoch, mine[0]
+            if held is not None and held.prepared is not None:
+                found[name] = epoch, held.prepared.program
         return found
 
     def load(self, order: LoadPlan) -> None:
@@ -191,7 +190,7 @@ class LoadedPlans:
         program = next((p for name, p in plan.programs.items() if names.get(name) == self._node), None)
         if program is not None:
             arriving = self._count_weights(order, plan, program)
-            prepared = await self._prepare(order, plan, program, arriving.note)
+            prepared = held.prepared = await self._prepare(order, plan, program, arriving.note)
             others = await self._prepare_others(order, prepared, plan, arriving.note)
             if order.weighed:
                 for found in await asyncio.to_thread(self._time_segments, order.deployment, prepared):

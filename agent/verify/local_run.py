@@ -2,7 +2,8 @@
 threads of its own.
 
 Each device does what an agent does: the schedules are those of agent/execution/schedule.py, the sessions those of
-agent/execution/sessions.py, and the gateway's part that of requester.py. Sessions are made once; runs follow one another.
+agent/execution/sessions.py, and the gateway's part that of requester.py. All sessions are on the CPU, as this machine need
+not have the devices' engines. Sessions are made once; runs follow one another.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from edgepart.agent.engines.verdicts import on_cpu
 from edgepart.agent.execution.copies import Scratch
 from edgepart.agent.execution.schedule import Progress, make_schedule
 from edgepart.agent.execution.sessions import SegmentCompiler, Sessions
@@ -62,7 +64,7 @@ class LocalRun:
         self.rounding = RoundingTally()
         """Counts of the pieces rounded in all runs."""
         self._prepared = {
-            name: sessions.prepare(program, plan.transfers) for name, program in plan.programs.items()
+            name: sessions.prepare(on_cpu(program), plan.transfers) for name, program in plan.programs.items()
         }
         self._schedules = {
             name: make_schedule(one.program, plan.transfers, one.dtypes, one.kept)

@@ -460,6 +460,7 @@ class Profile:
     """The measured time of a segment on devices of one kind."""
 
     segment: Digest
+    """`Segment.timed_as`."""
     kind: Word
     """The kind of device, as Device.pace of planner/devices/cluster.py gives it."""
     threads: Annotated[int, WholeNumber(1, MOST_THREADS)]

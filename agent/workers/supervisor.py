@@ -12,6 +12,7 @@ import itertools
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from edgepart.agent.cluster.state.bindings import parent_of
+from edgepart.agent.engines.verdicts import CRASHES, FAILS, HANGS, EngineVerdict
 from edgepart.agent.execution.copies import Scratch
 from edgepart.agent.execution.nchwc_array import KeptBlocked
 from edgepart.agent.execution.prepared import describe_segment
@@ -36,7 +38,7 @@ from edgepart.planner.errors import (
     Unavailable,
     WorkerDied,
 )
-from edgepart.planner.plans.plan import Program, Transfer
+from edgepart.planner.plans.plan import Program, Segment, Transfer
 from edgepart.planner.region import Array
 
 log = logging.getLogger(__name__)
@@ -53,8 +55,32 @@ one more often saves starting the worker again."""
 JOIN_S = 10.0
 """The most seconds to wait, when the agent stops, for a worker that was just being started and has been killed."""
 NOT_COMPUTED_HERE = "this deployment is not computed here any more"
+ENGINE_HANGS_S, ENGINE_HANGS_TIMES = 10.0, 20.0
+"""An engine whose run had to be ended is refused for the segment if the run took so many seconds, and so many times what
+was predicted: engines cannot be interrupted, and a run that is only long is no fault."""
 RETRY_S = (0.5, 5.0)
 """The first and the longest pause before a worker that could not be started is tried again, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineWatch:
+    """What workers ask and tell of engines."""
+
+    settle: Callable[[Program], Program] = lambda program: program
+    """Returns the program with the CPU in place of engines that are refused."""
+    noted: Callable[[Segment, EngineVerdict], None] = lambda segment, verdict: None
+    """Is called, in any thread, when an engine failed a segment; `settle` knows of it from then on."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Busy:
+    """What a worker's process computes now."""
+
+    number: int
+    """The run's number; -1 if a segment is timed."""
+    made: RemoteProgram
+    segment: int
+    began_s: float
 
 
 @dataclass(eq=False)
@@ -62,6 +88,7 @@ class RemoteProgram:
     """A program whose sessions are in a worker."""
 
     program: Program
+    """Its segments name the engines that compute them now, which may be fewer than the plan's."""
     transfers: tuple[Transfer, ...]
     number: int
     worker: Worker
@@ -108,8 +135,10 @@ class Worker:
         settings: orders.WorkerSettings,
         shared_bytes: int,
         crashed: Callable[[str], None],
+        engines: EngineWatch,
     ) -> None:
         """`crashed` is called, once, with the reason why the model is to be set aside."""
+        self._engines = engines
         self.name = name
         self.memory = SharedMemory(shared_bytes)
         self.deaths = 0
@@ -127,7 +156,8 @@ class Worker:
         self._process: WorkerProcess | None = None
         self._starting: WorkerProcess | None = None
         """The process that is being started and loads the programs of the last one again."""
-        self._run: tuple[int, RemoteProgram] | None = None
+        self._run: _Busy | None = None
+        self._timing: _Busy | None = None
         self._loading: RemoteProgram | None = None
         self._ambiguous = False
         """Whether something other than a run may be the cause if the process ends now."""
@@ -146,10 +176,12 @@ class Worker:
         with self._ordering:
             try:
                 with self._blame_ambiguous():
-                    self._load(self._alive(), made, rest)
+                    self._load_on_engines(self._alive(), made, rest)
             except WorkerEnded as end:
                 if (death := self._handle_death(end.process)).ordered:
                     raise Unavailable(f"the worker {death}") from end
+                if death.is_crash:
+                    self._refuse_all(made, CRASHES, f"the worker {death} while sessions were made")
                 # Either a run or the loading ended the worker; loading again with no run beside it shows which.
                 with self._running:
                     try:
@@ -159,6 +191,26 @@ class Worker:
             with self._state:
                 self._programs[number] = made
         return made
+
+    def _load_on_engines(
+        self, process: WorkerProcess, made: RemoteProgram, rest: Callable[[float], None]
+    ) -> None:
+        """Load the program; if an engine that was admitted fails now, load it without that engine."""
+        try:
+            self._load(process, made, rest)
+        except EdgepartError as error:
+            if not self._refuse_all(made, FAILS, str(error)):
+                raise
+            self._load(process, made, rest)
+
+    def _refuse_all(self, made: RemoteProgram, outcome: str, why: str) -> bool:
+        """Blame the engines of a program that could not be loaded: those whose segment `why` names, or else all. Returns
+        whether there are any."""
+        used = [one for one in made.program.segments if one.engine]
+        named = [one for one in used if describe_segment(one) in why]
+        for segment in named or used:
+            self._engines.noted(segment, EngineVerdict(segment.engine, segment.digest, outcome, why))
+        return bool(used)
 
     def abandon(self) -> None:
         """End the loading of the present program after ABANDONED_S, as nothing waits for it any longer."""
@@ -187,12 +239,15 @@ class Worker:
         say why."""
         with self._ordering:
             process = self._alive()
+            self._timing = _Busy(-1, made, segment, time.monotonic())
             try:
                 with self._blame_ambiguous():
                     answer = process.ask(orders.TimeSegment(made.number, segment, budget_s))
             except WorkerEnded as end:
                 self._handle_death(end.process)
                 return None
+            finally:
+                self._timing = None
         if answer[0] == orders.FAILED:
             raise orders.answer_to_error(answer)
         seconds: float | None = answer[1]
@@ -254,6 +309,7 @@ class Worker:
     def _prepare_sessions(
         self, process: WorkerProcess, made: RemoteProgram, rest: Callable[[float], None]
     ) -> None:
+        made.program = self._engines.settle(made.program)
         answer = process.ask(orders.PrepareProgram(made.number, made.program, made.transfers))
         while answer[0] == orders.MADE:
             rest(answer[1])
@@ -343,6 +399,7 @@ class Worker:
             if mine:
                 self._process = None
         if mine and not self._closed.is_set():
+            self._blame_engine(death)
             self.deaths += not death.ordered
             log.log(
                 logging.INFO if death.ordered else logging.ERROR,
@@ -352,6 +409,12 @@ class Worker:
             )
             threading.Thread(target=self._revive, name="edgepart-revive", daemon=True).start()
         return death
+
+    def _blame_engine(self, death: Death) -> None:
+        """Note that an engine crashed the process, before another process loads its programs."""
+        busy = self._run or self._timing
+        if busy is not None and death.is_crash and (one := busy.made.program.segments[busy.segment]).engine:
+            self._engines.noted(one, EngineVerdict(one.engine, one.digest, CRASHES, f"the worker {death}"))
 
     def _revive(self) -> None:
         wait_s = RETRY_S[0]
@@ -384,7 +447,7 @@ class Worker:
                 if made.fault:
                     raise Unavailable(f"this program cannot be run: {made.fault}")
                 number = next(self._numbers)
-                self._run = number, made
+                self._run = _Busy(number, made, segment, time.monotonic())
                 try:
                     if not wanted():
                         raise Unavailable("the run was stopped before it began")
@@ -398,18 +461,23 @@ class Worker:
         """The same as `RunnableProgram.stop`."""
         with self._state:
             process, run = self._process, self._run
-        if process is None or run is None or run[1] is not made:
+        if process is None or run is None or run.made is not made:
             return
-        process.tell(orders.StopRun(run[0]))
-        grace = threading.Timer(GRACE_S, self._end_run, [process, run[0]])
+        process.tell(orders.StopRun(run.number))
+        grace = threading.Timer(GRACE_S, self._end_run, [process, run.number])
         grace.daemon = True
         grace.start()
 
     def _end_run(self, process: WorkerProcess, number: int) -> None:
         with self._state:
-            under_way = self._run is not None and self._run[0] == number
-        if under_way:
-            process.kill("a run that nobody waits for did not end")
+            run = self._run
+        if run is None or run.number != number:
+            return
+        one, took_s = run.made.program.segments[run.segment], time.monotonic() - run.began_s
+        if one.engine and took_s > max(ENGINE_HANGS_S, ENGINE_HANGS_TIMES * one.compute_s):
+            why = f"a run took more than {took_s:.0f} s and had to be ended"
+            self._engines.noted(one, EngineVerdict(one.engine, one.digest, HANGS, why))
+        process.kill("a run that nobody waits for did not end")
 
     def _is_current(self, process: WorkerProcess) -> bool:
         with self._state:
@@ -450,7 +518,9 @@ class Worker:
         answer = process.exchange(orders.RunSegment(number, made.number, segment, packed).to_bytes())
         if answer[0] != orders.WANTS:
             raise orders.answer_to_error(answer)
-        return self._receive_outputs(process, answer[1], answer[2])
+        outputs, answer = self._receive_outputs(process, answer[1], answer[2])
+        self._hear_of_engine(made, segment, answer)
+        return outputs
 
     def _place(
         self, made: RemoteProgram, segment: int, inputs: Sequence[Value], types: Sequence[np.dtype[Any]]
@@ -506,7 +576,15 @@ class Worker:
         answer = process.exchange(orders.ArrayRun(number, made.number, segment, tuple(offsets)).to_bytes())
         if answer[0] != orders.DONE:
             raise orders.answer_to_error(answer)
+        self._hear_of_engine(made, segment, answer)
         return outputs
+
+    def _hear_of_engine(self, made: RemoteProgram, segment: int, answer: Sequence[Any]) -> None:
+        """Note that an engine failed in a run that the CPU then made, if the answer says so."""
+        if len(answer) > 1:
+            one = made.program.segments[segment]
+            self._engines.noted(one, EngineVerdict(one.engine, one.digest, FAILS, str(answer[1])))
+            made.program = self._engines.settle(made.program)
 
     def _pack_inputs(self, inputs: Sequence[Value]) -> tuple[Array, tuple[Any, ...]]:
         """Values of any kind, packed into shared memory, and their metas (tensors.py). Raises MemoryError."""
@@ -518,8 +596,10 @@ class Worker:
             at += buffer.nbytes
         return body, metas
 
-    def _receive_outputs(self, process: WorkerProcess, nbytes: int, metas: tuple[Any, ...]) -> list[Value]:
-        """The outputs that the worker has computed, for which it first gets room in shared memory."""
+    def _receive_outputs(
+        self, process: WorkerProcess, nbytes: int, metas: tuple[Any, ...]
+    ) -> tuple[list[Value], tuple[Any, ...]]:
+        """The outputs that the worker has computed, for which it first gets room in shared memory, and its last answer."""
         try:
             body = self.memory.empty((nbytes,), np.dtype(np.uint8))
         except MemoryError:
@@ -529,15 +609,20 @@ class Worker:
         answer = process.exchange(offset.to_bytes(8, "little", signed=True))
         if answer[0] == orders.FAILED:
             raise orders.answer_to_error(answer)
-        return unpack_arrays(metas, body.data)
+        return unpack_arrays(metas, body.data), answer
 
     def _run_error(self, made: RemoteProgram, segment: int, end: WorkerEnded) -> EdgepartError:
+        engine = made.program.segments[segment].engine
         ambiguous, death = self._ambiguous, self._handle_death(end.process)
         what = describe_segment(made.program.segments[segment])
         if death.ordered:
             return RequestError(f"{what} was stopped: {death.why}")
         if not death.is_crash or ambiguous:
             return Unavailable(f"the worker {death} while it computed {what}")
+        if (
+            engine
+        ):  # It is refused from now on: the run is made again by the CPU, and the model is not to blame.
+            return WorkerDied(f"the worker {death} while it computed {what} on {engine}")
         self._crashes += 1
         if self._crashes == CRASHES_TOLERATED:
             self._crashed(
@@ -555,6 +640,7 @@ class Workers:
         shared_bytes: int,
         rest: Callable[[float], None] = lambda took_s: None,
         crashed: Callable[[str, str, str], None] = lambda deployment, model, why: None,
+        engines: EngineWatch | None = None,
     ) -> None:
         """`shared_bytes` is the most bytes that the values of one deployment may take. `rest` is called after each session
         with the seconds that making it took. `crashed(deployment, digest of its model, why)` is called for a model that
@@ -563,6 +649,7 @@ class Workers:
         self._shared_bytes = shared_bytes
         self._rest = rest
         self._crashed = crashed
+        self._engines = engines or EngineWatch()
         self._workers: dict[tuple[str, str], Worker] = {}
         self._users: dict[tuple[str, str], int] = {}
         """Number of programs that each worker has, or is about to have."""
@@ -585,7 +672,11 @@ class Workers:
             worker = self._workers.get(key)
             if worker is None:
                 worker = self._workers[key] = Worker(
-                    key[0], self._settings, self._shared_bytes, lambda why: self._crashed(*key, why)
+                    key[0],
+                    self._settings,
+                    self._shared_bytes,
+                    lambda why: self._crashed(*key, why),
+                    self._engines,
                 )
             self._users[key] = self._users.get(key, 0) + 1
             number = next(self._numbers)

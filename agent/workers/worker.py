@@ -176,11 +176,13 @@ class WorkerPrograms:
             self._running, self._options.terminate = order.run, order.run == self._stopped
         answer: tuple[Any, ...] = (orders.DONE,)
         try:
-            if isinstance(order, orders.ArrayRun):
-                self._bound(order).run(self._options)
-            else:
-                loaded = self._programs[order.program].loaded[order.segment]
-                self._pack(loaded.run(self._inputs(order), self._options))
+            try:
+                self._compute(order)
+            except RequestError as error:
+                if not self._leave_engine(order):
+                    raise
+                self._compute(order)  # If the CPU fails too, the request's inputs are to blame.
+                answer = orders.DONE, str(error)
         except Exception as error:
             if not isinstance(error, EdgepartError):
                 log.exception("a run failed inside")
@@ -192,6 +194,23 @@ class WorkerPrograms:
                     RequestError("the run was stopped: nobody waits for it any more")
                 )
         return orders.DONE_BYTES if len(answer) == 1 else orders.answer_to_bytes(*answer)
+
+    def _compute(self, order: orders.RunSegment | orders.ArrayRun) -> None:
+        if isinstance(order, orders.ArrayRun):
+            self._bound(order).run(self._options)
+        else:
+            loaded = self._programs[order.program].loaded[order.segment]
+            self._pack(loaded.run(self._inputs(order), self._options))
+
+    def _leave_engine(self, order: orders.RunSegment | orders.ArrayRun) -> bool:
+        """Have the CPU compute a segment from now on; return whether an engine did before, and the run was not stopped."""
+        prepared = self._programs[order.program]
+        if not prepared.loaded[order.segment].segment.engine or order.run == self._stopped:
+            return False
+        for key in [key for key in list(self._kept) if key[:2] == (order.program, order.segment)]:
+            self._kept.pop(key, None)
+        self._programs[order.program] = self._sessions.leave_engine(prepared, order.segment)
+        return True
 
     def _bound(self, order: orders.ArrayRun) -> BoundRun:
         """The run bound to the order's offsets. Bound runs are kept, as the same offsets are used again and again."""

@@ -19,6 +19,8 @@ load. Each fsync waits by itself, as if nothing else were to be written.
 
 With EDGEPART_LAB_RUNS=FILE, a line with the beginning and the end of each run is appended to FILE, such as "1.5 2.5"
 on the machine's monotonic clock, with the sleep: a record of the device's work that does not depend on the product.
+
+With EDGEPART_LAB_ENGINE=lab the device has an engine beside its CPU, of another speed or with faults: lab_engine.py.
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ FSYNC_VARIABLE = "EDGEPART_LAB_FSYNC"
 RUNS_VARIABLE = "EDGEPART_LAB_RUNS"
 MODULE = "onnxruntime.capi.onnxruntime_inference_collection"
 """Module of ONNX Runtime's Python API that defines InferenceSession."""
+PACKAGE = "onnxruntime"
+ENGINE_VARIABLE = "EDGEPART_LAB_ENGINE"
 SYSTEM = "edgepart.agent.host.system"
 """Module that tells an agent how long its threads wait for a CPU."""
 
@@ -127,7 +131,7 @@ def stretch(
         outputs = run(session, *args, **options)
         took_s = time.thread_time() - cpu_s
         session.lab_least_s = least_s = min(took_s, getattr(session, "lab_least_s", took_s))
-        left_s = factor() * least_s - (time.monotonic() - began_s)
+        left_s = getattr(session, "lab_factor", factor)() * least_s - (time.monotonic() - began_s)
         if left_s > 0:
             time.sleep(left_s)
         if told is not None:
@@ -178,6 +182,14 @@ def stretch_sessions(factor: Callable[[], float]) -> Change:
     return change
 
 
+def engine_changes(text: str) -> dict[str, list[Change]]:
+    """Return the changes that make an emulated engine (lab_engine.py)."""
+    from edgepart.cli.emulation.lab_engine import add_provider, engine_of, make_sessions
+
+    engine = engine_of(text)
+    return {PACKAGE: [add_provider(engine)], MODULE: [make_sessions(engine)]}
+
+
 def hide_threads(module: ModuleType) -> None:
     """Hide what the kernel reports about threads.
 
@@ -190,22 +202,23 @@ def hide_threads(module: ModuleType) -> None:
 class ChangingLoader(Loader):
     """Loads a module unchanged, and then changes it."""
 
-    def __init__(self, loader: Loader, change: Change) -> None:
+    def __init__(self, loader: Loader, changes: Sequence[Change]) -> None:
         self._loader = loader
-        self._change = change
+        self._changes = changes
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
-        self._change(module)
+        for change in self._changes:
+            change(module)
 
 
 class ChangingFinder(MetaPathFinder):
     """Changes some modules when they are imported; none of them is imported before the process does it."""
 
-    def __init__(self, changes: Mapping[str, Change]) -> None:
+    def __init__(self, changes: Mapping[str, Sequence[Change]]) -> None:
         self._changes = changes
 
     def find_spec(
@@ -229,9 +242,14 @@ def run_next_sitecustomize() -> None:
 
 
 if __name__ == "sitecustomize":
+    changes: dict[str, list[Change]] = {}
+    if value := os.environ.get(ENGINE_VARIABLE):
+        changes = engine_changes(value)
     if value := os.environ.get(VARIABLE):
         sharpen_sleep()
-        changes = {MODULE: stretch_sessions(source_of(value)), SYSTEM: hide_threads}
+        changes.setdefault(MODULE, []).append(stretch_sessions(source_of(value)))
+        changes[SYSTEM] = [hide_threads]
+    if changes:
         sys.meta_path.insert(0, ChangingFinder(changes))
     if value := os.environ.get(FSYNC_VARIABLE):
         os.fsync = slow_fsync(value)  # type: ignore[assignment]

@@ -69,6 +69,8 @@ MAX_EVERYWHERE_BYTES = 256_000_000
 not fetch them first."""
 
 
+MOST_NOTE = 2000
+"""The longest note about a deployment, in characters."""
 REREADING_S = 30.0
 """The longest pause of a text whose plan changes that a move takes into account, in seconds: all of the text is read again.
 While texts are continued a move waits for as long as it takes to gain that pause; with a higher limit long texts pause less
@@ -643,7 +645,7 @@ class DeploymentRollout:
             devices=tuple(name for name, _ in self.active.order.names) if self.active else (),
             error=failed.error if failed else self._trouble,
             error_kind=failed.kind if failed else UNLOADABLE if state == "failed" else "",
-            note=self.note,
+            note=self._describe_note(world),
             rounding=self._describe_rounding(),
             weights=status.weights_on_their_way(self.next, world)
             if state == "preparing" and self.next is not None
@@ -660,6 +662,11 @@ class DeploymentRollout:
         if self._taken_over != self.deployment.version and status.serves_everywhere(self.active, world):
             self._taken_over = self.deployment.version
         return self._taken_over == self.deployment.version
+
+    def _describe_note(self, world: LeaderView) -> str:
+        """Why the serving plan is not the one that was first predicted to be the best, and what engines are refused."""
+        engines = status.describe_refused_engines(self.active, self.deployment.model, world)
+        return "; ".join(filter(None, (self.note, engines)))[:MOST_NOTE]
 
     def _describe_rounding(self) -> str:
         known = self.rounding

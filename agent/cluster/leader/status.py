@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from edgepart.agent.cluster.leader.rollout_state import LeaderView, PlanRollout
 from edgepart.agent.cluster.state.bindings import parent_of
+from edgepart.agent.cluster.state.cards import find_refusals
 from edgepart.agent.wire.control import VERSIONS, Deployment, DeviceWeights, Report, Version
 from edgepart.agent.wire.versions import understands
+from edgepart.planner.figures import format_count
 
 MOST_NAMED = 4
 """The most devices that a status names one by one."""
@@ -95,6 +97,19 @@ def weights_on_their_way(placement: PlanRollout, world: LeaderView) -> tuple[Dev
 def describe_serving(placement: PlanRollout) -> str:
     devices = ", ".join(name for name, _ in placement.order.names) or "the gateways alone"
     return f"serving on {devices}"
+
+
+def describe_refused_engines(placement: PlanRollout | None, model: str, world: LeaderView) -> str:
+    """Which engines of the plan's devices are not used for parts of this model, and why; "" if all are."""
+    found = []
+    for name, node in placement.order.names if placement is not None else ():
+        card = world.cluster.cards.get(node)
+        refusals = [one for one in find_refusals(card.document) if one.model == model] if card else []
+        for engine in dict.fromkeys(one.engine for one in refusals):
+            mine = [one for one in refusals if one.engine == engine]
+            many = format_count(len(mine), "segment")
+            found.append(f"{engine} of {name} is not used for {many}: it {mine[-1].outcome} ({mine[-1].why})")
+    return "; ".join(found)
 
 
 def describe_storing(deployment: Deployment) -> str:

@@ -1,7 +1,7 @@
 """State that members tell each other and merge (deployments and their versions, drains, cards, profiles, drift), and the
 events and effects of the core.
 
-May import: agent/security, agent/wire, planner/cost, planner/devices, planner/errors, planner/json_text,
+May import: agent/engines, agent/security, agent/wire, planner/cost, planner/devices, planner/errors, planner/json_text,
 planner/plans.
 """
 

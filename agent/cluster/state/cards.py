@@ -7,8 +7,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
+from edgepart.agent.engines.verdicts import EngineVerdict, verdict_from_json, verdicts_to_json
 from edgepart.agent.wire.control import Card
 from edgepart.planner.devices.cluster import (
     LARGEST_FIGURE,
@@ -28,6 +30,9 @@ CHANGE_SHARE = 0.3
 """The share by which a number of a link or device has to move before it counts as changed. With a smaller
 share every fluctuation would lead to a new plan."""
 
+
+MOST_REFUSED = 256
+"""The most refusals that a card tells, the newest: more than the engines of one box meet in all models of a cluster."""
 
 SHARED_MEDIUM_SHARE = 0.8
 """Devices share a medium if, when all of them send at once, they reach less than this share of the rates of
@@ -56,6 +61,20 @@ class MeasuredDevice:
     """This device's measurements of its links, by the node id of the other end."""
     together: CrowdMeasurement | None = None
     """This device's measurement with all devices sending at once; None if it made none."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Why engines that this device might have are not used, by the engine's name; for people."""
+    refused: tuple[EngineVerdict, ...] = ()
+    """The segments for which an engine of this device is refused, and why; the newest last."""
+
+
+def with_refusals(measured: MeasuredDevice, refused: Sequence[EngineVerdict]) -> MeasuredDevice:
+    """The device with these refusals, of which its engines have the digests for the planner."""
+    kept = tuple(refused)[-MOST_REFUSED:]
+    engines = tuple(
+        replace(engine, refused=frozenset(one.segment for one in kept if one.engine == engine.name))
+        for engine in measured.device.engines
+    )
+    return replace(measured, device=replace(measured.device, engines=engines), refused=kept)
 
 
 def write_card(measured: MeasuredDevice) -> bytes:
@@ -65,6 +84,10 @@ def write_card(measured: MeasuredDevice) -> bytes:
     card = {"device": document, "links": links}
     if (together := measured.together) is not None:
         card["together"] = asdict(together) | {"nodes": sorted(together.nodes)}
+    if measured.left_out:
+        card["left_out"] = dict(measured.left_out)
+    if measured.refused:
+        card["refused"] = verdicts_to_json(measured.refused)
     return json.dumps(card, sort_keys=True).encode()
 
 
@@ -75,9 +98,20 @@ def parse_card(document: bytes) -> MeasuredDevice:
         cluster = cluster_from_json({"devices": [parsed["device"]]})
         links = {str(node): Link(**_check_link(entry)) for node, entry in parsed["links"].items()}
         together = _together(parsed["together"]) if "together" in parsed else None
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, UsageError) as error:
+        left_out = {str(name): str(why) for name, why in parsed.get("left_out", {}).items()}
+        refused = tuple(map(verdict_from_json, parsed.get("refused", ())))
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, UsageError, FrameError) as error:
         raise FrameError(f"a card that cannot be read: {error}") from error
-    return MeasuredDevice(cluster.devices[0], links, together)
+    return MeasuredDevice(cluster.devices[0], links, together, left_out, refused)
+
+
+@lru_cache(maxsize=256)
+def find_refusals(document: bytes) -> tuple[EngineVerdict, ...]:
+    """What engines are refused for, by a card's document; nothing if it is no card."""
+    try:
+        return parse_card(document).refused
+    except FrameError:
+        return ()
 
 
 def find_card_fault(document: bytes) -> str:
@@ -170,9 +204,9 @@ def _worse(one: Link, two: Link) -> Link:
 
 
 def is_clearly_different(old: MeasuredDevice, new: MeasuredDevice) -> bool:
-    """Whether the planner should know of the change: the set of links differs, or a number moved by more than
-    CHANGE_SHARE."""
-    if old.links.keys() != new.links.keys():
+    """Whether the planner should know of the change: the set of links or what engines are refused for differs, or a
+    number moved by more than CHANGE_SHARE."""
+    if old.links.keys() != new.links.keys() or old.refused != new.refused or old.left_out != new.left_out:
         return True
     was, now = old.together, new.together
     if (was and was.nodes) != (now and now.nodes):

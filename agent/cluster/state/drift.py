@@ -32,13 +32,13 @@ forgotten."""
 def compute_drift(program: Program, device: Device, took_s: Mapping[str, float]) -> float | None:
     """Measured divided by calibrated seconds, over all segments that were run, limited to MOST_DRIFT and its
     inverse; None if the calibrated seconds are too few. `took_s`: the seconds that each segment takes, by
-    digest. `device`: the device as calibrated now, because a slowdown that was found since the plan was made
+    `Segment.timed_as`. `device`: the device as calibrated now, because a slowdown that was found since the plan was made
     is no drift."""
-    run = [one for one in program.segments if one.calibrated_s > 0 and one.digest in took_s]
+    run = [one for one in program.segments if one.calibrated_s > 0 and one.timed_as in took_s]
     calibrated_s = sum(one.calibrated_s for one in run) * device.slower_than(program.flops_per_s)
     if calibrated_s < MIN_CALIBRATED_S:
         return None
-    factor = sum(took_s[one.digest] for one in run) / calibrated_s
+    factor = sum(took_s[one.timed_as] for one in run) / calibrated_s
     return min(max(factor, 1 / MOST_DRIFT), MOST_DRIFT)
 
 

@@ -36,7 +36,9 @@ def sum_computing_s(plan: Plan, kinds: Kinds, profiles: ProfileBook) -> dict[str
     found: dict[str, tuple[float, float | None]] = {}
     for name, program in plan.programs.items():
         run = program.runs
-        known = [profiles.seconds(segment.digest, *kinds[name]) if name in kinds else None for segment in run]
+        known = [
+            profiles.seconds(segment.timed_as, *kinds[name]) if name in kinds else None for segment in run
+        ]
         measured = [seconds for seconds in known if seconds is not None]
         whole = sum(measured) if len(measured) == len(run) else None
         found[name] = sum(segment.compute_s for segment in run), whole

@@ -32,7 +32,7 @@ NEWS_SHARE = 0.1
 count."""
 
 Key = tuple[str, str, int]
-"""(segment digest, device kind, threads)."""
+"""(`Segment.timed_as`, device kind, threads)."""
 
 
 class ProfileBook:

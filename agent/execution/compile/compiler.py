@@ -22,6 +22,7 @@ import onnx
 import onnxruntime as ort
 from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
+from edgepart.agent.engines.provider_sessions import ORT_ERRORS
 from edgepart.agent.execution.compile import nchwc
 from edgepart.agent.execution.compile.cache import MAKING, Compiled, CompiledEntry, entry_key
 from edgepart.agent.execution.compile.nchwc_crops import crop_in_blocks, shapes_of
@@ -29,7 +30,6 @@ from edgepart.agent.execution.nchwc_array import PLAIN, KeptBlocked, to_blocked,
 from edgepart.agent.execution.nchwc_choice import has_pictures, in_blocks, keep
 from edgepart.agent.execution.prepared import describe_segment
 from edgepart.agent.execution.sessions import (
-    ORT_ERRORS,
     LoadedSegment,
     NotCompiled,
     Weight,
@@ -110,6 +110,8 @@ class Compiler:
             log.info("%d compiled segments made room for others", gone)
 
     def _native(self, weights: Weights, segment: Segment) -> frozenset[str]:
+        if segment.engine:  # The order of blocks is the CPU provider's own.
+            return frozenset()
         try:
             return self._entry(segment, self._wrappable(segment), weights).native
         except NotCompiled as error:

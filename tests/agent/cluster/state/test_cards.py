@@ -10,21 +10,34 @@ import pytest
 
 from edgepart.agent.cluster.state.cards import (
     CHANGE_SHARE,
+    MOST_REFUSED,
     SHARED_MEDIUM_SHARE,
     CrowdMeasurement,
     MeasuredDevice,
     build_cluster,
+    find_refusals,
     is_clearly_different,
     parse_card,
+    with_refusals,
     write_card,
 )
+from edgepart.agent.engines.verdicts import CRASHES, LIES, EngineVerdict
 from edgepart.agent.wire.control import Card
 from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium
+from edgepart.planner.devices.engine import Engine
 from edgepart.planner.errors import FrameError
 
 DEVICE = Device("pi", "bcm2711", 1e10, 4e9, 3e9, 4, 1e-4, {"conv": 1.5e10})
 LINK = Link(1e8, 1e-3, 1e-4)
 MEASURED = MeasuredDevice(DEVICE, {"node-b": LINK})
+ENGINES = replace(
+    DEVICE, engines=(Engine("lab", "LabExecutionProvider"), Engine("cuda", "CUDAExecutionProvider"))
+)
+REFUSALS = (
+    EngineVerdict("lab", "1", CRASHES, "why"),
+    EngineVerdict("lab", "2", LIES),
+    EngineVerdict("gone", "1", LIES),
+)
 
 
 def changed(**keys: Any) -> bytes:
@@ -36,9 +49,29 @@ def test_a_card_comes_back_the_same() -> None:
     assert write_card(parse_card(write_card(MEASURED))) == write_card(MEASURED)
 
 
+def test_a_card_tells_what_engines_are_refused_for_to_people_and_to_the_planner() -> None:
+    measured = with_refusals(replace(MEASURED, device=ENGINES, left_out={"gpu": "absent"}), REFUSALS)
+    found = parse_card(write_card(measured))
+    assert found == measured and found.refused == REFUSALS == find_refusals(write_card(measured))
+    assert [engine.refused for engine in found.device.engines] == [frozenset("12"), frozenset()]
+    assert is_clearly_different(replace(MEASURED, device=ENGINES), measured)
+    assert not with_refusals(measured, ()).device.engines[0].refused
+    (built,) = build_cluster([Card("node-a", write_card(measured))], {"node-a": "a"}).devices
+    assert built.engines[0].refused == frozenset("12")
+
+
+def test_a_card_tells_the_newest_refusals_only() -> None:
+    many = [EngineVerdict("lab", str(n), LIES) for n in range(MOST_REFUSED + 1)]
+    assert with_refusals(MEASURED, many).refused == tuple(many[1:])
+
+
 @pytest.mark.parametrize(
     "document",
     [
+        changed(refused=5),
+        changed(refused=[5]),
+        changed(refused=[{"engine": "lab"}]),
+        changed(left_out=[]),
         b"",
         b"\xff",
         b"5",

@@ -1,0 +1,96 @@
+"""Verdicts: what is remembered of engines, and what becomes of a program whose engines are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgepart.agent.engines.verdicts import (
+    ADMITTED,
+    CRASHES,
+    MOST_VERDICTS,
+    MOST_WHY,
+    OUTCOMES,
+    EngineVerdict,
+    VerdictBook,
+    on_cpu,
+    verdict_from_json,
+    verdicts_to_json,
+)
+from edgepart.planner.errors import FrameError
+from tests.agent import handmade
+
+VERDICTS = st.builds(
+    EngineVerdict,
+    st.sampled_from("ab"),
+    st.sampled_from("xyz"),
+    st.sampled_from(OUTCOMES),
+    st.text(max_size=9),
+)
+
+
+@given(st.lists(VERDICTS))
+def test_a_refusal_stays_whatever_comes_after_it(told: list[EngineVerdict]) -> None:
+    book = VerdictBook()
+    for one in told:
+        before = book.find(one.engine, one.segment)
+        news = book.note(one)
+        after = book.find(one.engine, one.segment)
+        assert after is not None and news == (after != before)
+        assert not (before is not None and before.refused) or after == before
+    refused = {(one.engine, one.segment) for one in told if one.refused}
+    assert {(one.engine, one.segment) for one in book.refusals()} == refused
+
+
+@given(st.lists(VERDICTS))
+def test_what_is_written_is_read_again(told: list[EngineVerdict]) -> None:
+    assert [verdict_from_json(entry) for entry in verdicts_to_json(told)] == told
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        None,
+        {},
+        {"engine": "a", "segment": "x"},
+        {"engine": "a", "segment": "x", "outcome": "perhaps"},
+        {"engine": "a", "segment": 1, "outcome": ADMITTED},
+        {"engine": "a", "segment": "x", "outcome": ADMITTED, "more": "y"},
+    ],
+)
+def test_what_is_no_verdict_is_refused(entry: object) -> None:
+    with pytest.raises(FrameError, match="no verdict"):
+        verdict_from_json(entry)
+
+
+def test_verdicts_count_only_for_the_software_that_they_were_made_with() -> None:
+    old = VerdictBook(made_with="onnxruntime 1")
+    old.note(EngineVerdict("lab", "x", CRASHES))
+    assert VerdictBook(old.all(), "onnxruntime 1").find("lab", "x")
+    assert not VerdictBook(old.all(), "onnxruntime 2").find("lab", "x")
+
+
+def test_a_book_does_not_grow_for_ever() -> None:
+    book = VerdictBook()
+    for number in range(MOST_VERDICTS + 5):
+        book.note(EngineVerdict("lab", str(number), CRASHES, "w" * (2 * MOST_WHY)))
+    assert len(book.all()) == MOST_VERDICTS
+    assert not book.find("lab", "4") and book.find("lab", "5")
+    assert len(book.all()[0].why) == MOST_WHY
+
+
+def test_only_segments_for_which_their_engine_is_refused_go_to_the_cpu() -> None:
+    first, second = (
+        replace(one, engine="lab", calibrated_s=2.0) for one in handmade.split_plan().programs["a"].segments
+    )
+    program = replace(handmade.split_plan().programs["a"], segments=(first, second))
+    book = VerdictBook()
+    book.note(EngineVerdict("lab", first.digest, ADMITTED))
+    assert book.settle(program) is program
+    book.note(EngineVerdict("lab", second.digest, CRASHES))
+    book.note(EngineVerdict("other", first.digest, CRASHES))
+    assert book.settle(program).segments == (first, replace(second, engine="", calibrated_s=0.0))
+    assert [one.engine for one in on_cpu(program).segments] == ["", ""]
