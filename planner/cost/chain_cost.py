@@ -22,6 +22,7 @@ from edgepart.planner.cost.cost import Cost
 from edgepart.planner.cost.memory import OPERATOR_BYTES
 from edgepart.planner.cost.operator_cost import OperatorCost, OperatorCosts
 from edgepart.planner.devices.cluster import Device
+from edgepart.planner.devices.engine import CPU, Engine
 from edgepart.planner.errors import InternalError
 from edgepart.planner.layers.chains import find_chains, output_of
 from edgepart.planner.layers.coarsen import Coarse
@@ -170,18 +171,25 @@ class ChainCostModel:
     def know(self, graph: Graph) -> None:
         self.cost.know(graph)
 
-    def compute_s(self, op: Operator, access: Access, outputs: Outputs, device: str) -> float:
-        if isinstance(access, ChainAccess):
+    def compute_s(
+        self, op: Operator, access: Access, outputs: Outputs, device: str, engine: str | None = None
+    ) -> float:
+        if isinstance(
+            access, ChainAccess
+        ):  # Where a device has engines, nothing is merged (Scorer.sketch_lowering).
             return access.seconds_on(outputs, self._devices[device])
-        return self.cost.compute_s(op, access, outputs, device)
+        return self.cost.compute_s(op, access, outputs, device, engine)
 
-    def segment_s(self, device: str) -> float:
-        return self.cost.segment_s(device)
+    def segment_s(self, device: str, engine: str = CPU) -> float:
+        return self.cost.segment_s(device, engine)
+
+    def engines(self, device: str) -> Sequence[Engine]:
+        return self.cost.engines(device)
 
     def copy_s(self, device: str, nbytes: float) -> float:
         return self.cost.copy_s(device, nbytes)
 
-    def profiled_s(self, digest: str, device: str) -> float | None:
+    def profiled_s(self, timed_as: str, device: str) -> float | None:
         """Returns None: no device runs a chain as a segment of its own."""
         return None
 

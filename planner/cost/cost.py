@@ -14,6 +14,7 @@ from functools import cached_property
 from edgepart.planner.access.declare.protocol import Access, Outputs
 from edgepart.planner.cost.work import FUSED_BEHIND, NO_WORK, VIEWS, Work, work_of
 from edgepart.planner.devices.cluster import Cluster, Link
+from edgepart.planner.devices.engine import CPU, Engine
 from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.plans.plan import Program, Segment
 from edgepart.planner.region import Region
@@ -21,7 +22,7 @@ from edgepart.planner.region import Region
 __all__ = ["Cost", "Profiles", "Work"]
 
 Profiles = Mapping[tuple[str, str, int], float]
-"""Measured seconds, by (segment digest, device pace, threads)."""
+"""Measured seconds, by (`Segment.timed_as`, device pace, threads)."""
 
 
 @dataclass
@@ -45,23 +46,31 @@ class Cost:
             if name not in self.graph.tensors:
                 self._addends[name] = tensor.item_bytes
 
-    def compute_s(self, op: Operator, access: Access, outputs: Outputs, device: str) -> float:
-        """Seconds to write `outputs` of `op`, without the start of its segment."""
-        return self.work(op, access, outputs).seconds_on(self._devices[device])
+    def compute_s(
+        self, op: Operator, access: Access, outputs: Outputs, device: str, engine: str | None = None
+    ) -> float:
+        """Seconds to write `outputs` of `op` on an engine of the device (None: on the quickest that can), without the start
+        of its segment; infinite if the engine cannot run it."""
+        work, here = self.work(op, access, outputs), self._devices[device]
+        return work.seconds_on(here) if engine is None else work.seconds_with(here, engine)
 
-    def segment_s(self, device: str) -> float:
+    def segment_s(self, device: str, engine: str = CPU) -> float:
         """Seconds to start one segment."""
-        return self._devices[device].segment_s
+        return self._devices[device].engine(engine).segment_s
+
+    def engines(self, device: str) -> Sequence[Engine]:
+        """The engines of a device, without its CPU."""
+        return self._devices[device].engines
 
     def copy_s(self, device: str, nbytes: float) -> float:
         """Seconds to read so many bytes and write them elsewhere in memory."""
         here = self._devices[device]
         return 2 * nbytes / (here.rates.bytes_per_s("border", nbytes) or here.memory_bytes_per_s)
 
-    def profiled_s(self, digest: str, device: str) -> float | None:
+    def profiled_s(self, timed_as: str, device: str) -> float | None:
         """The measured seconds of the segment on a device of this kind; None if it was not measured."""
         here = self._devices[device]
-        return self.profiles.get((digest, here.pace, here.threads))
+        return self.profiles.get((timed_as, here.pace, here.threads))
 
     def drift(self, device: str) -> float:
         """The factor by which the device is predicted to be slower than calibrated."""
@@ -71,7 +80,7 @@ class Cost:
         """Seconds of a segment of a plan that may be older than the newest measurements. They are the
         measured seconds on a device like this one if there are any, else the calibrated seconds, corrected by
         the device's drift and calibration since then."""
-        measured = self.profiled_s(segment.digest, program.device) if segment.digest else None
+        measured = self.profiled_s(segment.timed_as, program.device) if segment.digest else None
         if measured is not None:
             return measured
         here = self._devices[program.device]

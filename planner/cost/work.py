@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from edgepart.planner.devices.cluster import Device
-from edgepart.planner.devices.rates import STREAM, WEIGHTS
+from edgepart.planner.devices.engine import Engine
+from edgepart.planner.devices.rates import STREAM, WEIGHTS, Rates
 from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.region import Region
 
@@ -125,6 +126,19 @@ EXPONENTS = ("2", "3", "0.5", "1")
 """Constant exponents of powers that the runtime computes by multiplication."""
 
 
+class Speeds(Protocol):
+    """What the time of an operator follows from: of a device's CPU, or of one of its engines."""
+
+    @property
+    def rates(self) -> Rates: ...
+
+    @property
+    def memory_bytes_per_s(self) -> float: ...
+
+    @property
+    def kernel_s(self) -> float: ...
+
+
 class Work(NamedTuple):
     """The work of one operator to write one region. It is a tuple because one is made for each region that a
     search evaluates."""
@@ -146,10 +160,26 @@ class Work(NamedTuple):
     """The number of calls that the runtime makes for the operator."""
 
     def seconds_on(self, device: Device) -> float:
-        """Seconds that the work takes on `device`, calls of the runtime included."""
-        return self._compute_s(device) + self.kernels * device.kernel_s
+        """Seconds that the work takes on `device`, calls of the runtime included: on the CPU, or on the quickest of the
+        engines that can run it. What it takes to move values there is counted when engines are chosen for whole segments
+        (planner/lowering/engines.py)."""
+        on_cpu = self._seconds_at(device)
+        if not device.engines:
+            return on_cpu
+        return min([on_cpu, *(self.seconds_with(device, engine.name) for engine in device.engines)])
 
-    def _compute_s(self, device: Device) -> float:
+    def seconds_with(self, device: Device, engine: str) -> float:
+        """Seconds that the work takes on this engine of `device`; infinite if it cannot run there."""
+        if not (self.flops or self.nbytes or self.kernels):
+            return 0.0
+        found = device.engine(engine)
+        runs = not isinstance(found, Engine) or found.computes(self.family, self.kind)
+        return self._seconds_at(found) if runs else float("inf")
+
+    def _seconds_at(self, speeds: Speeds) -> float:
+        return self._compute_s(speeds) + self.kernels * speeds.kernel_s
+
+    def _compute_s(self, device: Speeds) -> float:
         rates = device.rates
         moved = rates.bytes_per_s(self.kind, self.nbytes) if self.kind else None
         if moved is not None:

@@ -7,16 +7,16 @@ in the order of the steps."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from edgepart.planner.devices.engine import CPU
 from edgepart.planner.lowering.draft import Draft, Share
 from edgepart.planner.lowering.liveness import stage_outputs
-from edgepart.planner.lowering.schedule import CostModel, Schedule, Seconds, Stage, StageMessage, stage_s
+from edgepart.planner.lowering.schedule import CostModel, Schedule, Seconds, Stage, StageMessage
 from edgepart.planner.lowering.segment import (
     Digests,
     Value,
     WeightRefs,
-    border_bytes,
     build_segment,
     input_values,
     make_ports,
@@ -25,6 +25,7 @@ from edgepart.planner.lowering.segment import (
     weight_refs,
     whole_refs,
 )
+from edgepart.planner.lowering.segment_time import predict_segment_s
 from edgepart.planner.lowering.session_memory import SessionMemory, predict_session_memory
 from edgepart.planner.model.graph import Graph, WholeModel
 from edgepart.planner.plans.model_ends import value_info
@@ -61,20 +62,18 @@ class Sketches:
     def __init__(self) -> None:
         self.refs: WeightRefs = {}
         self._found: dict[
-            tuple[tuple[int, ...], tuple[str, ...]], tuple[SegmentWithMemory, tuple[Share, ...]]
+            tuple[tuple[int, ...], tuple[str, ...], str], tuple[SegmentWithMemory, tuple[Share, ...]]
         ] = {}
 
     def get(
-        self, shares: tuple[Share, ...], outputs: Sequence[Value], make: Callable[[], SegmentWithMemory]
+        self, stage: Stage, outputs: Sequence[Value], make: Callable[[], SegmentWithMemory]
     ) -> SegmentWithMemory:
-        """The segment of these shares with these outputs; `make` makes it if it is not known yet."""
-        key = (
-            tuple(map(id, shares)),
-            tuple(name for name, _ in outputs),
-        )  # The shares are kept with the result, so that their ids are not reused.
+        """The segment of a stage with these outputs; `make` makes it if it is not known yet."""
+        # The shares are kept with the result, so that their ids are not reused.
+        key = tuple(map(id, stage.shares)), tuple(name for name, _ in outputs), stage.engine
         found = self._found.get(key)
         if found is None:
-            found = self._found[key] = make(), shares
+            found = self._found[key] = make(), stage.shares
         return found[0]
 
 
@@ -163,7 +162,7 @@ class _SegmentMaker:
 
     def _make_known(self, stage: Stage, outputs: Sequence[Value]) -> SegmentWithMemory:
         if self.digests is None:
-            return self.sketches.get(stage.shares, outputs, lambda: self._make_segment(stage, outputs))
+            return self.sketches.get(stage, outputs, lambda: self._make_segment(stage, outputs))
         return self._make_segment(stage, outputs)
 
     def _make_segment(self, stage: Stage, outputs: Sequence[Value]) -> SegmentWithMemory:
@@ -186,23 +185,31 @@ class _SegmentMaker:
             model = b"" if self.digests is None else build_segment(self.draft, shares, outputs, refs)
         shapes = (region.shape for _, region in (*inputs, *outputs))
         digest = segment_digest(model, refs, shapes) if model else ""
-        copied = border_bytes(graph, (*inputs, *outputs))
-        predicted = self.cost.segment_s(self.device) + self.cost.copy_s(self.device, copied)
-        predicted += stage_s(self.draft, stage, self.seconds, self.cost)
-        measured = self.cost.profiled_s(digest, self.device) if digest else None
-        return Segment(
+        stage = self._without_refused(stage, digest)
+        values = (*inputs, *outputs)
+        predicted = predict_segment_s(self.draft, stage, self.device, values, self.seconds, self.cost)
+        segment = Segment(
             digest=digest,
             model=model,
             inputs=make_ports(graph, inputs),
             outputs=make_ports(graph, outputs),
             weights=refs,
             operators=tuple(share.operator.name for share in shares),
-            compute_s=predicted if measured is None else measured,
+            compute_s=predicted,
             flops=sum(self._flops(share) for share in shares),
             workspace_bytes=_workspace_bytes(graph, shares, inputs, outputs),
             calibrated_s=predicted / self.cost.drift(self.device),
             whole=whole is not None,
+            engine=stage.engine,
         )
+        measured = self.cost.profiled_s(segment.timed_as, self.device) if digest else None
+        return segment if measured is None else replace(segment, compute_s=measured)
+
+    def _without_refused(self, stage: Stage, digest: str) -> Stage:
+        """The stage, on the CPU if its engine is refused for the segment of this digest."""
+        engines = self.cost.engines(self.device) if stage.engine else ()
+        refused = any(engine.name == stage.engine and digest in engine.refused for engine in engines)
+        return replace(stage, engine=CPU) if refused else stage
 
     def _flops(self, share: Share) -> float:
         return self.draft.blueprint.accesses[share.operator.name].flops(share.outputs)

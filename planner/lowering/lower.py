@@ -23,6 +23,7 @@ from edgepart.planner.lowering.by_order import schedule_by_order
 from edgepart.planner.lowering.demand import Decide, DemandMemo, Holders, Needs, crosses_layers, fetch_missing
 from edgepart.planner.lowering.detours import send_around
 from edgepart.planner.lowering.draft import Blueprint, Draft, Move, OwnedRegions, missing_regions
+from edgepart.planner.lowering.engines import divide_by_engine
 from edgepart.planner.lowering.optimize import optimise_draft, optimise_schedule
 from edgepart.planner.lowering.outline import Outliner
 from edgepart.planner.lowering.schedule import CostModel, NoCost, Schedule, Seconds, ShareTimes
@@ -107,7 +108,9 @@ class Lowering:
             schedule = optimise_schedule(schedule, seconds, self.cost)
         if strategy.early:
             schedule = send_borders_first(schedule, strategy.early)
-        return send_around(schedule, strategy.detours) if strategy.detours else schedule, seconds
+        if strategy.detours:
+            schedule = send_around(schedule, strategy.detours)
+        return divide_by_engine(schedule, seconds, self.cost), seconds
 
     def lower(self, strategy: Strategy) -> Draft:
         """The draft of the strategy, which moves data as the strategy's `sync` says. Raises InternalError if

@@ -14,10 +14,11 @@ from edgepart.planner.cost.memory import OPERATOR_BYTES, kept_bytes
 from edgepart.planner.lowering.by_level import Levels
 from edgepart.planner.lowering.draft import Draft, Flow, Share, covers
 from edgepart.planner.lowering.liveness import stage_outputs
-from edgepart.planner.lowering.schedule import CostModel, Seconds, Stage, StagePlace, stage_s
+from edgepart.planner.lowering.schedule import CostModel, Seconds, Stage, StagePlace
 from edgepart.planner.lowering.schedule import Schedule as Planned
 from edgepart.planner.lowering.schedule import StageMessage as Sent
-from edgepart.planner.lowering.segment import Value, border_bytes, input_values, nbytes_of
+from edgepart.planner.lowering.segment import Value, input_values, nbytes_of
+from edgepart.planner.lowering.segment_time import predict_segment_s
 from edgepart.planner.lowering.session_memory import REORDERING_FACTOR, SESSION_BYTES, THREAD_BYTES
 from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.plans.plan import Receive, Send
@@ -36,8 +37,8 @@ class Outliner:
     def __init__(self, cost: CostModel, levels: Levels) -> None:
         self.cost = cost
         self._levels = levels
-        self._runs: dict[tuple[tuple[int, ...], tuple[str, ...]], tuple[Compute, tuple[Share, ...]]] = {}
-        """The step of each segment, by the ids of its shares and the names of its outputs. The shares are
+        self._runs: dict[tuple[tuple[int, ...], tuple[str, ...], str], tuple[Compute, tuple[Share, ...]]] = {}
+        """The step of each segment, by the ids of its shares, the names of its outputs and its engine. The shares are
         kept with the step, so that their ids are not reused."""
         self._senders: dict[Flow, frozenset[str]] = {}
         self._bytes: dict[int, tuple[int, Operator]] = {}
@@ -150,13 +151,11 @@ class Outliner:
     ) -> Compute:
         """The step of a stage's segment, whose outputs are the values `handed`."""
         shares = stage.shares
-        key = tuple(map(id, shares)), tuple(name for name, _ in handed)
+        key = tuple(map(id, shares)), tuple(name for name, _ in handed), stage.engine
         found = self._runs.get(key)
         if found is None:
-            graph, cost = draft.graph, self.cost
-            copied = border_bytes(graph, (*input_values(draft, shares), *handed))
-            predicted = cost.segment_s(device) + cost.copy_s(device, copied)
-            predicted += stage_s(draft, stage, seconds, cost)
+            values = (*input_values(draft, shares), *handed)
+            predicted = predict_segment_s(draft, stage, device, values, seconds, self.cost)
             found = self._runs[key] = Compute(predicted, f"{len(shares)} operators"), shares
         return found[0]
 

@@ -7,12 +7,13 @@ lower levels, and by induction over l no two devices can wait for each other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
 from edgepart.planner.access.declare.protocol import Access, Outputs
+from edgepart.planner.devices.engine import CPU, Engine
 from edgepart.planner.lowering.draft import Case, Draft, Group, Move, Share, classify_need
 from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.region import Region
@@ -23,13 +24,17 @@ class CostModel(Protocol):
 
     def know(self, graph: Graph) -> None: ...
 
-    def compute_s(self, op: Operator, access: Access, outputs: Outputs, device: str) -> float: ...
+    def compute_s(
+        self, op: Operator, access: Access, outputs: Outputs, device: str, engine: str | None = None
+    ) -> float: ...
 
-    def segment_s(self, device: str) -> float: ...
+    def segment_s(self, device: str, engine: str = CPU) -> float: ...
+
+    def engines(self, device: str) -> Sequence[Engine]: ...
 
     def copy_s(self, device: str, nbytes: float) -> float: ...
 
-    def profiled_s(self, digest: str, device: str) -> float | None: ...
+    def profiled_s(self, timed_as: str, device: str) -> float | None: ...
 
     def drift(self, device: str) -> float: ...
 
@@ -40,16 +45,21 @@ class NoCost:
     def know(self, graph: Graph) -> None:
         """Does nothing."""
 
-    def compute_s(self, op: Operator, access: Access, outputs: Outputs, device: str) -> float:
+    def compute_s(
+        self, op: Operator, access: Access, outputs: Outputs, device: str, engine: str | None = None
+    ) -> float:
         return 0.0
 
-    def segment_s(self, device: str) -> float:
+    def segment_s(self, device: str, engine: str = CPU) -> float:
         return 0.0
+
+    def engines(self, device: str) -> Sequence[Engine]:
+        return ()
 
     def copy_s(self, device: str, nbytes: float) -> float:
         return 0.0
 
-    def profiled_s(self, digest: str, device: str) -> float | None:
+    def profiled_s(self, timed_as: str, device: str) -> float | None:
         return None
 
     def drift(self, device: str) -> float:
@@ -92,11 +102,13 @@ def predict_seconds(draft: Draft, cost: CostModel) -> Seconds:
 
 def stage_s(draft: Draft, stage: Stage, seconds: Seconds, cost: CostModel) -> float:
     """Predicted seconds of the operators of a stage."""
-    if not stage.is_part:
+    if not stage.is_part and not (stage.shares and cost.engines(stage.shares[0].device)):
         return sum(seconds[share.operator.name, share.device] for share in stage.shares)
     accesses = draft.blueprint.accesses
     return sum(
-        cost.compute_s(share.operator, accesses[share.operator.name], share.outputs, share.device)
+        cost.compute_s(
+            share.operator, accesses[share.operator.name], share.outputs, share.device, stage.engine
+        )
         for share in stage.shares
     )
 
@@ -138,6 +150,8 @@ class Stage:
     """The shares that the stage computes, in the graph's order; () if it only forwards what it receives."""
     is_part: bool = False
     """Whether the shares are parts of the draft's shares: another stage computes the rest of them."""
+    engine: str = CPU
+    """The engine of the device that runs them."""
 
 
 @dataclass(frozen=True)

@@ -61,8 +61,9 @@ def input_values(draft: Draft, shares: Sequence[Share]) -> tuple[Value, ...]:
             if name not in written or not written[name].contains(need):
                 wanted.setdefault(name, []).append(need)
     found: list[Value] = []
+    runs_the_model = draft.runs_the_model and len(shares) == len(draft.groups)
     for name, needs in wanted.items():
-        if draft.runs_the_model and name in draft.graph.inputs:
+        if runs_the_model and name in draft.graph.inputs:
             found.append((name, draft.graph.region_of(name)))
             continue
         kept: list[Region] = []

@@ -7,7 +7,7 @@ Rules only."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
@@ -22,7 +22,7 @@ from edgepart.planner.layout.choices import Shares
 from edgepart.planner.layout.propagate import LayoutPropagator
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.lowering.lower import Lowering
-from edgepart.planner.plans.reduced_precision import smallest_share
+from edgepart.planner.plans.reduced_precision import EXACT, smallest_share
 from edgepart.planner.region import Region
 
 T = TypeVar("T")
@@ -47,7 +47,8 @@ class Memo:
 
     def __init__(self, problem: Problem, profiles: Profiles | None = None) -> None:
         """`profiles` are measured seconds of segments. Raises UsageError for an unknown objective or gateway."""
-        self.problem = problem
+        cluster = problem.cluster.with_engines(exact=problem.transfer_dtype == EXACT)
+        self.problem = problem = problem if cluster is problem.cluster else replace(problem, cluster=cluster)
         self.graph = problem.graph
         self.cluster = problem.cluster
         self.cost = Cost(problem.cluster, problem.graph, profiles or {})

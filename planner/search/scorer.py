@@ -90,7 +90,10 @@ class Scorer:
         return ROOMY * (weights + values) < min(map(self.memo.limit_bytes, self.memo.whole_s))
 
     def sketch_lowering(self, parted: Iterable[str]) -> Lowering:
-        """The lowering that treats each chain of operators as one operator; the operators `parted` stay separate."""
+        """The lowering that treats each chain of operators as one operator; the operators `parted` stay separate. If a
+        device has engines, all stay separate, as each may run on another one."""
+        if any(device.engines for device in self.memo.cluster.devices):
+            parted = [op.name for op in self.memo.graph.operators]
         graph, accesses = self.memo.chain_costs.merge(parted)
         found = self._sketch_lowerings.get(id(graph))
         if found is None:
