@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -163,6 +164,15 @@ Config = Annotated[
 ]
 
 
+def _limit_bytes(text: str | None) -> int | None:
+    return None if text is None else parse_bytes(text, option="--memory-limit")
+
+
+def _require_one_of(known: Sequence[str], given: str, option: str) -> None:
+    if given not in known:
+        raise UsageError(f"{option} {given!r}: give one of {', '.join(known)}")
+
+
 def agent(
     context: typer.Context,
     config: Config = None,
@@ -212,18 +222,14 @@ def agent(
             leave_cores=leave_cores,
             nice=nice,
             providers=parse_providers(providers),
-            memory_limit_bytes=None
-            if memory_limit is None
-            else parse_bytes(memory_limit, option="--memory-limit"),
+            memory_limit_bytes=_limit_bytes(memory_limit),
             profile_budget_s=profile_budget,
             measured=measured.absolute() if measured else None,
             compiled_bytes=0 if compiled == "0" else parse_bytes(compiled, option="--compiled"),
             spares=spares,
         )
-        if log_level not in LEVELS:
-            raise UsageError(f"--log-level {log_level!r}: give one of {', '.join(LEVELS)}")
-        if log_format not in FORMATS:
-            raise UsageError(f"--log-format {log_format!r}: give one of {', '.join(FORMATS)}")
+        _require_one_of(LEVELS, log_level, "--log-level")
+        _require_one_of(FORMATS, log_format, "--log-format")
     except UsageError as error:
         raise config_file.located(error, context, config, options_of(agent)) from error
     become(options, log_level, log_format)
