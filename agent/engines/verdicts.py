@@ -15,7 +15,7 @@ from typing import Any
 from edgepart.planner.errors import FrameError
 from edgepart.planner.plans.plan import Program, Segment
 
-ADMITTED = "admitted"
+ADMITTED = "is admitted"
 CRASHES, HANGS, LIES, FAILS = "crashes", "hangs", "lies", "fails"
 OUTCOMES = (ADMITTED, CRASHES, HANGS, LIES, FAILS)
 """How a trial ends. LIES: the answers are not the CPU's. FAILS: no answers, with a reason."""
@@ -44,9 +44,6 @@ class EngineVerdict:
     @property
     def refused(self) -> bool:
         return self.outcome != ADMITTED
-
-    def __str__(self) -> str:
-        return f"{self.engine} {self.outcome} on segment {self.segment[:8]}: {self.why}"
 
 
 class VerdictBook:

@@ -351,6 +351,18 @@ def _prediction_miss(order: ComputePlan, current_s: float) -> float:
     return max(1.0, order.measured_s / current_s)
 
 
+def _lost_engines(plan: Plan, cluster: Cluster) -> bool:
+    """Whether a segment's engine was refused for it or is gone since the plan was made. The device's CPU computes such a
+    segment, for which the plan's prediction says nothing, so any plan of now is better."""
+    kept = {(device.name, one.name): one.refused for device in cluster.devices for one in device.engines}
+    return any(
+        one.engine and one.digest in kept.get((name, one.engine), (one.digest,))
+        for form in plan.forms
+        for name, program in form.programs.items()
+        for one in program.segments
+    )
+
+
 def _seconds_of(current: bytes, study: Study, asked: Plan | None) -> float:
     """Predicted seconds of the plan that serves now on this cluster, for a request or, if throughput is the objective,
     between two requests; inf if there is no such plan or it cannot run.
@@ -362,7 +374,7 @@ def _seconds_of(current: bytes, study: Study, asked: Plan | None) -> float:
     plan: Plan = plan_from_bytes(current)
     there: Mapping[str, object] = {device.name: device for device in study.memo.cluster.devices}
     moved = asked is not None and asked.programs.keys() != plan.programs.keys()
-    if moved or not plan.programs.keys() <= there.keys():
+    if moved or not plan.programs.keys() <= there.keys() or _lost_engines(plan, study.memo.cluster):
         return math.inf
     simulation = simulate(plan, study.memo.cluster, study.memo.problem.gateway, study.memo.cost)
     if study.memo.problem.objective == "throughput":

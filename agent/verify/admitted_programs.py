@@ -59,8 +59,16 @@ class AdmittedPrograms:
         if not self._book.note(verdict):
             return
         level = logging.WARNING if verdict.refused else logging.INFO
-        consequence = ": the CPU computes it" if verdict.refused else ""
-        log.log(level, "%s: %s%s", describe_segment(segment), verdict, consequence)
+        consequence = "; the CPU computes it" if verdict.refused else ""
+        log.log(
+            level,
+            "%s %s on %s: %s%s",
+            verdict.engine,
+            verdict.outcome,
+            describe_segment(segment),
+            verdict.why,
+            consequence,
+        )
         self._noted(verdict)
 
     def release(self, prepared: RunnableProgram) -> None:

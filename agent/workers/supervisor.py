@@ -16,7 +16,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -676,7 +676,7 @@ class Workers:
                     self._settings,
                     self._shared_bytes,
                     lambda why: self._crashed(*key, why),
-                    self._engines,
+                    replace(self._engines, noted=lambda *told: self._note_engine(key[1], *told)),
                 )
             self._users[key] = self._users.get(key, 0) + 1
             number = next(self._numbers)
@@ -689,6 +689,9 @@ class Workers:
         with self._lock:
             self._keys[number] = key
         return made
+
+    def _note_engine(self, model: str, segment: Segment, verdict: EngineVerdict) -> None:
+        self._engines.noted(segment, replace(verdict, model=model))
 
     def release(self, prepared: Any) -> None:
         """The same as `Loader.release`."""

@@ -6,7 +6,8 @@ EDGEPART_LAB_ENGINE=lab,lacks=MatMul|Softmax,conv=2,other=16 makes LabExecutionP
     conv=2, other=16   runs of sessions with and without convolutions take that many times their CPU time, where the CPU's
                        own take EDGEPART_LAB_SLOW times theirs; without it, as long as the CPU's
     lacks=A|B          it makes no session of a model with one of these operators
-    crashes=A          a run of a model with this operator ends the process; crashes=A@5 only the fifth run of each session
+    crashes=A          a run of a model with this operator ends the process; crashes=A@5 only the fifth run of each session,
+                       and crashes=A@/FILE every run while there is that file
     hangs=A            the same, and the run does not end
     lies=A             the same, and the answer is wrong
     fails=A            the same, and the run raises an error
@@ -35,8 +36,8 @@ class LabEngine:
 
     name: str
     lacks: frozenset[str] = frozenset()
-    faults: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """By fault, the operator and the number of the run; 0 is every run."""
+    faults: dict[str, tuple[str, int | str]] = field(default_factory=dict)
+    """By fault, the operator, and the number of the run (0 is every run) or the path of a file."""
     speeds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -51,7 +52,7 @@ def engine_of(text: str) -> LabEngine:
     """Return the engine in the variable. Ends the process if it is invalid: a lab must not lack faults unnoticed."""
     name, *parts = text.split(",")
     lacks: frozenset[str] = frozenset()
-    faults: dict[str, tuple[str, int]] = {}
+    faults: dict[str, tuple[str, int | str]] = {}
     speeds: dict[str, float] = {}
     try:
         if not name.isalnum():
@@ -62,7 +63,7 @@ def engine_of(text: str) -> LabEngine:
                 lacks = frozenset(value.split("|"))
             elif key in FAULTS:
                 operator, _, run = value.partition("@")
-                faults[key] = operator, int(run or 0)
+                faults[key] = operator, run if run.startswith("/") else int(run or 0)
             elif key in SPEEDS:
                 speeds[key] = float(value)
             else:
@@ -139,8 +140,8 @@ def _with_faults(run: Callable[..., Any], engine: LabEngine, name: str) -> Calla
         self.lab_runs += 1
         due = {
             fault
-            for fault, (operator, number) in engine.faults.items()
-            if operator in operators and number in (0, self.lab_runs)
+            for fault, (operator, when) in engine.faults.items()
+            if operator in operators and _is_due(when, self.lab_runs)
         }
         if "crashes" in due:
             os.abort()
@@ -154,6 +155,10 @@ def _with_faults(run: Callable[..., Any], engine: LabEngine, name: str) -> Calla
         return found
 
     return faulty
+
+
+def _is_due(when: int | str, run: int) -> bool:
+    return os.path.exists(when) if isinstance(when, str) else when in (0, run)
 
 
 def _spoil(found: Any, args: tuple[Any, ...], name: str) -> None:
