@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgepart.agent.engines.choice import AUTO, parse_providers
+from edgepart.agent.host.core_sets import parse_cpus
 from edgepart.agent.mqtt.broker import Broker
 from edgepart.agent.wire.address import Address, mqtt_node
 from edgepart.agent.wire.inference import MOST_BATCH_DELAY_S
@@ -58,6 +59,13 @@ class AgentOptions:
     threads: int | None = None
     """The threads of ONNX Runtime; None takes every core that this process may use. Fewer leave room for other work on
     the box."""
+    cpus: str | None = None
+    """The CPUs on which this agent and its processes run, such as "0-3"; None is every one that this process may use."""
+    leave_cores: int = 0
+    """The number of cores on which ONNX Runtime starts no thread, so that others find them free."""
+    nice: int = 0
+    """By how much the priority of what computes is lower than usual, as nice(1) counts: 0 to 19. More leaves the box to
+    others when they need it; requests then wait for them."""
     providers: tuple[str, ...] = (AUTO,)
     """The engines to compute with beside the CPU, by the names of agent/engines/catalogue.py: "auto" alone tries all that
     ONNX Runtime offers here and that compute as exactly as the CPU; "cpu" alone tries none."""
@@ -88,6 +96,14 @@ class AgentOptions:
             )
         if self.threads is not None and not 1 <= self.threads <= 1024:
             raise UsageError(f"--threads {self.threads}: give 1 to 1024, or leave it out for every core")
+        if self.cpus is not None:
+            parse_cpus(self.cpus)
+        if self.leave_cores < 0 or (self.leave_cores and self.threads is not None):
+            raise UsageError(
+                f"--leave-cores {self.leave_cores}: give a number of cores, and no --threads, which says the same"
+            )
+        if not 0 <= self.nice <= 19:
+            raise UsageError(f"--nice {self.nice}: give 0 to 19; higher priorities are the system's to give")
         parse_providers(",".join(self.providers))
         if self.memory_limit_bytes is not None and self.memory_limit_bytes <= 0:
             raise UsageError(f"--memory-limit {self.memory_limit_bytes}: give a positive number of bytes")

@@ -28,6 +28,7 @@ from edgepart.agent.cluster.state import events
 from edgepart.agent.cluster.state.cards import MeasuredDevice, parse_card
 from edgepart.agent.engines.installed import installed_runtime
 from edgepart.agent.engines.verdicts import VerdictBook
+from edgepart.agent.host.core_sets import allowed_cpus, confine, parse_cpus, read_topology, sets_to_try
 from edgepart.agent.host.jobs import Begin, repeat
 from edgepart.agent.host.log_rate import LogRate
 from edgepart.agent.host.process_memory import keep_within, share_heaps, within
@@ -36,6 +37,7 @@ from edgepart.agent.host.systemd import Notifier, Watchdog
 from edgepart.agent.measure.card import CardMeasurement
 from edgepart.agent.measure.engine_probe_process import MOST_TRIAL_S, measure_engines
 from edgepart.agent.measure.probe_process import measure_device
+from edgepart.agent.measure.thread_probe import find_quickest
 from edgepart.agent.net.endpoints import bind, own_addresses, parse_addresses, reachable_text
 from edgepart.agent.options import AgentOptions
 from edgepart.agent.replication.throttle import UNKNOWN_BYTES_S
@@ -118,7 +120,7 @@ class Agent:
         address cannot be used."""
         base, options = self._base, self._options
         self._notify.status("measuring this device")
-        threads = options.threads or cores()
+        threads = await asyncio.to_thread(choose_threads, options)
         device = await asyncio.to_thread(measure_device, base.name, threads, options.measured)
         made_with = installed_runtime()
         engines = await asyncio.to_thread(
@@ -378,6 +380,21 @@ class Agent:
         """Undo the start, even if it failed half-way."""
         self._notify.stopping()
         await self._base.ending.aclose()
+
+
+def choose_threads(options: AgentOptions) -> int:
+    """The number of threads to compute with. This process, and those that it starts, are confined to the cores that the
+    user gave, or that are quickest. Raises UsageError if the user's are not there."""
+    if options.cpus is not None:
+        confine(parse_cpus(options.cpus))
+    allowed = allowed_cpus()
+    if options.threads is not None or not allowed:
+        return options.threads or cores()
+    chosen = find_quickest(sets_to_try(read_topology(allowed), options.leave_cores))
+    if chosen.cpus < allowed:
+        log.info("computing on %s (%s): that is quicker than on all", chosen.what, sorted(chosen.cpus))
+        confine(chosen.cpus)
+    return chosen.threads
 
 
 def _removal(identity: Identity, drains: Sequence[Drain]) -> str | None:

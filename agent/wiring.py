@@ -345,7 +345,7 @@ def _make_workers(
     compiled.make_room()  # An earlier run of this agent may have left too much.
     limit = options.memory_limit_bytes
     workers = Workers(
-        WorkerSettings(base.store.root, compiled.root, options.compiled_bytes, threads, limit),
+        WorkerSettings(base.store.root, compiled.root, options.compiled_bytes, threads, limit, options.nice),
         limit or memory()[1] or SHARED_BYTES,
         rest,
         react.model_crashed,

@@ -80,6 +80,18 @@ Transport = Annotated[
 Threads = Annotated[
     int | None, typer.Option(help="The number of threads for ONNX Runtime.", show_default="every core")
 ]
+Cpus = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LIST", help="The CPUs to run on, such as 0-3.", show_default="all that the system allows"
+    ),
+]
+LeaveCores = Annotated[
+    int, typer.Option(metavar="N", help="How many cores to leave to other programs, in place of --threads.")
+]
+Nice = Annotated[
+    int, typer.Option(metavar="N", help="By how much to lower the priority of what computes, 0 to 19.")
+]
 Providers = Annotated[
     str,
     typer.Option(
@@ -168,6 +180,9 @@ def agent(
     mqtt_ca: MqttCa = None,
     transport: Transport = "tcp",
     threads: Threads = None,
+    cpus: Cpus = None,
+    leave_cores: LeaveCores = 0,
+    nice: Nice = 0,
     providers: Providers = AUTO,
     memory_limit: MemoryLimit = None,
     profile_budget: ProfileBudget = 10.0,
@@ -193,6 +208,9 @@ def agent(
             mqtt=broker_of(mqtt, mqtt_password_file, mqtt_ca),
             transport=transport,
             threads=threads,
+            cpus=cpus,
+            leave_cores=leave_cores,
+            nice=nice,
             providers=parse_providers(providers),
             memory_limit_bytes=None
             if memory_limit is None

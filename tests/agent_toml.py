@@ -30,6 +30,7 @@ EXAMPLES = {
     "mqtt-password-file": "/etc/edgepart/mqtt-password",
     "mqtt-ca": "/etc/edgepart/broker-ca.pem",
     "threads": 3,
+    "cpus": "0-3",
     "memory-limit": "2G",
     "measured": "/var/lib/edgepart/measured.json",
     "spares": 1,

@@ -5,6 +5,7 @@ May import: planner/devices, planner/errors.
 
 __all__ = [
     "child_process",
+    "core_sets",
     "jobs",
     "log_format",
     "log_rate",

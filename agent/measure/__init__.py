@@ -14,5 +14,6 @@ __all__ = [
     "probe_process",
     "segment_times",
     "starvation",
+    "thread_probe",
     "trace_collector",
 ]

@@ -36,6 +36,8 @@ class WorkerSettings:
     """Threads of each session."""
     memory_bytes: int | None = None
     """The most memory of its own that the process may take, in bytes; None sets no limit."""
+    niceness: int = 0
+    """By how much the priority of the process is lower than the agent's."""
 
 
 @dataclass(frozen=True, slots=True)

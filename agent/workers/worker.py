@@ -31,6 +31,7 @@ from edgepart.agent.execution.sessions import (
     Sessions,
 )
 from edgepart.agent.host.process_memory import give_back, limit_own_memory, share_heaps
+from edgepart.agent.host.system import lower_priority
 from edgepart.agent.storage.store import Store
 from edgepart.agent.wire.dtypes import element_name
 from edgepart.agent.wire.tensors import pack_arrays, unpack_arrays
@@ -262,6 +263,8 @@ def _limit(settings: orders.WorkerSettings) -> None:
     """Limit the memory of this process. Over the limit ONNX Runtime is refused memory, and the request that asked for it
     fails."""
     share_heaps()
+    if settings.niceness:
+        lower_priority(settings.niceness)
     if settings.memory_bytes is not None:
         limit_own_memory(settings.memory_bytes)
     try:
