@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -17,6 +18,7 @@ from edgepart.planner.cost.cost import Cost
 from edgepart.planner.devices.cluster import Cluster, Device
 from edgepart.planner.devices.engine import Engine
 from edgepart.planner.layout.strategy import Problem
+from edgepart.planner.lowering import engines
 from edgepart.planner.lowering.engines import choose_engines
 from edgepart.planner.lowering.lower import make_plan
 from edgepart.planner.model.graph import Graph
@@ -216,3 +218,21 @@ def test_what_is_written_in_place_stays_on_the_cpu() -> None:
     outputs = {n: graph.region_of(name) for n, name in enumerate(op.outputs)}
     assert cost.compute_s(op, accesses(graph)[op.name], outputs, "d0", "npu") < float("inf")
     assert engines_of(choose_plan(task, "single", digests={})[0]) == [""]
+
+
+def test_an_engine_that_starts_quickly_is_chosen_before_one_that_computes_more_quickly() -> None:
+    graph = load_graph(convolution(40_000, 3))
+    alone_s = planned(graph).predicted_latency_s
+    dear = replace(CONVOLUTIONS.slowed(0.1), name="dear", segment_s=alone_s)
+    assert engines_of(planned(graph, dear, CONVOLUTIONS)) == ["npu"]
+
+
+def test_a_division_that_is_predicted_to_be_slower_is_not_made(
+    squeezenet: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def choose_badly(run_s: Sequence[Mapping[str, float]], switch_s: object) -> tuple[float, list[str]]:
+        return 0.0, ["npu" if "npu" in each else "" for each in run_s]
+
+    monkeypatch.setattr(engines, "choose_engines", choose_badly)
+    assert "npu" in engines_of(planned(squeezenet, EVERYTHING))
+    assert set(engines_of(planned(squeezenet, EVERYTHING.slowed(9.0)))) == {""}
