@@ -14,6 +14,7 @@ from edgepart.planner.layout.strategy import Problem, Strategy
 from edgepart.planner.plans.plan import Plan
 from edgepart.planner.region import Region
 from edgepart.planner.report.drawing import computed_tensors
+from edgepart.planner.report.engines import describe_engines
 from edgepart.planner.report.explain import explain_plan
 from edgepart.planner.report.sentences import as_sentence
 from edgepart.planner.search.choose_borders import send_borders_first
@@ -72,6 +73,8 @@ def choose_plan(
             f"the values that devices send are rounded to {plan.rounded_to}, so answers differ a little"
         )
         why = f"{why}\n{as_sentence(rounding)}"
+    if engines := describe_engines(study.memo, plan):
+        why = "\n".join([why, *map(as_sentence, engines)])
     plan = replace(
         plan,
         predicted_latency_s=simulation.latency_s,
@@ -132,3 +135,16 @@ def compare(problem: Problem, study: Study | None = None) -> list[Result]:
             rate = study.scorer.forecast_stream(strategy).throughput_per_s
             found.append(Result(name, strategy, study.scorer.forecast(strategy), rate))
     return found
+
+
+def without_engines_s(study: Study) -> float | None:
+    """The predicted seconds of the plan of `auto` on CPUs alone; None if no device has engines, or no plan fits."""
+    problem = study.memo.problem
+    plain = replace(problem, cluster=problem.cluster.without_engines())
+    if plain == problem:
+        return None
+    alone = study.on(plain)
+    try:
+        return alone.scorer.forecast(best_strategy(plain, "auto", alone)).latency_s
+    except Infeasible:
+        return None

@@ -15,7 +15,7 @@ import typer
 
 from edgepart.agent.planwork.garbage_collection import collect_rarely
 from edgepart.cli.options import Agent, Json, State, TransferDtype, Weights
-from edgepart.cli.output import console, say
+from edgepart.cli.output import console, say, table
 from edgepart.cli.plan_text import device_table, say_reasons
 from edgepart.cli.planning.placement import is_workload, place
 from edgepart.cli.planning.placement import read as read_workload
@@ -298,7 +298,8 @@ def _study(problem: Problem) -> Study:
 
 
 def _compare(problem: Problem) -> dict[str, Any]:
-    from edgepart.planner.planner import compare
+    from edgepart.planner.planner import compare, without_engines_s
+    from edgepart.planner.report.engines import engine_documents
 
     study = _study(problem)
     start = time.perf_counter()
@@ -323,6 +324,8 @@ def _compare(problem: Problem) -> dict[str, Any]:
         "model": problem.graph.name,
         "objective": problem.objective,
         "strategies": found,
+        "engines": engine_documents(study.memo),
+        "without_engines_s": without_engines_s(study),
         "search_s": time.perf_counter() - start,
     }
 
@@ -334,17 +337,17 @@ def _print_comparison(document: dict[str, Any], printing: PlanPrinting) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table("strategy", title=Text(document["model"]), title_justify="left")
+    strategies = Table("strategy", title=Text(document["model"]), title_justify="left")
     for column in ("latency", "req/s", "devices", "sent", "memory"):
-        table.add_column(column, justify="right")
+        strategies.add_column(column, justify="right")
     rows = document["strategies"]
     best = _best(document)
     for name, row in rows.items():
         if not row["feasible"]:
             said = "does not fit" if row.get("installed", True) else "not installed"
-            table.add_row(name, said, "", "", "", "", style="red")
+            strategies.add_row(name, said, "", "", "", "", style="red")
             continue
-        table.add_row(
+        strategies.add_row(
             name,
             format_seconds(row["predicted_latency_s"], 4),
             format_figure(row["predicted_throughput_per_s"] or 0, 4),
@@ -354,12 +357,35 @@ def _print_comparison(document: dict[str, Any], printing: PlanPrinting) -> None:
             style="bold" if name in best else None,
         )
     out = console(soft_wrap=False)
-    out.print(table)
+    out.print(strategies)
+    _print_engines(document)
     for name, row in rows.items():
         if printing.reasons or not row["feasible"]:
             out.print(Text.assemble((name, "bold"), f": {row['why']}"))
     if not printing.reasons:
         say(f"{_verdict(document, best)} (--why describes each plan.)", prose=True)
+
+
+def _print_engines(document: Mapping[str, Any]) -> None:
+    """Prints what each engine would give; nothing if there is none."""
+    if not document["engines"]:
+        return
+    rows = [
+        (
+            figures["engine"],
+            figures["device"],
+            str(figures["operators"]),
+            format_seconds(figures["cpu_s"]),
+            format_seconds(figures["engine_s"]),
+            f"{format_figure(figures['times_as_long'])}x as long",
+        )
+        for figures in document["engines"]
+    ]
+    out = console(soft_wrap=False)
+    out.print()
+    out.print(table(("engine", "device", "operators", "on the CPU", "on the engine", ""), rows))
+    if document["without_engines_s"] is not None:
+        say(f"Without engines, auto takes {format_seconds(document['without_engines_s'], 4)}.")
 
 
 def _verdict(document: Mapping[str, Any], best: Set[str]) -> str:

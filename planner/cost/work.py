@@ -126,7 +126,7 @@ EXPONENTS = ("2", "3", "0.5", "1")
 """Constant exponents of powers that the runtime computes by multiplication."""
 
 
-class Speeds(Protocol):
+class MeasuredRates(Protocol):
     """What the time of an operator follows from: of a device's CPU, or of one of its engines."""
 
     @property
@@ -176,10 +176,10 @@ class Work(NamedTuple):
         runs = not isinstance(found, Engine) or found.computes(self.family, self.kind)
         return self._seconds_at(found) if runs else float("inf")
 
-    def _seconds_at(self, speeds: Speeds) -> float:
+    def _seconds_at(self, speeds: MeasuredRates) -> float:
         return self._compute_s(speeds) + self.kernels * speeds.kernel_s
 
-    def _compute_s(self, device: Speeds) -> float:
+    def _compute_s(self, device: MeasuredRates) -> float:
         rates = device.rates
         moved = rates.bytes_per_s(self.kind, self.nbytes) if self.kind else None
         if moved is not None:

@@ -34,7 +34,7 @@ QUICK = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, H
 class Slow(NoCost):
     """Makes every operator cost more than a segment, so that what can be put off is put off."""
 
-    def compute_s(self, op: Any, access: Any, outputs: Any, device: str) -> float:
+    def compute_s(self, op: Any, access: Any, outputs: Any, device: str, engine: str | None = None) -> float:
         return 1.0
 
 
