@@ -142,7 +142,7 @@ class PlanComputer:
         names = {node: name for node, name, _ in order.key.devices}
         taken = {names[node]: nbytes for node, nbytes in order.taken_bytes if node in names}
         drifts = {names[node]: drift for node, drift in order.key.drifts if node in names}
-        cluster = build_cluster(order.cards, names)
+        cluster = build_cluster(order.cards, names, order.deployment.model)
         cluster = replace(
             cluster, devices=tuple(d.with_drift(drifts.get(d.name, 1.0)) for d in cluster.devices)
         )
