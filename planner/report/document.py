@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from math import isfinite
 from typing import Any
 
@@ -77,9 +78,15 @@ def _device(
         "weight_bytes": program.weight_bytes,
         "peak_memory_bytes": program.peak_memory_bytes,
         "segments": sum(isinstance(step, Run) for step in program.steps),
+        "engines": segments_by_engine(program),
         "messages": sum(device == t.source and t.target != GATEWAY for t in plan.transfers),
         "layers": computed_parts(graph, strategy, device),
     }
+
+
+def segments_by_engine(program: Program) -> dict[str, int]:
+    """The number of segments that each engine runs; "cpu" stands for the CPU."""
+    return dict(Counter(segment.engine or "cpu" for segment in program.segments))
 
 
 def computed_parts(graph: Graph, strategy: Strategy, device: str) -> dict[str, str]:

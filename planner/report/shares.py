@@ -12,7 +12,7 @@ from typing import Any
 from edgepart.planner.plans.plan import GATEWAY, Plan, Program, Run
 from edgepart.planner.plans.reduced_precision import EXACT
 from edgepart.planner.region import Region
-from edgepart.planner.report.document import AXIS_NAMES, finite_or_none, replicas
+from edgepart.planner.report.document import AXIS_NAMES, finite_or_none, replicas, segments_by_engine
 
 
 def device_shares(plan: Plan) -> dict[str, dict[str, str]]:
@@ -83,4 +83,5 @@ def _device(plan: Plan, program: Program) -> dict[str, Any]:
         "weight_bytes": program.weight_bytes,
         "peak_memory_bytes": program.peak_memory_bytes,
         "segments": sum(isinstance(step, Run) for step in program.steps),
+        "engines": segments_by_engine(program),
     }

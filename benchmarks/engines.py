@@ -1,0 +1,250 @@
+"""Engines: what execution providers give on this machine, for one box and for two.
+
+    python -m benchmarks.engines [--models resnet50,bert_base] [--rounds 15] [--engine openvino-cpu] [--slow 8]
+                                 [--markdown] [--json FILE]
+
+Of each model, in turn: a bare session on the CPU and one on the engine, an agent without engines and one with, and two slow
+boxes (`--slow` times as slow, each with one thread), of which both compute with the CPU, or one with the engine. It has to
+run where an ONNX Runtime with the engine's provider is installed. Nothing here passes or fails. The machine should have
+nothing else to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.table import Table
+
+from benchmarks.machine import describe, sentence, show_table
+from benchmarks.models import Model, named_model
+from benchmarks.models.model import kept
+from benchmarks.serving import client_of, deploy, settle
+from benchmarks.weights import folded
+from edgepart.agent.engines.provider_sessions import ENGINE_ERRORS, make_engine_session
+from edgepart.agent.execution.sessions import make_session, session_options
+from edgepart.agent.verify.same_answer import largest_difference
+from edgepart.agent.wire.inference import DeployOptions
+from edgepart.cli.demo.command import slow_box
+from edgepart.cli.local import LocalCluster
+from edgepart.cli.output import note
+from edgepart.client.async_client import AsyncClient
+from edgepart.planner.figures import format_seconds
+
+MODELS = ("resnet50", "ppocrv4_det", "minilm_l6", "bert_base")
+ROUNDS = 15
+ENGINE = "openvino-cpu"
+SLOW = 8.0
+NAME = "model"
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a cluster gave."""
+
+    took_s: float
+    predicted_s: float
+    engines: Mapping[str, int]
+    """The number of segments by device and engine."""
+    difference: float
+    """The largest difference to the answer of a bare session on the CPU."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The figures of one model, in seconds."""
+
+    model: str
+    cpu_s: float
+    engine_s: float | None
+    """None if the engine does not take the whole model."""
+    one: Mapping[str, Served]
+    """One box, by its `--providers`."""
+    two: Mapping[str, Served]
+    """Two slow boxes, by the `--providers` of the second; the first one computes with its CPU."""
+
+
+def find(name: str) -> Model:
+    """A model of the zoo, or MiniLM with its weights in float32."""
+    if name != "minilm_l6":
+        return named_model(name)
+    source = named_model("minilm_l6_int8")
+    path = kept("minilm_l6_float32", "model.onnx", lambda: folded(source.path))
+    return Model(name, path, source.shapes, source.inputs)
+
+
+def bare_runs(model: Model, engine: str, threads: int) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
+    """A run of a session on the CPU, and one on the engine; None if it does not take the model."""
+    inputs = model.inputs(0)
+    cpu = make_session(str(model.path), session_options(threads, {}))
+    asked = {one.name: inputs[one.name] for one in cpu.get_inputs()}
+    outputs = [one.name for one in cpu.get_outputs()]
+
+    def run(session: Any) -> Callable[[], Any]:
+        return lambda: dict(zip(outputs, session.run(outputs, asked), strict=True))
+
+    try:
+        return run(cpu), run(
+            make_engine_session(engine, str(model.path), session_options(threads, {}), threads)
+        )
+    except ENGINE_ERRORS as error:
+        note(f"{model.name}: no bare session on {engine}: {error}")
+        return run(cpu), None
+
+
+async def serve(client: AsyncClient, model: Model) -> dict[str, Any]:
+    """Deploy the model, wait until its plan stays, and return the plan's card."""
+    await deploy(client, model.path, NAME, DeployOptions(shapes=dict(model.shapes)))
+    return await settle(client, NAME)
+
+
+async def measure_clusters(
+    clusters: Mapping[str, LocalCluster], model: Model, runs: Mapping[str, Callable[[], Any]], rounds: int
+) -> tuple[dict[str, float], dict[str, Served]]:
+    """The median seconds of each bare run, and what each cluster gave; all are asked in turn."""
+    inputs, expected = model.inputs(0), next(iter(runs.values()))()
+    took: dict[str, list[float]] = {name: [] for name in (*runs, *clusters)}
+    outputs: dict[str, Mapping[str, Any]] = {}
+    async with AsyncExitStack() as stack:
+        clients, cards = {}, {}
+        for name, cluster in clusters.items():
+            clients[name] = await stack.enter_async_context(client_of(cluster.first))
+            cards[name] = await serve(clients[name], model)
+        for turn in range(rounds + 2):
+            for name in took:
+                began = time.perf_counter()
+                if name in runs:
+                    runs[name]()
+                else:
+                    outputs[name] = (await clients[name].infer(NAME, inputs)).outputs
+                if turn > 1:
+                    took[name].append(time.perf_counter() - began)
+        plans = {name: await client.plan(NAME) for name, client in clients.items()}
+    middle = {name: median(found) for name, found in took.items()}
+    return {name: middle[name] for name in runs}, {
+        name: Served(
+            middle[name],
+            cards[name]["predicted_latency_s"],
+            engines_of(plans[name]),
+            largest_difference(outputs[name], expected),
+        )
+        for name in clusters
+    }
+
+
+def engines_of(plan: Mapping[str, Any]) -> dict[str, int]:
+    """The number of segments by device and engine, of the plan's document."""
+    return {
+        f"{device}: {engine}": count
+        for device, one in plan["devices"].items()
+        for engine, count in one["engines"].items()
+    }
+
+
+def measure(name: str, engine: str, slow: float, rounds: int) -> Row:
+    """Measure one model."""
+    model, threads = find(name), len(os.sched_getaffinity(0))
+    cpu, other = bare_runs(model, engine, threads)
+    runs = {"cpu": cpu} | ({engine: other} if other else {})
+    with ExitStack() as stack:
+        clusters = {}
+        for providers in ("cpu", "auto"):
+            note(f"{name}: one box, --providers {providers}")
+            options = ["--providers", providers, "--threads", str(threads)]
+            clusters[providers] = stack.enter_context(
+                LocalCluster(["one"], options=options, listen="127.0.0.1:0")
+            )
+        bare, one = asyncio.run(measure_clusters(clusters, model, runs, rounds))
+    two: dict[str, Served] = {}
+    for providers in ("cpu", "auto"):
+        note(f"{name}: two boxes, {slow:g} times as slow, the second one with --providers {providers}")
+        env = {box: {**slow_box(slow)} for box in ("one", "two")}
+        env["one"]["EDGEPART_PROVIDERS"], env["two"]["EDGEPART_PROVIDERS"] = "cpu", providers
+        options = ["--threads", "1", "--spares", "0"]
+        with LocalCluster(
+            ["one", "two"], options=options, env=env, patience_s=300, listen="127.0.0.1:0"
+        ) as cluster:
+            _, found = asyncio.run(measure_clusters({providers: cluster}, model, {"cpu": cpu}, rounds))
+            two |= found
+    return Row(name, bare["cpu"], bare.get(engine), one, two)
+
+
+def show(rows: Sequence[Row], engine: str, markdown: bool) -> None:
+    """Print the tables of one box and of two."""
+    one = Table(
+        "model",
+        "bare CPU",
+        f"bare {engine}",
+        "agent, CPU",
+        "agent, auto",
+        "auto computes with",
+        "auto / better bare",
+        "difference",
+    )
+    two = Table(
+        "model", "both CPU", f"one with {engine}", "as fast", "predicted", "computed by", "difference"
+    )
+    for table in (one, two):
+        for column in table.columns[1:]:
+            column.justify = "right"
+    for row in rows:
+        better_s = min(filter(None, (row.cpu_s, row.engine_s)))
+        auto = row.one["auto"]
+        one.add_row(
+            row.model,
+            format_seconds(row.cpu_s),
+            format_seconds(row.engine_s) if row.engine_s else "not whole",
+            format_seconds(row.one["cpu"].took_s),
+            format_seconds(auto.took_s),
+            ", ".join(auto.engines),
+            f"{auto.took_s / better_s:.2f}x",
+            f"{auto.difference:.1e}",
+        )
+        plain, mixed = row.two["cpu"], row.two["auto"]
+        two.add_row(
+            row.model,
+            format_seconds(plain.took_s),
+            format_seconds(mixed.took_s),
+            f"{plain.took_s / mixed.took_s:.2f}x",
+            format_seconds(mixed.predicted_s),
+            ", ".join(f"{name} ({count})" for name, count in mixed.engines.items()),
+            f"{mixed.difference:.1e}",
+        )
+    show_table(one, markdown)
+    print()
+    show_table(two, markdown)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--models", type=lambda text: text.split(","), default=list(MODELS))
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--engine", default=ENGINE)
+    parser.add_argument("--slow", type=float, default=SLOW)
+    parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args(arguments)
+    rows = [measure(name, given.engine, given.slow, given.rounds) for name in given.models]
+    print(sentence())
+    print()
+    show(rows, given.engine, given.markdown)
+    if given.json:
+        document = {"machine": describe(), "rows": [asdict(row) for row in rows]}
+        given.json.write_text(json.dumps(document, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
