@@ -29,7 +29,7 @@ class EngineChoice:
 
     tried: tuple[EngineKind, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Why an engine or a provider is left out, by its name."""
+    """Why an engine or a provider is left out, by its name. Those of which no engine is ever made are not named."""
 
 
 def parse_providers(text: str, *, option: str = "--providers") -> tuple[str, ...]:
@@ -63,7 +63,7 @@ def choose(names: Sequence[str], available: Collection[str]) -> EngineChoice:
 
 
 def _choose_all(available: Collection[str]) -> EngineChoice:
-    left_out = {own_name(provider): why for provider, why in NEVER.items() if provider in available}
+    left_out: dict[str, str] = {}
     tried = []
     for kind in KINDS:
         if kind.provider not in available:
