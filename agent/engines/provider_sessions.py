@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import onnxruntime as ort
@@ -49,6 +49,11 @@ MOST_NAMED = 5
 class EngineRefuses(EdgepartError):
     """An engine cannot run a model, or cannot run all of it. The CPU can still."""
 
+    def __init__(self, text: str, operators: Sequence[str] = ()) -> None:
+        """`operators` are the names of those that the engine does not take, as far as they are known."""
+        super().__init__(text)
+        self.operators = tuple(operators)
+
 
 ENGINE_ERRORS: tuple[type[Exception], ...] = (*ORT_ERRORS, EngineRefuses)
 """The errors with which an engine refuses a model or a run."""
@@ -84,7 +89,7 @@ def make_engine_session(engine: str, model: str | bytes, options: Any, threads: 
     except ORT_ERRORS as error:
         if "assigned to the default CPU EP" not in str(error):
             raise
-        raise EngineRefuses(_explain_partial(kind, model, options, threads)) from error
+        raise _explain_partial(kind, model, options, threads) from error
     if session.get_providers()[0] != kind.provider:
         raise EngineRefuses(
             f"{kind.provider} could not be loaded, and ONNX Runtime took the CPU in its place"
@@ -99,26 +104,30 @@ def _session(kind: EngineKind, model: str | bytes, options: Any, threads: int) -
     )
 
 
-def _explain_partial(kind: EngineKind, model: str | bytes, options: Any, threads: int) -> str:
+def _explain_partial(kind: EngineKind, model: str | bytes, options: Any, threads: int) -> EngineRefuses:
     """Which operators the engine leaves to the CPU, found by a session that may use both."""
     options.add_session_config_entry(_NO_CPU, "0")
     try:
         session = _session(kind, model, options, threads)
     except ORT_ERRORS as error:  # The first error says enough.
         log.info("what %s leaves to the CPU is not known: %s", kind.name, error)
-        return f"{kind.provider} does not take all operators"
+        return EngineRefuses(f"{kind.provider} does not take all operators")
     if kind.provider not in session.get_providers():
-        return f"{kind.provider} could not be loaded: the device is not here, or lacks its driver"
-    left = sorted(set(_left_to_cpu(session, kind.provider)))
+        return EngineRefuses(
+            f"{kind.provider} could not be loaded: the device is not here, or lacks its driver"
+        )
+    left = list(_left_to_cpu(session, kind.provider))
     if not left:
-        return f"{kind.provider} does not take all operators"
-    more = f" and {len(left) - MOST_NAMED} more types" if len(left) > MOST_NAMED else ""
-    return f"{kind.provider} does not take {', '.join(left[:MOST_NAMED])}{more}"
+        return EngineRefuses(f"{kind.provider} does not take all operators")
+    types = sorted({node.op_type for node in left})
+    more = f" and {len(types) - MOST_NAMED} more types" if len(types) > MOST_NAMED else ""
+    text = f"{kind.provider} does not take {', '.join(types[:MOST_NAMED])}{more}"
+    return EngineRefuses(text, [node.name for node in left])
 
 
-def _left_to_cpu(session: Any, provider: str) -> Iterator[str]:
-    """The types of the operators that are not on the provider. Nothing if this ONNX Runtime does not tell."""
+def _left_to_cpu(session: Any, provider: str) -> Iterator[Any]:
+    """The operators that are not on the provider. Nothing if this ONNX Runtime does not tell."""
     tell = getattr(session, "get_provider_graph_assignment_info", None)
     for part in tell() if tell is not None else ():
         if part.ep_name != provider:
-            yield from (node.op_type for node in part.get_nodes())
+            yield from part.get_nodes()

@@ -21,6 +21,8 @@ OUTCOMES = (ADMITTED, CRASHES, HANGS, LIES, FAILS)
 """How a trial ends. LIES: the answers are not the CPU's. FAILS: no answers, with a reason."""
 MOST_VERDICTS = 2048
 """The most verdicts that are remembered; the oldest are forgotten, and such segments tried again."""
+MOST_LACKS = 64
+"""The most operators that a verdict names."""
 MOST_WHY = 400
 """The longest reason, in characters."""
 
@@ -40,6 +42,8 @@ class EngineVerdict:
     """The digest of the model that the segment is of."""
     made_with: str = ""
     """The software and options for which the verdict holds."""
+    lacks: tuple[str, ...] = ()
+    """Names of the segment's operators that the engine does not take, as far as they are known: it may take the others."""
 
     @property
     def refused(self) -> bool:
@@ -68,7 +72,9 @@ class VerdictBook:
         if known is not None and (known.refused or not verdict.refused):
             return False
         self._known.pop(key, None)
-        self._known[key] = replace(verdict, made_with=self._made_with, why=verdict.why[:MOST_WHY])
+        self._known[key] = replace(
+            verdict, made_with=self._made_with, why=verdict.why[:MOST_WHY], lacks=verdict.lacks[:MOST_LACKS]
+        )
         while len(self._known) > MOST_VERDICTS:
             del self._known[next(iter(self._known))]
         return True
@@ -113,6 +119,12 @@ def verdict_from_json(entry: Any) -> EngineVerdict:
     known = {one.name for one in fields(EngineVerdict)}
     if not isinstance(entry, Mapping) or not {"engine", "segment", "outcome"} <= entry.keys() <= known:
         raise FrameError(f": no verdict about an engine: {str(entry)[:80]}")
-    if not all(isinstance(value, str) for value in entry.values()) or entry["outcome"] not in OUTCOMES:
+    texts, lacks = {key: value for key, value in entry.items() if key != "lacks"}, entry.get("lacks", ())
+    listed = isinstance(lacks, list | tuple) and all(isinstance(name, str) for name in lacks)
+    if (
+        not listed
+        or not all(isinstance(value, str) for value in texts.values())
+        or entry["outcome"] not in OUTCOMES
+    ):
         raise FrameError(f": no verdict about an engine: {str(entry)[:80]}")
-    return EngineVerdict(**entry)
+    return EngineVerdict(**texts, lacks=tuple(lacks))

@@ -1,8 +1,7 @@
 """Engine probe: checks one engine against the CPU, and calibrates it. A door: ONNX Runtime and the clock. It runs in a
 process of its own, which an engine may crash or hang (engine_probe_process.py).
 
-    python -m edgepart.agent.measure.engine_probe                 prints the providers that are installed
-    python -m edgepart.agent.measure.engine_probe NAME THREADS    prints a line for each trial, and then what it found
+    python -m edgepart.agent.measure.engine_probe NAME THREADS    prints a line before each trial, and then what it found
 
 A trial that the engine cannot run is a family or kind that it lacks. An engine that gives a wrong answer to a trial is not
 used at all.
@@ -22,7 +21,6 @@ import onnxruntime as ort
 from edgepart.agent.engines.catalogue import FLOAT32, EngineKind, kind_of
 from edgepart.agent.engines.provider_sessions import (
     ENGINE_ERRORS,
-    available_providers,
     make_engine_session,
 )
 from edgepart.agent.execution.sessions import make_session, session_options
@@ -170,12 +168,8 @@ def _difference(got: Array, expected: Array) -> float:
     return float(apart / scale) if scale else (float("inf") if apart else 0.0)
 
 
-def main(arguments: list[str]) -> None:
-    """Print what the arguments ask for, as JSON in the last line."""
-    if not arguments:
-        print(json.dumps(available_providers()))
-        return
-    name, threads = arguments
+def main(name: str, threads: str) -> None:
+    """Print what is found of the engine, as JSON in the last line."""
     try:
         found = EngineProbe(kind_of(name), int(threads)).measure()
     except Lies as error:
@@ -184,4 +178,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":  # Started by agent/measure/engine_probe_process.py.
-    main(sys.argv[1:])
+    main(*sys.argv[1:])

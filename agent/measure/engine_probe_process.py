@@ -32,8 +32,8 @@ from edgepart.planner.errors import EdgepartError, Unavailable, UsageError
 log = logging.getLogger(__name__)
 
 MODULE = "edgepart.agent.measure.engine_probe"
-TRIAL = "trial"
-"""What the process prints before each trial."""
+LIST = "import json, onnxruntime; print(json.dumps(onnxruntime.get_available_providers()))"
+"""Prints the providers of the ONNX Runtime that is installed. It imports nothing else, as each start waits for it."""
 MOST_TRIAL_S = 120.0
 """The longest that a trial of the probe may take, however long the engine may take for a segment: trials are small."""
 LIST_S = 120.0
@@ -88,7 +88,7 @@ def measure_engines(
 
 def _installed_providers() -> Sequence[str]:
     """The providers of the ONNX Runtime that is installed. Raises Unavailable if that cannot be found out."""
-    command = [sys.executable, "-m", MODULE]
+    command = [sys.executable, "-c", LIST]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIST_S

@@ -72,7 +72,7 @@ class PlanComputer:
             return replace(
                 found,
                 structure=plan.structure,
-                is_model_itself=plan.is_model_itself,
+                is_model_itself=plan.is_model_itself and not _has_engines(plan),
                 step_bytes=_step_bytes(plan),
             )
         except Infeasible as error:
@@ -142,7 +142,7 @@ class PlanComputer:
         names = {node: name for node, name, _ in order.key.devices}
         taken = {names[node]: nbytes for node, nbytes in order.taken_bytes if node in names}
         drifts = {names[node]: drift for node, drift in order.key.drifts if node in names}
-        cluster = build_cluster(order.cards, names)
+        cluster = build_cluster(order.cards, names, order.deployment.model)
         cluster = replace(
             cluster, devices=tuple(d.with_drift(drifts.get(d.name, 1.0)) for d in cluster.devices)
         )
@@ -349,6 +349,11 @@ def _prediction_miss(order: ComputePlan, current_s: float) -> float:
     ):
         return 1.0
     return max(1.0, order.measured_s / current_s)
+
+
+def _has_engines(plan: Plan) -> bool:
+    """Whether an engine computes some of it: its answers are then the CPU's but for rounding, and the plan is tried."""
+    return any(one.engine for program in plan.programs.values() for one in program.segments)
 
 
 def _lost_engines(plan: Plan, cluster: Cluster) -> bool:

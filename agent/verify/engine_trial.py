@@ -16,6 +16,7 @@ import onnx
 from onnx import ModelProto, TensorProto
 
 from edgepart.agent.engines.catalogue import FLOAT32, kind_of
+from edgepart.agent.engines.provider_sessions import EngineRefuses
 from edgepart.agent.engines.verdicts import ADMITTED, FAILS, LIES, EngineVerdict
 from edgepart.agent.execution.prepared import describe_segment
 from edgepart.agent.execution.sessions import LoadedSegment, Weight, load_segment
@@ -72,7 +73,10 @@ def try_engine(
             worst = max(worst, largest_difference({n: got[n] for n in expected}, expected))
             compared += 1
     except (InternalError, RequestError) as error:
-        return EngineVerdict(engine, segment.digest, FAILS, str(error))
+        cause = error.__cause__
+        left = cause.operators if isinstance(cause, EngineRefuses) else ()
+        lacks = tuple(name for name in segment.operators if name in left)
+        return EngineVerdict(engine, segment.digest, FAILS, str(error), lacks=lacks)
     if not compared:
         why = "it cannot be compared with the CPU, whose answers to made-up inputs change with every rounding"
         return EngineVerdict(engine, segment.digest, FAILS, why)

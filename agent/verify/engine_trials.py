@@ -62,8 +62,10 @@ class EngineTrials:
                     while pipe.poll(limit_s):
                         kind, *said = _read(pipe.recv_bytes())
                         if kind == _VERDICT:
-                            outcome, why = said
-                            return EngineVerdict(segment.engine, segment.digest, outcome, why)
+                            outcome, why, *lacks = said
+                            return EngineVerdict(
+                                segment.engine, segment.digest, outcome, why, lacks=tuple(lacks)
+                            )
                         stage = said[0]
                     self._end()
                     return self._hung(segment, stage, limit_s)
@@ -124,7 +126,7 @@ def _read(data: bytes) -> tuple[str, ...]:
     except (ValueError, msgpack.UnpackException) as error:
         raise OSError(f"what a trial of an engine said cannot be read: {error}") from error
     stage = isinstance(said, tuple) and len(said) == 2 and said[0] == _STAGE
-    verdict = isinstance(said, tuple) and len(said) == 3 and said[0] == _VERDICT and said[1] in OUTCOMES
+    verdict = isinstance(said, tuple) and len(said) > 2 and said[0] == _VERDICT and said[1] in OUTCOMES
     if not (stage or verdict) or not all(isinstance(one, str) for one in said):
         raise OSError("what a trial of an engine said is no verdict")
     return tuple(map(str, said))
@@ -155,6 +157,6 @@ def run_engine_trials(questions: Connection[Any, Any], store: Path, threads: int
                 found = EngineVerdict(
                     segment.engine, segment.digest, FAILS, f"{type(error).__name__}: {error}"
                 )
-            questions.send_bytes(msgpack.packb((_VERDICT, found.outcome, found.why)))
+            questions.send_bytes(msgpack.packb((_VERDICT, found.outcome, found.why, *found.lacks)))
     except (EOFError, OSError):
         return

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from edgepart.agent.cluster.state.bindings import parent_of
+from edgepart.agent.engines.catalogue import kind_of
 from edgepart.agent.engines.verdicts import CRASHES, FAILS, HANGS, EngineVerdict
 from edgepart.agent.execution.copies import Scratch
 from edgepart.agent.execution.nchwc_array import KeptBlocked
@@ -178,7 +179,8 @@ class Worker:
                 with self._blame_ambiguous():
                     self._load_on_engines(self._alive(), made, rest)
             except WorkerEnded as end:
-                if (death := self._handle_death(end.process)).ordered:
+                death = self._handle_death(end.process)
+                if death.ordered and self._engines.settle(made.program) == made.program:
                     raise Unavailable(f"the worker {death}") from end
                 if death.is_crash:
                     self._refuse_all(made, CRASHES, f"the worker {death} while sessions were made")
@@ -195,13 +197,28 @@ class Worker:
     def _load_on_engines(
         self, process: WorkerProcess, made: RemoteProgram, rest: Callable[[float], None]
     ) -> None:
-        """Load the program; if an engine that was admitted fails now, load it without that engine."""
+        """Load the program; if an engine that was admitted fails or hangs now, load it without that engine."""
+        made.program = self._engines.settle(made.program)
+        engines = [one.engine for one in made.program.segments if one.engine]
+        waiting = threading.Timer(
+            sum(kind_of(one).trial_s for one in engines), self._end_hanging, [process, made]
+        )
+        waiting.daemon = True
+        if engines:
+            waiting.start()
         try:
             self._load(process, made, rest)
         except EdgepartError as error:
             if not self._refuse_all(made, FAILS, str(error)):
                 raise
             self._load(process, made, rest)
+        finally:
+            waiting.cancel()
+
+    def _end_hanging(self, process: WorkerProcess, made: RemoteProgram) -> None:
+        if self._loading is made:
+            self._refuse_all(made, HANGS, "its sessions were not made in the time that its trials may take")
+            process.kill("an engine gave no answer while sessions were made")
 
     def _refuse_all(self, made: RemoteProgram, outcome: str, why: str) -> bool:
         """Blame the engines of a program that could not be loaded: those whose segment `why` names, or else all. Returns

@@ -5,7 +5,7 @@ EDGEPART_LAB_ENGINE=lab,lacks=MatMul|Softmax,conv=2,other=16 makes LabExecutionP
 
     conv=2, other=16   runs of sessions with and without convolutions take that many times their CPU time, where the CPU's
                        own take EDGEPART_LAB_SLOW times theirs; without it, as long as the CPU's
-    lacks=A|B          it makes no session of a model with one of these operators
+    lacks=A|B          it leaves these operators to the CPU
     crashes=A          a run of a model with this operator ends the process; crashes=A@5 only the fifth run of each session,
                        and crashes=A@/FILE every run while there is that file
     hangs=A            the same, and the run does not end
@@ -28,6 +28,8 @@ FAULTS = ("crashes", "hangs", "lies", "fails")
 SPEEDS = ("conv", "other")
 CPU = "CPUExecutionProvider"
 HANGING_S = 1e6
+NO_CPU = "session.disable_cpu_ep_fallback"
+"""The option with which a session has all of its operators on its provider, or is not made."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ def make_sessions(engine: LabEngine) -> Callable[[ModuleType], None]:
     def change(module: ModuleType) -> None:
         session: Any = module.InferenceSession
         session.__init__ = _initialise(session.__init__, engine)
+        session.get_provider_graph_assignment_info = lambda self: [_Assigned(CPU, self.lab_left)]
         session.get_providers = _providers(session.get_providers, engine)
         for name in ("run", "run_with_iobinding", "run_with_ortvaluevector"):
             setattr(session, name, _with_faults(getattr(session, name), engine, name))
@@ -104,11 +107,12 @@ def _initialise(initialise: Callable[..., None], engine: LabEngine) -> Callable[
         if engine.provider not in names:
             initialise(self, model, sess_options, providers, *rest, **more)
             return
-        self.lab_operators = operators = _operators(model)
-        if lacking := operators & engine.lacks:
-            raise RuntimeError(f"{engine.provider} has no kernel for {', '.join(sorted(lacking))}")
-        if sess_options is not None:
-            sess_options.add_session_config_entry("session.disable_cpu_ep_fallback", "0")
+        nodes = _nodes(model)
+        self.lab_operators = operators = frozenset(node.op_type for node in nodes)
+        self.lab_left = [node for node in nodes if node.op_type in engine.lacks]
+        if self.lab_left and sess_options.get_session_config_entry(NO_CPU) == "1":
+            raise RuntimeError(f"nodes are assigned to the default CPU EP: {engine.provider} lacks them")
+        sess_options.add_session_config_entry(NO_CPU, "0")
         self.lab_runs = 0
         if (factor := engine.factor(operators)) is not None:
             self.lab_factor = lambda: factor
@@ -117,15 +121,26 @@ def _initialise(initialise: Callable[..., None], engine: LabEngine) -> Callable[
     return changed
 
 
-def _operators(model: Any) -> frozenset[str]:
-    """The types of the operators of a model, given by its path or its bytes."""
+def _nodes(model: Any) -> list[Any]:
+    """The operators of a model, given by its path or its bytes."""
     import onnx
 
     if isinstance(model, bytes):
         proto = onnx.load_model_from_string(model)
     else:
         proto = onnx.load(os.fspath(model), load_external_data=False)
-    return frozenset(node.op_type for node in proto.graph.node)
+    return list(proto.graph.node)
+
+
+@dataclass(frozen=True)
+class _Assigned:
+    """What ONNX Runtime tells of the operators on one provider."""
+
+    ep_name: str
+    nodes: list[Any]
+
+    def get_nodes(self) -> list[Any]:
+        return self.nodes
 
 
 def _providers(known: Callable[..., list[str]], engine: LabEngine) -> Callable[..., list[str]]:

@@ -292,7 +292,7 @@ def _device_document(device: Device) -> dict[str, Any]:
 
 def _engine_document(engine: Engine) -> dict[str, Any]:
     """The JSON document of an engine, without keys that say nothing."""
-    document = asdict(engine) | {"refused": sorted(engine.refused)}
+    document = asdict(engine) | {"refused": sorted(engine.refused), "lacks": sorted(engine.lacks)}
     return {key: value for key, value in document.items() if value not in (None, [])}
 
 
@@ -347,9 +347,11 @@ def _engines(entry: Mapping[str, Any], where: str) -> tuple[Engine, ...]:
 def _engine(entry: Any, where: str) -> Engine:
     entry = _mapping(entry, where)
     own = {key: _positive(entry, key, where) for key in ("copy_bytes_per_s", "memory_bytes") if key in entry}
-    refused = _list(entry, "refused", where) if "refused" in entry else []
+    refused, lacks = (_list(entry, key, where) if key in entry else [] for key in ("refused", "lacks"))
     if not all(isinstance(digest, str) for digest in refused):
         raise UsageError(f"{where}: expected digests of segments under 'refused'")
+    if not all(isinstance(name, str) for name in lacks):
+        raise UsageError(f"{where}: expected names of operators under 'lacks'")
     return Engine(
         name=_text(entry, "name", where),
         provider=_text(entry, "provider", where),
@@ -365,6 +367,7 @@ def _engine(entry: Any, where: str) -> Engine:
         precision=_text(entry, "precision", where) if "precision" in entry else EXACT,
         threads=int(_positive(entry, "threads", where, default=1)),
         refused=frozenset(refused),
+        lacks=frozenset(lacks),
     )
 
 

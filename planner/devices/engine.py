@@ -48,6 +48,8 @@ class Engine:
     """The type in which it computes what models have in float32. An engine of another precision rounds, and is used only
     where the user allows it."""
     threads: int = 1
+    lacks: frozenset[str] = frozenset()
+    """Names of operators, of the model that is planned, that the engine was found not to take."""
     refused: frozenset[str] = frozenset()
     """Digests of segments that the engine crashed on, hung on, failed on or answered wrongly. The CPU computes them."""
 

@@ -116,6 +116,8 @@ class _Divider:
         in_place = any(name in graph.in_place for name, _ in (*share.needs, *share.written))
         found = {}
         for engine in (CPU, *(() if in_place else self._engines)):
+            if engine != CPU and share.operator.name in self._engines[engine].lacks:
+                continue
             taken = self._cost.compute_s(share.operator, access, share.outputs, self._device, engine)
             if engine == CPU or taken < float("inf"):
                 found[engine] = taken + self._copying_s(engine, len(ends), nbytes)

@@ -22,6 +22,7 @@ from edgepart.agent import maintenance, service
 from edgepart.agent.api import progress
 from edgepart.agent.api.progress import ProgressLines
 from edgepart.agent.chronicle.log_lines import LogKeeper
+from edgepart.agent.host.core_sets import allowed_cpus
 from edgepart.agent.net.endpoints import bind, own_addresses, reachable_text
 from edgepart.agent.options import AgentOptions
 from edgepart.agent.security import identity
@@ -405,3 +406,35 @@ def test_addresses_as_others_and_as_this_machine_reach_them() -> None:
     assert reachable_text(("192.0.2.7", 5)) == "192.0.2.7:5"
     with pytest.raises(Unavailable, match=r"--http 203\.0\.113\.9:1: cannot listen there"):
         bind(("203.0.113.9", 1))
+
+
+def test_the_number_of_threads_is_the_users_or_what_is_left_of_the_cores(state: Path) -> None:
+    allowed = allowed_cpus()
+    cpus = ",".join(map(str, sorted(allowed)))
+    assert service.choose_threads(options(state, threads=3)) == 3
+    assert service.choose_threads(options(state, threads=3, cpus=cpus)) == 3
+    assert 1 <= service.choose_threads(options(state, threads=None)) <= len(allowed)
+    with pytest.raises(UsageError, match="--leave-cores"):
+        service.choose_threads(options(state, threads=None, leave_cores=len(allowed)))
+    with pytest.raises(UsageError, match="CPU 4095 is not there"):
+        service.choose_threads(options(state, cpus="4095"))
+    assert allowed_cpus() == allowed
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"cpus": "a"},
+        {"leave_cores": -1},
+        {"leave_cores": 1, "threads": 2},
+        {"nice": 20},
+        {"nice": -1},
+        {"providers": ("auto", "cuda")},
+        {"providers": ("",)},
+    ],
+)
+def test_options_about_cores_and_engines_that_make_no_sense_are_refused(
+    state: Path, wrong: dict[str, Any]
+) -> None:
+    with pytest.raises(UsageError, match="--"):
+        options(state, **wrong)

@@ -32,6 +32,8 @@ class Host:
     slow: float | None = None
     """ONNX Runtime takes this many times as long as on this machine's core; `Lab.pace` changes it. None: not
     slowed."""
+    engine: str | None = None
+    """An engine beside its CPU, as cli/emulation/lab_engine.py has it; None: the host has none."""
     memory: str | None = None
     """Maximum memory of all processes on it together; beyond it, one of them is killed."""
     rate: str | None = None

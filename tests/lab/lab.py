@@ -114,11 +114,17 @@ class Lab:
         return ("sh", "-c", f"{join}; {enter}", host)
 
     def environment(self, host: str) -> dict[str, str]:
-        """Return the variables by which a process is as slow as the host, besides its owner's environment."""
-        if self._hosts[self._host(host)].slow is None:
-            return {}
-        path = os.pathsep.join(filter(None, (str(SLOW), os.environ.get("PYTHONPATH", ""))))
-        return {"PYTHONPATH": path, "EDGEPART_LAB_SLOW": f"@{self._pace_file(host)}"}
+        """Return the variables by which a process is as slow as the host and has its engine, besides its owner's
+        environment."""
+        here, found = self._hosts[self._host(host)], {}
+        if here.slow is not None:
+            found[sitecustomize.VARIABLE] = f"@{self._pace_file(host)}"
+        if here.engine is not None:
+            found[sitecustomize.ENGINE_VARIABLE] = here.engine
+            found["EDGEPART_PROVIDERS"] = here.engine.partition(",")[0]
+        if found:
+            found["PYTHONPATH"] = os.pathsep.join(filter(None, (str(SLOW), os.environ.get("PYTHONPATH", ""))))
+        return found
 
     def start(self, host: str, *command: str, **options: Any) -> subprocess.Popen[Any]:
         """Start a process on the host, in a session of its own; return when it is there. `options` are Popen's."""

@@ -122,7 +122,7 @@ def test_an_engine_that_lacks_an_operator_leaves_it_to_the_cpu_and_it_is_said(
         deploy(cluster, model, "net")
         assert asked.right(cluster)
         cluster.wait(is_named(cluster, "fails"), "the fault to be named")
-        assert "LabExecutionProvider has no kernel for Relu" in refusals(cluster)[0]["why"]
+        assert "LabExecutionProvider does not take Relu" in refusals(cluster)[0]["why"]
 
 
 @pytest.mark.parametrize("fault", ["crashes", "fails"])

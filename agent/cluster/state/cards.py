@@ -142,11 +142,12 @@ def _check_link(entry: Mapping[str, Any]) -> dict[str, float]:
     return numbers
 
 
-def build_cluster(cards: Iterable[Card], names: Mapping[str, str]) -> Cluster:
+def build_cluster(cards: Iterable[Card], names: Mapping[str, str], model: str = "") -> Cluster:
     """The cluster of all devices that have a card and a name, in the order of the cards, with every link that
     either end measured.
 
-    `names` maps node ids to device names in the plan. A link that both ends measured gets the worse of each
+    `model` is the digest of the model for which plans are to be made: engines lack the operators of it that they were found
+    not to take. `names` maps node ids to device names in the plan. A link that both ends measured gets the worse of each
     number. Equal boxes count as equally fast (planner/devices/equal_devices.py).
     """
     measured = {names[card.node]: parse_card(card.document) for card in cards if card.node in names}
@@ -157,10 +158,20 @@ def build_cluster(cards: Iterable[Card], names: Mapping[str, str]) -> Cluster:
             if other in measured and other != name:
                 pair = (min(name, other), max(name, other))
                 links[pair] = _worse(links.get(pair, link), link)
-    devices = equalise_devices([replace(one.device, name=name) for name, one in measured.items()])
+    devices = equalise_devices([_device_for(one, name, model) for name, one in measured.items()])
     cluster = Cluster(devices, links)
     crowds = [one.together for one in measured.values() if one.together is not None]
     return _with_shared_medium(cluster, crowds, names)
+
+
+def _device_for(measured: MeasuredDevice, name: str, model: str) -> Device:
+    """The device under this name, whose engines lack the operators of the model that they were found not to take."""
+    told = [one for one in measured.refused if model and one.model == model]
+    engines = tuple(
+        replace(engine, lacks=frozenset(op for one in told if one.engine == engine.name for op in one.lacks))
+        for engine in measured.device.engines
+    )
+    return replace(measured.device, name=name, engines=engines)
 
 
 SHARED_MEDIUM_NAME = "what all share"

@@ -29,6 +29,7 @@ VERDICTS = st.builds(
     st.sampled_from("xyz"),
     st.sampled_from(OUTCOMES),
     st.text(max_size=9),
+    lacks=st.lists(st.text(max_size=3), max_size=3).map(tuple),
 )
 
 

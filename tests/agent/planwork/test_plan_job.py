@@ -9,12 +9,14 @@ import pytest
 from benchmarks.models import light
 
 from edgepart.agent.cluster.leader.replan_policy import PlanningTiming, ReplanPolicy
-from edgepart.agent.cluster.state.cards import MeasuredDevice, write_card
+from edgepart.agent.cluster.state.cards import MeasuredDevice, with_refusals, write_card
 from edgepart.agent.cluster.state.events import ComputePlan, PlanComputed, PlanFailed, PlanKey
+from edgepart.agent.engines.verdicts import CRASHES, FAILS, EngineVerdict
 from edgepart.agent.planwork.plan_job import QUICK_S, THOROUGH_S, PlanComputer, search_budget_s
 from edgepart.agent.wire.control import Card, Deployment, Profile, Version
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.devices.cluster import Device
+from edgepart.planner.devices.engine import Engine
 from edgepart.planner.figures import format_seconds
 from edgepart.planner.plans.plan import plan_from_bytes
 from edgepart.planner.report.sentences import as_sentence
@@ -236,3 +238,55 @@ def test_the_search_takes_as_long_as_the_user_said() -> None:
     assert search_budget_s(DeployOptions(search_budget_s=0.2), quick=True) == 0.2
     assert search_budget_s(DeployOptions(search_budget_s=60.0), quick=True) == QUICK_S
     assert search_budget_s(DeployOptions(search_budget_s=60.0), quick=False) == 60.0
+
+
+ENGINE = Engine(
+    "npu",
+    "SomeExecutionProvider",
+    families={"conv": 4e10, "pointwise": 4e10, "stem": 4e10},
+    moves={"elementwise/2097152": 4e10, "pool": 4e10, "move": 4e10, "reduce": 4e10, "softmax": 4e10},
+    flops_per_s=4e10,
+    memory_bytes_per_s=4e10,
+)
+
+
+def on_a_device_with_an_engine(
+    current: bytes = b"", refused: tuple[EngineVerdict, ...] = (), *, there: bool = True
+) -> PlanComputed:
+    device = replace(DEVICE, engines=(ENGINE,) if there else ())
+    card = Card(NODES[0], write_card(with_refusals(MeasuredDevice(device), refused)))
+    return computed(replace(order(1, "single", current), cards=(card,)))
+
+
+def test_a_plan_with_an_engine_is_tried_and_one_without_is_the_model_itself() -> None:
+    (segment,) = plan_from_bytes(on_a_device_with_an_engine().plan).programs["d0"].segments
+    assert segment.engine == "npu"
+    assert not on_a_device_with_an_engine().is_model_itself
+    assert on_a_device_with_an_engine(there=False).is_model_itself
+
+
+def test_a_plan_whose_engine_is_refused_or_gone_is_worth_nothing_and_the_next_does_without_it() -> None:
+    first = on_a_device_with_an_engine()
+    (segment,) = plan_from_bytes(first.plan).programs["d0"].segments
+    assert on_a_device_with_an_engine(first.plan).current_latency_s == pytest.approx(first.latency_s)
+    for told in (
+        on_a_device_with_an_engine(first.plan, (EngineVerdict("npu", segment.digest, CRASHES),)),
+        on_a_device_with_an_engine(first.plan, there=False),
+    ):
+        assert told.current_latency_s == math.inf
+        assert told.latency_s > 2 * first.latency_s
+        assert {one.engine for one in plan_from_bytes(told.plan).programs["d0"].segments} == {""}
+
+
+def test_an_operator_that_an_engine_does_not_take_goes_to_the_cpu_and_the_others_stay() -> None:
+    (segment,) = plan_from_bytes(on_a_device_with_an_engine().plan).programs["d0"].segments
+    lacking = segment.operators[len(segment.operators) // 2]
+    verdict = EngineVerdict("npu", segment.digest, FAILS, model="model", lacks=(lacking,))
+    found = plan_from_bytes(on_a_device_with_an_engine(refused=(verdict,)).plan).programs["d0"].segments
+    engines = {name: one.engine for one in found for name in one.operators}
+    assert engines[lacking] == ""
+    assert sum(engine == "npu" for engine in engines.values()) > len(engines) / 2
+    other = replace(verdict, model="another")
+    assert (
+        len(plan_from_bytes(on_a_device_with_an_engine(refused=(other,)).plan).programs["d0"].segments) == 1
+    )

@@ -58,7 +58,7 @@ def operator(op_type: str, dtype: int = TensorProto.FLOAT, **how: Any) -> Segmen
         ("lab,lies=Conv", LIES, "of its largest magnitude"),
         ("lab,lies=Conv@2", LIES, "of its largest magnitude"),
         ("lab,fails=Conv", FAILS, "LabExecutionProvider failed on purpose"),
-        ("lab,lacks=Conv", FAILS, "LabExecutionProvider has no kernel for Conv"),
+        ("lab,lacks=Conv", FAILS, "LabExecutionProvider does not take Conv"),
         ("other", FAILS, "the onnxruntime that is installed here has no LabExecutionProvider"),
     ],
 )
@@ -73,6 +73,15 @@ def test_what_an_engine_does_is_its_verdict(
     assert why in found.why
     healthy = trials.verdict(operator("Neg"))  # What one segment did to the process, it does to no other.
     assert healthy.outcome == (FAILS if engine == "other" else ADMITTED)
+
+
+def test_the_operators_that_an_engine_leaves_to_the_cpu_are_named(
+    trials: EngineTrials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_lab_engine(monkeypatch, "lab,lacks=Abs|Neg")
+    found = trials.verdict(operator("Abs", name="Abs_0"))
+    assert (found.outcome, found.lacks) == (FAILS, ("Abs_0",))
+    assert trials.verdict(operator("Sqrt", name="Sqrt_0")).lacks == ()
 
 
 def test_integers_can_be_made_up(trials: EngineTrials, monkeypatch: pytest.MonkeyPatch) -> None:

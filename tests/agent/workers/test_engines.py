@@ -11,6 +11,7 @@ from threading import Timer
 import numpy as np
 import pytest
 
+from edgepart.agent.engines.catalogue import EngineKind
 from edgepart.agent.engines.verdicts import CRASHES, FAILS, HANGS, EngineVerdict, VerdictBook
 from edgepart.agent.storage.store import Store
 from edgepart.agent.workers import supervisor
@@ -99,6 +100,19 @@ def test_an_engine_that_fails_while_sessions_are_made_is_left(
     assert [one.engine for one in program.program.segments] == [""]
     same(program, right)
     assert bench.outcomes() == refused(outcome)
+    assert not bench.crashed
+
+
+def test_an_engine_that_hangs_while_sessions_are_made_is_left(
+    bench: Bench, right: Array, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        supervisor, "kind_of", lambda name: EngineKind(name, "LabExecutionProvider", trial_s=3.0)
+    )
+    give_lab_engine(monkeypatch, "lab,hangs=Conv")
+    program = bench.prepare()
+    same(program, right)
+    assert bench.outcomes() == refused(HANGS)
     assert not bench.crashed
 
 

@@ -21,7 +21,7 @@ from edgepart.agent.cluster.state.cards import (
     with_refusals,
     write_card,
 )
-from edgepart.agent.engines.verdicts import CRASHES, LIES, EngineVerdict
+from edgepart.agent.engines.verdicts import CRASHES, FAILS, LIES, EngineVerdict
 from edgepart.agent.wire.control import Card
 from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium
 from edgepart.planner.devices.engine import Engine
@@ -54,10 +54,26 @@ def test_a_card_tells_what_engines_are_refused_for_to_people_and_to_the_planner(
     found = parse_card(write_card(measured))
     assert found == measured and found.refused == REFUSALS == find_refusals(write_card(measured))
     assert [engine.refused for engine in found.device.engines] == [frozenset("12"), frozenset()]
-    assert is_clearly_different(replace(MEASURED, device=ENGINES), measured)
+    assert is_clearly_different(replace(measured, refused=()), measured)
+    assert is_clearly_different(replace(measured, left_out={}), measured)
     assert not with_refusals(measured, ()).device.engines[0].refused
     (built,) = build_cluster([Card("node-a", write_card(measured))], {"node-a": "a"}).devices
     assert built.engines[0].refused == frozenset("12")
+
+
+def test_the_planner_learns_which_operators_of_its_model_an_engine_lacks() -> None:
+    told = [
+        EngineVerdict("lab", "1", FAILS, model="net", lacks=("IsNaN_1",)),
+        EngineVerdict("lab", "2", FAILS, model="net", lacks=("IsNaN_2", "Det_0")),
+        EngineVerdict("lab", "3", FAILS, model="other", lacks=("Relu_0",)),
+        EngineVerdict("gone", "3", FAILS, model="net", lacks=("Relu_1",)),
+    ]
+    measured = with_refusals(replace(MEASURED, device=ENGINES), told)
+    card = Card("node-a", write_card(measured))
+    (built,) = build_cluster([card], {"node-a": "a"}, "net").devices
+    assert [engine.lacks for engine in built.engines] == [{"IsNaN_1", "IsNaN_2", "Det_0"}, frozenset()]
+    (shown,) = build_cluster([card], {"node-a": "a"}).devices
+    assert not any(engine.lacks for engine in shown.engines)
 
 
 def test_a_card_tells_the_newest_refusals_only() -> None:
