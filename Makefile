@@ -8,7 +8,7 @@ HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --fo
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: dist deb machines install-check rooms screenshots figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency throughput weights links messages truth dominance placing placing-scale placing-proofs search transports ciphers memory replan failover chaos generation answers exports models docs cases emulators processors avx2 aarch64 arm fuzz load simulate third lock clean
+.PHONY: dist deb machines install-check rooms screenshots figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency throughput weights engines links messages truth dominance placing placing-scale placing-proofs search transports ciphers memory replan failover chaos generation answers exports models docs cases emulators processors avx2 aarch64 arm fuzz load simulate third lock clean
 .DEFAULT_GOAL := test
 # Tests start hundreds of processes, and each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -125,6 +125,21 @@ throughput: .venv/.dev lab-commands | results  ## as root: how many answers a se
 weights: .venv/.language | results  ## models with int8 and int4 weights, and boxes that hold no others; takes three minutes
 	$(BIN)/python -m benchmarks.weights --markdown --json results/weights.json > results/weights.md
 	$(call record,weights)
+
+# ONNX Runtime's build with OpenVINO takes the place of its plain build, so it has an environment of its own.
+OPENVINO := .venv/openvino
+$(OPENVINO)/.made: .venv/.dev
+	rm -rf $(OPENVINO)
+	$(PYTHON) -m venv $(OPENVINO)
+	$(BIN)/pip freeze --exclude-editable | grep -v '^onnxruntime' > $(OPENVINO)/versions
+	$(OPENVINO)/bin/pip --quiet --disable-pip-version-check install --no-deps --requirement $(OPENVINO)/versions
+	$(OPENVINO)/bin/pip --quiet --disable-pip-version-check install --constraint $(OPENVINO)/versions onnxruntime-openvino
+	$(OPENVINO)/bin/pip --quiet --disable-pip-version-check install --no-deps --editable .
+	touch $@
+
+engines: $(OPENVINO)/.made | results  ## what OpenVINO gives on one box and on two slow ones; takes ten minutes on a machine that does nothing else
+	$(OPENVINO)/bin/python -m benchmarks.engines --markdown --json results/engines.json > results/engines.md
+	$(call record,engines)
 
 links: .venv/.dev lab-commands  ## as root: every strategy over slow links; takes two hours
 	$(BIN)/python -m benchmarks.links --markdown --json results/links.json

@@ -46,6 +46,7 @@ ROUNDS = 15
 ENGINE = "openvino-cpu"
 SLOW = 8.0
 NAME = "model"
+BARE_CPU, BARE_ENGINE = "bare cpu", "bare engine"
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ def measure(name: str, engine: str, slow: float, rounds: int) -> Row:
     """Measure one model."""
     model, threads = find(name), len(os.sched_getaffinity(0))
     cpu, other = bare_runs(model, engine, threads)
-    runs = {"cpu": cpu} | ({engine: other} if other else {})
+    runs = {BARE_CPU: cpu} | ({BARE_ENGINE: other} if other else {})
     with ExitStack() as stack:
         clusters = {}
         for providers in ("cpu", "auto"):
@@ -174,9 +175,9 @@ def measure(name: str, engine: str, slow: float, rounds: int) -> Row:
         with LocalCluster(
             ["one", "two"], options=options, env=env, patience_s=300, listen="127.0.0.1:0"
         ) as cluster:
-            _, found = asyncio.run(measure_clusters({providers: cluster}, model, {"cpu": cpu}, rounds))
+            _, found = asyncio.run(measure_clusters({providers: cluster}, model, {BARE_CPU: cpu}, rounds))
             two |= found
-    return Row(name, bare["cpu"], bare.get(engine), one, two)
+    return Row(name, bare[BARE_CPU], bare.get(BARE_ENGINE), one, two)
 
 
 def show(rows: Sequence[Row], engine: str, markdown: bool) -> None:
