@@ -139,6 +139,8 @@ $(OPENVINO)/.made: .venv/.dev
 
 engines: $(OPENVINO)/.made | results  ## what OpenVINO gives on one box and on two slow ones; takes ten minutes on a machine that does nothing else
 	$(OPENVINO)/bin/python -m benchmarks.engines --markdown --json results/engines.json > results/engines.md
+	echo >> results/engines.md
+	$(OPENVINO)/bin/python -m benchmarks.engines --four denoiser --markdown >> results/engines.md
 	$(call record,engines)
 
 links: .venv/.dev lab-commands  ## as root: every strategy over slow links; takes two hours

@@ -1,12 +1,15 @@
 """Engines: what execution providers give on this machine, for one box and for two.
 
     python -m benchmarks.engines [--models resnet50,bert_base] [--rounds 15] [--engine openvino-cpu] [--slow 8]
-                                 [--markdown] [--json FILE]
+                                 [--four denoiser] [--markdown] [--json FILE]
 
 Of each model, in turn: a bare session on the CPU and one on the engine, an agent without engines and one with, and two slow
 boxes (`--slow` times as slow, each with one thread), of which both compute with the CPU, or one with the engine. It has to
 run where an ONNX Runtime with the engine's provider is installed. Nothing here passes or fails. The machine should have
 nothing else to do.
+
+With --four, four slow boxes compute a model of convolutions and attention. Two of them have an engine that is emulated: it
+computes segments with convolutions 4 times as fast as their CPU and lacks what attention is made of. Any ONNX Runtime does.
 """
 
 from __future__ import annotations
@@ -46,6 +49,9 @@ ROUNDS = 15
 ENGINE = "openvino-cpu"
 SLOW = 8.0
 NAME = "model"
+FOUR = ("one", "two", "three", "four")
+LAB_GAIN = 4.0
+LAB_LACKS = "MatMul|Gemm|Softmax"
 BARE_CPU, BARE_ENGINE = "bare cpu", "bare engine"
 
 
@@ -85,7 +91,7 @@ def find(name: str) -> Model:
 
 
 def bare_runs(model: Model, engine: str, threads: int) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
-    """A run of a session on the CPU, and one on the engine; None if it does not take the model."""
+    """A run of a session on the CPU, and one on the engine; None if it does not take the model, or `engine` is ""."""
     inputs = model.inputs(0)
     cpu = make_session(str(model.path), session_options(threads, {}))
     asked = {one.name: inputs[one.name] for one in cpu.get_inputs()}
@@ -94,6 +100,8 @@ def bare_runs(model: Model, engine: str, threads: int) -> tuple[Callable[[], Any
     def run(session: Any) -> Callable[[], Any]:
         return lambda: dict(zip(outputs, session.run(outputs, asked), strict=True))
 
+    if not engine:
+        return run(cpu), None
     try:
         return run(cpu), run(
             make_engine_session(engine, str(model.path), session_options(threads, {}), threads)
@@ -180,6 +188,42 @@ def measure(name: str, engine: str, slow: float, rounds: int) -> Row:
     return Row(name, bare[BARE_CPU], bare.get(BARE_ENGINE), one, two)
 
 
+def measure_four(name: str, slow: float, rounds: int) -> dict[str, Served]:
+    """What four slow boxes give, by the `--providers` of the two that have an emulated engine."""
+    model = find(name)
+    cpu, _ = bare_runs(model, "", 1)
+    served = {}
+    for providers in ("cpu", "lab"):
+        note(f"{name}: four boxes, {slow:g} times as slow, two of them with --providers {providers}")
+        env = {box: {**slow_box(slow), "EDGEPART_PROVIDERS": "cpu"} for box in FOUR}
+        for box in FOUR[2:]:
+            lab = f"lab,lacks={LAB_LACKS},conv={slow / LAB_GAIN:g},other={slow:g}"
+            env[box] |= {"EDGEPART_PROVIDERS": providers, "EDGEPART_LAB_ENGINE": lab}
+        options = ["--threads", "1", "--spares", "0"]
+        with LocalCluster(FOUR, options=options, env=env, patience_s=300, listen="127.0.0.1:0") as cluster:
+            _, found = asyncio.run(measure_clusters({providers: cluster}, model, {BARE_CPU: cpu}, rounds))
+            served |= found
+    return served
+
+
+def show_four(name: str, served: Mapping[str, Served], markdown: bool) -> None:
+    """Print the table of four boxes."""
+    table = Table("model", "engines", "one answer takes", "as fast", "predicted", "computed by", "difference")
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for providers, one in served.items():
+        table.add_row(
+            name,
+            "not used" if providers == "cpu" else "used",
+            format_seconds(one.took_s),
+            f"{served['cpu'].took_s / one.took_s:.2f}x",
+            format_seconds(one.predicted_s),
+            ", ".join(f"{part} ({count})" for part, count in one.engines.items()),
+            f"{one.difference:.1e}",
+        )
+    show_table(table, markdown)
+
+
 def show(rows: Sequence[Row], engine: str, markdown: bool) -> None:
     """Print the tables of one box and of two."""
     one = Table(
@@ -234,9 +278,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--engine", default=ENGINE)
     parser.add_argument("--slow", type=float, default=SLOW)
+    parser.add_argument("--four")
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(arguments)
+    if given.four:
+        show_four(given.four, measure_four(given.four, given.slow, given.rounds), given.markdown)
+        return 0
     rows = [measure(name, given.engine, given.slow, given.rounds) for name in given.models]
     print(sentence())
     print()
