@@ -192,7 +192,7 @@ def measure_four(name: str, slow: float, rounds: int) -> dict[str, Served]:
     """What four slow boxes give, by the `--providers` of the two that have an emulated engine."""
     model = find(name)
     cpu, _ = bare_runs(model, "", 1)
-    served = {}
+    served: dict[str, Served] = {}
     for providers in ("cpu", "lab"):
         note(f"{name}: four boxes, {slow:g} times as slow, two of them with --providers {providers}")
         env = {box: {**slow_box(slow), "EDGEPART_PROVIDERS": "cpu"} for box in FOUR}
