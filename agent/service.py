@@ -164,7 +164,7 @@ class Agent:
         self._measuring = CardMeasurement(
             node, device, links.echoes, links.asks, post, self._measurement_of, self._starved_members
         )
-        self._measuring.engines_judged(left_out, compute.verdicts.refusals())
+        self._measuring.engines_judged(left_out, compute.verdicts)
         rpc_server = RpcServer(
             links.post,
             compute.serving,
@@ -275,7 +275,7 @@ class Agent:
 
         def take() -> None:
             self._base.disk.put("verdicts", lambda: self._base.files.keep_verdicts(verdicts.all()))
-            self._measuring.engines_judged(None, verdicts.refusals())
+            self._measuring.engines_judged(None, verdicts)
 
         self._loop.call_soon_threadsafe(take)
 

@@ -266,7 +266,15 @@ def make_compute(
     starving = CpuWaitWatch(workers.processes, react.post)
     profiles, drifts = ProfileBook(base.files.profiles()), DriftBook()
     timing = SegmentTimer(
-        node, device, options.profile_budget_s, profiles, drifts, react.post, rest, starving
+        node,
+        device,
+        options.profile_budget_s,
+        profiles,
+        drifts,
+        react.post,
+        rest,
+        starving,
+        verdicts.drift_of,
     )
     resumptions = Resumptions(links.post.values, requester.resumes, lambda name: plans.nodes(name))
     exchange = StateExchange(node, links.post.values, executor.carried, lambda *key: plans.held(*key))

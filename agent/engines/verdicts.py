@@ -3,13 +3,15 @@ rules; state_files.py and admitted_programs.py read and write.
 
 A refusal is for one engine and one segment, and stays: an engine that crashed, hung, gave wrong answers or failed is not
 tried again for that segment, until the engine's software or options change. An admission says that the answers were
-compared with the CPU's and were the same.
+compared with the CPU's and were the same, and how long both took: calibration knows operators, not what a provider makes
+of many of them together, so a model's own segments say how much an engine gives for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from math import isfinite
 from typing import Any
 
 from edgepart.planner.errors import FrameError
@@ -23,6 +25,8 @@ MOST_VERDICTS = 2048
 """The most verdicts that are remembered; the oldest are forgotten, and such segments tried again."""
 MOST_LACKS = 64
 """The most operators that a verdict names."""
+MOST_ENGINE_DRIFT = 16.0
+"""The most by which trials correct an engine's calibration, either way."""
 MOST_WHY = 400
 """The longest reason, in characters."""
 
@@ -44,10 +48,30 @@ class EngineVerdict:
     """The software and options for which the verdict holds."""
     lacks: tuple[str, ...] = ()
     """Names of the segment's operators that the engine does not take, as far as they are known: it may take the others."""
+    cpu_s: float = 0.0
+    """Seconds that the segment took on the CPU; 0 if it was not timed on both."""
+    engine_s: float = 0.0
+    """Seconds that it took on the engine."""
+    times_cpu: float = 0.0
+    """How many times as long as the CPU the engine should take by their calibrations (`Segment.times_cpu`)."""
 
     @property
     def refused(self) -> bool:
         return self.outcome != ADMITTED
+
+    @property
+    def is_timed(self) -> bool:
+        return not self.refused and min(self.cpu_s, self.engine_s, self.times_cpu) > 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDrift:
+    """How much longer an engine takes for one model than calibrated, compared with the CPU."""
+
+    engine: str
+    model: str
+    """The model's digest."""
+    drift: float
 
 
 class VerdictBook:
@@ -86,11 +110,47 @@ class VerdictBook:
     def refusals(self) -> tuple[EngineVerdict, ...]:
         return tuple(one for one in self.all() if one.refused)
 
+    def drifts(self) -> tuple[EngineDrift, ...]:
+        """The drift of each engine for each model of which segments were timed, all of them together."""
+        found: dict[tuple[str, str], _Sum] = {}
+        for one in self.all():
+            if one.is_timed:
+                total = found.setdefault((one.engine, one.model), _Sum())
+                total.engine_s += one.engine_s
+                total.expected_s += one.cpu_s * one.times_cpu
+        return tuple(EngineDrift(*key, limited(one.engine_s / one.expected_s)) for key, one in found.items())
+
+    def drift_of(self, segment: Segment) -> float | None:
+        """The factor by which the segment's engine takes longer than calibrated for the segment's model; None if that is
+        not known. The CPU's is 1."""
+        if not segment.engine:
+            return 1.0
+        known = self.find(segment.engine, segment.digest)
+        if known is None:
+            return None
+        drifts = {(one.engine, one.model): one.drift for one in self.drifts()}
+        return drifts.get((known.engine, known.model))
+
     def settle(self, program: Program) -> Program:
         """The program with the CPU in place of engines that are refused for a segment."""
         return _leave(
             program, lambda one: (known := self.find(one.engine, one.digest)) is not None and known.refused
         )
+
+
+@dataclass
+class _Sum:
+    engine_s: float = 0.0
+    expected_s: float = 0.0
+
+
+def limited(drift: float) -> float:
+    """The drift within MOST_ENGINE_DRIFT and its inverse.
+
+    >>> limited(0.5), limited(1e6)
+    (0.5, 16.0)
+    """
+    return min(max(drift, 1 / MOST_ENGINE_DRIFT), MOST_ENGINE_DRIFT)
 
 
 def on_cpu(program: Program) -> Program:
@@ -104,7 +164,7 @@ def _leave(program: Program, leaves: Callable[[Segment], bool]) -> Program:
     if not any(one.engine for one in program.segments):
         return program
     segments = tuple(
-        replace(one, engine="", calibrated_s=0.0) if one.engine and leaves(one) else one
+        replace(one, engine="", calibrated_s=0.0, times_cpu=0.0) if one.engine and leaves(one) else one
         for one in program.segments
     )
     return program if segments == program.segments else replace(program, segments=segments)
@@ -119,12 +179,20 @@ def verdict_from_json(entry: Any) -> EngineVerdict:
     known = {one.name for one in fields(EngineVerdict)}
     if not isinstance(entry, Mapping) or not {"engine", "segment", "outcome"} <= entry.keys() <= known:
         raise FrameError(f": no verdict about an engine: {str(entry)[:80]}")
-    texts, lacks = {key: value for key, value in entry.items() if key != "lacks"}, entry.get("lacks", ())
+    lacks = entry.get("lacks", ())
+    seconds = {key: entry.get(key, 0.0) for key in ("cpu_s", "engine_s", "times_cpu")}
+    texts = {key: value for key, value in entry.items() if key != "lacks" and key not in seconds}
     listed = isinstance(lacks, list | tuple) and all(isinstance(name, str) for name in lacks)
     if (
         not listed
         or not all(isinstance(value, str) for value in texts.values())
+        or not all(map(is_figure, seconds.values()))
         or entry["outcome"] not in OUTCOMES
     ):
         raise FrameError(f": no verdict about an engine: {str(entry)[:80]}")
-    return EngineVerdict(**texts, lacks=tuple(lacks))
+    return EngineVerdict(**texts, lacks=tuple(lacks), **seconds)
+
+
+def is_figure(value: Any) -> bool:
+    """Whether a value of a document is a finite number that is not negative."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value >= 0

@@ -23,11 +23,11 @@ from edgepart.agent.cluster.state.cards import (
     CrowdMeasurement,
     MeasuredDevice,
     is_clearly_different,
-    with_refusals,
+    with_verdicts,
     write_card,
 )
 from edgepart.agent.cluster.state.events import CardReady
-from edgepart.agent.engines.verdicts import EngineVerdict
+from edgepart.agent.engines.verdicts import VerdictBook
 from edgepart.agent.host.process_memory import give_back
 from edgepart.agent.measure.probe import BORDER_BYTES, BURST, ECHO_BYTES, LinkProbe, echo_sizes
 from edgepart.agent.wire.queries import EchoedTogether, EchoTogether
@@ -113,11 +113,12 @@ class CardMeasurement:
         self._present = set(nodes)
         self._changed.set()
 
-    def engines_judged(self, left_out: Mapping[str, str] | None, refused: Sequence[EngineVerdict]) -> None:
-        """Take what is known of engines: why some are left out (None: as before), and which are refused for a segment. It
-        is told with the next card, or at once if a card was told already. Call it in the event loop's thread."""
+    def engines_judged(self, left_out: Mapping[str, str] | None, verdicts: VerdictBook) -> None:
+        """Take what is known of engines: why some are left out (None: as before), and what trials have shown. It is told
+        with the next card, or at once if a card was told already. Call it in the event loop's thread."""
         kept = self._measured.left_out if left_out is None else left_out
-        self._measured = with_refusals(replace(self._measured, left_out=dict(kept)), refused)
+        measured = replace(self._measured, left_out=dict(kept))
+        self._measured = with_verdicts(measured, verdicts.refusals(), verdicts.drifts())
         if self._told is not None:
             self._tell()
 

@@ -27,7 +27,7 @@ from edgepart.agent.measure.starvation import ThreadTimes
 from edgepart.agent.wire.control import Profile
 from edgepart.agent.wire.inference import Epoch
 from edgepart.planner.devices.cluster import Device
-from edgepart.planner.plans.plan import Program
+from edgepart.planner.plans.plan import Program, Segment
 
 LEAST_RUNS = 5
 """Number of a segment's runs in requests before their median counts."""
@@ -67,11 +67,13 @@ class SegmentTimer:
         post: Callable[[Event], None],
         rest: Callable[[float], None] = lambda took_s: None,
         starving: CpuWaitReader | None = None,
+        engine_drift: Callable[[Segment], float | None] = lambda segment: 1.0,
     ) -> None:
         """`budget_s` is the approximate time in seconds for timing a plan's segments; with 0, none are timed. The books
         contain what this device itself told. `rest` is called after each segment that is timed before its plan serves,
         with the seconds that this took, and may wait, so that plans that serve get their share of the device. Without
-        `starving`, all measurements count."""
+        `starving`, all measurements count. `engine_drift` is that of `compute_drift`."""
+        self._engine_drift = engine_drift
         self._rest = rest
         self._starving = starving
         self._node = node
@@ -116,7 +118,7 @@ class SegmentTimer:
             threads_before, time.perf_counter() - began_all
         ):  # These times do not count, so nothing shows that the drift has changed: it is told again.
             return [DriftMeasured(deployment, expected)] if idle and expected != 1.0 else []
-        factor = compute_drift(prepared.program, self._device, took) if idle else None
+        factor = self._drift(prepared.program, took) if idle else None
         found: list[DriftMeasured | SegmentsTimed] = []
         if factor is not None and (expected != 1.0 or is_news(factor, expected)):
             expected = round_to_step(factor)
@@ -184,7 +186,7 @@ class SegmentTimer:
             if (times := segments.get((plan[0], timed_as))) is not None
             and (runs := times.runs - self._before[plan].get((plan[0], timed_as), 0)) >= LEAST_RUNS
         }
-        told, factor = self._drifted.get(plan), compute_drift(program, self._device, took)
+        told, factor = self._drifted.get(plan), self._drift(program, took)
         known = self._drifts.factor(self._node, plan[0])
         # A drift that has not changed is still told once for each plan, as other members may have dropped it meanwhile.
         if factor is not None and (is_news(factor, known) or (told is None and known != 1.0)):
@@ -202,6 +204,9 @@ class SegmentTimer:
             if enough and (count < MIN_REQUESTS or abs(now - before) > LEAST_LATENCY_CHANGE * before):
                 self._told[key] = (now, len(seconds))
                 yield LatencyMeasured(*key, now, len(seconds))
+
+    def _drift(self, program: Program, took_s: Mapping[str, float]) -> float | None:
+        return compute_drift(program, self._device, took_s, self._engine_drift)
 
     def _kind(self, factor: float) -> str:
         return self._device.with_drift(factor).pace

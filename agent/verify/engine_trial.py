@@ -8,6 +8,7 @@ far off it is.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -37,6 +38,9 @@ from edgepart.planner.plans.plan import Segment
 SEEDS = (1, 0)
 """Draws of made-up inputs, as in sample_inputs.py: normally distributed numbers first, then such as pixels."""
 
+LEAST_RUNS, MOST_RUNS, BUDGET_S = 3, 15, 0.5
+"""Timed runs on the CPU and on the engine, and seconds for them. The best counts: disturbances make runs longer."""
+
 Weights = Callable[[Segment], Mapping[str, Weight]]
 Stage = Callable[[str], None]
 """Is told which session runs from now on, "" for the CPU's or the engine's name: whoever watches knows what to blame."""
@@ -54,7 +58,7 @@ def try_engine(
     model = onnx.load_model_from_string(segment.model)
     stage("")
     try:
-        cases = _cases(replace(segment, engine=""), held, threads)
+        cases, cpu_s = _cases(replace(segment, engine=""), held, threads)
     except NoTrial as error:
         return EngineVerdict(engine, segment.digest, FAILS, f"it cannot be compared with the CPU: {error}")
     stage(engine)
@@ -72,6 +76,7 @@ def try_engine(
                 return EngineVerdict(engine, segment.digest, LIES, "; ".join(found))
             worst = max(worst, largest_difference({n: got[n] for n in expected}, expected))
             compared += 1
+        engine_s = _best_s(loaded, cases[0][0]) if compared else 0.0
     except (InternalError, RequestError) as error:
         cause = error.__cause__
         left = cause.operators if isinstance(cause, EngineRefuses) else ()
@@ -80,8 +85,15 @@ def try_engine(
     if not compared:
         why = "it cannot be compared with the CPU, whose answers to made-up inputs change with every rounding"
         return EngineVerdict(engine, segment.digest, FAILS, why)
+    why = f"off by {format_figure(worst)} of the largest magnitude"
     return EngineVerdict(
-        engine, segment.digest, ADMITTED, f"off by {format_figure(worst)} of the largest magnitude"
+        engine,
+        segment.digest,
+        ADMITTED,
+        why,
+        cpu_s=cpu_s,
+        engine_s=engine_s,
+        times_cpu=segment.times_cpu,
     )
 
 
@@ -103,8 +115,8 @@ _Case = tuple[Sequence[Any], Mapping[str, Any], Mapping[str, Any]]
 """Inputs, the CPU's answer without random outputs, and its answer where the inputs differ by one rounding."""
 
 
-def _cases(segment: Segment, weights: Mapping[str, Weight], threads: int) -> list[_Case]:
-    """What the CPU answers to made-up inputs. Raises NoTrial if it answers to none."""
+def _cases(segment: Segment, weights: Mapping[str, Weight], threads: int) -> tuple[list[_Case], float]:
+    """What the CPU answers to made-up inputs, and the seconds that it takes. Raises NoTrial if it answers to none."""
     try:
         loaded = load_segment(segment, weights, threads)
     except InternalError as error:
@@ -127,7 +139,19 @@ def _cases(segment: Segment, weights: Mapping[str, Weight], threads: int) -> lis
             cases.append((inputs, expected, swayed))
     if not cases:
         raise NoTrial(f"{describe_segment(segment)}: {why}")
-    return cases
+    return cases, _best_s(loaded, cases[0][0])
+
+
+def _best_s(loaded: LoadedSegment, inputs: Sequence[Any]) -> float:
+    """The shortest time of a run, in seconds, of one that has run before."""
+    best, end = float("inf"), time.perf_counter() + BUDGET_S
+    for number in range(MOST_RUNS):
+        began = time.perf_counter()
+        loaded.run(inputs)
+        best = min(best, time.perf_counter() - began)
+        if number + 1 >= LEAST_RUNS and time.perf_counter() > end:
+            break
+    return best
 
 
 def made_up(loaded: LoadedSegment, seed: int) -> list[Any]:

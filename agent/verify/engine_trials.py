@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Mapping
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -19,11 +20,18 @@ from typing import Any
 import msgpack
 
 from edgepart.agent.engines.catalogue import kind_of
-from edgepart.agent.engines.verdicts import CRASHES, FAILS, HANGS, OUTCOMES, EngineVerdict
+from edgepart.agent.engines.verdicts import (
+    CRASHES,
+    FAILS,
+    HANGS,
+    EngineVerdict,
+    verdict_from_json,
+    verdicts_to_json,
+)
 from edgepart.agent.host.child_process import BESIDE_NICENESS, start_child
 from edgepart.agent.host.system import lower_priority
 from edgepart.agent.storage.store import Store
-from edgepart.planner.errors import Unavailable
+from edgepart.planner.errors import FrameError, Unavailable
 from edgepart.planner.plans.plan import Segment
 
 log = logging.getLogger(__name__)
@@ -32,7 +40,6 @@ IDLE_S = 10.0
 """Seconds without a question after which the process ends."""
 ENDING_S = 0.5
 """Seconds to wait for a process that ends by itself before it is killed."""
-_STAGE, _VERDICT = "stage", "verdict"
 
 
 class EngineTrials:
@@ -60,13 +67,10 @@ class EngineTrials:
                 try:
                     pipe.send(segment)
                     while pipe.poll(limit_s):
-                        kind, *said = _read(pipe.recv_bytes())
-                        if kind == _VERDICT:
-                            outcome, why, *lacks = said
-                            return EngineVerdict(
-                                segment.engine, segment.digest, outcome, why, lacks=tuple(lacks)
-                            )
-                        stage = said[0]
+                        said = _read(pipe.recv_bytes())
+                        if isinstance(said, EngineVerdict):
+                            return replace(said, engine=segment.engine, segment=segment.digest)
+                        stage = said
                     self._end()
                     return self._hung(segment, stage, limit_s)
                 except (EOFError, OSError):
@@ -119,17 +123,14 @@ class EngineTrials:
             process.join()
 
 
-def _read(data: bytes) -> tuple[str, ...]:
-    """What the process said. Raises OSError if that cannot be read: an engine may have damaged it."""
+def _read(data: bytes) -> EngineVerdict | str:
+    """What the process said: a verdict, or which session runs. Raises OSError if that cannot be read: an engine may have
+    damaged it."""
     try:
         said = msgpack.unpackb(data, use_list=False)
-    except (ValueError, msgpack.UnpackException) as error:
+        return said if isinstance(said, str) else verdict_from_json(said)
+    except (ValueError, msgpack.UnpackException, FrameError) as error:
         raise OSError(f"what a trial of an engine said cannot be read: {error}") from error
-    stage = isinstance(said, tuple) and len(said) == 2 and said[0] == _STAGE
-    verdict = isinstance(said, tuple) and len(said) > 2 and said[0] == _VERDICT and said[1] in OUTCOMES
-    if not (stage or verdict) or not all(isinstance(one, str) for one in said):
-        raise OSError("what a trial of an engine said is no verdict")
-    return tuple(map(str, said))
 
 
 def run_engine_trials(questions: Connection[Any, Any], store: Path, threads: int, idle_s: float) -> None:
@@ -145,7 +146,7 @@ def run_engine_trials(questions: Connection[Any, Any], store: Path, threads: int
         return weight_values(segment, lambda ref: held.file(ref.digest))
 
     def stage(name: str) -> None:
-        questions.send_bytes(msgpack.packb((_STAGE, name)))
+        questions.send_bytes(msgpack.packb(name))
 
     try:
         while questions.poll(idle_s):
@@ -157,6 +158,6 @@ def run_engine_trials(questions: Connection[Any, Any], store: Path, threads: int
                 found = EngineVerdict(
                     segment.engine, segment.digest, FAILS, f"{type(error).__name__}: {error}"
                 )
-            questions.send_bytes(msgpack.packb((_VERDICT, found.outcome, found.why, *found.lacks)))
+            questions.send_bytes(msgpack.packb(*verdicts_to_json([found])))
     except (EOFError, OSError):
         return

@@ -193,5 +193,5 @@ class ChainCostModel:
         """Returns None: no device runs a chain as a segment of its own."""
         return None
 
-    def drift(self, device: str) -> float:
-        return self.cost.drift(device)
+    def drift(self, device: str, engine: str = CPU) -> float:
+        return self.cost.drift(device, engine)

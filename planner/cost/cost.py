@@ -72,9 +72,11 @@ class Cost:
         here = self._devices[device]
         return self.profiles.get((timed_as, here.pace, here.threads))
 
-    def drift(self, device: str) -> float:
-        """The factor by which the device is predicted to be slower than calibrated."""
-        return self._devices[device].drift
+    def drift(self, device: str, engine: str = CPU) -> float:
+        """The factor by which an engine of the device is predicted to be slower than calibrated. An engine that the device
+        does not have any more drifts as its CPU does."""
+        here = self._devices[device]
+        return here.drift * next((one.drift for one in here.engines if one.name == engine), 1.0)
 
     def running_s(self, program: Program, segment: Segment) -> float:
         """Seconds of a segment of a plan that may be older than the newest measurements. They are the
@@ -84,7 +86,7 @@ class Cost:
         if measured is not None:
             return measured
         here = self._devices[program.device]
-        now = here.drift * here.slower_than(program.flops_per_s)
+        now = self.drift(program.device, segment.engine) * here.slower_than(program.flops_per_s)
         return segment.calibrated_s * now if segment.calibrated_s else segment.compute_s
 
     def transfer_s(self, nbytes: float, link: Link) -> float:

@@ -293,7 +293,10 @@ def _device_document(device: Device) -> dict[str, Any]:
 def _engine_document(engine: Engine) -> dict[str, Any]:
     """The JSON document of an engine, without keys that say nothing."""
     document = asdict(engine) | {"refused": sorted(engine.refused), "lacks": sorted(engine.lacks)}
-    return {key: value for key, value in document.items() if value not in (None, [])}
+    usual = {"drift": 1.0, "untried": False}
+    return {
+        key: value for key, value in document.items() if value not in (None, []) and value != usual.get(key)
+    }
 
 
 def cluster_from_json(document: Any) -> Cluster:
@@ -366,6 +369,8 @@ def _engine(entry: Any, where: str) -> Engine:
         memory_bytes=own.get("memory_bytes"),
         precision=_text(entry, "precision", where) if "precision" in entry else EXACT,
         threads=int(_positive(entry, "threads", where, default=1)),
+        drift=_positive(entry, "drift", where, default=1.0),
+        untried=entry.get("untried") is True,
         refused=frozenset(refused),
         lacks=frozenset(lacks),
     )

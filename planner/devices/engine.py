@@ -50,6 +50,12 @@ class Engine:
     threads: int = 1
     lacks: frozenset[str] = frozenset()
     """Names of operators, of the model that is planned, that the engine was found not to take."""
+    drift: float = 1.0
+    """The factor by which trials of the model that is planned took longer on the engine than calibrated, compared with what
+    they took on the CPU; the figures above are those with it."""
+    untried: bool = False
+    """Whether the engine has yet to be tried with the model that is planned. It is then given stages for which it is not
+    predicted to be the quickest, so that its drift is found."""
     refused: frozenset[str] = frozenset()
     """Digests of segments that the engine crashed on, hung on, failed on or answered wrongly. The CPU computes them."""
 
@@ -73,6 +79,10 @@ class Engine:
     def copying_s(self, values: int, nbytes: float) -> float:
         """Seconds to copy so many values, of `nbytes` together, to the engine's memory or from it."""
         return 0.0 if self.copy_bytes_per_s is None else values * self.copy_s + nbytes / self.copy_bytes_per_s
+
+    def with_drift(self, drift: float) -> Engine:
+        """The same engine, on which everything takes `drift` times as long as calibrated."""
+        return replace(self.slowed(drift / self.drift), drift=drift)
 
     def slowed(self, slower: float) -> Engine:
         """The same engine, on which everything takes `slower` times as long."""

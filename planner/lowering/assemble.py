@@ -198,12 +198,22 @@ class _SegmentMaker:
             compute_s=predicted,
             flops=sum(self._flops(share) for share in shares),
             workspace_bytes=_workspace_bytes(graph, shares, inputs, outputs),
-            calibrated_s=predicted / self.cost.drift(self.device),
+            calibrated_s=predicted / self.cost.drift(self.device, stage.engine),
             whole=whole is not None,
             engine=stage.engine,
+            times_cpu=self._times_cpu(stage, values, predicted),
         )
         measured = self.cost.profiled_s(segment.timed_as, self.device) if digest else None
         return segment if measured is None else replace(segment, compute_s=measured)
+
+    def _times_cpu(self, stage: Stage, values: Sequence[Value], predicted: float) -> float:
+        """How many times as long as the CPU the stage's engine takes by calibration alone; 0 on the CPU."""
+        if stage.engine == CPU:
+            return 0.0
+        on_cpu = replace(stage, engine=CPU)
+        cpu_s = predict_segment_s(self.draft, on_cpu, self.device, values, self.seconds, self.cost)
+        drifts = self.cost.drift(self.device, stage.engine) / self.cost.drift(self.device)
+        return predicted / cpu_s / drifts
 
     def _without_refused(self, stage: Stage, digest: str) -> Stage:
         """The stage, on the CPU if its engine is refused for the segment of this digest."""

@@ -1,9 +1,12 @@
 """Engines: each stage of a device that has engines is divided into segments of one engine each. Rules.
 
 All values pass through the CPU's memory between two segments. So an engine pays for the start of each of its segments and
-for the copies of the segment's inputs and outputs, and an operator that it cannot run ends a segment. The engines of a
-stage's operators are chosen together, by dynamic programming over the operators in their order; the result is kept only
-if it is predicted to be quicker than the CPU alone.
+for the copies of the segment's inputs and outputs, and an operator that it cannot run ends a segment.
+
+A stage runs whole on the CPU or on one engine, or it is divided. The engines of a divided stage's operators are chosen
+together, by dynamic programming over the operators in their order. What operators take one by one says little of what a
+provider makes of many of them together, so a division has to be predicted to be clearly quicker; and an engine that was
+not tried with the model yet is given whole stages, whose trial then says how long it takes for this model.
 """
 
 from __future__ import annotations
@@ -19,6 +22,11 @@ from edgepart.planner.lowering.schedule import CostModel, Schedule, Seconds, Sta
 from edgepart.planner.lowering.segment import Value, input_values, nbytes_of
 from edgepart.planner.lowering.segment_time import predict_segment_s
 
+DIVISION_GAIN = 1.2
+"""How many times as quick as the quickest whole stage a divided one has to be predicted."""
+TRIED_SHARE = 1.5
+"""How many times as long as the quickest way a whole stage may be predicted to take on an engine that has yet to be tried:
+providers that compile gained this much over what calibration knows of them (a text detector on OpenVINO 2026.4)."""
 INNER = 1 << 20
 """The least `StagePlace.late` of a segment inside a divided stage: such a place is that of no message."""
 
@@ -74,18 +82,26 @@ class _Divider:
         """The stages that take the place of `stage`, which hands on `outputs`."""
         if not stage.shares:
             return (stage,)
-        runs = self._choose(stage.shares, outputs)
-        if all(engine == CPU for engine, _ in runs):
-            return (stage,)
-        parts = tuple(_parts(stage, runs))
-        divided_s = sum(self._segment_s(part, handed) for part, handed in _with_outputs(parts, outputs))
-        return parts if divided_s < self._segment_s(stage, outputs) else (stage,)
+        run_s = self._shares_s(stage.shares, outputs)
+        able = [engine for engine in run_s[0] if all(engine in each for each in run_s)]
+        whole = {engine: replace(stage, engine=engine) for engine in able}
+        whole_s = {engine: self._segment_s(one, outputs) for engine, one in whole.items()}
+        quickest = min(able, key=whole_s.__getitem__)
+        parts = tuple(_parts(stage, self._choose(run_s, stage.shares)))
+        parts_s = sum(self._segment_s(part, handed) for part, handed in _with_outputs(parts, outputs))
+        for engine in sorted(able, key=whole_s.__getitem__):
+            untried = engine != CPU and self._engines[engine].untried
+            if untried and whole_s[engine] < TRIED_SHARE * min(whole_s[quickest], parts_s):
+                return (whole[engine],)
+        return parts if DIVISION_GAIN * parts_s < whole_s[quickest] else (whole[quickest],)
 
     def _segment_s(self, stage: Stage, outputs: Sequence[Value]) -> float:
         values = (*input_values(self._draft, stage.shares), *outputs)
         return predict_segment_s(self._draft, stage, self._device, values, self._seconds, self._cost)
 
-    def _choose(self, shares: Sequence[Share], outputs: Sequence[Value]) -> list[tuple[str, list[Share]]]:
+    def _choose(
+        self, run_s: Sequence[dict[str, float]], shares: Sequence[Share]
+    ) -> list[tuple[str, list[Share]]]:
         """Runs of shares that follow one another on one engine."""
         crossing = list(_crossing_bytes(self._draft, shares))
 
@@ -98,14 +114,19 @@ class _Divider:
                 + moved
             )
 
-        inside = {name for share in shares for name, _ in share.written}
-        given_out = {name for name, _ in outputs}
-        run_s = [self._run_s(share, inside, given_out) for share in shares]
-        for engine in run_s[0]:
-            run_s[0][engine] += self._cost.segment_s(self._device, engine)
+        first = {
+            engine: taken + self._cost.segment_s(self._device, engine) for engine, taken in run_s[0].items()
+        }
+        run_s = [first, *run_s[1:]]
         chosen = choose_engines(run_s, switch_s)[1]
         pairs = groupby(zip(chosen, shares, strict=True), key=lambda pair: pair[0])
         return [(engine, [share for _, share in run]) for engine, run in pairs]
+
+    def _shares_s(self, shares: Sequence[Share], outputs: Sequence[Value]) -> list[dict[str, float]]:
+        """The seconds of each share on each engine that can run it."""
+        inside = {name for share in shares for name, _ in share.written}
+        given_out = {name for name, _ in outputs}
+        return [self._run_s(share, inside, given_out) for share in shares]
 
     def _run_s(self, share: Share, inside: set[str], given_out: set[str]) -> dict[str, float]:
         """The seconds of a share on each engine, with the copies of what comes from outside the stage and goes there."""

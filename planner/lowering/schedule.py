@@ -36,7 +36,7 @@ class CostModel(Protocol):
 
     def profiled_s(self, timed_as: str, device: str) -> float | None: ...
 
-    def drift(self, device: str) -> float: ...
+    def drift(self, device: str, engine: str = CPU) -> float: ...
 
 
 class NoCost:
@@ -62,7 +62,7 @@ class NoCost:
     def profiled_s(self, timed_as: str, device: str) -> float | None:
         return None
 
-    def drift(self, device: str) -> float:
+    def drift(self, device: str, engine: str = CPU) -> float:
         return 1.0
 
 

@@ -82,12 +82,14 @@ class Segment:
     workspace_bytes: int
     """The estimated peak of the activations that are alive at the same time inside the segment."""
     calibrated_s: float = 0.0
-    """Seconds predicted from its device's calibration alone, without profiles and drift; 0 if not known."""
+    """Seconds predicted from its device's calibration alone, without profiles and drifts; 0 if not known."""
     whole: bool = False
     """Whether `model` is the user's own, with nothing folded or changed. Such a segment gives the same bits
     that ONNX Runtime gives for the file, and runs as it is, never compiled."""
     engine: str = ""
     """The engine of its device that runs it; "" for the CPU."""
+    times_cpu: float = 0.0
+    """How many times as long as its device's CPU its engine takes for it, by calibration alone; 0 on the CPU."""
 
     @property
     def timed_as(self) -> str:
@@ -446,7 +448,9 @@ def _pack(value: Any) -> Any:
             return {key: _pack(item) for key, item in value.items()}
         case Segment(engine=""):  # Agents that know no engines can read plans that use none.
             return {
-                name: _pack(getattr(value, name)) for name in value.__dataclass_fields__ if name != "engine"
+                name: _pack(getattr(value, name))
+                for name in value.__dataclass_fields__
+                if name not in ("engine", "times_cpu")
             }
         case _ if hasattr(value, "__dataclass_fields__"):
             return {name: _pack(getattr(value, name)) for name in value.__dataclass_fields__}

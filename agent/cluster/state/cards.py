@@ -10,7 +10,14 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from edgepart.agent.engines.verdicts import EngineVerdict, verdict_from_json, verdicts_to_json
+from edgepart.agent.engines.verdicts import (
+    EngineDrift,
+    EngineVerdict,
+    is_figure,
+    limited,
+    verdict_from_json,
+    verdicts_to_json,
+)
 from edgepart.agent.wire.control import Card
 from edgepart.planner.devices.cluster import (
     LARGEST_FIGURE,
@@ -33,6 +40,11 @@ share every fluctuation would lead to a new plan."""
 
 MOST_REFUSED = 256
 """The most refusals that a card tells, the newest: more than the engines of one box meet in all models of a cluster."""
+
+ENGINE_CHANGE_SHARE = 0.05
+"""The same for the drift of an engine, which only new trials move, and which decides between the engine and the CPU."""
+MOST_DRIFTS = 64
+"""The most drifts of engines that a card tells, the newest."""
 
 SHARED_MEDIUM_SHARE = 0.8
 """Devices share a medium if, when all of them send at once, they reach less than this share of the rates of
@@ -65,16 +77,21 @@ class MeasuredDevice:
     """Why engines that this device might have are not used, by the engine's name; for people."""
     refused: tuple[EngineVerdict, ...] = ()
     """The segments for which an engine of this device is refused, and why; the newest last."""
+    drifts: tuple[EngineDrift, ...] = ()
+    """How much longer its engines take for models than calibrated; the newest last."""
 
 
-def with_refusals(measured: MeasuredDevice, refused: Sequence[EngineVerdict]) -> MeasuredDevice:
-    """The device with these refusals, of which its engines have the digests for the planner."""
+def with_verdicts(
+    measured: MeasuredDevice, refused: Sequence[EngineVerdict], drifts: Sequence[EngineDrift] = ()
+) -> MeasuredDevice:
+    """The device with these refusals, of which its engines have the digests for the planner, and these drifts."""
     kept = tuple(refused)[-MOST_REFUSED:]
     engines = tuple(
         replace(engine, refused=frozenset(one.segment for one in kept if one.engine == engine.name))
         for engine in measured.device.engines
     )
-    return replace(measured, device=replace(measured.device, engines=engines), refused=kept)
+    device = replace(measured.device, engines=engines)
+    return replace(measured, device=device, refused=kept, drifts=tuple(drifts)[-MOST_DRIFTS:])
 
 
 def write_card(measured: MeasuredDevice) -> bytes:
@@ -88,6 +105,8 @@ def write_card(measured: MeasuredDevice) -> bytes:
         card["left_out"] = dict(measured.left_out)
     if measured.refused:
         card["refused"] = verdicts_to_json(measured.refused)
+    if measured.drifts:
+        card["drifts"] = [asdict(one) for one in measured.drifts]
     return json.dumps(card, sort_keys=True).encode()
 
 
@@ -100,9 +119,10 @@ def parse_card(document: bytes) -> MeasuredDevice:
         together = _together(parsed["together"]) if "together" in parsed else None
         left_out = {str(name): str(why) for name, why in parsed.get("left_out", {}).items()}
         refused = tuple(map(verdict_from_json, parsed.get("refused", ())))
+        drifts = tuple(map(_drift, parsed.get("drifts", ())))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, UsageError, FrameError) as error:
         raise FrameError(f"a card that cannot be read: {error}") from error
-    return MeasuredDevice(cluster.devices[0], links, together, left_out, refused)
+    return MeasuredDevice(cluster.devices[0], links, together, left_out, refused, drifts)
 
 
 @lru_cache(maxsize=256)
@@ -130,6 +150,13 @@ def _together(entry: Mapping[str, Any]) -> CrowdMeasurement:
     ):
         raise ValueError(f"together {entry}")
     return CrowdMeasurement(frozenset(nodes), *rates)
+
+
+def _drift(entry: Mapping[str, Any]) -> EngineDrift:
+    names = entry["engine"], entry["model"]
+    if not all(isinstance(name, str) for name in names) or not is_figure(entry["drift"]):
+        raise ValueError(f"the drift of an engine {entry}")
+    return EngineDrift(*names, limited(entry["drift"]))
 
 
 def _check_link(entry: Mapping[str, Any]) -> dict[str, float]:
@@ -165,10 +192,16 @@ def build_cluster(cards: Iterable[Card], names: Mapping[str, str], model: str = 
 
 
 def _device_for(measured: MeasuredDevice, name: str, model: str) -> Device:
-    """The device under this name, whose engines lack the operators of the model that they were found not to take."""
+    """The device under this name, whose engines lack the operators of the model that they were found not to take, and take
+    as long for the others as they were found to."""
     told = [one for one in measured.refused if model and one.model == model]
+    drifts = {one.engine: one.drift for one in measured.drifts if model and one.model == model}
     engines = tuple(
-        replace(engine, lacks=frozenset(op for one in told if one.engine == engine.name for op in one.lacks))
+        replace(
+            engine.with_drift(drifts.get(engine.name, 1.0)),
+            lacks=frozenset(op for one in told if one.engine == engine.name for op in one.lacks),
+            untried=bool(model) and engine.name not in {*drifts, *(one.engine for one in told)},
+        )
         for engine in measured.device.engines
     )
     return replace(measured.device, name=name, engines=engines)
@@ -218,6 +251,11 @@ def is_clearly_different(old: MeasuredDevice, new: MeasuredDevice) -> bool:
     """Whether the planner should know of the change: the set of links or what engines are refused for differs, or a
     number moved by more than CHANGE_SHARE."""
     if old.links.keys() != new.links.keys() or old.refused != new.refused or old.left_out != new.left_out:
+        return True
+    before, after = ({(one.engine, one.model): one.drift for one in card.drifts} for card in (old, new))
+    if before.keys() != after.keys() or any(
+        abs(drift - before[key]) > ENGINE_CHANGE_SHARE * before[key] for key, drift in after.items()
+    ):
         return True
     was, now = old.together, new.together
     if (was and was.nodes) != (now and now.nodes):

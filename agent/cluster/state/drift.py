@@ -8,7 +8,7 @@ has not run yet, the drift of the device's other deployments is expected.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf, log2
 from statistics import median
@@ -16,7 +16,7 @@ from statistics import median
 from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.wire.control import MOST_DRIFT, Drift
 from edgepart.planner.devices.cluster import Device
-from edgepart.planner.plans.plan import Program
+from edgepart.planner.plans.plan import Program, Segment
 
 MIN_CALIBRATED_S = 1e-3
 """The least calibrated computing time, in seconds, from which drift is computed: below it, fixed costs and
@@ -29,16 +29,24 @@ MAX_DEPLOYMENTS = 64
 forgotten."""
 
 
-def compute_drift(program: Program, device: Device, took_s: Mapping[str, float]) -> float | None:
+def compute_drift(
+    program: Program,
+    device: Device,
+    took_s: Mapping[str, float],
+    engine_drift: Callable[[Segment], float | None] = lambda segment: 1.0,
+) -> float | None:
     """Measured divided by calibrated seconds, over all segments that were run, limited to MOST_DRIFT and its
     inverse; None if the calibrated seconds are too few. `took_s`: the seconds that each segment takes, by
     `Segment.timed_as`. `device`: the device as calibrated now, because a slowdown that was found since the plan was made
-    is no drift."""
-    run = [one for one in program.segments if one.calibrated_s > 0 and one.timed_as in took_s]
-    calibrated_s = sum(one.calibrated_s for one in run) * device.slower_than(program.flops_per_s)
+    is no drift. `engine_drift`: the drift of the segment's engine for its model, which is no drift of the device; where it
+    is not known (None), the segment does not count."""
+    timed = [one for one in program.segments if one.calibrated_s > 0 and one.timed_as in took_s]
+    expected = [(one, factor) for one in timed if (factor := engine_drift(one)) is not None]
+    calibrated_s = sum(one.calibrated_s * factor for one, factor in expected)
+    calibrated_s *= device.slower_than(program.flops_per_s)
     if calibrated_s < MIN_CALIBRATED_S:
         return None
-    factor = sum(took_s[one.timed_as] for one in run) / calibrated_s
+    factor = sum(took_s[one.timed_as] for one, _ in expected) / calibrated_s
     return min(max(factor, 1 / MOST_DRIFT), MOST_DRIFT)
 
 

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.models import light
 
 from edgepart.agent.cluster.leader.replan_policy import PlanningTiming, ReplanPolicy
-from edgepart.agent.cluster.state.cards import MeasuredDevice, with_refusals, write_card
+from edgepart.agent.cluster.state.cards import MeasuredDevice, with_verdicts, write_card
 from edgepart.agent.cluster.state.events import ComputePlan, PlanComputed, PlanFailed, PlanKey
 from edgepart.agent.engines.verdicts import CRASHES, FAILS, EngineVerdict
 from edgepart.agent.planwork.plan_job import QUICK_S, THOROUGH_S, PlanComputer, search_budget_s
@@ -254,7 +254,7 @@ def on_a_device_with_an_engine(
     current: bytes = b"", refused: tuple[EngineVerdict, ...] = (), *, there: bool = True
 ) -> PlanComputed:
     device = replace(DEVICE, engines=(ENGINE,) if there else ())
-    card = Card(NODES[0], write_card(with_refusals(MeasuredDevice(device), refused)))
+    card = Card(NODES[0], write_card(with_verdicts(MeasuredDevice(device), refused)))
     return computed(replace(order(1, "single", current), cards=(card,)))
 
 

@@ -18,7 +18,7 @@ from edgepart.agent.cluster.state.cards import (
     find_refusals,
     is_clearly_different,
     parse_card,
-    with_refusals,
+    with_verdicts,
     write_card,
 )
 from edgepart.agent.engines.verdicts import CRASHES, FAILS, LIES, EngineVerdict
@@ -50,13 +50,13 @@ def test_a_card_comes_back_the_same() -> None:
 
 
 def test_a_card_tells_what_engines_are_refused_for_to_people_and_to_the_planner() -> None:
-    measured = with_refusals(replace(MEASURED, device=ENGINES, left_out={"gpu": "absent"}), REFUSALS)
+    measured = with_verdicts(replace(MEASURED, device=ENGINES, left_out={"gpu": "absent"}), REFUSALS)
     found = parse_card(write_card(measured))
     assert found == measured and found.refused == REFUSALS == find_refusals(write_card(measured))
     assert [engine.refused for engine in found.device.engines] == [frozenset("12"), frozenset()]
     assert is_clearly_different(replace(measured, refused=()), measured)
     assert is_clearly_different(replace(measured, left_out={}), measured)
-    assert not with_refusals(measured, ()).device.engines[0].refused
+    assert not with_verdicts(measured, ()).device.engines[0].refused
     (built,) = build_cluster([Card("node-a", write_card(measured))], {"node-a": "a"}).devices
     assert built.engines[0].refused == frozenset("12")
 
@@ -68,7 +68,7 @@ def test_the_planner_learns_which_operators_of_its_model_an_engine_lacks() -> No
         EngineVerdict("lab", "3", FAILS, model="other", lacks=("Relu_0",)),
         EngineVerdict("gone", "3", FAILS, model="net", lacks=("Relu_1",)),
     ]
-    measured = with_refusals(replace(MEASURED, device=ENGINES), told)
+    measured = with_verdicts(replace(MEASURED, device=ENGINES), told)
     card = Card("node-a", write_card(measured))
     (built,) = build_cluster([card], {"node-a": "a"}, "net").devices
     assert [engine.lacks for engine in built.engines] == [{"IsNaN_1", "IsNaN_2", "Det_0"}, frozenset()]
@@ -78,7 +78,7 @@ def test_the_planner_learns_which_operators_of_its_model_an_engine_lacks() -> No
 
 def test_a_card_tells_the_newest_refusals_only() -> None:
     many = [EngineVerdict("lab", str(n), LIES) for n in range(MOST_REFUSED + 1)]
-    assert with_refusals(MEASURED, many).refused == tuple(many[1:])
+    assert with_verdicts(MEASURED, many).refused == tuple(many[1:])
 
 
 @pytest.mark.parametrize(
