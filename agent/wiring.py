@@ -265,17 +265,8 @@ def make_compute(
     base.undo(referee.stop)
     starving = CpuWaitWatch(workers.processes, react.post)
     profiles, drifts = ProfileBook(base.files.profiles()), DriftBook()
-    timing = SegmentTimer(
-        node,
-        device,
-        options.profile_budget_s,
-        profiles,
-        drifts,
-        react.post,
-        rest,
-        starving,
-        verdicts.drift_of,
-    )
+    books = options.profile_budget_s, profiles, drifts
+    timing = SegmentTimer(node, device, *books, react.post, rest, starving, verdicts.drift_of)
     resumptions = Resumptions(links.post.values, requester.resumes, lambda name: plans.nodes(name))
     exchange = StateExchange(node, links.post.values, executor.carried, lambda *key: plans.held(*key))
     carrier = StateCarrier(exchange, resumptions.deliver)

@@ -761,7 +761,8 @@ class NodeApi:
         measured = {names[card.node]: cards.parse_card(card.document) for card in known}
         left_out = {name: dict(one.left_out) for name, one in measured.items() if one.left_out}
         refused = {name: verdicts_to_json(one.refused) for name, one in measured.items() if one.refused}
-        engines = {"engines_left_out": left_out, "engines_refused": refused}
+        drifts = {name: [asdict(e) for e in one.drifts] for name, one in measured.items() if one.drifts}
+        engines = {"engines_left_out": left_out, "engines_refused": refused, "engine_drifts": drifts}
         return document | {"gateway": names.get(self._core.leader)} | {k: v for k, v in engines.items() if v}
 
     def plan(self, name: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from benchmarks.models import light, sample_inputs
 
+from edgepart.agent.engines.verdicts import limited
 from edgepart.cli.emulation import sitecustomize as slow
 from edgepart.cli.local import LocalCluster
 from edgepart.planner.model.load import load_graph
@@ -89,8 +90,12 @@ def test_a_faster_engine_computes_and_its_answers_are_right(tmp_path: Path, mode
         (found,) = verdicts(cluster)
         assert (found["engine"], found["outcome"]) == (LAB, "is admitted")
         assert refusals(cluster) == []
-        (device,) = cluster.first.type("devices")["devices"]
+        document = cluster.first.type("devices")
+        (device,) = document["devices"]
         assert [one["name"] for one in device["engines"]] == [LAB]
+        (drift,) = document["engine_drifts"][device["name"]]
+        measured = found["engine_s"] / (found["cpu_s"] * found["times_cpu"])
+        assert drift == {"engine": LAB, "model": found["model"], "drift": pytest.approx(limited(measured))}
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from edgepart.agent.engines.verdicts import (
     OUTCOMES,
     EngineVerdict,
     VerdictBook,
+    limited,
     on_cpu,
     verdict_from_json,
     verdicts_to_json,
@@ -23,13 +24,18 @@ from edgepart.agent.engines.verdicts import (
 from edgepart.planner.errors import FrameError
 from tests.agent import handmade
 
+SECONDS = st.floats(0, 1e3)
 VERDICTS = st.builds(
     EngineVerdict,
     st.sampled_from("ab"),
     st.sampled_from("xyz"),
     st.sampled_from(OUTCOMES),
     st.text(max_size=9),
+    model=st.sampled_from("mn"),
     lacks=st.lists(st.text(max_size=3), max_size=3).map(tuple),
+    cpu_s=SECONDS,
+    engine_s=SECONDS,
+    times_cpu=SECONDS,
 )
 
 
@@ -60,6 +66,10 @@ def test_what_is_written_is_read_again(told: list[EngineVerdict]) -> None:
         {"engine": "a", "segment": "x", "outcome": "perhaps"},
         {"engine": "a", "segment": 1, "outcome": ADMITTED},
         {"engine": "a", "segment": "x", "outcome": ADMITTED, "more": "y"},
+        {"engine": "a", "segment": "x", "outcome": ADMITTED, "cpu_s": "1"},
+        {"engine": "a", "segment": "x", "outcome": ADMITTED, "engine_s": -1.0},
+        {"engine": "a", "segment": "x", "outcome": ADMITTED, "times_cpu": float("inf")},
+        {"engine": "a", "segment": "x", "outcome": ADMITTED, "times_cpu": True},
     ],
 )
 def test_what_is_no_verdict_is_refused(entry: object) -> None:
@@ -72,6 +82,40 @@ def test_verdicts_count_only_for_the_software_that_they_were_made_with() -> None
     old.note(EngineVerdict("lab", "x", CRASHES))
     assert VerdictBook(old.all(), "onnxruntime 1").find("lab", "x")
     assert not VerdictBook(old.all(), "onnxruntime 2").find("lab", "x")
+
+
+@given(st.lists(VERDICTS, max_size=6))
+def test_the_drift_for_a_model_is_that_of_all_its_timed_segments_together(told: list[EngineVerdict]) -> None:
+    book = VerdictBook()
+    for one in told:
+        book.note(one)
+    for drift in book.drifts():
+        mine = [
+            one
+            for one in book.all()
+            if (one.engine, one.model) == (drift.engine, drift.model)
+            and one.outcome == ADMITTED
+            and one.cpu_s > 0
+            and one.engine_s > 0
+            and one.times_cpu > 0
+        ]
+        expected_s = sum(one.cpu_s * one.times_cpu for one in mine)
+        assert mine and drift.drift == limited(sum(one.engine_s for one in mine) / expected_s)
+    keys = [(one.engine, one.model) for one in book.drifts()]
+    assert len(keys) == len(set(keys))
+
+
+def test_the_drift_of_a_segment_is_that_of_its_engine_for_its_model() -> None:
+    segment = replace(handmade.split_plan().programs["a"].segments[0], engine="lab")
+    book = VerdictBook()
+    assert book.drift_of(replace(segment, engine="")) == 1.0
+    assert book.drift_of(segment) is None
+    book.note(EngineVerdict("lab", segment.digest, ADMITTED, model="m"))
+    assert book.drift_of(segment) is None, "it was not timed"
+    book.note(EngineVerdict("lab", "x", ADMITTED, model="m", cpu_s=2.0, engine_s=3.0, times_cpu=0.5))
+    book.note(EngineVerdict("lab", "y", ADMITTED, model="n", cpu_s=2.0, engine_s=9.0, times_cpu=0.5))
+    assert book.drift_of(segment) == 3.0
+    assert {(one.model, one.drift) for one in book.drifts()} == {("m", 3.0), ("n", 9.0)}
 
 
 def test_a_book_does_not_grow_for_ever() -> None:

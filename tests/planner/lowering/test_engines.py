@@ -227,6 +227,34 @@ def test_an_engine_that_starts_quickly_is_chosen_before_one_that_computes_more_q
     assert engines_of(planned(graph, dear, CONVOLUTIONS)) == ["npu"]
 
 
+@pytest.mark.parametrize(("gain", "used"), [(1.15, {""}), (1.5, {"", "npu"})])
+def test_a_stage_is_divided_only_where_that_pays_clearly(
+    gain: float, used: set[str], squeezenet: Graph
+) -> None:
+    free = replace(CONVOLUTIONS, families=dict.fromkeys(("conv", "pointwise"), 1e9 * gain), segment_s=0.0)
+    assert set(engines_of(planned(squeezenet, free))) == used
+
+
+def test_an_engine_that_was_not_tried_gets_whole_stages_within_a_limit(squeezenet: Graph) -> None:
+    slower = EVERYTHING.slowed(4.0 * 1.2)
+    assert engines_of(planned(squeezenet, slower)) == [""]
+    assert engines_of(planned(squeezenet, replace(slower, untried=True))) == ["npu"]
+    assert engines_of(planned(squeezenet, replace(slower.slowed(2.0), untried=True))) == [""]
+
+
+def test_a_drift_slows_the_engine_and_what_is_calibrated_stays(squeezenet: Graph) -> None:
+    (plain,) = planned(squeezenet, EVERYTHING).programs["d0"].segments
+    (drifted,) = planned(squeezenet, EVERYTHING.with_drift(0.5)).programs["d0"].segments
+    assert (plain.engine, drifted.engine) == ("npu", "npu")
+    assert drifted.compute_s < 0.6 * plain.compute_s
+    assert drifted.calibrated_s == pytest.approx(plain.calibrated_s, rel=0.1), "but for what is no engine's"
+    assert drifted.times_cpu == pytest.approx(plain.times_cpu, rel=0.1)
+    (cpu,) = planned(squeezenet).programs["d0"].segments
+    assert plain.times_cpu == pytest.approx(plain.calibrated_s / cpu.calibrated_s)
+    assert cpu.times_cpu == 0.0
+    assert engines_of(planned(squeezenet, EVERYTHING.with_drift(9.0))) == [""]
+
+
 def test_a_division_that_is_predicted_to_be_slower_is_not_made(
     squeezenet: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:

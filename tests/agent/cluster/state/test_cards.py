@@ -21,7 +21,7 @@ from edgepart.agent.cluster.state.cards import (
     with_verdicts,
     write_card,
 )
-from edgepart.agent.engines.verdicts import CRASHES, FAILS, LIES, EngineVerdict
+from edgepart.agent.engines.verdicts import CRASHES, FAILS, LIES, EngineDrift, EngineVerdict
 from edgepart.agent.wire.control import Card
 from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium
 from edgepart.planner.devices.engine import Engine
@@ -76,6 +76,35 @@ def test_the_planner_learns_which_operators_of_its_model_an_engine_lacks() -> No
     assert not any(engine.lacks for engine in shown.engines)
 
 
+def test_the_planner_learns_how_long_an_engine_takes_for_its_model() -> None:
+    drifts = EngineDrift("lab", "net", 0.5), EngineDrift("lab", "other", 4.0)
+    measured = with_verdicts(replace(MEASURED, device=ENGINES), (), drifts)
+    card = Card("node-a", write_card(measured))
+    assert parse_card(card.document) == measured
+
+    def engines(model: str) -> list[tuple[float, bool]]:
+        (built,) = build_cluster([card], {"node-a": "a"}, model).devices
+        return [(engine.drift, engine.untried) for engine in built.engines]
+
+    assert engines("net") == [(0.5, False), (1.0, True)]
+    assert engines("other") == [(4.0, False), (1.0, True)]
+    assert engines("new") == [(1.0, True), (1.0, True)]
+    assert engines("") == [(1.0, False), (1.0, False)], "nothing is planned"
+    refused = with_verdicts(measured, [EngineVerdict("lab", "1", FAILS, model="new")], drifts)
+    (built,) = build_cluster([Card("node-a", write_card(refused))], {"node-a": "a"}, "new").devices
+    assert not built.engines[0].untried
+
+
+def test_a_drift_of_an_engine_is_news_if_it_has_moved_clearly() -> None:
+    def card(*drifts: EngineDrift) -> MeasuredDevice:
+        return with_verdicts(MEASURED, (), drifts)
+
+    known = card(EngineDrift("lab", "net", 0.5))
+    assert is_clearly_different(card(), known) and is_clearly_different(known, card())
+    assert is_clearly_different(known, card(EngineDrift("lab", "net", 0.6)))
+    assert not is_clearly_different(known, card(EngineDrift("lab", "net", 0.51)))
+
+
 def test_a_card_tells_the_newest_refusals_only() -> None:
     many = [EngineVerdict("lab", str(n), LIES) for n in range(MOST_REFUSED + 1)]
     assert with_verdicts(MEASURED, many).refused == tuple(many[1:])
@@ -86,6 +115,9 @@ def test_a_card_tells_the_newest_refusals_only() -> None:
     [
         changed(refused=5),
         changed(refused=[5]),
+        changed(drifts=5),
+        changed(drifts=[{"engine": "lab", "model": 1, "drift": 2.0}]),
+        changed(drifts=[{"engine": "lab", "model": "net", "drift": "much"}]),
         changed(refused=[{"engine": "lab"}]),
         changed(left_out=[]),
         b"",

@@ -51,6 +51,15 @@ def test_all_segments_that_take_so_many_times_as_long_are_a_drift_within_bounds(
     assert found is not None and isclose(found, min(max(factor, 1 / MOST_DRIFT), MOST_DRIFT))
 
 
+def test_the_drift_of_an_engine_is_not_that_of_its_device() -> None:
+    cpu, engine = segment("cpu", 1.0), replace(segment("engine", 1.0), engine="npu")
+    took_s = {cpu.timed_as: 2.0, engine.timed_as: 6.0}
+    both = program(cpu, engine)
+    assert compute_drift(both, DEVICE, took_s, lambda one: 3.0 if one.engine else 1.0) == 2.0
+    assert compute_drift(both, DEVICE, took_s, lambda one: None if one.engine else 1.0) == 2.0
+    assert compute_drift(program(engine), DEVICE, took_s, lambda one: None) is None
+
+
 def test_what_was_not_run_and_too_little_tell_nothing() -> None:
     made = [segment("run", MIN_CALIBRATED_S), segment("not run", 1.0)]
     assert compute_drift(program(*made), DEVICE, {"run": 3 * MIN_CALIBRATED_S}) == pytest.approx(3.0)
