@@ -12,6 +12,7 @@ from dataclasses import replace
 from statistics import median
 
 from edgepart.planner.devices.cluster import Device
+from edgepart.planner.devices.engine import Engine
 
 EQUAL_SPEED_FACTOR = 1.12
 """Devices of one kind whose FLOP/s on convolutions differ by at most this factor count as equal. Devices that
@@ -56,7 +57,32 @@ def _equalise(device: Device, group: Sequence[Device]) -> Device:
         kernel_s=median(one.kernel_s for one in group),
         families=_medians([one.families for one in group]),
         moves=_medians([one.moves for one in group]),
+        engines=tuple(_equalise_engine(engine, group) for engine in device.engines),
     )
+
+
+def _equalise_engine(engine: Engine, group: Sequence[Device]) -> Engine:
+    """The engine with the medians over the same engine of all devices, its drift among them. What it cannot run and what it
+    is refused for stays its own."""
+    same = [one for device in group for one in device.engines if one.name == engine.name]
+    drifts = [one.drift for one in same if one.drift != 1.0]
+    same = [one.with_drift(1.0) for one in same]
+    rates = [one.copy_bytes_per_s for one in same if one.copy_bytes_per_s is not None]
+    families, moves = _medians([one.families for one in same]), _medians([one.moves for one in same])
+    equal = replace(
+        engine,
+        drift=1.0,
+        untried=engine.untried and not drifts,
+        flops_per_s=median(one.flops_per_s for one in same),
+        memory_bytes_per_s=median(one.memory_bytes_per_s for one in same),
+        segment_s=median(one.segment_s for one in same),
+        kernel_s=median(one.kernel_s for one in same),
+        copy_s=median(one.copy_s for one in same),
+        copy_bytes_per_s=median(rates) if engine.copy_bytes_per_s is not None else None,
+        families={name: families[name] for name in engine.families},
+        moves={name: moves[name] for name in engine.moves},
+    )
+    return equal.with_drift(median(drifts) if drifts else 1.0)
 
 
 def _medians(rates: Sequence[Mapping[str, float]]) -> dict[str, float]:

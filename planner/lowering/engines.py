@@ -14,14 +14,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
+from math import inf
 
 from edgepart.planner.devices.engine import CPU
 from edgepart.planner.lowering.draft import Draft, Share, covers
 from edgepart.planner.lowering.liveness import stage_outputs
 from edgepart.planner.lowering.schedule import CostModel, Schedule, Seconds, Stage, StagePlace
-from edgepart.planner.lowering.segment import Value, input_values, nbytes_of
+from edgepart.planner.lowering.segment import Value, input_values, nbytes_of, weights_of
 from edgepart.planner.lowering.segment_time import predict_segment_s
+from edgepart.planner.model.blobs import region_bytes
 
+WHOLE_GAIN = 1.05
+"""How many times as quick as on the CPU a whole stage has to be predicted on an engine: what was measured is off by a few
+percent, and an engine takes memory and time to load."""
 DIVISION_GAIN = 1.2
 """How many times as quick as the quickest whole stage a divided one has to be predicted."""
 TRIED_SHARE = 1.5
@@ -77,16 +82,25 @@ class _Divider:
         self._seconds = seconds
         self._cost = cost
         self._engines = {engine.name: engine for engine in cost.engines(device)}
+        self._left_bytes = {name: engine.memory_bytes or inf for name, engine in self._engines.items()}
+        """What the stages that were divided so far leave of each engine's own memory."""
 
     def divide(self, stage: Stage, outputs: Sequence[Value]) -> tuple[Stage, ...]:
         """The stages that take the place of `stage`, which hands on `outputs`."""
-        if not stage.shares:
-            return (stage,)
+        found = self._divide(stage, outputs) if stage.shares else (stage,)
+        for part in found:
+            if part.engine != CPU:
+                self._left_bytes[part.engine] -= self._weight_bytes(part.shares)
+        return found
+
+    def _divide(self, stage: Stage, outputs: Sequence[Value]) -> tuple[Stage, ...]:
         run_s = self._shares_s(stage.shares, outputs)
         able = [engine for engine in run_s[0] if all(engine in each for each in run_s)]
         whole = {engine: replace(stage, engine=engine) for engine in able}
         whole_s = {engine: self._segment_s(one, outputs) for engine, one in whole.items()}
+        whole_s[CPU] /= WHOLE_GAIN
         quickest = min(able, key=whole_s.__getitem__)
+        whole_s[CPU] *= WHOLE_GAIN
         parts = tuple(_parts(stage, self._choose(run_s, stage.shares)))
         parts_s = sum(self._segment_s(part, handed) for part, handed in _with_outputs(parts, outputs))
         for engine in sorted(able, key=whole_s.__getitem__):
@@ -123,10 +137,25 @@ class _Divider:
         return [(engine, [share for _, share in run]) for engine, run in pairs]
 
     def _shares_s(self, shares: Sequence[Share], outputs: Sequence[Value]) -> list[dict[str, float]]:
-        """The seconds of each share on each engine that can run it."""
+        """The seconds of each share on each engine that can run it. Where its weights and values do not fit into what is
+        left of an engine's memory beside the weights of those before it, the engine cannot."""
         inside = {name for share in shares for name, _ in share.written}
         given_out = {name for name, _ in outputs}
-        return [self._run_s(share, inside, given_out) for share in shares]
+        found = [self._run_s(share, inside, given_out) for share in shares]
+        for engine, left_bytes in self._left_bytes.items():
+            if left_bytes == inf:
+                continue
+            for share, taken_s in zip(shares, found, strict=True):
+                weight_bytes, values = self._weight_bytes([share]), (*share.needs, *share.written)
+                if left_bytes < weight_bytes + sum(nbytes_of(self._draft.graph, *value) for value in values):
+                    taken_s.pop(engine, None)
+                if engine in taken_s:
+                    left_bytes -= weight_bytes
+        return found
+
+    def _weight_bytes(self, shares: Sequence[Share]) -> int:
+        constants = self._draft.graph.constants
+        return sum(region_bytes(constants[name], region) for name, region in weights_of(self._draft, shares))
 
     def _run_s(self, share: Share, inside: set[str], given_out: set[str]) -> dict[str, float]:
         """The seconds of a share on each engine, with the copies of what comes from outside the stage and goes there."""

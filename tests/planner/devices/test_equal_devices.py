@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgepart.planner.devices.cluster import Device
+from edgepart.planner.devices.engine import Engine
 from edgepart.planner.devices.equal_devices import EQUAL_SPEED_FACTOR, equalise_devices
 
 PI = Device("a", "pi", 1e10, 2e9, 4e9, 4, families={"conv": 1e10, "gemm": 8e9}, moves={"pool": 1e9})
@@ -55,6 +56,21 @@ def test_of_equals_the_median_counts() -> None:
     found = equalise_devices((PI, replace(PI, name="b"), odd))
     assert [d.families for d in found] == [PI.families] * 3
     assert [d.flops_per_s for d in found] == [1e10] * 3
+
+
+def test_equal_engines_are_equally_fast_and_keep_what_they_cannot_run() -> None:
+    npu = Engine("npu", "P", {"conv": 4e10, "gemm": 1e10}, flops_per_s=4e10, copy_bytes_per_s=1e9)
+    tried = npu.with_drift(0.5)
+    less = replace(npu, families={"conv": 6e10}, flops_per_s=6e10, untried=True, refused=frozenset("x"))
+    boxes = (replace(PI, engines=(tried,)), replace(PI, name="b", engines=(less,)), replace(PI, name="c"))
+    a, b, c = equalise_devices(boxes)
+    assert not c.engines
+    (one,), (two,) = a.engines, b.engines
+    assert one.flops_per_s == two.flops_per_s == 5e10 / 0.5
+    assert one.families == {"conv": 1e11, "gemm": 2e10} and two.families == {"conv": 1e11}
+    assert (one.drift, two.drift, two.untried) == (0.5, 0.5, False), "one box has tried it for both"
+    assert (one.refused, two.refused) == (frozenset(), frozenset("x"))
+    assert one.copy_bytes_per_s == 1e9 / 0.5 and one.copy_s == 0.0
 
 
 def test_what_is_of_another_kind_or_slower_is_left_alone() -> None:

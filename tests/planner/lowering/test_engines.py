@@ -235,6 +235,32 @@ def test_a_stage_is_divided_only_where_that_pays_clearly(
     assert set(engines_of(planned(squeezenet, free))) == used
 
 
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_an_engine_computes_what_fits_into_its_own_memory(share: float, squeezenet: Graph) -> None:
+    (alone,) = planned(squeezenet).programs["d0"].segments
+    total = sum(constant.nbytes for constant in squeezenet.constants.values())
+    memory = share * total + alone.workspace_bytes
+    quick = replace(EVERYTHING.slowed(0.01), segment_s=0.0, memory_bytes=memory)
+    (program,) = planned(squeezenet, quick).programs.values()
+    held = sum(ref.nbytes for one in program.segments if one.engine for ref in one.weights)
+    assert held <= memory
+    assert held >= 0.7 * share * total
+    if share == 1.0:
+        assert [one.engine for one in program.segments] == ["npu"]
+
+
+def test_an_engine_that_is_hardly_quicker_than_the_cpu_is_not_used(squeezenet: Graph) -> None:
+    alone_s = planned(squeezenet).predicted_latency_s
+    gains = []
+    for quicker in (1.0, 1.07, 1.3):
+        engine = EVERYTHING.slowed(4.0 / quicker)
+        tried = planned(squeezenet, replace(engine, untried=True))  # Is given the whole stage.
+        gains.append(alone_s / tried.predicted_latency_s)
+        used = ["npu"] if gains[-1] > engines.WHOLE_GAIN else [""]
+        assert (engines_of(tried), engines_of(planned(squeezenet, engine))) == (["npu"], used)
+    assert gains[0] < 1 < gains[1] < engines.WHOLE_GAIN < gains[2]
+
+
 def test_an_engine_that_was_not_tried_gets_whole_stages_within_a_limit(squeezenet: Graph) -> None:
     slower = EVERYTHING.slowed(4.0 * 1.2)
     assert engines_of(planned(squeezenet, slower)) == [""]
