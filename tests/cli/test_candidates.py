@@ -14,6 +14,7 @@ from edgepart.cli.candidate_text import candidate_text
 from tests.agent.http.conftest import Served, served
 from tests.agent.http.fakes import add_model
 from tests.cli.test_cli import Edgepart, edgepart, member
+from tests.waiting import eventually
 
 __all__ = ["edgepart", "member", "served"]
 
@@ -78,6 +79,7 @@ def test_its_share_changes_and_it_is_promoted_or_given_up(
     assert edgepart("promote", "add", *state)[:2] == (0, "add is version 2 now, served by pi-a.\n")
     served.node.trials["add"] = replace(TRIAL, version="3")
     assert edgepart("promote", "add", "--no-wait", *state)[0] == 0
+    eventually(lambda: "add" not in served.node.trials)
     served.node.trials["add"] = replace(TRIAL, version="4")
     said = "Version 4, the candidate of add, is undeployed; add serves on.\n"
     assert edgepart("undeploy", "add", "--candidate", *state)[:2] == (0, said)

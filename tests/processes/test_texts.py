@@ -158,9 +158,10 @@ def test_a_chat_by_the_command_and_the_memory_that_it_takes(talkers: LocalCluste
 
     found = sequences(talkers, "c")
     assert (found["under_way"], found["idle"]) == (0, 1) and found["tokens_per_s"] > 0
-    # What gateways say of the memory on other devices is what these devices hold.
+    # What gateways say of the memory on other devices is what these devices hold. If a box has become slow meanwhile,
+    # another plan may serve by now, to which the states have been carried.
     held = {name: kept_here(talkers, name) - before[name] for name in "abc"}
-    assert held == {"a": 0, **found["state_bytes"]} and min(held["b"], held["c"]) > 0
+    assert held == {"a": 0, **found["state_bytes"]} and held["b"] + held["c"] > 0
 
     state = ("--state", str(talkers.first.state))
     plain = subprocess.run(

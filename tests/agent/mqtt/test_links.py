@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -30,6 +29,7 @@ from edgepart.agent.wire.frames import Frame
 from edgepart.planner.errors import Unavailable
 from tests.agent.net.linked import BOUND_S, Station
 from tests.agent.security.test_identity import NOW, admit
+from tests.waiting import eventually
 
 Identities = list[identity.Identity]
 SOON_S = 2.0
@@ -57,13 +57,6 @@ def present(
     finally:
         station.transport.stop(0.5)
         reach.stop()
-
-
-def eventually(done: Callable[[], object]) -> None:
-    deadline = time.monotonic() + BOUND_S
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture

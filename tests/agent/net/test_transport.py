@@ -10,8 +10,8 @@ import ssl
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,7 @@ from edgepart.agent.wire.frames import MAGIC, MEMBER, PREFIX, Frame
 from edgepart.planner.errors import EdgepartError, FrameError, NotAuthorised, Unavailable
 from tests.agent.net.linked import BOUND_S, Station, stations
 from tests.agent.security.test_identity import NOW, admit
+from tests.waiting import eventually
 
 Identities = list[identity.Identity]
 
@@ -48,14 +49,6 @@ def pair(members: Identities) -> Iterator[list[Station]]:
         a.until(lambda: bool(a.links))
         b.until(lambda: bool(b.links))
         yield [a, b]
-
-
-def eventually(condition: object, bound_s: float = BOUND_S) -> None:
-    """Wait for a condition that nobody announces."""
-    deadline = time.monotonic() + bound_s
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_one_dial_makes_a_link_both_ways(pair: list[Station]) -> None:
@@ -98,7 +91,7 @@ def test_bytes_are_counted_for_each_peer_also_over_links_that_have_ended(pair: l
     for number in (1, 2):
         a.transport.send(b.node_id, "data", Frame("x", {"n": number}, (np.zeros(payload, np.uint8).data,)))
         b.until(lambda number=number: len(b.frames) == number)  # type: ignore[misc]
-        eventually(lambda number=number: counted(a, b, number * payload, 0))
+        eventually(partial(counted, a, b, number * payload, 0))
         assert counted(b, a, 0, number * payload)
         if number == 1:
             a.transport.close(b.node_id)
