@@ -84,6 +84,8 @@ class VerdictBook:
         for one in verdicts:
             if one.made_with == made_with:
                 self._known[one.engine, one.segment] = one
+        self._drifts = self._sum_up()
+        """The drift of each engine for each model, which is asked for more often than it changes."""
 
     def find(self, engine: str, segment: str) -> EngineVerdict | None:
         return self._known.get((engine, segment))
@@ -101,6 +103,7 @@ class VerdictBook:
         )
         while len(self._known) > MOST_VERDICTS:
             del self._known[next(iter(self._known))]
+        self._drifts = self._sum_up()
         return True
 
     def all(self) -> tuple[EngineVerdict, ...]:
@@ -112,13 +115,7 @@ class VerdictBook:
 
     def drifts(self) -> tuple[EngineDrift, ...]:
         """The drift of each engine for each model of which segments were timed, all of them together."""
-        found: dict[tuple[str, str], _Sum] = {}
-        for one in self.all():
-            if one.is_timed:
-                total = found.setdefault((one.engine, one.model), _Sum())
-                total.engine_s += one.engine_s
-                total.expected_s += one.cpu_s * one.times_cpu
-        return tuple(EngineDrift(*key, limited(one.engine_s / one.expected_s)) for key, one in found.items())
+        return tuple(EngineDrift(*key, drift) for key, drift in self._drifts.items())
 
     def drift_of(self, segment: Segment) -> float | None:
         """The factor by which the segment's engine takes longer than calibrated for the segment's model; None if that is
@@ -126,10 +123,16 @@ class VerdictBook:
         if not segment.engine:
             return 1.0
         known = self.find(segment.engine, segment.digest)
-        if known is None:
-            return None
-        drifts = {(one.engine, one.model): one.drift for one in self.drifts()}
-        return drifts.get((known.engine, known.model))
+        return self._drifts.get((known.engine, known.model)) if known is not None else None
+
+    def _sum_up(self) -> dict[tuple[str, str], float]:
+        found: dict[tuple[str, str], _Sum] = {}
+        for one in self.all():
+            if one.is_timed:
+                total = found.setdefault((one.engine, one.model), _Sum())
+                total.engine_s += one.engine_s
+                total.expected_s += one.cpu_s * one.times_cpu
+        return {key: limited(one.engine_s / one.expected_s) for key, one in found.items()}
 
     def settle(self, program: Program) -> Program:
         """The program with the CPU in place of engines that are refused for a segment."""

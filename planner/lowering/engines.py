@@ -98,9 +98,7 @@ class _Divider:
         able = [engine for engine in run_s[0] if all(engine in each for each in run_s)]
         whole = {engine: replace(stage, engine=engine) for engine in able}
         whole_s = {engine: self._segment_s(one, outputs) for engine, one in whole.items()}
-        whole_s[CPU] /= WHOLE_GAIN
-        quickest = min(able, key=whole_s.__getitem__)
-        whole_s[CPU] *= WHOLE_GAIN
+        quickest = min(able, key=lambda engine: whole_s[engine] * (1.0 if engine == CPU else WHOLE_GAIN))
         parts = tuple(_parts(stage, self._choose(run_s, stage.shares)))
         parts_s = sum(self._segment_s(part, handed) for part, handed in _with_outputs(parts, outputs))
         for engine in sorted(able, key=whole_s.__getitem__):

@@ -149,19 +149,23 @@ def test_a_client_that_hangs_up_frees_the_sequence(talkers: LocalCluster) -> Non
     assert sequences(talkers, "a")["idle"] >= 1 and sequences(talkers, "a")["most"] == 4
 
 
-def test_a_chat_by_the_command_and_the_memory_that_it_takes(talkers: LocalCluster) -> None:
+def test_a_chat_by_the_command_and_the_memory_that_it_takes(talkers: LocalCluster, tmp_path: Path) -> None:
     command = ("chat", NAME, "hello", "--max-tokens", "12", "--seed", "3")
-    before = {name: kept_here(talkers, name) for name in "abc"}
-    document = talkers.agents["c"].type(*command)
+    for attempt in range(3):
+        plan, before = epoch(talkers), {name: kept_here(talkers, name) for name in "abc"}
+        document = talkers.agents["c"].type(*command)
+        found = sequences(talkers, "c")
+        held = {name: kept_here(talkers, name) - before[name] for name in "abc"}
+        if epoch(talkers) == plan:
+            break
+        # A box was slow or silent for a while, and the states were carried to another plan: what to expect is not known.
+        undeploy(talkers, NAME)
+        deploy_tiny(talkers, tmp_path / f"again-{attempt}")
     assert document["text"] and document["reason"] == "length"
     assert document["usage"]["completion_tokens"] == 12 and document["devices"] == ["b", "c"]
-
-    found = sequences(talkers, "c")
     assert (found["under_way"], found["idle"]) == (0, 1) and found["tokens_per_s"] > 0
-    # What gateways say of the memory on other devices is what these devices hold. If a box has become slow meanwhile,
-    # another plan may serve by now, to which the states have been carried.
-    held = {name: kept_here(talkers, name) - before[name] for name in "abc"}
-    assert held == {"a": 0, **found["state_bytes"]} and held["b"] + held["c"] > 0
+    # What gateways say of the memory on other devices is what these devices hold.
+    assert held == {"a": 0, **found["state_bytes"]} and min(held["b"], held["c"]) > 0
 
     state = ("--state", str(talkers.first.state))
     plain = subprocess.run(
@@ -169,6 +173,12 @@ def test_a_chat_by_the_command_and_the_memory_that_it_takes(talkers: LocalCluste
     )
     assert plain.returncode == 0, plain.stderr
     assert plain.stdout.strip() == document["text"].strip()
+
+
+def epoch(cluster: LocalCluster) -> object:
+    """The epoch of the plan that serves."""
+    cards = cluster.status(cluster.first)["deployments"]
+    return next(card["epoch"] for card in cards if card["name"] == NAME)
 
 
 def kept_here(cluster: LocalCluster, agent: str) -> int:
