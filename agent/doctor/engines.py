@@ -33,12 +33,12 @@ def judge_engines(measured: MeasuredDevice) -> Iterator[Check]:
     yield Check("engines", GOOD, f"computes with its CPU{beside}")
     for name, why in measured.left_out.items():
         yield Check("engines", NOTE, f"{name} is not used: {why}")
-    for name in dict.fromkeys(one.engine for one in measured.refused):
-        mine = [one for one in measured.refused if one.engine == name]
+    for name, outcome in dict.fromkeys((one.engine, one.outcome) for one in measured.refused):
+        mine = [one for one in measured.refused if (one.engine, one.outcome) == (name, outcome)]
         last = mine[-1]
         many = format_count(len(mine), "segment")
         text = (
             f"{name} is not used for {many}, which the CPU computes; the last is {last.segment[:8]}, on which it "
-            f"{last.outcome}: {last.why}"
+            f"{outcome}: {last.why}"
         )
         yield Check("engines", NOTE, text, AGAIN)

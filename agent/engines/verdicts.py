@@ -1,26 +1,29 @@
 """Verdicts: what trials and runs have shown of engines and segments, kept in a file of the state directory. Facts and
 rules; state_files.py and admitted_programs.py read and write.
 
-A refusal is for one engine and one segment, and stays: an engine that crashed, hung, gave wrong answers or failed is not
-tried again for that segment, until the engine's software or options change. An admission says that the answers were
-compared with the CPU's and were the same, and how long both took: calibration knows operators, not what a provider makes
-of many of them together, so a model's own segments say how much an engine gives for it.
+A refusal is for one engine and one segment, and stays: an engine that crashed, hung, gave wrong answers, failed or took
+longer than the CPU is not tried again for that segment, until the engine's software or options change. Where the answers
+were the CPU's, the verdict says how long both took: calibration knows operators, not what a provider makes of many of them
+together, so a model's own segments say how much an engine gives for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 from edgepart.planner.errors import FrameError
+from edgepart.planner.figures import format_seconds
 from edgepart.planner.plans.plan import Program, Segment
 
 ADMITTED = "is admitted"
 CRASHES, HANGS, LIES, FAILS = "crashes", "hangs", "lies", "fails"
-OUTCOMES = (ADMITTED, CRASHES, HANGS, LIES, FAILS)
-"""How a trial ends. LIES: the answers are not the CPU's. FAILS: no answers, with a reason."""
+SLOWER = "is slower"
+OUTCOMES = (ADMITTED, CRASHES, HANGS, LIES, FAILS, SLOWER)
+"""How a trial ends. LIES: the answers are not the CPU's. FAILS: no answers, with a reason. SLOWER: the answers are right,
+and the CPU has them sooner."""
 MOST_VERDICTS = 2048
 """The most verdicts that are remembered; the oldest are forgotten, and such segments tried again."""
 MOST_LACKS = 64
@@ -60,8 +63,26 @@ class EngineVerdict:
         return self.outcome != ADMITTED
 
     @property
+    def is_fault(self) -> bool:
+        """Whether something is wrong with the engine."""
+        return self.outcome not in (ADMITTED, SLOWER)
+
+    @property
+    def expected_s(self) -> float:
+        """Seconds that the segment should take on the engine by the calibrations and by what it took on the CPU."""
+        return self.cpu_s * self.times_cpu
+
+    @property
     def is_timed(self) -> bool:
-        return not self.refused and min(self.cpu_s, self.engine_s, self.times_cpu) > 0
+        return not self.is_fault and self.engine_s > 0 and 0 < self.expected_s < inf
+
+
+def compare_times(verdict: EngineVerdict) -> EngineVerdict:
+    """The verdict, which is SLOWER in place of ADMITTED if the engine took longer than the CPU."""
+    if verdict.outcome != ADMITTED or not verdict.is_timed or verdict.engine_s <= verdict.cpu_s:
+        return verdict
+    why = f"it takes {format_seconds(verdict.engine_s)}, the CPU {format_seconds(verdict.cpu_s)}"
+    return replace(verdict, outcome=SLOWER, why=why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +152,7 @@ class VerdictBook:
             if one.is_timed:
                 total = found.setdefault((one.engine, one.model), _Sum())
                 total.engine_s += one.engine_s
-                total.expected_s += one.cpu_s * one.times_cpu
+                total.expected_s += one.expected_s
         return {key: limited(one.engine_s / one.expected_s) for key, one in found.items()}
 
     def settle(self, program: Program) -> Program:

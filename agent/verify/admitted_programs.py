@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from edgepart.agent.engines.verdicts import EngineVerdict, VerdictBook
+from edgepart.agent.engines.verdicts import EngineVerdict, VerdictBook, compare_times
 from edgepart.agent.execution.prepared import Loader, RunnableProgram, describe_segment
 from edgepart.planner.plans.plan import Program, Segment, Transfer
 
@@ -51,14 +51,14 @@ class AdmittedPrograms:
             if one.engine and self._book.find(one.engine, one.digest) is None
         }
         for segment in unknown.values():
-            self.note(segment, replace(self._trials.verdict(segment), model=model))
+            self.note(segment, compare_times(replace(self._trials.verdict(segment), model=model)))
         return self._loader.prepare(deployment, model, self._book.settle(program), transfers)
 
     def note(self, segment: Segment, verdict: EngineVerdict) -> None:
         """Take over a verdict about a segment, from a trial or from a run that served."""
         if not self._book.note(verdict):
             return
-        level = logging.WARNING if verdict.refused else logging.INFO
+        level = logging.WARNING if verdict.is_fault else logging.INFO
         consequence = "; the CPU computes it" if verdict.refused else ""
         log.log(
             level,

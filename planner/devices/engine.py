@@ -57,7 +57,8 @@ class Engine:
     """Whether the engine has yet to be tried with the model that is planned. It is then given stages for which it is not
     predicted to be the quickest, so that its drift is found."""
     refused: frozenset[str] = frozenset()
-    """Digests of segments that the engine crashed on, hung on, failed on or answered wrongly. The CPU computes them."""
+    """Digests of segments that the engine crashed on, hung on, failed on, answered wrongly or computed more slowly than the
+    CPU, which computes them."""
 
     @cached_property
     def rates(self) -> Rates:

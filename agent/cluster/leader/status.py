@@ -105,10 +105,10 @@ def describe_refused_engines(placement: PlanRollout | None, model: str, world: L
     for name, node in placement.order.names if placement is not None else ():
         card = world.cluster.cards.get(node)
         refusals = [one for one in find_refusals(card.document) if one.model == model] if card else []
-        for engine in dict.fromkeys(one.engine for one in refusals):
-            mine = [one for one in refusals if one.engine == engine]
+        for engine, outcome in dict.fromkeys((one.engine, one.outcome) for one in refusals):
+            mine = [one for one in refusals if (one.engine, one.outcome) == (engine, outcome)]
             many = format_count(len(mine), "segment")
-            found.append(f"{engine} of {name} is not used for {many}: it {mine[-1].outcome} ({mine[-1].why})")
+            found.append(f"{engine} of {name} is not used for {many}: it {outcome} ({mine[-1].why})")
     return "; ".join(found)
 
 

@@ -25,14 +25,18 @@ def test_what_is_left_out_and_what_is_refused_is_named_with_the_reason() -> None
     refused = (
         EngineVerdict("lab", "a" * 64, LIES, "differs"),
         EngineVerdict("lab", "b" * 64, CRASHES, "SIGSEGV"),
+        EngineVerdict("lab", "c" * 64, CRASHES, "SIGABRT"),
     )
     device = replace(PLAIN.device, engines=(Engine("lab", "LabExecutionProvider"),))
     first, *notes = judge_engines(replace(PLAIN, device=device, left_out={"gpu": "absent"}, refused=refused))
     assert first.text == "computes with its CPU, and with lab"
-    assert [check.level for check in notes] == [NOTE, NOTE]
+    assert [check.level for check in notes] == [NOTE, NOTE, NOTE]
     assert notes[0].text == "gpu is not used: absent"
     assert notes[1].text == (
-        "lab is not used for 2 segments, which the CPU computes; the last is bbbbbbbb, on which it crashes: SIGSEGV"
+        "lab is not used for 1 segment, which the CPU computes; the last is aaaaaaaa, on which it lies: differs"
+    )
+    assert notes[2].text == (
+        "lab is not used for 2 segments, which the CPU computes; the last is cccccccc, on which it crashes: SIGABRT"
     )
     assert notes[1].do
 

@@ -14,8 +14,10 @@ from edgepart.agent.engines.verdicts import (
     MOST_VERDICTS,
     MOST_WHY,
     OUTCOMES,
+    SLOWER,
     EngineVerdict,
     VerdictBook,
+    compare_times,
     limited,
     on_cpu,
     verdict_from_json,
@@ -94,15 +96,34 @@ def test_the_drift_for_a_model_is_that_of_all_its_timed_segments_together(told: 
             one
             for one in book.all()
             if (one.engine, one.model) == (drift.engine, drift.model)
-            and one.outcome == ADMITTED
-            and one.cpu_s > 0
+            and one.outcome in (ADMITTED, SLOWER)
+            and one.cpu_s * one.times_cpu > 0
             and one.engine_s > 0
-            and one.times_cpu > 0
         ]
         expected_s = sum(one.cpu_s * one.times_cpu for one in mine)
         assert mine and drift.drift == limited(sum(one.engine_s for one in mine) / expected_s)
     keys = [(one.engine, one.model) for one in book.drifts()]
     assert len(keys) == len(set(keys))
+
+
+def test_figures_that_no_clock_gives_are_no_drift() -> None:
+    book = VerdictBook()
+    for n, (cpu_s, times_cpu) in enumerate([(0.5, 5e-324), (1e308, 1e308), (0.0, 1.0), (1.0, 0.0)]):
+        book.note(
+            EngineVerdict("a", str(n), ADMITTED, model="m", cpu_s=cpu_s, engine_s=1.0, times_cpu=times_cpu)
+        )
+    assert book.drifts() == ()
+
+
+@given(VERDICTS)
+def test_an_engine_that_takes_longer_than_the_cpu_is_refused_with_the_figures(tried: EngineVerdict) -> None:
+    found = compare_times(tried)
+    if tried.outcome == ADMITTED and tried.is_timed and tried.engine_s > tried.cpu_s:
+        assert found.outcome == SLOWER and found.refused and not found.is_fault
+        assert found.why.startswith("it takes ") and ", the CPU " in found.why
+        assert replace(found, outcome=ADMITTED, why=tried.why) == tried
+    else:
+        assert found == tried
 
 
 def test_the_drift_of_a_segment_is_that_of_its_engine_for_its_model() -> None:

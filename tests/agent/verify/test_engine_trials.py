@@ -13,7 +13,16 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from edgepart.agent.engines.verdicts import ADMITTED, CRASHES, FAILS, HANGS, LIES, EngineVerdict, VerdictBook
+from edgepart.agent.engines.verdicts import (
+    ADMITTED,
+    CRASHES,
+    FAILS,
+    HANGS,
+    LIES,
+    SLOWER,
+    EngineVerdict,
+    VerdictBook,
+)
 from edgepart.agent.storage.store import Store
 from edgepart.agent.verify.admitted_programs import AdmittedPrograms
 from edgepart.agent.verify.engine_trial import tolerance_of_segment
@@ -142,13 +151,24 @@ class FakeLoader:
 
 
 class FakeTrials:
-    def __init__(self, outcomes: dict[str, str]) -> None:
+    def __init__(self, outcomes: dict[str, str], engine_s: float = 0.0) -> None:
+        """`engine_s` are the seconds that the engine takes, of which the CPU takes 1; 0 if nothing was timed."""
         self.outcomes = outcomes
+        self.engine_s = engine_s
         self.tried: list[str] = []
 
     def verdict(self, segment: Segment) -> EngineVerdict:
         self.tried.append(segment.digest)
-        return EngineVerdict(segment.engine, segment.digest, self.outcomes[segment.digest], "seen")
+        outcome, cpu_s = self.outcomes[segment.digest], min(self.engine_s, 1.0)
+        return EngineVerdict(
+            segment.engine,
+            segment.digest,
+            outcome,
+            "seen",
+            cpu_s=cpu_s,
+            engine_s=self.engine_s,
+            times_cpu=cpu_s,
+        )
 
 
 def test_a_program_is_loaded_with_the_engines_that_are_admitted_and_each_is_tried_once() -> None:
@@ -166,6 +186,19 @@ def test_a_program_is_loaded_with_the_engines_that_are_admitted_and_each_is_trie
     admitted.prepare("net", "model", program, ())
     assert [one.engine for one in loader.loaded[-1].segments] == ["", "", ""]
     assert len(trials.tried) == 2 and len(told) == 3
+
+
+@pytest.mark.parametrize(("engine_s", "loaded_on"), [(0.5, LAB), (1.5, "")])
+def test_a_segment_that_the_engine_computes_more_slowly_is_loaded_on_the_cpu(
+    engine_s: float, loaded_on: str
+) -> None:
+    segment = on_lab(handmade.split_plan().programs["a"].segments[0])
+    program = replace(handmade.split_plan().programs["a"], segments=(segment,))
+    loader, told = FakeLoader(), list[EngineVerdict]()
+    trials = FakeTrials({segment.digest: ADMITTED}, engine_s)
+    AdmittedPrograms(loader, trials, VerdictBook(), told.append).prepare("net", "model", program, ())
+    assert [one.engine for one in loader.loaded[0].segments] == [loaded_on]
+    assert [one.outcome for one in told] == [ADMITTED if loaded_on else SLOWER]
 
 
 def test_a_program_without_engines_is_loaded_as_it_is() -> None:
