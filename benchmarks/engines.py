@@ -25,6 +25,8 @@ from contextlib import AsyncExitStack, ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any
 
 from rich.table import Table
@@ -165,44 +167,44 @@ def measure(name: str, engine: str, slow: float, rounds: int) -> Row:
     model, threads = find(name), len(os.sched_getaffinity(0))
     cpu, other = bare_runs(model, engine, threads)
     runs = {BARE_CPU: cpu} | ({BARE_ENGINE: other} if other else {})
-    with ExitStack() as stack:
-        clusters = {}
-        for providers in ("cpu", "auto"):
-            note(f"{name}: one box, --providers {providers}")
-            options = ["--providers", providers, "--threads", str(threads)]
-            clusters[providers] = stack.enter_context(
-                LocalCluster(["one"], options=options, listen="127.0.0.1:0")
-            )
-        bare, one = asyncio.run(measure_clusters(clusters, model, runs, rounds))
-    two: dict[str, Served] = {}
-    for providers in ("cpu", "auto"):
-        note(f"{name}: two boxes, {slow:g} times as slow, the second one with --providers {providers}")
-        env = {box: {**slow_box(slow)} for box in ("one", "two")}
-        env["one"]["EDGEPART_PROVIDERS"], env["two"]["EDGEPART_PROVIDERS"] = "cpu", providers
-        options = ["--threads", "1", "--spares", "0"]
-        with LocalCluster(
-            ["one", "two"], options=options, env=env, patience_s=300, listen="127.0.0.1:0"
-        ) as cluster:
-            _, found = asyncio.run(measure_clusters({providers: cluster}, model, {BARE_CPU: cpu}, rounds))
-            two |= found
+    options = ["--threads", str(threads)]
+    bare, one = compare({"cpu": {"one": "cpu"}, "auto": {"one": "auto"}}, model, runs, rounds, options)
+    boxes = {providers: {"one": "cpu", "two": providers} for providers in ("cpu", "auto")}
+    options = ["--threads", "1", "--spares", "0"]
+    _, two = compare(boxes, model, {BARE_CPU: cpu}, rounds, options, slow_box(slow))
     return Row(name, bare[BARE_CPU], bare.get(BARE_ENGINE), one, two)
+
+
+def compare(
+    providers: Mapping[str, Mapping[str, str]],
+    model: Model,
+    runs: Mapping[str, Callable[[], Any]],
+    rounds: int,
+    options: Sequence[str],
+    env: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[dict[str, float], dict[str, Served]]:
+    """What `measure_clusters` finds with clusters side by side, whose boxes have these providers. All boxes are one machine
+    that is measured once, or the clusters would differ by what its two measurements are off."""
+    with TemporaryDirectory() as folder, ExitStack() as stack:
+        clusters = {}
+        for name, boxes in providers.items():
+            note(f"{model.name}: {', '.join(f'{box} with {one}' for box, one in boxes.items())}")
+            common = {**env, "EDGEPART_MEASURED": f"{folder}/measured.json"}
+            each = {box: {**common, "EDGEPART_PROVIDERS": one} for box, one in boxes.items()}
+            made = LocalCluster([*boxes], options=options, env=each, patience_s=300, listen="127.0.0.1:0")
+            clusters[name] = stack.enter_context(made)
+        return asyncio.run(measure_clusters(clusters, model, runs, rounds))
 
 
 def measure_four(name: str, slow: float, rounds: int) -> dict[str, Served]:
     """What four slow boxes give, by the `--providers` of the two that have an emulated engine."""
     model = find(name)
     cpu, _ = bare_runs(model, "", 1)
-    served: dict[str, Served] = {}
-    for providers in ("cpu", "lab"):
-        note(f"{name}: four boxes, {slow:g} times as slow, two of them with --providers {providers}")
-        env = {box: {**slow_box(slow), "EDGEPART_PROVIDERS": "cpu"} for box in FOUR}
-        for box in FOUR[2:]:
-            lab = f"lab,lacks={LAB_LACKS},conv={slow / LAB_GAIN:g},other={slow:g}"
-            env[box] |= {"EDGEPART_PROVIDERS": providers, "EDGEPART_LAB_ENGINE": lab}
-        options = ["--threads", "1", "--spares", "0"]
-        with LocalCluster(FOUR, options=options, env=env, patience_s=300, listen="127.0.0.1:0") as cluster:
-            _, found = asyncio.run(measure_clusters({providers: cluster}, model, {BARE_CPU: cpu}, rounds))
-            served |= found
+    boxes = {lab: {box: lab if box in FOUR[2:] else "cpu" for box in FOUR} for lab in ("cpu", "lab")}
+    lab = f"lab,lacks={LAB_LACKS},conv={slow / LAB_GAIN:g},other={slow:g}"
+    env = {**slow_box(slow), "EDGEPART_LAB_ENGINE": lab}
+    options = ["--threads", "1", "--spares", "0"]
+    _, served = compare(boxes, model, {BARE_CPU: cpu}, rounds, options, env)
     return served
 
 
