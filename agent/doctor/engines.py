@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from edgepart.agent.cluster.state.cards import MeasuredDevice
 from edgepart.agent.doctor.checkup import GOOD, NOTE, Check
 from edgepart.agent.engines.installed import RUNTIMES, runtimes_in
+from edgepart.agent.engines.verdicts import count_refusals
 from edgepart.planner.figures import format_count
 
 AGAIN = "it is tried again when another onnxruntime is installed; --providers cpu does without engines"
@@ -33,12 +34,9 @@ def judge_engines(measured: MeasuredDevice) -> Iterator[Check]:
     yield Check("engines", GOOD, f"computes with its CPU{beside}")
     for name, why in measured.left_out.items():
         yield Check("engines", NOTE, f"{name} is not used: {why}")
-    for name, outcome in dict.fromkeys((one.engine, one.outcome) for one in measured.refused):
-        mine = [one for one in measured.refused if (one.engine, one.outcome) == (name, outcome)]
-        last = mine[-1]
-        many = format_count(len(mine), "segment")
+    for last, count in count_refusals(measured.refused):
         text = (
-            f"{name} is not used for {many}, which the CPU computes; the last is {last.segment[:8]}, on which it "
-            f"{outcome}: {last.why}"
+            f"{last.engine} is not used for {format_count(count, 'segment')}, which the CPU computes; the last is "
+            f"{last.segment[:8]}, on which it {last.outcome}: {last.why}"
         )
         yield Check("engines", NOTE, text, AGAIN)

@@ -85,6 +85,15 @@ def compare_times(verdict: EngineVerdict) -> EngineVerdict:
     return replace(verdict, outcome=SLOWER, why=why)
 
 
+def count_refusals(refusals: Iterable[EngineVerdict]) -> list[tuple[EngineVerdict, int]]:
+    """The last refusal of each engine by outcome, and how many there are like it: a slow segment does not hide a crash."""
+    found: dict[tuple[str, str], tuple[EngineVerdict, int]] = {}
+    for one in refusals:
+        _, count = found.get((one.engine, one.outcome), (one, 0))
+        found[one.engine, one.outcome] = one, count + 1
+    return [*found.values()]
+
+
 @dataclass(frozen=True, slots=True)
 class EngineDrift:
     """How much longer an engine takes for one model than calibrated, compared with the CPU."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from edgepart.agent.cluster.leader.rollout_state import LeaderView, PlanRollout
 from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.cluster.state.cards import find_refusals
+from edgepart.agent.engines.verdicts import count_refusals
 from edgepart.agent.wire.control import VERSIONS, Deployment, DeviceWeights, Report, Version
 from edgepart.agent.wire.versions import understands
 from edgepart.planner.figures import format_count
@@ -105,10 +106,9 @@ def describe_refused_engines(placement: PlanRollout | None, model: str, world: L
     for name, node in placement.order.names if placement is not None else ():
         card = world.cluster.cards.get(node)
         refusals = [one for one in find_refusals(card.document) if one.model == model] if card else []
-        for engine, outcome in dict.fromkeys((one.engine, one.outcome) for one in refusals):
-            mine = [one for one in refusals if (one.engine, one.outcome) == (engine, outcome)]
-            many = format_count(len(mine), "segment")
-            found.append(f"{engine} of {name} is not used for {many}: it {outcome} ({mine[-1].why})")
+        for last, count in count_refusals(refusals):
+            many = format_count(count, "segment")
+            found.append(f"{last.engine} of {name} is not used for {many}: it {last.outcome} ({last.why})")
     return "; ".join(found)
 
 
