@@ -77,8 +77,8 @@ class AgentOptions:
     slow segments are noticed before they serve; with less, fewer computations are made that nobody asked for.
     0 times none."""
     measured: Path | None = None
-    """A file that keeps the measurement of this device, for agents that start again or share a machine; None measures
-    at each start."""
+    """A file that keeps the measurement of this device, and with `.engines` at its end that of its engines, for agents that
+    start again or share a machine; None measures the device at each start, and keeps its engines' in the state folder."""
     compiled_bytes: int = 2 << 30
     """Disk space for segments as ONNX Runtime has optimised them for this processor. With more, plans that
     come back load quicker, also after a restart; with less, they are optimised again. 0 turns the cache off;
@@ -88,6 +88,13 @@ class AgentOptions:
     """The most contingency plans that are kept ready for each deployment while this agent leads; None keeps
     one for each device that serves, 0 keeps none. With more, more losses take only one message; with fewer,
     the devices load less that may never serve."""
+
+    @property
+    def engines_measured(self) -> Path:
+        """The file that keeps the measurement of the engines, which agents share that share that of the device."""
+        if self.measured is None:
+            return self.state / "engines.json"
+        return self.measured.with_name(f"{self.measured.name}.engines")
 
     def __post_init__(self) -> None:
         if self.name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", self.name):

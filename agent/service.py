@@ -60,8 +60,6 @@ from edgepart.planner.errors import FrameError, Removed
 
 log = logging.getLogger(__name__)
 
-ENGINES_KEPT = "engines.json"
-"""The file in the state folder that keeps the measurement of the engines."""
 LOOK_S = 0.02
 """The interval at which a stopping agent checks whether others have taken over."""
 STRAGGLING_S = 2.0
@@ -127,7 +125,7 @@ class Agent:
             measure_engines,
             device,
             options.providers,
-            options.state / ENGINES_KEPT,
+            options.engines_measured,
             made_with,
             lambda: self._notify.starting_still(2 * MOST_TRIAL_S),
         )

@@ -438,3 +438,10 @@ def test_options_about_cores_and_engines_that_make_no_sense_are_refused(
 ) -> None:
     with pytest.raises(UsageError, match="--"):
         options(state, **wrong)
+
+
+def test_agents_that_share_the_measurement_of_a_device_share_that_of_its_engines(tmp_path: Path) -> None:
+    shared = tmp_path / "measured.json"
+    first, second = (AgentOptions(tmp_path / name, measured=shared) for name in "ab")
+    assert first.engines_measured == second.engines_measured != shared
+    assert AgentOptions(tmp_path / "c").engines_measured.parent == tmp_path / "c"
