@@ -77,8 +77,8 @@ class AgentOptions:
     slow segments are noticed before they serve; with less, fewer computations are made that nobody asked for.
     0 times none."""
     measured: Path | None = None
-    """A file that keeps the measurement of this device, and with `.engines` at its end that of its engines, for agents that
-    start again or share a machine; None measures the device at each start, and keeps its engines' in the state folder."""
+    """A file that keeps the measurement of this device, for agents that start again or share a machine; None measures
+    at each start."""
     compiled_bytes: int = 2 << 30
     """Disk space for segments as ONNX Runtime has optimised them for this processor. With more, plans that
     come back load quicker, also after a restart; with less, they are optimised again. 0 turns the cache off;
@@ -91,7 +91,7 @@ class AgentOptions:
 
     @property
     def engines_measured(self) -> Path:
-        """The file that keeps the measurement of the engines, which agents share that share that of the device."""
+        """The file that keeps the measurement of the engines. Agents that share a device's measurement share this one."""
         if self.measured is None:
             return self.state / "engines.json"
         return self.measured.with_name(f"{self.measured.name}.engines")

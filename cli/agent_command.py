@@ -119,9 +119,10 @@ ProfileBudget = Annotated[
 Measured = Annotated[
     Path | None,
     typer.Option(
+        metavar="FILE",
         envvar="EDGEPART_MEASURED",
         help="A file that keeps the measurement of this device. It is written if it does not fit this device, and read "
-        "instead of measuring if it does.",
+        "instead of measuring if it does. FILE.engines beside it keeps that of the engines.",
         show_default="measure at each start",
     ),
 ]

@@ -40,8 +40,9 @@ def deploy_tiny(cluster: LocalCluster, folder: Path, *more: str) -> None:
 
 
 @pytest.fixture
-def talkers(trio: LocalCluster, tmp_path: Path) -> Iterator[LocalCluster]:
-    deploy_tiny(trio, tmp_path / "tiny")
+def talkers(trio: LocalCluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
+    """Three agents that serve the model, deployed with further options if the test has a parameter for them."""
+    deploy_tiny(trio, tmp_path / "tiny", *getattr(request, "param", ()))
     yield trio
     undeploy(trio, NAME)
 
@@ -152,32 +153,31 @@ def test_a_client_that_hangs_up_frees_the_sequence(talkers: LocalCluster) -> Non
     assert sequences(talkers, "a")["idle"] >= 1 and sequences(talkers, "a")["most"] == 4
 
 
-def test_a_chat_by_the_command_and_the_memory_that_it_takes(trio: LocalCluster, tmp_path: Path) -> None:
-    deploy_tiny(trio, tmp_path / "tiny", *TOO_LITTLE_FOR_BOTH_LAYERS)
+@pytest.mark.parametrize("talkers", [TOO_LITTLE_FOR_BOTH_LAYERS], indirect=True, ids=["one layer each"])
+def test_a_chat_by_the_command_and_the_memory_that_it_takes(talkers: LocalCluster, tmp_path: Path) -> None:
     command = ("chat", NAME, "hello", "--max-tokens", "12", "--seed", "3")
     for attempt in range(3):
-        plan, before = epoch(trio), {name: kept_here(trio, name) for name in "abc"}
-        document = trio.agents["c"].type(*command)
-        found = sequences(trio, "c")
-        held = {name: kept_here(trio, name) - before[name] for name in "abc"}
-        if epoch(trio) == plan:
+        plan, before = epoch(talkers), {name: kept_here(talkers, name) for name in "abc"}
+        document = talkers.agents["c"].type(*command)
+        found = sequences(talkers, "c")
+        held = {name: kept_here(talkers, name) - before[name] for name in "abc"}
+        if epoch(talkers) == plan:
             break
         # A box was silent for a while. The states were carried to another plan, and what to expect is not known.
-        undeploy(trio, NAME)
-        deploy_tiny(trio, tmp_path / f"again-{attempt}", *TOO_LITTLE_FOR_BOTH_LAYERS)
+        undeploy(talkers, NAME)
+        deploy_tiny(talkers, tmp_path / f"again-{attempt}", *TOO_LITTLE_FOR_BOTH_LAYERS)
     assert document["text"] and document["reason"] == "length"
     assert document["usage"]["completion_tokens"] == 12 and document["devices"] == ["b", "c"]
     assert (found["under_way"], found["idle"]) == (0, 1) and found["tokens_per_s"] > 0
     # What gateways say of the memory on other devices is what these devices hold.
     assert held == {"a": 0, **found["state_bytes"]} and min(held["b"], held["c"]) > 0
 
-    state = ("--state", str(trio.first.state))
+    state = ("--state", str(talkers.first.state))
     plain = subprocess.run(
         [sys.executable, "-m", "edgepart", *command, *state], capture_output=True, text=True, timeout=300
     )
     assert plain.returncode == 0, plain.stderr
     assert plain.stdout.strip() == document["text"].strip()
-    undeploy(trio, NAME)
 
 
 def epoch(cluster: LocalCluster) -> object:
