@@ -137,7 +137,7 @@ $(OPENVINO)/.made: .venv/.dev
 	$(OPENVINO)/bin/pip --quiet --disable-pip-version-check install --no-deps --editable .
 	touch $@
 
-engines: $(OPENVINO)/.made | results  ## what OpenVINO gives on one box and on two slow ones; takes ten minutes on a machine that does nothing else
+engines: $(OPENVINO)/.made | results  ## what OpenVINO gives on one box and on two slow ones; takes half an hour on a machine that does nothing else
 	$(OPENVINO)/bin/python -m benchmarks.engines --markdown --json results/engines.json > results/engines.md
 	echo >> results/engines.md
 	$(OPENVINO)/bin/python -m benchmarks.engines --four denoiser --markdown >> results/engines.md

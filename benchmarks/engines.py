@@ -1,12 +1,12 @@
 """Engines: what execution providers give on this machine, for one box and for two.
 
-    python -m benchmarks.engines [--models resnet50,bert_base] [--rounds 15] [--engine openvino-cpu] [--slow 8]
+    python -m benchmarks.engines [--models resnet50,bert_base] [--rounds 24] [--engine openvino-cpu] [--slow 8]
                                  [--four denoiser] [--markdown] [--json FILE]
 
 Of each model, in turn: a bare session on the CPU and one on the engine, an agent without engines and one with, and two slow
-boxes (`--slow` times as slow, each with one thread), of which both compute with the CPU, or one with the engine. It has to
-run where an ONNX Runtime with the engine's provider is installed. Nothing here passes or fails. The machine should have
-nothing else to do.
+boxes (`--slow` times as slow, each with one thread), of which both compute with the CPU (two such clusters, which differ by
+chance), or one with the engine. It has to run where an ONNX Runtime with the engine's provider is installed. Nothing here
+passes or fails. The machine should have nothing else to do.
 
 With --four, four slow boxes compute a model of convolutions and attention. Two of them have an engine that is emulated: it
 computes segments with convolutions 4 times as fast as their CPU and lacks what attention is made of. Any ONNX Runtime does.
@@ -34,7 +34,7 @@ from rich.table import Table
 from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import Model, named_model
 from benchmarks.models.model import kept
-from benchmarks.serving import client_of, deploy, settle
+from benchmarks.serving import client_of, deploy, rest, settle
 from benchmarks.weights import folded
 from edgepart.agent.engines.provider_sessions import ENGINE_ERRORS, make_engine_session
 from edgepart.agent.execution.sessions import make_session, session_options
@@ -47,7 +47,12 @@ from edgepart.client.async_client import AsyncClient
 from edgepart.planner.figures import format_seconds
 
 MODELS = ("resnet50", "ppocrv4_det", "minilm_l6", "bert_base")
-ROUNDS = 15
+ROUNDS = 24
+BOTH_CPU = {"one": "cpu", "two": "cpu"}
+AGAIN = "cpu again"
+"""A second cluster that is like the first one: what these two differ by is chance."""
+WARM_UP = 5
+"""Requests before the counted ones: what they take may make the leader plan again."""
 ENGINE = "openvino-cpu"
 SLOW = 8.0
 NAME = "model"
@@ -80,7 +85,7 @@ class Row:
     one: Mapping[str, Served]
     """One box, by its `--providers`."""
     two: Mapping[str, Served]
-    """Two slow boxes, by the `--providers` of the second; the first one computes with its CPU."""
+    """Two slow boxes, by the `--providers` of the second, or AGAIN; the first one computes with its CPU."""
 
 
 def find(name: str) -> Model:
@@ -113,33 +118,43 @@ def bare_runs(model: Model, engine: str, threads: int) -> tuple[Callable[[], Any
         return run(cpu), None
 
 
-async def serve(client: AsyncClient, model: Model) -> dict[str, Any]:
-    """Deploy the model, wait until its plan stays, and return the plan's card."""
+async def serve(client: AsyncClient, model: Model) -> None:
+    """Deploy the model, and wait until its plan stays."""
     await deploy(client, model.path, NAME, DeployOptions(shapes=dict(model.shapes)))
-    return await settle(client, NAME)
+    await settle(client, NAME)
 
 
 async def measure_clusters(
     clusters: Mapping[str, LocalCluster], model: Model, runs: Mapping[str, Callable[[], Any]], rounds: int
 ) -> tuple[dict[str, float], dict[str, Served]]:
-    """The median seconds of each bare run, and what each cluster gave; all are asked in turn."""
+    """The median seconds of each bare run, and what each cluster gave. They are asked in turn, forwards and backwards, once
+    all plans stay and nothing is planned any more, or those that began last would seem slower."""
     inputs, expected = model.inputs(0), next(iter(runs.values()))()
     took: dict[str, list[float]] = {name: [] for name in (*runs, *clusters)}
     outputs: dict[str, Mapping[str, Any]] = {}
     async with AsyncExitStack() as stack:
-        clients, cards = {}, {}
-        for name, cluster in clusters.items():
-            clients[name] = await stack.enter_async_context(client_of(cluster.first))
-            cards[name] = await serve(clients[name], model)
-        for turn in range(rounds + 2):
-            for name in took:
-                began = time.perf_counter()
-                if name in runs:
-                    runs[name]()
-                else:
-                    outputs[name] = (await clients[name].infer(NAME, inputs)).outputs
-                if turn > 1:
-                    took[name].append(time.perf_counter() - began)
+        clients = {
+            name: await stack.enter_async_context(client_of(cluster.first))
+            for name, cluster in clusters.items()
+        }
+
+        async def ask(name: str) -> float:
+            began = time.perf_counter()
+            if name in runs:
+                runs[name]()
+            else:
+                outputs[name] = (await clients[name].infer(NAME, inputs)).outputs
+            return time.perf_counter() - began
+
+        for client in clients.values():
+            await serve(client, model)
+        for name in [*took] * WARM_UP:
+            await ask(name)
+        cards = {name: await settle(client, NAME) for name, client in clients.items()}
+        await rest([agent for cluster in clusters.values() for agent in cluster.living])
+        for turn in range(rounds):
+            for name in [*took][:: -1 if turn % 2 else 1]:
+                took[name].append(await ask(name))
         plans = {name: await client.plan(NAME) for name, client in clients.items()}
     middle = {name: median(found) for name, found in took.items()}
     return {name: middle[name] for name in runs}, {
@@ -169,7 +184,7 @@ def measure(name: str, engine: str, slow: float, rounds: int) -> Row:
     runs = {BARE_CPU: cpu} | ({BARE_ENGINE: other} if other else {})
     options = ["--threads", str(threads)]
     bare, one = compare({"cpu": {"one": "cpu"}, "auto": {"one": "auto"}}, model, runs, rounds, options)
-    boxes = {providers: {"one": "cpu", "two": providers} for providers in ("cpu", "auto")}
+    boxes = {"cpu": BOTH_CPU, AGAIN: BOTH_CPU, "auto": {"one": "cpu", "two": "auto"}}
     options = ["--threads", "1", "--spares", "0"]
     _, two = compare(boxes, model, {BARE_CPU: cpu}, rounds, options, slow_box(slow))
     return Row(name, bare[BARE_CPU], bare.get(BARE_ENGINE), one, two)
@@ -239,7 +254,15 @@ def show(rows: Sequence[Row], engine: str, markdown: bool) -> None:
         "difference",
     )
     two = Table(
-        "model", "both CPU", f"one with {engine}", "as fast", "predicted", "computed by", "difference"
+        "model",
+        "both CPU",
+        "another like it",
+        "as fast",
+        f"one with {engine}",
+        "as fast",
+        "predicted",
+        "computed by",
+        "difference",
     )
     for table in (one, two):
         for column in table.columns[1:]:
@@ -257,10 +280,12 @@ def show(rows: Sequence[Row], engine: str, markdown: bool) -> None:
             f"{auto.took_s / better_s:.2f}x",
             f"{auto.difference:.1e}",
         )
-        plain, mixed = row.two["cpu"], row.two["auto"]
+        plain, again, mixed = (row.two[name] for name in ("cpu", AGAIN, "auto"))
         two.add_row(
             row.model,
             format_seconds(plain.took_s),
+            format_seconds(again.took_s),
+            f"{plain.took_s / again.took_s:.2f}x",
             format_seconds(mixed.took_s),
             f"{plain.took_s / mixed.took_s:.2f}x",
             format_seconds(mixed.predicted_s),

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.serving import cpu_s_of
 from edgepart.cli.local import LocalAgent, LocalCluster
 
 WATCHED_S = 60.0
@@ -77,17 +78,15 @@ def _measure(words: str, names: tuple[str, ...], note: Callable[[str], None]) ->
 
 
 def _readings(agents: list[LocalAgent]) -> Mapping[str, _Reading]:
-    return {agent.name: _reading(int(agent.addresses["pid"])) for agent in agents}
+    return {agent.name: _reading(agent) for agent in agents}
 
 
-def _reading(pid: int) -> _Reading:
-    """Return the reading of a process together with its running descendants."""
-    agent = psutil.Process(pid)
-    every = [agent, *agent.children(recursive=True)]
-    times = agent.cpu_times()  # including its children that have ended
-    living = sum(child.cpu_times().user + child.cpu_times().system for child in every[1:])
+def _reading(agent: LocalAgent) -> _Reading:
+    """Return the reading of an agent's process together with its running descendants."""
+    process = psutil.Process(int(agent.addresses["pid"]))
+    every = [process, *process.children(recursive=True)]
     return _Reading(
-        times.user + times.system + times.children_user + times.children_system + living,
+        cpu_s_of(agent),
         sum(_switches(one.pid) for one in every),
         sum(one.memory_info().rss for one in every),
         sum(_own_share_bytes(one.pid) for one in every),

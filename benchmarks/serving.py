@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli.local import LocalAgent
@@ -18,6 +21,11 @@ from edgepart.planner.errors import ClusterError
 
 SETTLED_S = 10.0
 """A plan that has been stable for this long stays: the comparison with a thorough search is over by then."""
+
+RESTING_S = 5.0
+RESTING_CORE = 0.05
+"""An agent rests if it takes less than this share of a core for that long: about four times what an idle one takes. It then
+makes no plan that may not replace the one that serves, which `SETTLED_S` does not tell on a slow machine."""
 
 SETTLE_WITHIN_S = 180.0
 POLL_S = 0.25
@@ -66,6 +74,31 @@ async def settle(client: AsyncClient, name: str) -> dict[str, Any]:
             return card
         await asyncio.sleep(POLL_S)
     raise ClusterError(f"{name}: the plan still changed after {SETTLE_WITHIN_S:.0f} s")
+
+
+async def rest(agents: Sequence[LocalAgent]) -> None:
+    """Wait until the agents and all their processes rest. Raises ClusterError if they do not within `SETTLE_WITHIN_S`."""
+    until = time.monotonic() + SETTLE_WITHIN_S
+    while time.monotonic() < until:
+        before = [cpu_s_of(agent) for agent in agents]
+        await asyncio.sleep(RESTING_S)
+        took = [cpu_s_of(agent) - spent_s for agent, spent_s in zip(agents, before, strict=True)]
+        if max(took) < RESTING_CORE * RESTING_S:
+            return
+    raise ClusterError(f"the agents still computed something after {SETTLE_WITHIN_S:.0f} s")
+
+
+def cpu_s_of(agent: LocalAgent) -> float:
+    """Return the CPU seconds that the agent and its processes have taken, those that have ended among them."""
+    process = psutil.Process(int(agent.addresses["pid"]))
+    own = process.cpu_times()
+    spent_s = float(own.user + own.system + own.children_user + own.children_system)
+    for child in process.children(recursive=True):
+        # One that ends just now is in `children_user` the next time.
+        with suppress(psutil.NoSuchProcess):
+            spent = child.cpu_times()
+            spent_s += spent.user + spent.system
+    return spent_s
 
 
 async def ask(
