@@ -8,7 +8,7 @@ HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --fo
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: dist deb machines install-check rooms screenshots figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency throughput weights engines links messages truth dominance placing placing-scale placing-proofs search transports ciphers memory replan failover chaos generation answers exports models docs cases emulators processors avx2 aarch64 arm fuzz load simulate third lock clean
+.PHONY: dist deb machines install-check rooms screenshots figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency throughput weights engines links messages truth dominance placing placing-scale placing-proofs climb search transports ciphers memory replan failover chaos generation answers exports models docs cases emulators processors avx2 aarch64 arm fuzz load simulate third lock clean
 .DEFAULT_GOAL := test
 # Tests start hundreds of processes, and each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -161,6 +161,10 @@ placing-scale: .venv/.dev  ## more than 50,000 operators on eight devices, by ev
 placing-proofs: .venv/.dev | results  ## what moirai proves: Inception-v1's modules, random graphs of 30 operators; under a minute
 	$(BIN)/python -m benchmarks.placing_proofs --markdown --json results/placing_proofs.json > results/proofs.md
 	$(call record,proofs)
+
+climb: .venv/.dev | results  ## schedules on arrays, compiled or many at once, and what climbing gains with them; takes ten minutes
+	$(BIN)/python -m benchmarks.climbing --markdown --json results/climb.json > results/climb.md
+	$(call record,climb)
 
 search: .venv/.dev | results  ## how long strategies search; takes some minutes
 	$(BIN)/python -m benchmarks.search_time --devices 4 8 32 --unequal --markdown > results/search.md

@@ -35,6 +35,7 @@ STRATEGIES = (
     "m-sct",
     "getf",
     "metis",
+    "climb",
     "moirai",
     "auto",
 )

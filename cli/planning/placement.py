@@ -7,9 +7,10 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from threading import Timer
 from typing import TYPE_CHECKING, Any
 
-from edgepart.cli.output import say, table
+from edgepart.cli.output import note, say, table
 from edgepart.planner.errors import Infeasible, ModelError, NotInstalled
 from edgepart.planner.figures import format_bytes, format_figure, format_seconds
 
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
 
 HEAD_BYTES = 64
 """Bytes of a file that are read to see whether it is a workload."""
+
+COMPILED = ("climb", "moirai", "auto")
+"""The strategies that judge so many placements that it pays to have that compiled."""
+
+SILENT_S = 2.0
+"""How long the command may say nothing."""
 
 FEW = 40
 """The most nodes that are listed one by one."""
@@ -74,10 +81,25 @@ def place_model(workload: Workload, strategy: str, objective: str, budget_s: flo
     from edgepart.planner.placing.problem.schedule import Asked
     from edgepart.planner.placing.problem.write import answer_document
 
+    if strategy in COMPILED:
+        _prepare()
     start = time.perf_counter()
     found = find(workload, strategy, Asked(time.perf_counter, objective, budget_s))
     took_s = time.perf_counter() - start
     return answer_document(workload, check(workload, found, objective), strategy, objective, took_s)
+
+
+def _prepare() -> None:
+    """Has what judges placements compiled, if numba is installed, before the time of the search begins to count."""
+    from edgepart.planner.placing.engine.judge import prepare
+
+    slow = Timer(SILENT_S, lambda: note("compiling what judges placements; this is done once on a machine"))
+    slow.daemon = True
+    slow.start()
+    try:
+        prepare()
+    finally:
+        slow.cancel()
 
 
 def compare_strategies(workload: Workload, objective: str, budget_s: float) -> dict[str, Any]:

@@ -54,7 +54,7 @@ StrategyName = Annotated[
     typer.Option(
         "--strategy",
         help="auto, single, modnn, deepthings, bbgrap, data, model, owt, optcnn, tofu, pipeline or replicas. To place "
-        "whole operators: expert, heft, m-etf, m-sct, getf, metis or moirai.",
+        "whole operators: expert, heft, m-etf, m-sct, getf, metis, climb or moirai.",
     ),
 ]
 Compare = Annotated[bool, typer.Option("--compare", help="Compare the plans of all strategies.")]

@@ -23,6 +23,7 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "metis": "placers.min_cut",
         "pipeline": "placers.contiguous",
         "moirai": "exact.moirai",
+        "climb": "placers.climb",
     }
 )
 """The module that registers each placer, by the placer's name."""

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from edgepart.planner.errors import Infeasible, NotInstalled, UsageError
 from edgepart.planner.layout.choices import Choice
@@ -106,11 +107,12 @@ QUICK = ("heft", "m-etf")
 THOROUGH = tuple(name for name in PLACERS if name not in QUICK)
 """The placers that are asked if a quick placement is nearly as good as the best so far."""
 
-EXACT = "moirai"
-"""The one of these that uses all the time it is given. It is asked only if the problem has a clock."""
+SHARES: Mapping[str, float] = MappingProxyType({"climb": 0.1, "moirai": 0.2})
+"""The part of the search budget for those that use all the time that they are given. They are asked only if the
+problem has a clock."""
 
-THOROUGH_SHARE = 0.2
-"""The part of the search budget for the exact placer; each of the others has a quarter of that."""
+SHARE = 0.05
+"""The part for each of the others."""
 
 NEARLY = 1.3
 """Thorough placers are asked only if a quick placement takes less than this many times as long as the best so far."""
@@ -256,9 +258,8 @@ class _AutoSearch:
         if self.placed is None or self.placed.score >= NEARLY * best:
             return
         for name in THOROUGH:
-            share_s = THOROUGH_SHARE * problem.search_budget_s / (1 if name == EXACT else 4)
-            if name != EXACT or problem.clock is not None:
-                yield from self._place(name, share_s)
+            if name not in SHARES or problem.clock is not None:
+                yield from self._place(name, SHARES.get(name, SHARE) * problem.search_budget_s)
 
     def _place(self, name: str, budget_s: float) -> Iterator[Strategy]:
         study = self.study

@@ -1,6 +1,20 @@
-"""Parts that all placers share: dispatching by ranks, ports of machines, memory limits, and the value of a placement.
+"""Parts that placers share: schedules by ranks, also on arrays and compiled; ports of machines, memory limits, the
+value of a placement, contraction of large graphs, and climbing.
 
 May import: planner/errors, planner/placing/problem.
 """
 
-__all__ = ["compact_schedule", "dispatch", "evaluate", "fit_memory", "load", "ortools", "ports", "speeds"]
+__all__ = [
+    "coarse_workload",
+    "compact_schedule",
+    "contract",
+    "dispatch",
+    "evaluate",
+    "fit_memory",
+    "judge",
+    "load",
+    "local_search",
+    "ortools",
+    "ports",
+    "speeds",
+]

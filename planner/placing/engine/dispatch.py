@@ -1,8 +1,8 @@
 """Dispatch: turn a placement into a schedule. Rules only.
 
 Tasks and transfers wait in lists; the one that can begin first begins, and of those that could begin at the
-same time, the one with the larger rank. A placement and ranks therefore determine a schedule, by which the
-answers of all placers are judged.
+same time, the one with the larger rank, or with equal ranks the first in the file. A placement and ranks
+therefore determine a schedule, by which the answers of all placers are judged.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from heapq import heappop, heappush
+from math import inf
 
 from edgepart.planner.placing.problem.schedule import PlacedTransfer, PlacementSchedule
 from edgepart.planner.placing.problem.workload import Placement, Workload
@@ -116,7 +117,8 @@ class _Dispatch:
                 if there == here:
                     self._got(reader)
                 else:
-                    urgency[there] = max(urgency.get(there, 0.0), self._ranks[reader])
+                    # From below all ranks: those that are negated starts are negative.
+                    urgency[there] = max(urgency.get(there, -inf), self._ranks[reader])
             for there, rank in urgency.items():
                 heappush(self._waiting[here][there], (-rank, number))
         return {here}
@@ -154,7 +156,7 @@ class _Dispatch:
         free = [there for there, queue in self._waiting[here].items() if queue and not self._receiving[there]]
         if not free:
             return
-        there = min(free, key=lambda receiver: self._waiting[here][receiver][0])
+        there = min(free, key=lambda receiver: (self._waiting[here][receiver][0], receiver))
         _, number = heappop(self._waiting[here][there])
         end_s = now + self._workload.transfer_s(self._workload.tensors[number], here, there)
         self._sending[here] = self._receiving[there] = True

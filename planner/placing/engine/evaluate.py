@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from edgepart.planner.placing.engine.dispatch import dispatch, upward_ranks
+from edgepart.planner.placing.engine.dispatch import upward_ranks
 from edgepart.planner.placing.engine.fit_memory import fit
+from edgepart.planner.placing.engine.judge import dispatcher_of
 from edgepart.planner.placing.engine.load import max_load
 from edgepart.planner.placing.problem.schedule import Asked, PlacementFound, PlacementSchedule
 from edgepart.planner.placing.problem.workload import Placement, Workload
@@ -44,5 +45,6 @@ def find_shortest(
     position = [0.0] * len(workload.tasks)
     for number, task in enumerate(workload.order):
         position[task] = -float(number)
-    tried = [upward_ranks(workload, placement), upward_ranks(workload), position, *orders]
-    return min((dispatch(workload, placement, ranks) for ranks in tried), key=lambda one: one.makespan_s)
+    tried = [None, upward_ranks(workload), position, *orders]
+    schedule = dispatcher_of(workload)
+    return min((schedule(placement, ranks) for ranks in tried), key=lambda one: one.makespan_s)

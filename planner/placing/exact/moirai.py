@@ -17,17 +17,18 @@ from random import Random
 
 from edgepart.planner.errors import Infeasible
 from edgepart.planner.figures import format_figure, format_seconds
+from edgepart.planner.placing.engine.coarse_workload import coarsen, expand, expand_schedule
 from edgepart.planner.placing.engine.compact_schedule import retime
+from edgepart.planner.placing.engine.contract import contract
 from edgepart.planner.placing.engine.dispatch import dispatch
 from edgepart.planner.placing.engine.evaluate import find_shortest
+from edgepart.planner.placing.engine.judge import Judged
 from edgepart.planner.placing.engine.load import max_load
+from edgepart.planner.placing.engine.local_search import climb
 from edgepart.planner.placing.engine.ortools import cp_model
 from edgepart.planner.placing.exact.bounds import latency_bound, load_bound
-from edgepart.planner.placing.exact.coarse_workload import coarsen, expand, expand_schedule
-from edgepart.planner.placing.exact.contract import contract
 from edgepart.planner.placing.exact.dominators import pieces
 from edgepart.planner.placing.exact.latency_model import FEW, solve
-from edgepart.planner.placing.exact.local_search import Judge, climb, judge_by_latency, judge_by_load
 from edgepart.planner.placing.exact.pieces import fits, passage
 from edgepart.planner.placing.exact.repeats import find_repeats, improve_repeats
 from edgepart.planner.placing.exact.throughput_model import assign
@@ -123,9 +124,13 @@ class _MoiraiSearch:
         return self._best
 
     def begin(self) -> None:
-        """Start from the best placement of the other placers."""
+        """Start from the placement that was given, or from the best of the other placers."""
         refused: Infeasible | None = None
         named, left_out = "", []
+        if self._asked.start is not None and self._offer(self._asked.start, None):
+            self._why.append(f"from {format_seconds(self._start.value_s, 6)}")
+            self._bound()
+            return
         for number, name in enumerate(STARTS):
             if number >= ALWAYS and self._best and self._left_s < self._asked.budget_s / 2:
                 left_out.append(name)
@@ -142,6 +147,9 @@ class _MoiraiSearch:
         self._why.append(f"from {named}'s {format_seconds(self._start.value_s, 6)}")
         if left_out:
             self._why.append(f"there was no time to ask {', '.join(left_out)}")
+        self._bound()
+
+    def _bound(self) -> None:
         latency = self._asked.objective == "latency"
         self._bound_s = (latency_bound if latency else load_bound)(self._workload)
 
@@ -172,17 +180,17 @@ class _MoiraiSearch:
         time is left."""
         if self._proved:
             return
-        self._climb(self._workload, judge_by_latency, min(self._left_s / 10, CLIMB_S))
+        self._climb(min(self._left_s / 10, CLIMB_S))
         if len(pieces(self._workload)) > 1:
             self._piecewise()
             if not self._proved:
-                self._climb(self._workload, judge_by_latency, self._left_s / 4)
+                self._climb(self._left_s / 4)
         if self._proved:
             return
         large = len(self._workload.tasks) > FEW
         self._whole(self._left_s / 2 if large else self._left_s)
         if large:
-            self._climb(self._workload, judge_by_latency, self._left_s / 3)
+            self._climb(self._left_s / 3)
         while large and not self._proved and self._left_s > 0:
             self._window(min(WINDOW_S, self._left_s))
 
@@ -240,18 +248,18 @@ class _MoiraiSearch:
             self._offer(solved.schedule.placement, solved.schedule)
             self._ended = solved.ended
 
-    def _climb(self, workload: Workload, judge: Judge, budget_s: float) -> None:
+    def _climb(self, budget_s: float) -> None:
         until = self._asked.clock() + budget_s
         start = self._start
         better = climb(
-            workload,
+            self._workload,
             start.placement,
-            judge,
+            objective=self._asked.objective,
             clock=self._asked.clock,
             until=until,
             schedule=start.schedule,
             seed=self._random.randrange(1000),
-        )
+        ).best
         self._offer(better.placement, better.schedule)
 
     def _layers(self) -> None:
@@ -274,7 +282,6 @@ class _MoiraiSearch:
     def search_broadly(self) -> None:
         """Search pieces that repeat; then contract the graph, search it and expand the result, over and over."""
         self._layers()
-        judge = judge_by_latency
         turn = rounds = fewest = 0
         while self._left_s > 0 and not self._proved:
             most = GROUPS[turn % len(GROUPS)]
@@ -286,25 +293,29 @@ class _MoiraiSearch:
             coarse = coarsen(self._workload, groups)
             fewest = len(groups) if not fewest else min(fewest, len(groups))
             slice_s = min(self._left_s, max(self._asked.budget_s / 8, 1.0))
-            self._refine(coarse, groups, judge, slice_s, turn)
+            self._refine(coarse, groups, slice_s, turn)
             self._window(min(WINDOW_S, self._left_s))
             turn, rounds = turn + 1, rounds + 1
         self._why.append(f"contracted {rounds} times, to {fewest} groups and more, and expanded again")
 
     def _refine(
-        self, coarse: Workload, groups: tuple[tuple[int, ...], ...], judge: Judge, slice_s: float, turn: int
+        self, coarse: Workload, groups: tuple[tuple[int, ...], ...], slice_s: float, turn: int
     ) -> None:
         placement = self._project(coarse, groups)
         if placement is None:
             return
-        now_s = self._asked.clock()
         climb_s = slice_s / 2 if model_size(coarse) <= MODEL else slice_s
-        better = climb(coarse, placement, judge, clock=self._asked.clock, until=now_s + climb_s, seed=turn)
+        better = self._climb_groups(coarse, placement, climb_s, turn)
         self._expand(groups, better.placement, better.schedule)
         if better.schedule and model_size(coarse) <= MODEL and self._left_s > 0:
             solved = solve(coarse, budget_s=min(slice_s / 2, self._left_s), start=better.schedule, seed=turn)
             if solved.schedule:
                 self._expand(groups, solved.schedule.placement, solved.schedule)
+
+    def _climb_groups(self, coarse: Workload, placement: Placement, budget_s: float, turn: int) -> Judged:
+        clock, objective = self._asked.clock, self._asked.objective
+        until = clock() + budget_s
+        return climb(coarse, placement, objective=objective, clock=clock, until=until, seed=turn).best
 
     def _project(self, coarse: Workload, groups: tuple[tuple[int, ...], ...]) -> Placement | None:
         """Return the best placement as one of the groups, each where most of its work is; if that does not
@@ -340,7 +351,7 @@ class _MoiraiSearch:
         if self._proved:
             return
         if model_size(self._workload) <= MODEL:
-            self._climb(self._workload, judge_by_load, self._left_s * 0.2)
+            self._climb(self._left_s * 0.2)
             solved = assign(self._workload, budget_s=self._left_s, start=self._start.placement)
             self._prove(solved.bound_s)
             if solved.placement:
@@ -356,10 +367,7 @@ class _MoiraiSearch:
             slice_s = min(self._left_s, max(self._asked.budget_s / 8, 1.0))
             placement = self._project(coarse, groups)
             if placement is not None:
-                until = self._asked.clock() + slice_s
-                better = climb(
-                    coarse, placement, judge_by_load, clock=self._asked.clock, until=until, seed=turn
-                )
+                better = self._climb_groups(coarse, placement, slice_s, turn)
                 self._offer(expand(groups, better.placement), None)
                 if model_size(coarse) <= MODEL and self._left_s > 0:
                     solved = assign(coarse, budget_s=min(slice_s, self._left_s), start=better.placement)

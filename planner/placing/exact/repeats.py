@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from edgepart.planner.placing.engine.dispatch import dispatch
+from edgepart.planner.placing.engine.local_search import climb
 from edgepart.planner.placing.exact.bounds import latency_bound
 from edgepart.planner.placing.exact.dominators import GraphPiece, pieces
-from edgepart.planner.placing.exact.local_search import climb, judge_by_latency
 from edgepart.planner.placing.exact.pieces import PiecePath, PiecePaths, fits
 from edgepart.planner.placing.problem.schedule import PlacementSchedule
 from edgepart.planner.placing.problem.workload import Workload
@@ -169,13 +169,13 @@ class _RepeatSearch:
         better = climb(
             way.workload,
             way.schedule.placement,
-            judge_by_latency,
+            objective="latency",
             clock=clock,
             until=clock() + (until - clock()) / 2 if solvable else until,
             schedule=way.schedule,
             seed=self._seed + tries,
         )
-        way.offer(better.schedule)
+        way.offer(better.best.schedule)
         if solvable and clock() < until:
             way.search(until - clock(), self._seed + tries)
         self._tries[id(way)] = 0 if way.upper_s < before_s * 0.999 else tries + 1

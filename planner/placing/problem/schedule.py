@@ -66,3 +66,5 @@ class Asked:
     """The objective: "latency" or "throughput"."""
     budget_s: float = 10.0
     """The approximate time for the search."""
+    start: tuple[int, ...] | None = None
+    """A placement that a placer which improves one may start from, in place of those that it would ask others for."""

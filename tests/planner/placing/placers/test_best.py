@@ -85,7 +85,7 @@ def test_auto_takes_the_best_and_says_whose_it_is(those: Callable[..., list[str]
     asked = those(on(0, 1), getf=on(1, 1), moirai=on(0, 0, bound_s=1.5))
     found = check(PAIR, auto(PAIR, ASKED))
     assert found.value_s == 2.0 and found.bound_s == 1.5
-    assert found.why.startswith("single is the best of 9 strategies")
+    assert found.why.startswith("single is the best of 10 strategies")
     assert asked == list(best.IN_TURN)
 
 

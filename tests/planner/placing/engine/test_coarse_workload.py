@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgepart.planner.errors import InternalError
+from edgepart.planner.placing.engine.coarse_workload import coarsen, expand, expand_schedule
 from edgepart.planner.placing.engine.compact_schedule import retime
+from edgepart.planner.placing.engine.contract import contract
 from edgepart.planner.placing.engine.dispatch import dispatch
 from edgepart.planner.placing.engine.load import max_load
-from edgepart.planner.placing.exact.coarse_workload import coarsen, expand, expand_schedule
-from edgepart.planner.placing.exact.contract import contract
 from edgepart.planner.placing.exact.dominators import dominators, join_schedules, pieces
 from edgepart.planner.placing.problem.checker import check
 from edgepart.planner.placing.problem.schedule import PlacementFound

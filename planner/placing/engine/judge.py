@@ -1,0 +1,184 @@
+"""Judging: the value of one placement after another, each like one before, and where it could be better. Rules only.
+
+Placements are judged by compiled schedules on arrays (flat_dispatch.py) once `prepare` was called, and before by
+dispatch.py, with the same values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from edgepart.planner.errors import InternalError
+from edgepart.planner.placing.engine.compiler import INSTALLED
+from edgepart.planner.placing.engine.dispatch import dispatch
+from edgepart.planner.placing.engine.flat_workload import FlatSchedule, Integers, flatten, unflatten
+from edgepart.planner.placing.engine.load import loads
+from edgepart.planner.placing.problem.schedule import PlacementSchedule
+from edgepart.planner.placing.problem.workload import Placement, Workload
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A placement and its value."""
+
+    where: Integers
+    """(n,). The machine of each task."""
+    value_s: float
+    made: PlacementSchedule | FlatSchedule | None
+    """The schedule, if latency is the objective."""
+    busy: Sequence[int] | Integers
+    """Tasks of which, roughly, at least one has to move for a better value."""
+
+    @cached_property
+    def placement(self) -> tuple[int, ...]:
+        """The machine of each task."""
+        return tuple(self.where.tolist())
+
+    @cached_property
+    def schedule(self) -> PlacementSchedule | None:
+        """The schedule, if latency is the objective."""
+        return unflatten(self.where, self.made) if isinstance(self.made, FlatSchedule) else self.made
+
+
+class _Prepared:
+    """The module of compiled schedules, once it is prepared."""
+
+    code: Any = None
+
+
+def prepare() -> bool:
+    """Have schedules compiled, so that this process judges some forty times as fast. Returns whether they are:
+    numba has to be installed. This takes a second, and much longer when it is the first time on this machine."""
+    if INSTALLED and _Prepared.code is None:
+        # Imported here, as numba takes half a second to load.
+        code = import_module("edgepart.planner.placing.engine.flat_dispatch")
+        code.warm_up()
+        _Prepared.code = code
+    return is_prepared()
+
+
+def is_prepared() -> bool:
+    """Whether this process judges by compiled schedules."""
+    return _Prepared.code is not None
+
+
+def compiled_code() -> Any:
+    """Return the module of compiled schedules. Raises InternalError if it is not prepared."""
+    if _Prepared.code is None:
+        raise InternalError("schedules are not compiled: `prepare` was not called, or numba is not installed")
+    return _Prepared.code
+
+
+Dispatcher = Callable[[Placement, Sequence[float] | None], PlacementSchedule]
+"""Returns the schedule of a placement by ranks, or by the upward ranks on this placement."""
+
+
+def dispatcher_of(workload: Workload) -> Dispatcher:
+    """Return what makes schedules of the workload, as `dispatch` does."""
+    if not is_prepared():
+        return lambda placement, ranks: dispatch(workload, placement, ranks)
+    flat, code = flatten(workload), compiled_code()
+
+    def schedule(placement: Placement, ranks: Sequence[float] | None) -> PlacementSchedule:
+        where = np.array(placement, np.int64)
+        order = code.rank_upward(flat, where) if ranks is None else np.array(ranks, np.float64)
+        return unflatten(where, code.schedule(flat, where, order))
+
+    return schedule
+
+
+Judge = Callable[[Integers, Judged | None], Judged]
+"""Judges a placement. The second argument may be the judgement of a similar placement."""
+
+
+def judge_of(workload: Workload, objective: str) -> Judge:
+    """Return what judges placements of the workload by the objective, "latency" or "throughput"."""
+    if is_prepared():
+        return _CompiledJudge(workload, compiled_code()).judge(objective)
+    return _judge_by_load(workload) if objective == "throughput" else _judge_by_latency(workload)
+
+
+def _judge_by_latency(workload: Workload) -> Judge:
+    """Judge by the makespan when tasks are dispatched by their own ranks, or in the order of the similar placement."""
+
+    def judge(where: Integers, like: Judged | None) -> Judged:
+        placement = where.tolist()
+        schedule = dispatch(workload, placement)
+        if like is not None and like.made is not None:
+            again = dispatch(workload, placement, [-start for start in like.made.start_s])
+            schedule = min(schedule, again, key=lambda one: one.makespan_s)
+        return Judged(where, schedule.makespan_s, schedule, find_critical_chain(workload, schedule))
+
+    return judge
+
+
+def _judge_by_load(workload: Workload) -> Judge:
+    """Judge by the largest load."""
+
+    def judge(where: Integers, like: Judged | None) -> Judged:
+        found = loads(workload, where.tolist())
+        most = max(range(len(found)), key=found.__getitem__)
+        return Judged(where, found[most], None, np.flatnonzero(where == most))
+
+    return judge
+
+
+class _CompiledJudge:
+    def __init__(self, workload: Workload, code: Any) -> None:
+        self._code = code
+        self._flat = flatten(workload)
+        self._tasks = np.arange(len(workload.tasks))
+
+    def judge(self, objective: str) -> Judge:
+        return self._by_load if objective == "throughput" else self._by_latency
+
+    def _by_latency(self, where: Integers, like: Judged | None) -> Judged:
+        made = self._code.schedule(self._flat, where, self._code.rank_upward(self._flat, where))
+        if like is not None and like.made is not None:
+            again = self._code.schedule(self._flat, where, -np.asarray(like.made.start_s))
+            made = again if again.makespan_s < made.makespan_s else made
+        end_s = made.start_s + self._flat.compute_s[self._tasks, where]
+        return Judged(where, made.makespan_s, made, self._code.chain(end_s, made.waited_for))
+
+    def _by_load(self, where: Integers, like: Judged | None) -> Judged:
+        found = self._code.loads(self._flat, where)
+        most = int(found.argmax())
+        return Judged(where, float(found[most]), None, np.flatnonzero(where == most))
+
+
+def find_critical_chain(workload: Workload, schedule: PlacementSchedule) -> tuple[int, ...]:
+    """Return a chain of tasks from the end of the schedule to its start: each task waited for the next one in
+    the chain, for its data or for its machine."""
+    ends = [
+        start + task.compute_s[m]
+        for start, task, m in zip(schedule.start_s, workload.tasks, schedule.placement, strict=True)
+    ]
+    if not ends:
+        return ()
+    last_there: dict[tuple[int, float], int] = {(schedule.placement[t], end): t for t, end in enumerate(ends)}
+    arrived = {(t.tensor, t.target): t.end_s for t in schedule.transfers}
+    task = max(range(len(ends)), key=ends.__getitem__)
+    chain, seen = [task], {task}
+    while True:
+        here = schedule.placement[task]
+        came = [
+            (
+                arrived.get((number, here), ends[workload.tensors[number].source]),
+                workload.tensors[number].source,
+            )
+            for number in workload.read[task]
+        ]
+        data_s, source = max(came, default=(-1.0, -1))
+        if data_s < schedule.start_s[task]:
+            source = last_there.get((here, schedule.start_s[task]), source)
+        if source < 0 or source in seen:
+            return tuple(chain)
+        task = source
+        chain.append(task)
+        seen.add(task)

@@ -1,0 +1,120 @@
+"""Replays the answer of `edgepart plan W.json --json`, as somebody outside would: from the two documents, without
+the package."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+SLACK = 1e-9
+"""The relative error of sums of floats that is forgiven."""
+
+
+def devices_of(workload: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The devices by name; one with `count` stands for several."""
+    found = {}
+    for device in workload["devices"]:
+        names = (
+            [f"{device['name']}{n}" for n in range(device["count"])]
+            if "count" in device
+            else [device["name"]]
+        )
+        found.update(dict.fromkeys(names, device))
+    return found
+
+
+def transfer_s(workload: dict[str, Any], edges: list[dict[str, Any]], here: str, there: str) -> float:
+    """The seconds that a tensor takes over a link."""
+    for edge in edges:
+        if f"{here}->{there}" in edge.get("transfer_s", {}):
+            return float(edge["transfer_s"][f"{here}->{there}"])
+    link = dict(workload.get("default_link", {}))
+    for one in workload.get("links", []):
+        if {one["a"], one["b"]} == {here, there}:
+            up = one["b"] == here and "up_bytes_per_s" in one
+            link = {**one, "bytes_per_s": one["up_bytes_per_s"] if up else one["bytes_per_s"]}
+    return float(link.get("latency_s", 0.0) + edges[0]["bytes"] / link["bytes_per_s"])
+
+
+def replay(workload: dict[str, Any], answer: dict[str, Any]) -> list[str]:
+    """Return what is wrong with a latency answer: [] if every rule is kept and the value is what the starts and
+    transfers say."""
+    where, starts = answer["placement"], answer["start_s"]
+    devices, nodes = devices_of(workload), {node["id"]: node for node in workload["nodes"]}
+    wrong: list[str] = []
+    ends: dict[str, float] = {}
+    kept: dict[str, float] = defaultdict(float)
+    busy: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    slack_s = SLACK * max(answer["value_s"], 1e-12)
+    for name, node in nodes.items():
+        device = devices[where[name]]
+        costs = node.get("compute_s")
+        took_s = 0.0 if costs is None else costs.get(where[name], costs.get(device.get("kind")))
+        if took_s is None:
+            wrong.append(f"{name} cannot run on {where[name]}")
+            took_s = 0.0
+        ends[name] = starts[name] + took_s
+        busy["computes", where[name]].append((starts[name], ends[name]))
+        kept[where[name]] += node.get("memory_bytes", 0.0)
+    for used, nbytes in kept.items():
+        if nbytes > devices[used].get("memory_bytes", float("inf")):
+            wrong.append(f"{used} keeps too much")
+    groups: dict[str, set[str]] = defaultdict(set)
+    for node in workload["nodes"]:
+        if node.get("colocate"):
+            groups[node["colocate"]].add(where[node["id"]])
+    wrong += [f"group {name} is on several devices" for name, several in groups.items() if len(several) > 1]
+    wrong += _transfers(workload, answer, ends, busy, slack_s)
+    for (what, where_busy), spans in busy.items():
+        for (_, end_s), (start_s, _) in zip(sorted(spans), sorted(spans)[1:], strict=False):
+            if start_s < end_s - slack_s:
+                wrong.append(f"{where_busy} {what} two things at {start_s}")
+    if abs(max(ends.values()) - answer["value_s"]) > slack_s:
+        wrong.append(f"the last node ends at {max(ends.values())}, not at {answer['value_s']}")
+    return wrong
+
+
+def _transfers(
+    workload: dict[str, Any],
+    answer: dict[str, Any],
+    ends: dict[str, float],
+    busy: dict[tuple[str, str], list[tuple[float, float]]],
+    slack_s: float,
+) -> list[str]:
+    """What is wrong with the transfers, and with nodes that start before they have what they read."""
+    where, starts = answer["placement"], answer["start_s"]
+    wrong: list[str] = []
+    tensors: dict[tuple[str, Any], list[dict[str, Any]]] = defaultdict(list)
+    for number, edge in enumerate(workload["edges"]):
+        tensors[edge["source"], edge.get("tensor", number)].append(edge)
+    arrived: dict[tuple[str, int, str], float] = {}
+    for sent in answer["transfers"]:
+        source, here, there = sent["source"], sent["from"], sent["to"]
+        carried = [
+            found
+            for (writer, _), found in tensors.items()
+            if writer == source
+            and found[0]["bytes"] == sent["bytes"]
+            and [one["target"] for one in found if where[one["target"]] == there] == sent["targets"]
+            and (source, id(found), there) not in arrived
+        ]
+        if where[source] != here or not carried:
+            wrong.append(f"{source}'s transfer to {there} carries nothing that is read there")
+            continue
+        arrived[source, id(carried[0]), there] = sent["end_s"]
+        if sent["start_s"] < ends[source] - slack_s:
+            wrong.append(f"{source}'s transfer to {there} begins before it is made")
+        long_s = transfer_s(workload, carried[0], here, there)
+        if abs(sent["end_s"] - sent["start_s"] - long_s) > slack_s:
+            wrong.append(
+                f"{source}'s transfer to {there} takes {sent['end_s'] - sent['start_s']}, not {long_s}"
+            )
+        busy["sends", here].append((sent["start_s"], sent["end_s"]))
+        busy["receives", there].append((sent["start_s"], sent["end_s"]))
+    for (source, _), edges in tensors.items():
+        for edge in edges:
+            there = where[edge["target"]]
+            ready_s = ends[source] if there == where[source] else arrived.get((source, id(edges), there))
+            if ready_s is None or starts[edge["target"]] < ready_s - slack_s:
+                wrong.append(f"{edge['target']} starts before it has what {source} made")
+    return wrong
