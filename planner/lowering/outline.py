@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from math import ceil
 
-from edgepart.planner.cost.memory import OPERATOR_BYTES, kept_bytes
+from edgepart.planner.cost.memory import OPERATOR_BYTES, REORDERING_FACTOR, kept_bytes, session_bytes
 from edgepart.planner.lowering.by_level import Levels
 from edgepart.planner.lowering.draft import Draft, Flow, Share, covers
 from edgepart.planner.lowering.liveness import stage_outputs
@@ -19,7 +19,6 @@ from edgepart.planner.lowering.schedule import Schedule as Planned
 from edgepart.planner.lowering.schedule import StageMessage as Sent
 from edgepart.planner.lowering.segment import Value, input_values, nbytes_of
 from edgepart.planner.lowering.segment_time import predict_segment_s
-from edgepart.planner.lowering.session_memory import REORDERING_FACTOR, SESSION_BYTES, THREAD_BYTES
 from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.plans.plan import Receive, Send
 from edgepart.planner.plans.reduced_precision import EXACT, rounded_dtype, rounding_copy_bytes, transfer_bytes
@@ -79,7 +78,7 @@ class Outliner:
         draft, cluster = planned.draft, planned.draft.blueprint.problem.cluster
         found: dict[str, int] = {}
         for device, stages in planned.stages.items():
-            session = SESSION_BYTES + THREAD_BYTES * (cluster.device(device).threads - 1)
+            session = session_bytes(cluster.device(device).threads)
             shares = (share.operator for stage in stages for share in stage.shares)
             received = (m for stage in stages for m in planned.received_messages(device, stage))
             found[device] = len(stages) * session + sum(self._held_bytes(draft.graph, op) for op in shares)

@@ -12,23 +12,16 @@ from dataclasses import dataclass
 
 from edgepart.planner.cost.memory import (
     OPERATOR_BYTES,
+    REORDERED_OPERATORS,
+    REORDERING_FACTOR,
     ROW_BYTES,
     kept_bytes,
     rows_read,
+    session_bytes,
 )
 from edgepart.planner.lowering.draft import Share
 from edgepart.planner.plans.plan import WeightRef
 from edgepart.planner.region import Region
-
-SESSION_BYTES = 64 << 10
-THREAD_BYTES = 64 << 10
-"""Bytes of a session without weights, and of each of its threads after the first."""
-
-
-REORDERED_OPERATORS = frozenset({"Conv", "FusedConv"})
-"""Operators whose weights are first folded with the operators that follow, and then reordered."""
-REORDERING_FACTOR = 1.7
-"""The additional memory that reordering takes besides its result, as a multiple of the weights' bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +37,7 @@ class SessionMemory:
 def predict_session_memory(shares: Sequence[Share], refs: Iterable[WeightRef], threads: int) -> SessionMemory:
     """The memory of a session that computes `shares` with the weights `refs`."""
     readers = _readers(shares)
-    kept = SESSION_BYTES + THREAD_BYTES * (threads - 1) + OPERATOR_BYTES * len(shares)
+    kept = session_bytes(threads) + OPERATOR_BYTES * len(shares)
     most, reordered = 0, 0.0
     for ref in refs:
         uses = readers.get((ref.source, ref.region), [])

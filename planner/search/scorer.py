@@ -22,10 +22,10 @@ from dataclasses import replace
 from functools import cached_property
 
 from edgepart.planner.cost.chain_cost import ChainCostModel
-from edgepart.planner.errors import Infeasible
 from edgepart.planner.layout.strategy import Strategy, Sync
 from edgepart.planner.lowering.lower import Lowering
 from edgepart.planner.search.memo import Memo
+from edgepart.planner.search.refusal import refuse
 from edgepart.planner.simulation.latency import Simulation, combine_replicas, run_schedule, simulate
 from edgepart.planner.simulation.throughput import StreamResult, fitting_in_flight, simulate_stream
 
@@ -180,25 +180,12 @@ class Scorer:
                 if self.too_big is None or latency_s < self.outline(self.too_big[0]).latency_s:
                     self.too_big = strategy, short
         if not chosen:
-            raise self.explain_infeasible(nearest)
+            raise refuse(self.memo, nearest)
         alone, shared = chosen.get(False), chosen.get(True)
         if alone and (shared is None or self.score(shared) >= self.score(alone)):
             return alone
         assert shared is not None
         return shared
-
-    def explain_infeasible(self, short: Mapping[str, int]) -> Infeasible:
-        """The error that says how many bytes each device lacks."""
-        each = ", ".join(
-            f"{name} lacks {lack:,} bytes (it may use {limit:,.0f}; {limit + lack:,.0f} would do)"
-            for name, lack in sorted(short.items())
-            for limit in [self.memo.limit_bytes(name)]
-        )
-        return Infeasible(
-            f"model {self.memo.graph.name!r} does not fit: {each}. "
-            "Add devices, raise the memory limit, or use another strategy.",
-            short,
-        )
 
 
 def _identity(strategy: Strategy) -> Hashable:

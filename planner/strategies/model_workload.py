@@ -5,8 +5,12 @@ fused group. Two more tasks stay at the gateway: the model's inputs and its outp
 and copies between layers) are charged to the first task that reads them. A message costs time at both its
 ends, starts a segment where it arrives, and is copied out of one segment and into another.
 
-The workload leaves out media that links share, the memory that sessions take besides weights, and work that
-several devices do. A placement that was found on it has to be simulated.
+The memory of a task is what a session keeps of its weights, and what making the session takes for them in addition. The
+second part is an upper bound, because a device makes one session after another, and is reached if all of its tasks are in
+one session (`charge` takes less of it). A machine has the memory of its device without an empty session.
+
+The workload leaves out media that links share, the memory for values that are alive at once, and work that several devices
+do. A placement that was found on it has to be simulated.
 """
 
 from __future__ import annotations
@@ -14,14 +18,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf
 
 import networkx as nx
 
-from edgepart.planner.cost.memory import OPERATOR_BYTES, whole_bytes
+from edgepart.planner.cost.memory import WholeMemory, session_bytes, whole_memory
 from edgepart.planner.layers.coarsen import Layer
 from edgepart.planner.layers.runtime_fusion import find_fused_groups
 from edgepart.planner.layout.choices import Choice, Whole
+from edgepart.planner.model.graph import Operator
 from edgepart.planner.placing.problem.workload import Machine, Placement, Task, TaskTensor, Workload
 from edgepart.planner.search.memo import Memo
 
@@ -36,6 +42,8 @@ class ModelWorkload:
     workload: Workload
     layers: tuple[tuple[Layer, ...], ...]
     """The layers of each task; () for the gateway's tasks."""
+    memory: tuple[WholeMemory, ...]
+    """What each task takes in a session."""
 
     def choices(self, placement: Placement) -> dict[int, Choice]:
         """The choices that put each layer whole on the device of its task."""
@@ -52,17 +60,18 @@ class ModelWorkload:
         tasks = sorted(range(len(starts)), key=lambda task: (starts[task], place[task]))
         return {layer.number: float(n) for n, task in enumerate(tasks) for layer in self.layers[task]}
 
-    def tighten(self, placement: Placement, short_bytes: Mapping[str, int]) -> ModelWorkload:
-        """The workload in which each machine that turned out to lack `short_bytes` has that much less memory
-        than the placement takes of it."""
-        kept = self.workload.memory_bytes(placement)
-        machines = tuple(
-            replace(one, memory_bytes=max(0.0, min(one.memory_bytes, here) - short_bytes[one.name]))
-            if one.name in short_bytes
-            else one
-            for one, here in zip(self.workload.machines, kept, strict=True)
+    def charge(self, making: float, spare_bytes: float) -> Workload:
+        """The workload in which tasks take the part `making` of what making a session takes in addition for them, from 0
+        to 1, and every machine keeps `spare_bytes` free."""
+        tasks = (
+            replace(task, memory_bytes=memory.kept_bytes + making * memory.reordered_bytes)
+            for task, memory in zip(self.workload.tasks, self.memory, strict=True)
         )
-        return replace(self, workload=replace(self.workload, machines=machines))
+        machines = (
+            replace(machine, memory_bytes=max(0.0, machine.memory_bytes - spare_bytes))
+            for machine in self.workload.machines
+        )
+        return replace(self.workload, tasks=tuple(tasks), machines=tuple(machines))
 
 
 def build_workload(memo: Memo, groups: Iterable[Sequence[str]] = ()) -> ModelWorkload:
@@ -70,7 +79,8 @@ def build_workload(memo: Memo, groups: Iterable[Sequence[str]] = ()) -> ModelWor
     unless that makes a circle."""
     readers = _find_readers(memo)
     parts = _parts(memo, readers, groups)
-    return ModelWorkload(_WorkloadBuilder(memo, readers, parts).workload(), ((), *parts, ()))
+    builder = _WorkloadBuilder(memo, readers, parts)
+    return ModelWorkload(builder.workload(), ((), *parts, ()), builder.memory)
 
 
 def build_fused_workload(memo: Memo) -> ModelWorkload:
@@ -155,7 +165,11 @@ class _WorkloadBuilder:
             for a, row in zip(self.names, links, strict=True)
         )
         machines = tuple(
-            Machine(device.name, device.kind, self.memo.limit_bytes(device.name))
+            Machine(
+                device.name,
+                device.kind,
+                max(0.0, self.memo.limit_bytes(device.name) - session_bytes(device.threads)),
+            )
             for device in cluster.devices
         )
         tasks = (self._at_gateway(ENTRY), *self._tasks(), self._at_gateway(END))
@@ -176,6 +190,15 @@ class _WorkloadBuilder:
         return Task(name, "", tuple(0.0 if device == gateway else inf for device in self.names))
 
     def _tasks(self) -> Iterator[Task]:
+        seconds = [self.memo.seconds_on(device) for device in self.names]
+        for number, (layers, inside) in enumerate(zip(self.parts, self.inside, strict=True), 1):
+            compute_s = tuple(sum(known[op.name] for op in inside) for known in seconds)
+            anchor, taken = layers[0].anchor, self.memory[number].most_bytes
+            yield Task(f"{number}: {anchor.name}", anchor.op_type, compute_s, taken)
+
+    @cached_property
+    def inside(self) -> tuple[tuple[Operator, ...], ...]:
+        """The operators of each part, with those that were pulled to it."""
         graph, coarse = self.memo.graph, self.memo.coarse
         operators = defaultdict(list)
         for op in graph.operators:
@@ -185,16 +208,13 @@ class _WorkloadBuilder:
             tasks = [self.task_of[number] for number in readers if number in self.task_of]
             if tasks:
                 operators[min(tasks)].append(op)
-        seconds = [self.memo.seconds_on(device) for device in self.names]
-        for number, layers in enumerate(self.parts, 1):
-            inside = operators[number]
-            weights: dict[str, int] = {}
-            for op in inside:
-                weights.update(whole_bytes(graph, op))
-            kept = sum(weights.values()) + OPERATOR_BYTES * len(inside)
-            compute_s = tuple(sum(known[op.name] for op in inside) for known in seconds)
-            anchor = layers[0].anchor
-            yield Task(f"{number}: {anchor.name}", anchor.op_type, compute_s, float(kept))
+        return tuple(tuple(operators[number]) for number in range(1, len(self.parts) + 1))
+
+    @cached_property
+    def memory(self) -> tuple[WholeMemory, ...]:
+        """The memory of each task, with the gateway's."""
+        none = WholeMemory(0.0, 0.0, 0.0)
+        return (none, *(whole_memory(self.memo.graph, operators) for operators in self.inside), none)
 
     def _tensors(self) -> Iterator[TaskTensor]:
         graph, end = self.memo.graph, len(self.parts) + 1

@@ -1,9 +1,9 @@
 """Divides a model that no device has the memory for, for `auto`, and finds the smallest memory that suffices.
 
-Most memory goes to weights. Layers are therefore placed on one device after another as there is room for
-their weights; or the weights of every layer are divided, in pairs of dense layers or along channels; or only
-the weights of layers that are too large for one device. A forecast says how much memory everything else
-takes; the next forecast has that much less room for weights."""
+Layers are put in stages that fit (fitting_stages.py). Most memory goes to weights, also while sessions are made. So the
+fastest devices are filled; or the weights of every layer are divided, in pairs of dense layers or along channels; or
+only the weights of layers that are too large for one device. A forecast says how much memory everything else takes; the
+next forecast has that much less room for weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from math import ceil
 import numpy as np
 
 from edgepart.planner import figures
-from edgepart.planner.cost.memory import whole_bytes
+from edgepart.planner.cost.memory import whole_memory
 from edgepart.planner.errors import Infeasible
 from edgepart.planner.figures import format_bytes
 from edgepart.planner.layers.coarsen import Layer
@@ -26,7 +26,10 @@ from edgepart.planner.placing.chain_partition import Stages, balance
 from edgepart.planner.search.dense_pairs import COLUMNS, pair_dense_layers
 from edgepart.planner.search.force_axis import reduce
 from edgepart.planner.search.memo import Memo
+from edgepart.planner.search.refusal import refuse
+from edgepart.planner.search.stage_memory import owned_operators
 from edgepart.planner.search.study import Study
+from edgepart.planner.strategies.fitting_stages import emptiest_stages, fit_in_stages
 from edgepart.planner.strategies.single import run_alone
 
 PLACES = 160
@@ -51,7 +54,7 @@ Rooms = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Weights:
-    """The layers in order, and the bytes that sessions keep of each one's weights."""
+    """The layers in order, and the bytes that sessions take for each one's weights."""
 
     layers: tuple[Layer, ...]
     nbytes: tuple[int, ...]
@@ -84,7 +87,11 @@ def candidates(study: Study, name: str = "auto", *, steady: bool = False) -> Ite
     if len(study.memo.by_speed) < 2 or not study.memo.layers:
         return
     weights = weights_of(study.memo)
-    ways: list[Make] = [place_in_chain, fill_fastest]
+    if steady:
+        yield from emptiest_stages(study, name, sorted(study.memo.by_speed))
+    else:
+        yield from fit_in_stages(study, name)
+    ways: list[Make] = [fill_fastest]
     if study.memo.problem.axis is None:
         ways += [
             divide_in_pairs,
@@ -106,25 +113,16 @@ def _equalise_devices(study: Study) -> Study:
 
 
 def weights_of(memo: Memo) -> Weights:
-    """The layers in order, with the bytes of their weights. A constant counts for the first layer that reads
-    it; operators that a layer's devices compute for themselves belong to that layer."""
-    coarse, graph = memo.coarse, memo.graph
-    owner: dict[str, int] = {}
-    for op in reversed(graph.operators):
-        number = coarse.layer_of[op.name]
-        if not coarse.layers[number].exits:
-            readers = (owner[reader.name] for n in op.outputs if n for reader in graph.consumers[n])
-            number = next(readers, number)
-        owner[op.name] = number
-    nbytes: dict[int, int] = {}
-    seen: set[str] = set()
-    for op in graph.operators:
-        for constant, kept in whole_bytes(graph, op).items():
-            if constant not in seen:
-                seen.add(constant)
-                nbytes[owner[op.name]] = nbytes.get(owner[op.name], 0) + kept
+    """The layers in order, with what sessions take for their weights and operators, at most. A constant counts for the
+    first layer that reads it; operators that a layer's devices compute for themselves belong to that layer."""
     layers = tuple(sorted(memo.layers, key=lambda layer: memo.last_position[layer.number]))
-    return Weights(layers, tuple(nbytes.get(layer.number, 0) for layer in layers))
+    owned, seen = owned_operators(memo), set[str]()
+    nbytes = []
+    for layer in layers:
+        operators = owned.get(layer.number, ())
+        nbytes.append(round(whole_memory(memo.graph, operators, besides=seen).most_bytes))
+        seen.update(name for op in operators for name in op.inputs)
+    return Weights(layers, tuple(nbytes))
 
 
 def _refine(
@@ -149,12 +147,6 @@ def _refine(
             tried.append((way.choices, peaks))
         before = way
         rooms = {d: limit - peaks.get(d, 0) + way.weight_bytes.get(d, 0.0) for d, limit in limits.items()}
-
-
-def place_in_chain(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None:
-    """Place layers on one device after another: on the fewest devices that have room, or else so that the
-    fullest device is the least full."""
-    return _chain(study.memo, weights, weights.nbytes, rooms, {})
 
 
 def divide_large_layers(study: Study, weights: Weights, rooms: Rooms, part: float) -> LayerDivision | None:
@@ -365,12 +357,4 @@ def _needed_memory(study: Study) -> tuple[float, Mapping[str, int]]:
 def _error(memo: Memo, enough: Rooms) -> Infeasible:
     limits = {device.name: memo.limit_bytes(device.name) for device in memo.cluster.devices}
     short = {n: ceil(enough[n] - limit) for n, limit in limits.items() if enough[n] > limit}
-    each = ", ".join(
-        f"{name} lacks {short[name]:,} bytes (it may use {limits[name]:,.0f}; {enough[name]:,.0f} would do)"
-        for name in sorted(short)
-    )
-    return Infeasible(
-        f"model {memo.graph.name!r} does not fit, however it is split. Needs at least "
-        f"{format_bytes(sum(enough.values()))} in total: {each}. Add devices or raise the memory limit.",
-        short,
-    )
+    return refuse(memo, short, f"with {format_bytes(sum(enough.values()))} in total one was found")
