@@ -79,7 +79,7 @@ class ByteCosts:
         """Bytes of addends, of what the gateway lacks of the model's outputs, and perhaps of weights, [cut]."""
         found: Table = one.costs.addend_bytes.sum((1, 2))
         if self.weights:
-            found = found + one.costs.weight_bytes
+            found = found + one.costs.weight_bytes.sum(axis=1)
         for k, name in enumerate(node.exits):
             if name in self.memo.graph.answer_outputs:
                 size = self.memo.graph.region_of(name).size

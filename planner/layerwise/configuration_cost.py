@@ -59,7 +59,7 @@ class ConfigurationTable:
     addend_bytes: Table
     """[configuration, source device, target device]: bytes of addends that travel; zero where nothing is summed."""
     weight_bytes: Table
-    """[configuration]: bytes of weights on all devices together, more than the layer has where several hold the same."""
+    """[configuration, device]: bytes of weights, together more than the layer has where several devices hold the same."""
     holds: tuple[TensorRegions, ...]
     """The regions that devices hold of each exit of the layer."""
     reads: tuple[TensorRegions, ...]
@@ -116,7 +116,7 @@ class ConfigurationCosts:
             tuple(choices),
             np.array([one.seconds for one in costs]),
             np.stack([one.addend_bytes for one in costs]),
-            np.array([sum(cost.weight_bytes for cost in one.layer_costs) for one in costs]),
+            np.array([[cost.weight_bytes for cost in one.layer_costs] for one in costs]),
             tuple(
                 TensorRegions([[regions[n] for regions in one.exit_regions] for one in costs])
                 for n in range(len(exits))

@@ -62,6 +62,8 @@ class LayerwiseProblem:
     """The seconds of each node, [configuration]."""
     edges: tuple[Edge, ...]
     """The seconds of each tensor between two nodes, [writer's configuration, reader's]."""
+    weight_bytes: tuple[Table, ...] = ()
+    """The bytes of each node's weights, [configuration, device]."""
 
     def choices_of(self, found: Sequence[int]) -> dict[int, Choice]:
         """The configuration of each layer, by its number, from the index found for each node; junctions are left out."""
@@ -106,7 +108,9 @@ class TimeCosts:
             for k, name in enumerate(node.layer.exits):
                 if name in self.memo.graph.answer_outputs:
                     unary[n] = unary[n] + self._output_s(node, k, name)
-        return LayerwiseProblem(nodes, tuple(one.choices for one in costs), tuple(unary), tuple(edges))
+        weight_bytes = tuple(one.weight_bytes for one in costs)
+        choices = tuple(one.choices for one in costs)
+        return LayerwiseProblem(nodes, choices, tuple(unary), tuple(edges), weight_bytes)
 
     def configurations_of(self, node: SearchNode) -> ConfigurationTable:
         """The costs of a node under the configurations that are worth comparing; nodes of equal kinds share one object."""

@@ -4,11 +4,18 @@ seconds of all layers and of the transfers between them (section 5.1).
 
 Our additions: unequal devices get proportional parts, and each link has its own speed; a layer may be whole
 on one device or on all, or a sum of parts; the nodes that the eliminations leave are eliminated as variables,
-so that any graph is solved, exactly unless its tables become too large."""
+so that any graph is solved, exactly unless its tables become too large.
+
+The paper's cost knows nothing of memory. If the solution does not fit, weights get a price on each device that lacks
+memory (a Lagrange multiplier), and the problem is solved again with higher prices until what it finds fits. Then the
+solution is no longer proven. If nothing fits, neither a device alone, layers are in stages (fitting_stages.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
+from math import inf
+
+import numpy as np
 
 from edgepart.planner.errors import UsageError
 from edgepart.planner.layerwise.configurations import make_space
@@ -19,16 +26,27 @@ from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.bbgrap import KNOWN_AXES
+from edgepart.planner.strategies.fitting_stages import fit_in_stages
 from edgepart.planner.strategies.registry import register
 from edgepart.planner.strategies.single import run_alone
+
+PRICES = 8
+"""The most times that prices of memory are raised."""
 
 
 @register("optcnn")
 def candidates(study: Study) -> Iterator[Strategy]:
     """Yield the solution, and each device alone, as the simulator sees more than a sum over layers. Of equal
     devices, only the first is yielded."""
-    if len(study.memo.by_speed) > 1 and study.memo.layers:
-        yield solve(study)[0]
+    several = len(study.memo.by_speed) > 1 and bool(study.memo.layers)
+    fitted = False
+    if several:
+        strategy, problem, found = solve(study)
+        yield strategy
+        for priced in _price_memory(study, strategy, problem, found):
+            yield priced
+            strategy = priced
+        fitted = not study.scorer.short_bytes(strategy)
     first: dict[Hashable, str] = {}
     for name in study.memo.by_speed:
         link, device = (
@@ -37,7 +55,37 @@ def candidates(study: Study) -> Iterator[Strategy]:
         )
         first.setdefault((link, study.memo.whole_s[name], study.memo.limit_bytes(name), device.kind), name)
     for name in first.values():
-        yield run_alone(study, name, "optcnn")
+        alone = run_alone(study, name, "optcnn")
+        yield alone
+        fitted = fitted or not study.scorer.short_bytes(alone)
+    if several and not fitted:
+        because = (
+            "no configurations of the layers were found that fit, so that layers are in stages instead: "
+        )
+        yield from fit_in_stages(study, "optcnn", because)
+
+
+def _price_memory(
+    study: Study, strategy: Strategy, problem: LayerwiseProblem, found: Solution
+) -> Iterator[Strategy]:
+    """Yield strategies in which devices that lack memory have fewer weights, until one fits. At the first
+    prices, a full memory costs an eighth of what the whole solution takes."""
+    devices = [device.name for device in study.memo.cluster.devices]
+    limits = np.array([max(1.0, study.memo.limit_bytes(name)) for name in devices])
+    prices, step = np.zeros(len(devices)), found.cost / limits / 8
+    for _ in range(PRICES if found.cost < inf else 0):
+        if not study.scorer.short_bytes(strategy):
+            return
+        peaks = study.scorer.forecast(strategy).peak_memory_bytes
+        over = np.array([peaks.get(name, 0) for name in devices]) / limits - 1
+        prices += step * np.maximum(over, 0.0)
+        step *= 2
+        priced = zip(problem.unary, problem.weight_bytes, strict=True)
+        found = minimise([seconds + nbytes @ prices for seconds, nbytes in priced], problem.edges)
+        choices = problem.choices_of(found.choice)
+        why = f"each of {len(choices)} layers has its own configuration (weights have a price where memory is short): "
+        strategy = study.candidates.make("optcnn", choices, why + summarise_choices(study.memo, choices))
+        yield strategy
 
 
 def solve(study: Study) -> tuple[Strategy, LayerwiseProblem, Solution]:
