@@ -75,12 +75,16 @@ class ClusterError(EdgepartError):
 
 
 class Infeasible(ClusterError):
-    """No plan fits: the cluster needs more devices or memory. Nothing was deployed."""
+    """No plan that fits was found: the cluster needs more devices or memory. Nothing was deployed."""
 
-    def __init__(self, message: str, short_bytes: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, message: str, short_bytes: Mapping[str, int] | None = None, *, proven: bool = False
+    ) -> None:
         super().__init__(message)
         self.short_bytes: dict[str, int] = dict(short_bytes or {})
         """Missing memory by device, in bytes."""
+        self.proven = proven
+        """Whether no plan that was asked for can fit. If not, none was found."""
 
 
 class Unavailable(ClusterError):

@@ -11,6 +11,7 @@ from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 from edgepart.cli.output import note, say, table
+from edgepart.cli.planning.refused import in_short, refused_row
 from edgepart.planner.errors import Infeasible, ModelError, NotInstalled
 from edgepart.planner.figures import format_bytes, format_figure, format_seconds
 
@@ -110,10 +111,8 @@ def compare_strategies(workload: Workload, objective: str, budget_s: float) -> d
     for name in names():
         try:
             document = place_model(workload, name, objective, budget_s)
-        except Infeasible as error:
-            rows[name] = {"feasible": False, "why": str(error), "short_bytes": error.short_bytes}
-        except NotInstalled as error:
-            rows[name] = {"feasible": False, "why": str(error), "installed": False}
+        except (Infeasible, NotInstalled) as error:
+            rows[name] = refused_row(error)
         else:
             kept = ("value_s", "bound_s", "gap", "search_s", "why")
             rows[name] = {"feasible": True, **{key: document[key] for key in kept}}
@@ -145,8 +144,7 @@ def _print_comparison(document: Mapping[str, Any], reasons: bool) -> None:
     rows = []
     for name, row in document["strategies"].items():
         if not row["feasible"]:
-            said = "does not fit" if row.get("installed", True) else "not installed"
-            rows.append((name, said, "", "", "", ""))
+            rows.append((name, in_short(row), "", "", "", ""))
             continue
         bound, gap = row["bound_s"], row["gap"]
         rows.append(

@@ -20,11 +20,12 @@ from edgepart.cli.plan_text import device_table, say_reasons
 from edgepart.cli.planning.placement import is_workload, place
 from edgepart.cli.planning.placement import read as read_workload
 from edgepart.cli.planning.plan_inputs import problem_of
+from edgepart.cli.planning.refused import in_short, refused_row
 from edgepart.cli.sources.quantising import quantised_graph
 from edgepart.cli.verification import is_deployment, show, verify_here, verify_live
 from edgepart.client.offline import SEARCH_S, forecast
 from edgepart.client.target import target_of
-from edgepart.planner.errors import NotInstalled, UsageError
+from edgepart.planner.errors import UsageError
 from edgepart.planner.figures import format_bytes, format_figure, format_seconds
 from edgepart.planner.plans.reduced_precision import EXACT, check_kind
 from edgepart.planner.report.sentences import headline
@@ -306,9 +307,8 @@ def _compare(problem: Problem) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for result in compare(problem, study):
         if result.strategy is None or result.simulation is None:
-            missing = isinstance(result.infeasible, NotInstalled)
-            found[result.name] = {"feasible": False, "why": str(result.infeasible)}
-            found[result.name] |= {"installed": False} if missing else {}
+            assert result.infeasible is not None, "what was not found has a reason"
+            found[result.name] = refused_row(result.infeasible)
             continue
         simulation = result.simulation
         found[result.name] = {
@@ -344,8 +344,7 @@ def _print_comparison(document: dict[str, Any], printing: PlanPrinting) -> None:
     best = _best(document)
     for name, row in rows.items():
         if not row["feasible"]:
-            said = "does not fit" if row.get("installed", True) else "not installed"
-            strategies.add_row(name, said, "", "", "", "", style="red")
+            strategies.add_row(name, in_short(row), "", "", "", "", style="red")
             continue
         strategies.add_row(
             name,

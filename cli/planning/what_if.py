@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from edgepart.cli.output import console, say, table
+from edgepart.cli.planning.refused import in_short, refused_row
 from edgepart.planner.errors import Infeasible
 from edgepart.planner.figures import format_figure, format_seconds
 
@@ -63,7 +64,7 @@ def _row(problem: Problem, variant: ClusterVariant, strategy: str) -> dict[str, 
         try:
             row |= _best(asked, strategy)
         except Infeasible as error:
-            return row | {"feasible": False, "why": str(error), "short_bytes": error.short_bytes}
+            return row | refused_row(error)
     return row
 
 
@@ -97,7 +98,7 @@ def _print_table(document: dict[str, Any]) -> None:
         rate = row["links_bits_per_s"]
         links = "" if rate is None else f"{format_figure(rate / 1e6, 6)} Mbit/s"
         if not row["feasible"]:
-            rows.append((row["variant"], links, "does not fit", "", "", "", "", ""))
+            rows.append((row["variant"], links, in_short(row), "", "", "", "", ""))
             continue
         rows.append(
             (

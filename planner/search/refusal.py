@@ -21,7 +21,7 @@ def refuse(memo: Memo, short: Mapping[str, int], nearest: str = "the nearest pla
     """The error for devices that lack the bytes `short` for a plan that `nearest` says something about."""
     name, least = repr(memo.graph.name), least_bytes(memo)
     together = sum(memo.limit_bytes(device.name) for device in memo.cluster.devices)
-    if least > together:
+    if proven := least > together:
         said = (
             f"model {name} does not fit, however it is divided: it takes {format_bytes(least)} at least, and the devices "
             f"may use {format_bytes(together)} together"
@@ -35,7 +35,7 @@ def refuse(memo: Memo, short: Mapping[str, int], nearest: str = "the nearest pla
         for limit in [memo.limit_bytes(device)]
     )
     advice = "Add devices, raise the memory limit, or use another strategy."
-    return Infeasible(f"{said}; {nearest}: {each}. {advice}", short)
+    return Infeasible(f"{said}; {nearest}: {each}. {advice}", short, proven=proven)
 
 
 def least_bytes(memo: Memo) -> float:

@@ -84,7 +84,8 @@ def choices(workload: Workload) -> tuple[tuple[int, ...], ...]:
         ]
         name = workload.tasks[group[0]].name
         if not able:
-            raise Infeasible(f"{workload.name}: no machine can run {name!r} and what must be with it")
+            why = f"no machine can run {name!r} and what must be with it"
+            raise Infeasible(f"{workload.name}: {why}", proven=True)
         need = sum(workload.tasks[task].memory_bytes for task in group)
         roomy = tuple(machine for machine in able if need <= workload.machines[machine].memory_bytes)
         if not roomy:
@@ -94,6 +95,7 @@ def choices(workload: Workload) -> tuple[tuple[int, ...], ...]:
                 f"{workload.name}: {name!r} and what must be with it need {need:.0f} bytes, more than any machine that "
                 "can run them has",
                 {workload.machines[most].name: short},
+                proven=True,
             )
         found.append(roomy)
     return tuple(found)
@@ -101,16 +103,22 @@ def choices(workload: Workload) -> tuple[tuple[int, ...], ...]:
 
 def fit(workload: Workload, placement: Placement) -> tuple[int, ...]:
     """Return the placement if it fits, or else one near it that does. Raises Infeasible, with the bytes that
-    are short, if none is found."""
+    are short, if none is found; it says whether that is a proof."""
     fitting = _Fitting(workload, placement)
     if fitting.over() and not (fitting.try_moves() or fitting.try_swaps() or fitting.search()):
-        whole = sum(fitting.room.bytes) - sum(machine.memory_bytes for machine in workload.machines)
-        raise Infeasible(
-            f"{workload.name}: no placement was found that the machines have memory for"
-            + (f"; together they lack {whole:.0f} bytes" if whole > 0 else ""),
-            fitting.least_short,
-        )
+        raise _refuse(workload, fitting)
     return fitting.placement()
+
+
+def _refuse(workload: Workload, fitting: _Fitting) -> Infeasible:
+    whole = sum(fitting.room.bytes) - sum(machine.memory_bytes for machine in workload.machines)
+    why = f"no placement that fits into the machines' memory was found in {MOST_STEPS:,} steps"
+    if whole > 0:
+        why = f"it does not fit into the machines' memory; together they lack {whole:.0f} bytes"
+    elif fitting.ended:
+        why = "it does not fit into the machines' memory, whichever machine each task is on"
+    proven = whole > 0 or fitting.ended
+    return Infeasible(f"{workload.name}: {why}", fitting.least_short, proven=proven)
 
 
 class _Fitting:
@@ -123,6 +131,8 @@ class _Fitting:
                 self.where[number] = max(room.choices[number], key=lambda one: room.left_bytes[one])
             room.left_bytes[self.where[number]] -= room.bytes[number]
         self.least_short = self.short()
+        self.ended = False
+        """Whether everything was tried, so that nothing fits."""
 
     def short(self) -> dict[str, int]:
         return self.workload.short_bytes(self.placement())
@@ -240,6 +250,7 @@ class _Fitting:
                 left[machine] -= room.bytes[order[depth]]
                 taken.append(machine)
             elif not taken:
+                self.ended = True
                 return False
             else:
                 options.pop()

@@ -61,7 +61,7 @@ def single(workload: Workload, asked: Asked) -> PlacementFound:
         if short:
             what = "no device that can run it has the memory for it: "
             what += ", ".join(f"{name} lacks {lack:,} bytes" for name, lack in short.items())
-        raise Infeasible(f"workload {workload.name!r}: {what}; place it on several", short)
+        raise Infeasible(f"workload {workload.name!r}: {what}; place it on several", short, proven=True)
     placement = (fastest,) * len(workload.tasks)
     why = f"everything is on {workload.machines[fastest].name}"
     if asked.objective == "throughput":
@@ -83,11 +83,12 @@ def auto(workload: Workload, asked: Asked) -> PlacementFound:
         try:
             found[name] = find(workload, name, alone)
         except Infeasible as error:
-            refused.append(error)
+            if name != "single":
+                refused.append(error)
         except NotInstalled as error:
             left_out.append(f"{name} ({error})")
     if not found:
-        raise min(refused, key=lambda error: (not error.short_bytes, sum(error.short_bytes.values())))
+        raise min(refused, key=lambda e: (not e.proven, not e.short_bytes, sum(e.short_bytes.values())))
     name = min(found, key=lambda name: found[name].value_s)
     # A bound holds only for placements without replicas.
     who = [found[name]] if found[name].replicas else found.values()
