@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from threading import Timer
+from threading import Event, Thread, Timer
 from typing import TYPE_CHECKING, Any
 
 from edgepart.cli.output import note, say, table
 from edgepart.cli.planning.refused import in_short, refused_row
+from edgepart.client.offline import SEARCH_S
 from edgepart.planner.errors import Infeasible, ModelError, NotInstalled
 from edgepart.planner.figures import format_bytes, format_figure, format_seconds
 
@@ -24,8 +26,11 @@ HEAD_BYTES = 64
 COMPILED = ("climb", "moirai", "auto")
 """The strategies that judge so many placements that it pays to have that compiled."""
 
-SILENT_S = 2.0
-"""How long the command may say nothing."""
+SILENT_S, REMINDER_S = 2.0, 10.0
+"""How long the command may say nothing at first, and later."""
+
+MOST_SEARCH_S = 60.0
+"""The budget of a search that may end before it, once nothing better has come for long."""
 
 FEW = 40
 """The most nodes that are listed one by one."""
@@ -60,23 +65,24 @@ def place(
     workload: Workload,
     strategy: str,
     objective: str,
-    budget_s: float,
+    budget_s: float | None,
     *,
     compare: bool,
     reasons: bool,
     as_json: bool,
 ) -> None:
-    """Prints the placement that a strategy finds, or a comparison of all strategies. Raises Infeasible and UsageError."""
+    """Prints the placement that a strategy finds, or a comparison of all strategies. Without a budget, a search goes on as
+    long as it finds better placements, and a comparison has ten seconds for each. Raises Infeasible and UsageError."""
     if compare:
-        document = compare_strategies(workload, objective, budget_s)
+        document = compare_strategies(workload, objective, SEARCH_S if budget_s is None else budget_s)
         print(json.dumps(document)) if as_json else _print_comparison(document, reasons)
         return
     document = place_model(workload, strategy, objective, budget_s)
     print(json.dumps(document)) if as_json else _print_answer(workload, document)
 
 
-def place_model(workload: Workload, strategy: str, objective: str, budget_s: float) -> dict[str, Any]:
-    """The placement that one strategy finds, checked, as a document."""
+def place_model(workload: Workload, strategy: str, objective: str, budget_s: float | None) -> dict[str, Any]:
+    """The placement that one strategy finds, checked, as a document. While it searches, stderr has the best so far."""
     from edgepart.planner.placing.placers.best import find
     from edgepart.planner.placing.problem.checker import check
     from edgepart.planner.placing.problem.schedule import Asked
@@ -85,9 +91,34 @@ def place_model(workload: Workload, strategy: str, objective: str, budget_s: flo
     if strategy in COMPILED:
         _prepare()
     start = time.perf_counter()
-    found = find(workload, strategy, Asked(time.perf_counter, objective, budget_s))
+    most_s = MOST_SEARCH_S if budget_s is None else budget_s
+    with _said(objective, most_s) as tell:
+        asked = Asked(time.perf_counter, objective, most_s, patient=budget_s is not None, tell=tell)
+        found = find(workload, strategy, asked)
     took_s = time.perf_counter() - start
     return answer_document(workload, check(workload, found, objective), strategy, objective, took_s)
+
+
+@contextmanager
+def _said(objective: str, most_s: float) -> Iterator[Callable[[float], None]]:
+    """Says now and then that the search goes on, and how good the best placement is of whose value it is told."""
+    values: list[float] = []
+    done = Event()
+
+    def say_so() -> None:
+        begun_s, silent_s = time.perf_counter(), SILENT_S
+        while not done.wait(silent_s):
+            silent_s = REMINDER_S
+            best = f"; the best so far: {_format_value(objective, min(values))}" if values else ""
+            note(f"searched for {time.perf_counter() - begun_s:.0f} s, {most_s:.0f} s at most{best}")
+
+    speaker = Thread(target=say_so, daemon=True)
+    speaker.start()
+    try:
+        yield values.append
+    finally:
+        done.set()
+        speaker.join()
 
 
 def _prepare() -> None:

@@ -81,7 +81,13 @@ MemoryLimits = Annotated[
     ),
 ]
 Budget = Annotated[
-    float, typer.Option("--search-budget", "--budget", help="About how many seconds the search may take.")
+    float | None,
+    typer.Option(
+        "--search-budget",
+        "--budget",
+        help="About how many seconds the search may take.",
+        show_default="10; for a workload, up to 60 as long as better placements come",
+    ),
 ]
 BordersFirst = Annotated[
     bool,
@@ -138,7 +144,7 @@ def plan(
     devices: Devices = None,
     gateway: Gateway = None,
     memory_limit: MemoryLimits = None,
-    budget: Budget = SEARCH_S,
+    budget: Budget = None,
     borders_first: BordersFirst = False,
     transfer_dtype: TransferDtype = EXACT,
     weights: Weights = None,
@@ -155,7 +161,7 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Predict how a model would be split over devices, how fast it would be, and why."""
-    if budget <= 0:
+    if budget is not None and budget <= 0:
         raise UsageError(f"--search-budget {budget}: give a positive number of seconds")
     if is_workload(model):
         workload = read_workload(model)
@@ -176,9 +182,8 @@ def plan(
     collect_rarely()
     if weights is not None:
         model = quantised_graph(model, weights)
-    problem = problem_of(
-        model, cluster, shape or (), devices, gateway, memory_limit or (), objective, axis, budget
-    )
+    limits, search_s = memory_limit or (), SEARCH_S if budget is None else budget
+    problem = problem_of(model, cluster, shape or (), devices, gateway, limits, objective, axis, search_s)
     rounding = check_kind(transfer_dtype, "--transfer-dtype")
     problem = replace(
         problem, borders_first=borders_first, relays=relays, transfer_dtype=rounding, fusion=fusion

@@ -24,7 +24,7 @@ from edgepart.planner.placing.engine.dispatch import dispatch
 from edgepart.planner.placing.engine.evaluate import find_shortest
 from edgepart.planner.placing.engine.judge import Judged
 from edgepart.planner.placing.engine.load import max_load
-from edgepart.planner.placing.engine.local_search import climb
+from edgepart.planner.placing.engine.local_search import ATTEMPTS, climb
 from edgepart.planner.placing.engine.ortools import cp_model
 from edgepart.planner.placing.exact.bounds import latency_bound, load_bound
 from edgepart.planner.placing.exact.dominators import pieces
@@ -59,6 +59,9 @@ PINNED = 500
 
 WINDOW_S = 5.0
 """The most seconds for one window."""
+
+PATIENCE_S, PATIENCE = 10.0, 0.5
+"""A search that is not patient ends when nothing better came for so many seconds and for this part of its time."""
 
 LAYERS = 0.8
 """The part of the remaining time for pieces that repeat, if there are any."""
@@ -102,6 +105,8 @@ class _MoiraiSearch:
         self._begun_s = asked.clock()
         self._until_s = self._begun_s + asked.budget_s
         self._best: _Best | None = None
+        self._better: list[tuple[float, float]] = []
+        """When each better placement was found, and its value."""
         self._bound_s = 0.0
         self._random = Random(0)
         self._ended = False
@@ -110,7 +115,12 @@ class _MoiraiSearch:
 
     @property
     def _left_s(self) -> float:
-        return max(0.0, self._until_s - self._asked.clock())
+        now_s = self._asked.clock()
+        if self._better and not self._asked.patient:
+            waited_s = now_s - self._better[-1][0]
+            if waited_s > max(PATIENCE_S, PATIENCE * (now_s - self._begun_s)):
+                return 0.0
+        return max(0.0, self._until_s - now_s)
 
     @property
     def _proved(self) -> bool:
@@ -127,7 +137,8 @@ class _MoiraiSearch:
         """Start from the placement that was given, or from the best of the other placers."""
         refused: Infeasible | None = None
         named, left_out = "", []
-        if self._asked.start is not None and self._offer(self._asked.start, None):
+        given = self._asked.start
+        if given is not None and self._offer(given.placement, given.schedule):
             self._why.append(f"from {format_seconds(self._start.value_s, 6)}")
             self._bound()
             return
@@ -170,6 +181,8 @@ class _MoiraiSearch:
         if self._best is not None and better.value_s >= self._best.value_s:
             return False
         self._best = better
+        self._better.append((self._asked.clock(), better.value_s))
+        self._asked.tell(better.value_s)
         return True
 
     def _prove(self, bound_s: float) -> None:
@@ -259,6 +272,7 @@ class _MoiraiSearch:
             until=until,
             schedule=start.schedule,
             seed=self._random.randrange(1000),
+            attempts=ATTEMPTS,
         ).best
         self._offer(better.placement, better.schedule)
 
@@ -391,7 +405,17 @@ class _MoiraiSearch:
             gap = f"{format_figure(100 * (1 - bound_s / best.value_s), 2)} %"
             said = "searched to the end, with times rounded: " if self._ended else ""
             self._why.append(f"{said}nothing can be more than {gap} better")
+            if not self._ended:
+                self._why.append(self._late_gain(best.value_s))
         return PlacementFound(best.placement, best.value_s, best.schedule, bound_s, why="; ".join(self._why))
+
+    def _late_gain(self, value_s: float) -> str:
+        """Say what the later half of the time gave: more time is not likely to give more than that."""
+        took_s = self._asked.clock() - self._begun_s
+        early = [value for at_s, value in self._better if at_s <= self._begun_s + took_s / 2]
+        gain = 100 * (1 - value_s / early[-1]) if early and early[-1] else 0.0
+        given = f"{format_figure(gain, 2)} %" if gain > 0 else "nothing"
+        return f"the later half of {format_seconds(took_s)} gave {given}"
 
 
 def _pin(

@@ -82,6 +82,7 @@ def auto(workload: Workload, asked: Asked) -> PlacementFound:
     for name, alone in _turns(workload, asked, found, left_out):
         try:
             found[name] = find(workload, name, alone)
+            asked.tell(found[name].value_s)
         except Infeasible as error:
             if name != "single":
                 refused.append(error)
@@ -114,5 +115,5 @@ def _turns(
         else:
             # Turns that machines take are not what those that improve a placement can change.
             whole = [one for one in found.values() if not one.replicas]
-            start = min(whole, key=lambda one: one.value_s).placement if whole else None
+            start = min(whole, key=lambda one: one.value_s, default=None)
             yield name, replace(asked, budget_s=SHARES.get(name, SHARE) * left_s, start=start)

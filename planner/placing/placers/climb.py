@@ -16,7 +16,7 @@ from edgepart.planner.placing.engine.coarse_workload import coarsen, expand
 from edgepart.planner.placing.engine.contract import contract
 from edgepart.planner.placing.engine.evaluate import settle
 from edgepart.planner.placing.engine.judge import is_prepared
-from edgepart.planner.placing.engine.local_search import climb
+from edgepart.planner.placing.engine.local_search import ATTEMPTS, climb
 from edgepart.planner.placing.problem.schedule import Asked, PlacementFound
 from edgepart.planner.placing.problem.workload import Workload
 from edgepart.planner.placing.registry import placer, register
@@ -34,9 +34,6 @@ LARGE = 2000
 GROUPS = 1000
 """The number of groups to which a large graph is contracted."""
 
-ATTEMPTS = 3
-"""How many times in a row climbing may end without a better placement before the search does."""
-
 
 @register("climb")
 def climb_from_best(workload: Workload, asked: Asked) -> PlacementFound:
@@ -44,7 +41,7 @@ def climb_from_best(workload: Workload, asked: Asked) -> PlacementFound:
     is none."""
     until = asked.clock() + asked.budget_s
     if len(workload.tasks) <= LARGE:
-        return _Ascent(workload, asked, until).run(_find_start(workload, asked, STARTS), "")
+        return _ascend(workload, _find_start(workload, asked, STARTS), asked, until)
     start = _find_start(workload, asked, STARTS[:ALWAYS], always=1)
     groups = contract(workload, GROUPS)
     half_s = max(0.0, until - asked.clock()) / 2
@@ -52,17 +49,17 @@ def climb_from_best(workload: Workload, asked: Asked) -> PlacementFound:
     try:
         found = _climb_groups(workload, groups, coarse)
     except Infeasible as error:  # Groups may be too large where single tasks are not.
-        return _Ascent(workload, asked, until).run(start, f"no groups of tasks, as of these {error}; ")
+        return _ascend(workload, start, asked, until, f"no groups of tasks, as of these {error}; ")
     if found.value_s < start.value_s:
         start = replace(found, why=f"{len(groups)} groups of tasks ({found.why}):")
-    return _Ascent(workload, asked, until).run(start, "")
+    return _ascend(workload, start, asked, until)
 
 
 def _climb_groups(workload: Workload, groups: tuple[tuple[int, ...], ...], asked: Asked) -> PlacementFound:
     """Return what is found for the groups as a placement of the tasks."""
     until = asked.clock() + asked.budget_s
     coarse = coarsen(workload, groups)
-    found = _Ascent(coarse, asked, until).run(_find_start(coarse, asked, STARTS), "")
+    found = _ascend(coarse, _find_start(coarse, asked, STARTS), asked, until)
     return settle(workload, expand(groups, found.placement), asked, found.why)
 
 
@@ -71,7 +68,7 @@ def _find_start(
 ) -> PlacementFound:
     """Return the best answer of these placers, or `asked.start` if there is one."""
     if asked.start is not None:
-        return settle(workload, asked.start, asked, "a start of")
+        return replace(asked.start, why="a start of")
     begun_s, best, refused = asked.clock(), None, None
     for number, name in enumerate(names):
         if number >= always and best and asked.clock() - begun_s > asked.budget_s / 3:
@@ -89,30 +86,23 @@ def _find_start(
     return best
 
 
-class _Ascent:
-    def __init__(self, workload: Workload, asked: Asked, until: float) -> None:
-        self._workload = workload
-        self._asked = asked
-        self._until = until
-
-    def run(self, start: PlacementFound, begun: str) -> PlacementFound:
-        """Climb from `start` again and again, until the time is up or nothing better is likely to be found."""
-        best, steps, failed, seed = start, 0, 0, 0
-        while failed < ATTEMPTS and self._asked.clock() < self._until:
-            found = climb(
-                self._workload,
-                best.placement,
-                objective=self._asked.objective,
-                clock=self._asked.clock,
-                until=self._until,
-                schedule=best.schedule,
-                seed=seed,
-            )
-            steps, seed, failed = steps + found.steps, seed + 1, failed + 1
-            if found.best.value_s < best.value_s:
-                best = PlacementFound(found.best.placement, found.best.value_s, found.best.schedule)
-                failed = 0
-        how = "" if is_prepared() else ", most of them only estimated, as extra [climb] is not installed"
-        ended = "" if failed < ATTEMPTS else "; more time is not likely to give more"
-        why = f"{begun}from {start.why} {format_seconds(start.value_s, 4)}, {steps} placements tried{how}{ended}"
-        return replace(best, why=why)
+def _ascend(
+    workload: Workload, start: PlacementFound, asked: Asked, until: float, begun: str = ""
+) -> PlacementFound:
+    """Climb from `start` until the time is up or nothing better is likely to be found."""
+    found = climb(
+        workload,
+        start.placement,
+        objective=asked.objective,
+        clock=asked.clock,
+        until=until,
+        schedule=start.schedule,
+        attempts=ATTEMPTS,
+        tell=asked.tell,
+    )
+    how = "" if is_prepared() else ", most of them only estimated, as extra [climb] is not installed"
+    ended = "; more time is not likely to give more" if found.stale else ""
+    why = f"{begun}from {start.why} {format_seconds(start.value_s, 4)}, {found.steps} placements tried{how}{ended}"
+    if found.best.value_s >= start.value_s:
+        return replace(start, why=why)
+    return PlacementFound(found.best.placement, found.best.value_s, found.best.schedule, why=why)

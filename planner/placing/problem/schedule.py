@@ -66,5 +66,9 @@ class Asked:
     """The objective: "latency" or "throughput"."""
     budget_s: float = 10.0
     """The approximate time for the search."""
-    start: tuple[int, ...] | None = None
-    """A placement that a placer which improves one may start from, in place of those that it would ask others for."""
+    patient: bool = True
+    """Whether the search goes on to the end of its budget even if nothing better has come for long."""
+    tell: Callable[[float], None] = lambda value_s: None
+    """Is called with the value of each placement that is better than those before it."""
+    start: PlacementFound | None = None
+    """What a placer that improves a placement may start from, in place of what it would ask others for."""

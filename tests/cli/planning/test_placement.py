@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 
 from edgepart.cli.main import main
+from edgepart.cli.planning import placement
 from edgepart.planner.placing.placers.best import names
 from edgepart.planner.placing.problem.checker import check
 from edgepart.planner.placing.problem.read import workload_of
@@ -119,3 +121,27 @@ def test_what_makes_no_sense_here_is_refused(
 ) -> None:
     status, _, err = run(capsys, file, *options)
     assert status == 2 and said in err
+
+
+def test_a_long_search_says_how_good_the_best_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, heard = list[str](), Event()
+
+    def note(text: str) -> None:
+        said.append(text)
+        heard.set()
+
+    monkeypatch.setattr(placement, "note", note)
+    monkeypatch.setattr(placement, "SILENT_S", 0.0)
+    with placement._said("latency", 60.0) as tell:
+        assert heard.wait(60)
+        tell(0.012)
+        tell(0.011)
+        heard.clear()
+    assert said[0].endswith("60 s at most")
+    monkeypatch.setattr(placement, "REMINDER_S", 0.0)
+    with placement._said("throughput", 60.0) as tell:
+        tell(0.012)
+        tell(0.01)
+        while not any("the best so far: 100/s" in text for text in said):
+            heard.clear()
+            assert heard.wait(60)

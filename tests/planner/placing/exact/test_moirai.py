@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
+from itertools import count
 from math import inf
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 from benchmarks.placing_proofs import drawn
 from hypothesis import given, settings
 
 from edgepart.planner.errors import Infeasible, UsageError
+from edgepart.planner.learning.training.draw import draw_workload
 from edgepart.planner.placing.problem.checker import check
-from edgepart.planner.placing.problem.schedule import PlacementFound
+from edgepart.planner.placing.problem.schedule import Asked, PlacementFound
 from edgepart.planner.placing.problem.workload import Workload
 from edgepart.planner.placing.registry import placer
 from tests.planner.placing.asking import QUICK, asked, found_by
@@ -114,3 +117,25 @@ def test_without_or_tools_it_is_said_what_to_install(monkeypatch: pytest.MonkeyP
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UsageError, match=r"pip install 'edgepart\[exact\]'"):
         moirai(workload([(1.0,)], []))
+
+
+def test_a_search_that_is_not_patient_ends_when_nothing_better_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock counts looks; the model finds nothing, so that only climbing and windows are left."""
+    nothing = SimpleNamespace(schedule=None, bound_s=0.0, ended=False)
+    monkeypatch.setattr("edgepart.planner.placing.exact.moirai.solve", lambda *_, **__: nothing)
+    monkeypatch.setattr("edgepart.planner.placing.exact.pieces.solve", lambda *_, **__: nothing)
+    graph, looks = draw_workload("cells", Random(5), 140, 3), dict[bool, int]()
+    told: list[float] = []
+    for patient in (True, False):
+        ticks = count()
+
+        def clock(ticks: count[int] = ticks) -> float:
+            return float(next(ticks))
+
+        asked = Asked(clock, budget_s=400, patient=patient, tell=told.append if patient else Asked.tell)
+        found = placer("moirai")(graph, asked)
+        looks[patient] = next(ticks)
+        assert "the later half of" in found.why
+        if patient:
+            assert told == sorted(told, reverse=True) and told[-1] >= found.value_s
+    assert looks[False] < looks[True]
