@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from edgepart.planner.access.attention import contrib, embedding, onnx, projected, rotary
 from edgepart.planner.access.declare.bound import BoundOperator, Shape, bind
 from edgepart.planner.access.declare.derived import Derived, WholeOperator
+from edgepart.planner.access.declare.described import described
 from edgepart.planner.access.declare.protocol import Access
 from edgepart.planner.access.operators import (
     block_quantised,
@@ -34,9 +35,10 @@ from edgepart.planner.access.operators import (
     sampling,
     scattering,
 )
-from edgepart.planner.errors import EdgepartError, ModelError
+from edgepart.planner.errors import EdgepartError, ModelError, UsageError
 from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.region import Region
+from edgepart.planner.tdl.description import OperatorDescription
 
 Declaration = Callable[[BoundOperator], Derived]
 
@@ -103,7 +105,8 @@ OPAQUE: Mapping[tuple[str, str], str] = {
 
 
 def access_of(operator: Operator, graph: Graph) -> Access:
-    """Returns the declaration of `operator`, or an opaque one if it has none or its shapes are not known.
+    """Returns the declaration of `operator`, or what follows from the user's description of it. The operator is opaque if
+    it has neither, or if its shapes are not known.
 
     Raises ModelError if the attributes and shapes of an operator of ai.onnx do not fit each other."""
     bound = bind(operator, graph)
@@ -113,6 +116,8 @@ def access_of(operator: Operator, graph: Graph) -> Access:
     declaration = DECLARED.get((domain, operator.op_type))
     if operator.captured:
         return WholeOperator(bound, "it holds sub-graphs that read values of the graph around them")
+    if declaration is None and (found := graph.descriptions.get((domain, operator.op_type))):
+        return _check_reads(described(bound, found), bound)
     if declaration is None:
         return WholeOperator(bound, _describe_undeclared(operator))
     try:
@@ -155,6 +160,31 @@ def _check_reads(access: Access, bound: BoundOperator) -> Access:
         if read is not None and (shape is None or not Region.full(shape).contains(read)):
             raise ValueError(f"it would read {read} of input {index}, whose shape is {shape}")
     return access
+
+
+def check_described(graph: Graph, descriptions: Iterable[OperatorDescription]) -> None:
+    """Raises UsageError if one of these descriptions is of an operator that edgepart knows by itself, or that the graph
+    does not have, or if an operator that is described is not divided."""
+    for one in descriptions:
+        called = f"{one.op_type} of {one.domain or 'ai.onnx'}"
+        if one.key in DECLARED:
+            raise UsageError(
+                f"{called} is described, and edgepart knows it by itself; leave the description out"
+            )
+        found = [
+            op
+            for op in graph.operators
+            if ("" if op.domain == "ai.onnx" else op.domain, op.op_type) == one.key
+        ]
+        if not found:
+            others = sorted({f"{op.op_type} of {op.domain}" for op in graph.operators if op.domain})
+            raise UsageError(
+                f"{called} is described, and {graph.name} has no such operator; of other domains than ai.onnx it has "
+                f"{', '.join(others) or 'none'}"
+            )
+        for op in found:
+            if (access := access_of(op, graph)).opaque is not None:
+                raise UsageError(f"{op.op_type} {op.name!r} is not divided: {access.opaque}")
 
 
 def accesses(graph: Graph) -> Mapping[str, Access]:

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import (
     AttributeProto,
-    GraphProto,
+    FunctionProto,
     ModelProto,
     NodeProto,
     TensorProto,
@@ -30,7 +30,7 @@ from edgepart.planner.lowering.draft import Draft, Share
 from edgepart.planner.model.blobs import blob_digest, is_inline, pack_constant, region_bytes
 from edgepart.planner.model.graph import Constant, Graph, WholeModel
 from edgepart.planner.model.protos import element_type, external_proto, tensor_proto
-from edgepart.planner.model.subgraphs import nested_graphs
+from edgepart.planner.model.subgraphs import nested_graphs, nested_nodes
 from edgepart.planner.plans.plan import Piece, Port, WeightRef
 from edgepart.planner.region import Array, Region, Span
 
@@ -325,11 +325,14 @@ class _SegmentBuilder:
         graph = helper.make_graph(
             self.nodes, "segment", self.inputs, infos, initializer=list(self.initializers.values())
         )
-        domains = sorted({"", *domains_of(graph)})
+        domains = sorted({"", *(node.domain for node in nested_nodes(graph))})
         imports = [helper.make_opsetid(domain, self._version(domain)) for domain in domains]
-        return helper.make_model(
+        model = helper.make_model(
             graph, ir_version=max(self.graph.ir_version, 4), opset_imports=imports, producer_name="edgepart"
         )
+        if any((node.domain, node.op_type) in self.graph.functions for node in nested_nodes(graph)):
+            model.functions.extend(FunctionProto.FromString(one) for one in self.graph.functions.values())
+        return model
 
 
 def gives_same_output(node: LocalNode, need: Region, outer: Region) -> bool:
@@ -401,15 +404,6 @@ def _declared_kind(node: LocalNode, version: int, name: str) -> Any:
         return AttributeProto.INTS
     declared: Mapping[str, Any] = onnx.defs.get_schema(node.op_type, version, node.domain).attributes
     return declared[name].type.value if name in declared else AttributeProto.INTS
-
-
-def domains_of(graph: GraphProto) -> Iterator[str]:
-    """The domains of all nodes, sub-graphs included."""
-    for node in graph.node:
-        yield node.domain
-        for attribute in node.attribute:
-            for inner in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
-                yield from domains_of(inner)
 
 
 def nbytes_of(graph: Graph, name: str, region: Region) -> int:

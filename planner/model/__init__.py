@@ -1,6 +1,6 @@
 """Models: an ONNX file becomes a Graph, checked, with its free dimensions bound and its constants folded.
 
-May import: planner/errors, planner/region.
+May import: planner/errors, planner/region, planner/tdl.
 """
 
 __all__ = [

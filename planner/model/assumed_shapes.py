@@ -18,6 +18,7 @@ from onnx import TensorProto, TypeProto, ValueInfoProto
 from edgepart.planner.errors import ModelError, UsageError
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import free_of, inputs_of, load_graph, read_model
+from edgepart.planner.tdl.description import OperatorDescription
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -35,7 +36,9 @@ PICTURE_AXIS_NAME = re.compile(r"height|width|rows|columns|\bh\b|\bw\b", re.IGNO
 PAST_NAME = re.compile(r"past", re.IGNORECASE)
 
 
-def load_with_likely_shapes(path: Path | bytes, shapes: Shapes) -> tuple[Graph, dict[str, tuple[int, ...]]]:
+def load_with_likely_shapes(
+    path: Path | bytes, shapes: Shapes, operators: Sequence[OperatorDescription] = ()
+) -> tuple[Graph, dict[str, tuple[int, ...]]]:
     """The graph as `load_graph` gives it, and the likely shapes that were assumed for inputs missing in
     `shapes`; notes of the graph name these shapes too. If the model cannot be read with them, its free
     dimensions are 1, and a note asks for shapes.
@@ -43,11 +46,11 @@ def load_with_likely_shapes(path: Path | bytes, shapes: Shapes) -> tuple[Graph, 
     Raises ModelError and UsageError as `load_graph` does."""
     guessed = likely_shapes(inputs_of(read_model(path)), shapes)
     if not guessed:
-        return load_graph(path, shapes=shapes), {}
+        return load_graph(path, shapes=shapes, operators=operators), {}
     try:
-        graph = load_graph(path, shapes={**shapes, **guessed})
+        graph = load_graph(path, shapes={**shapes, **guessed}, operators=operators)
     except (ModelError, UsageError):
-        graph = load_graph(path, shapes=shapes)
+        graph = load_graph(path, shapes=shapes, operators=operators)
         names = ", ".join(f"--shape {name}=D0,D1,..." for name in guessed)
         text = f"the free dimensions may be far from what you use, and so is what is said of speed and memory; give {names}"
         return replace(graph, notes=(*graph.notes, text)), {}

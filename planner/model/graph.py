@@ -9,6 +9,7 @@ from typing import Any
 
 from edgepart.planner.errors import InternalError
 from edgepart.planner.region import Array, Region
+from edgepart.planner.tdl.description import OperatorDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,12 @@ class Graph:
     states: tuple[State, ...] = ()
     """The states that devices keep between the steps of a sequence. A request brings none of their inputs, and is answered
     with none of their outputs."""
+
+    descriptions: Mapping[tuple[str, str], tuple[OperatorDescription, ...]] = field(default_factory=dict)
+    """Users' descriptions of operators, by domain ("" is ai.onnx) and type; the first that fits an operator counts."""
+    functions: Mapping[tuple[str, str], bytes] = field(default_factory=dict, repr=False)
+    """The model's own functions that are operators of the graph, as they are described, and the functions that they call:
+    serialised onnx.FunctionProto, by domain and name. All others are written out."""
 
     @cached_property
     def request_inputs(self) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ from onnx import (
 
 from edgepart.planner.errors import EdgepartError, ModelError, UsageError
 from edgepart.planner.model.constant_folding import SHAPED_BY_DATA, fold_node
+from edgepart.planner.model.described_operators import descriptions_of, infer_function, take_functions
 from edgepart.planner.model.digests import file_digest, joint_digest
 from edgepart.planner.model.external import skim_weights
 from edgepart.planner.model.flat_scales import give_scales_rows
@@ -66,6 +67,7 @@ from edgepart.planner.model.weights import (
     tensors_of,
 )
 from edgepart.planner.model.whole import file_constants, make_whole_model
+from edgepart.planner.tdl.description import OperatorDescription
 
 _FAULTS = (
     ValueError,
@@ -86,12 +88,18 @@ LARGEST_FILE = (1 << 31) - 1
 """The largest model file in bytes: protobuf reads no more in one message."""
 
 
-def load_graph(path: Path | bytes, *, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Graph:
-    """The model in a file (or given as bytes, without external data), with inputs of the given shapes.
+def load_graph(
+    path: Path | bytes,
+    *,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    operators: Sequence[OperatorDescription] = (),
+) -> Graph:
+    """The model in a file (or given as bytes, without external data), with inputs of the given shapes. `operators` are
+    descriptions beside those in the file.
 
     A free dimension that `shapes` does not bind is taken as 1, and a note says so. Weights are not read.
     Raises ModelError if the model cannot be used, and UsageError if `shapes` does not fit its inputs."""
-    return check_graph(_load(path, shapes or {}))
+    return check_graph(_load(path, shapes or {}, operators))
 
 
 def load_constants(path: Path | bytes) -> Mapping[str, Constant]:
@@ -107,14 +115,21 @@ def load_weights(path: Path | bytes) -> Mapping[str, Constant]:
     return file_constants(*_parse(path))
 
 
-def _load(path: Path | bytes, shapes: Mapping[str, tuple[int, ...]] | None) -> Graph:
+def _load(
+    path: Path | bytes,
+    shapes: Mapping[str, tuple[int, ...]] | None,
+    operators: Sequence[OperatorDescription] = (),
+) -> Graph:
     model, origin = _parse(path)
     _check_names(model.graph.node, origin.name)
     own = ModelProto()
     own.CopyFrom(model)
     try:
+        described = descriptions_of(model, operators)
+        functions = take_functions(model, described.keys(), origin.name)
         whole = make_activations_unsigned(inline_functions(model, origin.name))
-        graph = _Loader(whole, origin, shapes).graph()
+        graph = _Loader(whole, origin, shapes, functions).graph()
+        graph = replace(graph, descriptions=described, functions=functions)
         return graph if shapes is None else replace(graph, whole=make_whole_model(own, origin, graph))
     except EdgepartError:
         raise
@@ -218,6 +233,8 @@ class _Loader:
     origin: Origin
     shapes: Mapping[str, tuple[int, ...]] | None
     """The user's shapes by input; None leaves free dimensions free."""
+    functions: Mapping[tuple[str, str], bytes] = field(default_factory=dict)
+    """The model's functions that are not written out (Graph.functions)."""
     types: dict[str, TypeProto] = field(default_factory=dict)
     """Types of all values written so far, constants included, by name."""
     constants: dict[str, Constant] = field(default_factory=dict)
@@ -361,7 +378,7 @@ class _Loader:
             embed_external(nested, self.origin)
         try:
             check_node(node, read, self.imports, self.model.ir_version)
-            found = infer_types(node, read, self.constants, self.imports, self.model.ir_version)
+            found = self._infer_types(node, read)
         except ModelError as error:
             assumed = f" ({'; '.join(self.notes)})" if self.notes else ""
             raise ModelError(f"{self.origin.name}: {error}{assumed}") from error
@@ -377,6 +394,13 @@ class _Loader:
             return
         self.types |= {name: known.get(name, TypeProto()) for name in node.output if name}
         self.operators.append(self._operator(node, version))
+
+    def _infer_types(self, node: NodeProto, read: Mapping[str, TypeProto]) -> dict[str, TypeProto]:
+        if (node.domain, node.op_type) in self.functions:
+            return infer_function(
+                node, read, self.constants, self.functions, self.imports, self.model.ir_version
+            )
+        return infer_types(node, read, self.constants, self.imports, self.model.ir_version)
 
     def _depends_on_data(
         self, node: NodeProto, read: Mapping[str, TypeProto], found: Mapping[str, TypeProto]

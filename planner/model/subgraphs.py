@@ -199,7 +199,7 @@ def inline_functions(model: ModelProto, where: str) -> ModelProto:
     Weights are left out of the inlining, so that gigabytes are not copied."""
     if not model.functions:
         return model
-    _check_calls(model, where)
+    check_calls(model, where)
     inlined: ModelProto = inline_local_functions(_without_data(model))
     if inlined.functions:
         try:
@@ -207,7 +207,7 @@ def inline_functions(model: ModelProto, where: str) -> ModelProto:
         except (ConvertError, InferenceError) as error:
             raise ModelError(f"{where}: its functions cannot be brought to its own opset: {error}") from error
     left = {_function_key(f) for f in inlined.functions}
-    for node in _all_nodes(inlined.graph):
+    for node in nested_nodes(inlined.graph):
         if (node.domain, node.op_type) in left:
             raise ModelError(
                 f"{where}: {describe_node(node)} calls a function of another opset, which cannot be inlined"
@@ -223,10 +223,10 @@ def inline_functions(model: ModelProto, where: str) -> ModelProto:
     return model
 
 
-def _check_calls(model: ModelProto, where: str) -> None:
+def check_calls(model: ModelProto, where: str) -> None:
     """Raises ModelError for functions that call themselves, are nested too deep, or would make too many nodes."""
     called = {
-        _function_key(f): Counter((n.domain, n.op_type) for n in _all_nodes(f)) for f in model.functions
+        _function_key(f): Counter((n.domain, n.op_type) for n in nested_nodes(f)) for f in model.functions
     }
     try:
         order = tuple(
@@ -243,7 +243,7 @@ def _check_calls(model: ModelProto, where: str) -> None:
             raise ModelError(
                 f"{where}: function {function[1]!r} calls functions more than {DEEPEST_CALLS} deep; inline them first"
             )
-    nodes = sum(size.get((node.domain, node.op_type), 1) for node in _all_nodes(model.graph))
+    nodes = sum(size.get((node.domain, node.op_type), 1) for node in nested_nodes(model.graph))
     if nodes > MOST_NODES:
         raise ModelError(
             f"{where}: its functions written out would be {nodes} nodes, and {MOST_NODES} is the most"
@@ -272,8 +272,9 @@ def _function_key(function: FunctionProto) -> tuple[str, str]:
     return (function.domain, function.name)
 
 
-def _all_nodes(graph: GraphProto | FunctionProto) -> Iterator[NodeProto]:
+def nested_nodes(graph: GraphProto | FunctionProto) -> Iterator[NodeProto]:
+    """All nodes, also those of sub-graphs."""
     for node in graph.node:
         yield node
         for nested in nested_graphs(node):
-            yield from _all_nodes(nested)
+            yield from nested_nodes(nested)

@@ -1,6 +1,6 @@
 """The protocol of access maps, and the building blocks from which operators are declared.
 
-May import: planner/errors, planner/model, planner/region.
+May import: planner/errors, planner/model, planner/region, planner/tdl.
 """
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "channels_last",
     "cut_nodes",
     "derived",
+    "described",
     "loops",
     "protocol",
     "reducers",
