@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgepart.cli.options import Context, Json, StatePairs, TransferDtype, read_pairs
+from edgepart.cli.options import Context, Json, Operators, StatePairs, TransferDtype, read_pairs
 from edgepart.cli.output import note, print_json, progress, say, shape, table
+from edgepart.cli.sources.operators import read_operators
 from edgepart.client.model_files import check_there
 from edgepart.planner.errors import EdgepartError
 from edgepart.planner.figures import format_count
@@ -80,6 +81,7 @@ def check(
     steps: Steps = 3,
     context: Context = None,
     transfer_dtype: TransferDtype = EXACT,
+    operators: Operators = None,
     as_json: Json = False,
 ) -> None:
     """Try every way to split MODEL, and compare the answers with those of one session.
@@ -91,11 +93,14 @@ def check(
     from edgepart.agent.verify.reference import make_references
     from edgepart.agent.verify.rehearsal import Rehearsal
     from edgepart.agent.verify.sample_inputs import random_inputs
+    from edgepart.planner.access import check_described
     from edgepart.planner.model.stateful import load_with_states
 
     check_there(model)
     pairs = read_pairs(state_pair, no_states=False)
-    graph, _ = load_with_states(model, parse_shapes(given or []), pairs, context)
+    described = read_operators(operators)
+    graph, _ = load_with_states(model, parse_shapes(given or []), pairs, context, described)
+    check_described(graph, described)
     rounding = check_kind(transfer_dtype, "--transfer-dtype")
     for text in graph.notes:
         note(f"note: {text}")

@@ -4,7 +4,9 @@ progress, and says how to use the deployment."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -36,6 +38,7 @@ from edgepart.cli.options import (
     DeployedName,
     Input,
     Json,
+    Operators,
     Picture,
     State,
     StatePairs,
@@ -48,7 +51,9 @@ from edgepart.cli.output import console, note, print_json, say
 from edgepart.cli.plan_text import device_table
 from edgepart.cli.query import fetch
 from edgepart.cli.sources.model import USUAL_DOWNLOAD_LIMIT, LocalModel, model_at, name_of_source, read_digest
+from edgepart.cli.sources.operators import read_operators
 from edgepart.cli.sources.quantising import quantised
+from edgepart.client.described_files import described_files
 from edgepart.client.model_files import check_shapes, default_name
 from edgepart.client.target import AgentTarget, target_of
 from edgepart.planner.errors import EdgepartError, UsageError
@@ -223,6 +228,7 @@ def deploy(
     max_error: MaxError = None,
     given: Input = None,
     picture: Picture = "",
+    operators: Operators = None,
     keep: Keep = USUAL.keep,
     digest: Digest = None,
     download_limit: DownloadLimit = USUAL_DOWNLOAD_LIMIT,
@@ -258,10 +264,13 @@ def deploy(
         weights=None if weights is None else check_word(weights, WEIGHTS, "--weights"),
         max_error=max_error,
     )
-    source = _Source(model, read_digest(digest or ""), download_limit, given or (), picture)
-    patience = DeployPatience(parse_duration(timeout, "--timeout"), timeout) if wait else None
+    source = _Source(model, read_digest(digest or ""), download_limit, given or (), picture, operators)
     trial = None if share is None and not shadow else TrialShare(share or 0, shadow)
-    _deploy(target_of(agent, state), name, source, options, patience, trial, as_json=as_json)
+    _deploy(target_of(agent, state), name, source, options, _patience(timeout, wait), trial, as_json=as_json)
+
+
+def _patience(timeout: str, wait: bool) -> DeployPatience | None:
+    return DeployPatience(parse_duration(timeout, "--timeout"), timeout) if wait else None
 
 
 def _deploy(
@@ -322,7 +331,7 @@ def promote(
 ) -> None:
     """Have a deployment's candidate serve in place of the version that does. Nothing is uploaded, and no request is lost.
     Exits with 3 when the time to wait is up."""
-    patience = DeployPatience(parse_duration(timeout, "--timeout"), timeout) if wait else None
+    patience = _patience(timeout, wait)
     result, _ = promote_it(target_of(agent, state), name, patience)
     if as_json:
         print_json(result)
@@ -344,6 +353,8 @@ class _Source:
     inputs: Sequence[str]
     """The texts of --input, on which answers are compared where weights are quantised."""
     picture: str
+    operators: Path | None
+    """The Python file whose descriptions the model is given."""
 
 
 def _send(
@@ -356,14 +367,18 @@ def _send(
 ) -> dict[str, Any]:
     """Deploys the model, and returns what the agent reports, with the addresses at which it is served. Of a candidate that
     is there already, only the share is changed, and nothing is sent."""
+    described = read_operators(source.operators)
     most_bytes = parse_bytes(source.download_limit, option="--download-limit")
     note(f"reading {source.model}")
     tried = trial is not None
     with model_at(source.model, source.digest, most_bytes, options, with_digest=tried) as found:
-        if trial is not None and _is_candidate(target, name, found.digest, options):
+        # With descriptions it is another model, which has another digest.
+        if trial is not None and not described and _is_candidate(target, name, found.digest, options):
             return dict(share_it(target, name, trial))
         sent, options = _prepare(target, found, options, source)
-        result, url = deploy_files(target, name, sent.files, options, patience, trial)
+        with ExitStack() as held:
+            files = described_files(sent.graph, sent.files, options.shapes, described, held)
+            result, url = deploy_files(target, name, files, options, patience, trial)
     endpoint = f"{url}/v2/models/{name}"
     return result | {"name": name, "endpoint": endpoint, "curl": f"curl -s {endpoint}"}
 
@@ -398,7 +413,7 @@ def rollback(
     """Have an earlier version of a model serve again. Nothing is uploaded, and no request is lost. Exits with 3 when the
     time to wait is up."""
     target = target_of(agent, state)
-    patience = DeployPatience(parse_duration(timeout, "--timeout"), timeout) if wait else None
+    patience = _patience(timeout, wait)
     result, _ = roll_back(target, name, to, patience)
     if as_json:
         print_json(result)

@@ -59,6 +59,14 @@ Weights = Annotated[
         show_default="as they are",
     ),
 ]
+Operators = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE.py",
+        help="Divide operators and functions that this Python file describes with edgepart.tdl. It is run here only.",
+        show_default="they run whole",
+    ),
+]
 Name = Annotated[
     str | None, typer.Option("--name", help="The name of this device.", show_default="its host name")
 ]

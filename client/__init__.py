@@ -11,8 +11,8 @@ and `plan` read models, and import onnx for it; weights.py starts processes that
 
 May import: agent/api, agent/cluster/state, agent/gateway, agent/http, agent/options, agent/quantise, agent/security,
 agent/text, agent/trace, agent/wire, planner/devices, planner/errors, planner/figures, planner/json_text,
-planner/layout, planner/model, planner/planner, planner/plans, planner/region, planner/report, planner/search,
-planner/simulation, planner/vocabulary.
+planner/access, planner/layout, planner/model, planner/planner, planner/plans, planner/region, planner/report,
+planner/search, planner/simulation, planner/tdl, planner/vocabulary.
 """
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "async_client",
     "conversation",
     "deploying",
+    "described_files",
     "event_stream",
     "failures",
     "members",

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import quote
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from edgepart.client.deploying import DeployKeywords, Progress
     from edgepart.client.records import Deployed, TraceHandle, TraceRecording
     from edgepart.planner.region import Array
+    from edgepart.planner.tdl.description import OperatorDescription
 
 DEPLOY_S = 600.0
 """Seconds to wait until a deployment serves, if the caller does not say."""
@@ -59,6 +60,7 @@ class ClusterChanges:
         inputs: Mapping[str, Array] | None = None,
         share: int | None = None,
         shadow: bool = False,
+        operators: Sequence[OperatorDescription] = (),
         **options: Unpack[DeployKeywords],
     ) -> Deployed:
         """Deploys an .onnx file, or the folder of a language model, under a name (by default the file's). With `wait`, it
@@ -66,12 +68,14 @@ class ClusterChanges:
         weights of few bits is made here and sent, and `Deployed.quantised` says how far its answers are off: on `inputs`,
         or else on made-up ones. With `share`, the model becomes the candidate of the deployment that has that name, and
         answers so many percent of its requests; with `shadow`, it gets copies of them, and its answers are compared.
+        `operators` describe operators and functions of the model's own, so that they can be divided (`edgepart.tdl`).
 
         Raises ModelError (also if answers are off by more than `max_error`), UsageError, Infeasible if no plan fits,
         StillGoing if the model does not serve `timeout_s` seconds after the agent has it, and Unavailable if the agent is
         lost: nothing is sent twice, and the error says what is known of the deployment."""
         from edgepart.agent.wire.inference import DeployOptions
         from edgepart.agent.wire.trials import TrialShare
+        from edgepart.client.described_files import described_files
         from edgepart.client.model_files import check_shapes, default_name, files_of, find_model
         from edgepart.client.records import Deployed
 
@@ -88,14 +92,18 @@ class ClusterChanges:
             from edgepart.client.weights import with_weights
 
             made = await asyncio.to_thread(with_weights, found, files, given, inputs, progress or _ignore)
-            files, given, told = made.files, made.options, {"quantised": made.note}
+            found, files, given, told = made.graph, made.files, made.options, {"quantised": made.note}
         elif inputs is not None:
             raise UsageError(
                 "deploy: `inputs` are what answers are compared on with `weights`, which is missing"
             )
         wait_s = timeout_s if wait else None
         trial = None if share is None and not shadow else TrialShare(share or 0, shadow)
-        return Deployed(called, await self.deploy_files(called, files, given, wait_s, progress, trial) | told)
+        with ExitStack() as held:
+            sent = await asyncio.to_thread(described_files, found, files, given.shapes, operators, held)
+            return Deployed(
+                called, await self.deploy_files(called, sent, given, wait_s, progress, trial) | told
+            )
 
     async def deploy_files(
         self,

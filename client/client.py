@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from edgepart.client.records import Answer, Deployed, TraceRecording
     from edgepart.client.target import AgentTarget
     from edgepart.planner.region import Array
+    from edgepart.planner.tdl.description import OperatorDescription
 
 
 class Client:
@@ -106,6 +107,7 @@ class Client:
         inputs: Mapping[str, Array] | None = None,
         share: int | None = None,
         shadow: bool = False,
+        operators: Sequence[OperatorDescription] = (),
         **options: Unpack[DeployKeywords],
     ) -> Deployed:
         """Deploys a model, as AsyncClient.deploy does. `progress` is called in the client's thread."""
@@ -119,6 +121,7 @@ class Client:
                 inputs=inputs,
                 share=share,
                 shadow=shadow,
+                operators=operators,
                 **options,
             )
         )

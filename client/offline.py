@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from edgepart.planner.layout.strategy import Problem, Strategy
     from edgepart.planner.plans.plan import Plan
     from edgepart.planner.simulation.latency import Simulation
+    from edgepart.planner.tdl.description import OperatorDescription
 
 SEARCH_S = 10.0
 """About how many seconds the search may take, if the caller does not say."""
@@ -79,12 +80,14 @@ def plan(
     borders_first: bool = False,
     relays: bool = False,
     fusion: bool = True,
+    operators: Sequence[OperatorDescription] = (),
 ) -> Forecast:
     """The plan that is predicted for an .onnx file on a cluster. The options are those of `edgepart plan`.
 
     `cluster` is a cluster.json: its path, its document (as `client.devices()` gives it), or a planner's Cluster.
-    `memory_limit_bytes` is the most memory of each device, or of those named. Raises UsageError for a wrong option,
-    ModelError for a model that cannot be used, and Infeasible if no plan fits."""
+    `memory_limit_bytes` is the most memory of each device, or of those named. `operators` are descriptions of the model's
+    own operators (`edgepart.tdl`). Raises UsageError for a wrong option, ModelError for a model that cannot be used, and
+    Infeasible if no plan fits."""
     from edgepart.planner.plans.reduced_precision import check_kind
 
     check_word(strategy, STRATEGIES, "strategy")
@@ -102,6 +105,7 @@ def plan(
         axis=axis,
         memory_limit_bytes=_limits(memory_limit_bytes, names),
         search_budget_s=search_budget_s,
+        operators=operators,
     )
     rounding = check_kind(transfer_dtype, "transfer_dtype")
     problem = replace(
@@ -121,14 +125,18 @@ def problem_of(
     axis: str | None,
     memory_limit_bytes: Mapping[str, float],
     search_budget_s: float,
+    operators: Sequence[OperatorDescription] = (),
 ) -> Problem:
-    """The planning problem on these devices of the cluster. Raises ModelError, and UsageError for an unknown device."""
+    """The planning problem on these devices of the cluster. Raises ModelError, and UsageError for an unknown device, or a
+    description that fits no operator."""
+    from edgepart.planner.access import check_described
     from edgepart.planner.layout.strategy import Problem
     from edgepart.planner.model.assumed_shapes import load_with_likely_shapes
 
     check_there(model)
     found = cluster.only(tuple(devices))
-    graph, _ = load_with_likely_shapes(model, dict(shapes))
+    graph, _ = load_with_likely_shapes(model, dict(shapes), operators)
+    check_described(graph, operators)
     limits = dict(memory_limit_bytes)
     return Problem(graph, found, gateway, objective, axis, limits, search_budget_s, clock=time.perf_counter)
 

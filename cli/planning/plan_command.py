@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgepart.agent.planwork.garbage_collection import collect_rarely
-from edgepart.cli.options import Agent, Json, State, TransferDtype, Weights
+from edgepart.cli.options import Agent, Json, Operators, State, TransferDtype, Weights
 from edgepart.cli.output import console, say, table
 from edgepart.cli.plan_text import device_table, say_reasons
 from edgepart.cli.planning.placement import is_workload, place
@@ -148,6 +148,7 @@ def plan(
     borders_first: BordersFirst = False,
     transfer_dtype: TransferDtype = EXACT,
     weights: Weights = None,
+    operators: Operators = None,
     relays: Relays = False,
     fusion: Fusion = True,
     verify: Verify = False,
@@ -166,9 +167,9 @@ def plan(
     if is_workload(model):
         workload = read_workload(model)
         given = {"--cluster": cluster, "--axis": axis, "--shape": shape, "--devices": devices, "--gateway": gateway,
-                 "--memory-limit": memory_limit, "--borders-first": borders_first, "--relays": relays,
-                 "--no-fusion": not fusion, "--transfer-dtype": transfer_dtype != EXACT, "--verify": verify,
-                 "--html": html, "--add": add, "--remove": remove, "--sweep": sweep, "--weights": weights}  # fmt: skip
+                 "--memory-limit": memory_limit, "--borders-first": borders_first, "--relays": relays, "--html": html,
+                 "--no-fusion": not fusion, "--transfer-dtype": transfer_dtype != EXACT, "--verify": verify, "--add": add,
+                 "--remove": remove, "--sweep": sweep, "--weights": weights, "--operators": operators}  # fmt: skip
         _refuse(given, model)
         place(workload, strategy, objective, budget, compare=compare, reasons=why, as_json=as_json)
         return
@@ -180,10 +181,11 @@ def plan(
     check_word(strategy, STRATEGIES, "--strategy")
     check_word(objective, OBJECTIVES, "--objective")
     collect_rarely()
-    if weights is not None:
-        model = quantised_graph(model, weights)
+    model = quantised_graph(model, weights)
     limits, search_s = memory_limit or (), SEARCH_S if budget is None else budget
-    problem = problem_of(model, cluster, shape or (), devices, gateway, limits, objective, axis, search_s)
+    problem = problem_of(
+        model, cluster, shape or (), devices, gateway, limits, objective, axis, search_s, operators
+    )
     rounding = check_kind(transfer_dtype, "--transfer-dtype")
     problem = replace(
         problem, borders_first=borders_first, relays=relays, transfer_dtype=rounding, fusion=fusion

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edgepart.cli.sources.operators import read_operators
 from edgepart.client.offline import as_cluster
 from edgepart.client.offline import problem_of as make_problem
 from edgepart.planner.errors import UsageError
@@ -32,6 +33,7 @@ def problem_of(
     objective: str,
     axis: str | None,
     budget: float,
+    operators: Path | None,
 ) -> Problem:
     """The planning problem that the options describe. Raises UsageError for wrong options, and ModelError for a wrong
     model."""
@@ -49,6 +51,7 @@ def problem_of(
         axis=axis,
         memory_limit_bytes=limits_option(limits, names),
         search_budget_s=budget,
+        operators=read_operators(operators),
     )
 
 

@@ -36,8 +36,10 @@ def quantised(
     return replace(found, graph=made.graph, files=made.files), made.options
 
 
-def quantised_graph(model: Path, kind: str) -> Path:
-    """The .onnx file of the model with weights of that type, of which nothing but a plan is made."""
+def quantised_graph(model: Path, kind: str | None) -> Path:
+    """The .onnx file of the model with weights of that type, of which nothing but a plan is made; the model for None."""
+    if kind is None:
+        return model
     from edgepart.client.weights import model_with_weights
 
     with progress({}) as bar:

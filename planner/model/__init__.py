@@ -7,6 +7,7 @@ __all__ = [
     "assumed_shapes",
     "blobs",
     "context_shapes",
+    "described_operators",
     "digests",
     "graph",
     "load",

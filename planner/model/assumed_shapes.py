@@ -41,7 +41,7 @@ def load_with_likely_shapes(
 ) -> tuple[Graph, dict[str, tuple[int, ...]]]:
     """The graph as `load_graph` gives it, and the likely shapes that were assumed for inputs missing in
     `shapes`; notes of the graph name these shapes too. If the model cannot be read with them, its free
-    dimensions are 1, and a note asks for shapes.
+    dimensions are 1, and a note asks for shapes. `operators` are descriptions beside those in the file.
 
     Raises ModelError and UsageError as `load_graph` does."""
     guessed = likely_shapes(inputs_of(read_model(path)), shapes)

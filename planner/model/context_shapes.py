@@ -16,6 +16,7 @@ from edgepart.planner.errors import ModelError, UsageError
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import free_of, inputs_of, load_graph, read_model
 from edgepart.planner.model.states import find_states, suggested_pairs
+from edgepart.planner.tdl.description import OperatorDescription
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -37,7 +38,12 @@ def _growing_states(model: ModelProto, inputs: Sequence[ValueInfoProto]) -> dict
 
 
 def load_with_context(
-    path: Path | bytes, shapes: Shapes, context: int, rows: int = 1, batch: int = 1
+    path: Path | bytes,
+    shapes: Shapes,
+    context: int,
+    rows: int = 1,
+    batch: int = 1,
+    operators: Sequence[OperatorDescription] = (),
 ) -> tuple[Graph, dict[str, tuple[int, ...]]]:
     """The graph of steps of `rows` rows in each of `batch` sequences of at most `context` rows, with its states, and the
     shapes that its inputs are bound to. `shapes` binds further inputs.
@@ -65,7 +71,7 @@ def load_with_context(
         made = {one.name: _shape(one, growing, totals, (batch, past, context, rows)) for one in inputs}
         bound = {**{name: shape for name, shape in made.items() if shape}, **shapes}
         try:
-            graph = find_states(load_graph(path, shapes=bound))
+            graph = find_states(load_graph(path, shapes=bound, operators=operators))
         except ModelError as error:
             fault = error  # The past is no buffer: with as many rows as the mask it is too long.
             continue

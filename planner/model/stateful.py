@@ -11,23 +11,28 @@ from edgepart.planner.model.assumed_shapes import load_with_likely_shapes
 from edgepart.planner.model.context_shapes import load_with_context
 from edgepart.planner.model.graph import Graph, State
 from edgepart.planner.model.states import Pair, find_states, keep_states
+from edgepart.planner.tdl.description import OperatorDescription
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 def load_with_states(
-    path: Path | bytes, shapes: Shapes, pairs: Sequence[Pair] | None = None, context: int | None = None
+    path: Path | bytes,
+    shapes: Shapes,
+    pairs: Sequence[Pair] | None = None,
+    context: int | None = None,
+    operators: Sequence[OperatorDescription] = (),
 ) -> tuple[Graph, dict[str, tuple[int, ...]]]:
     """The graph with its states, and the shapes that were assumed for inputs missing in `shapes`.
 
     `pairs` are the states; with None the names of outputs and inputs say which there are. `context` is the most rows of a
     sequence, for a model whose states grow. Without it such states are ordinary inputs and outputs, and a note says so.
-    Raises ModelError and UsageError."""
+    `operators` are descriptions beside those in the file. Raises ModelError and UsageError."""
     if context is not None:
-        graph, bound = load_with_context(path, shapes, context)
+        graph, bound = load_with_context(path, shapes, context, operators=operators)
         assumed = {name: shape for name, shape in bound.items() if name not in shapes}
         return keep_states(graph, pairs) if pairs is not None else graph, assumed
-    graph, assumed = load_with_likely_shapes(path, shapes)
+    graph, assumed = load_with_likely_shapes(path, shapes, operators)
     if pairs is not None:
         return keep_states(graph, pairs), assumed
     found = find_states(graph)

@@ -119,3 +119,10 @@ def summed_rows() -> bytes:
 @operator(DOMAIN, "Total")
 def total(a, b):
     return lambda j: Sum(lambda i: Opaque(a[i, :], b[:, j]))
+
+
+def mixed_rows() -> bytes:
+    """A function of which every element depends on all rows: a Softmax down each column."""
+    made = function("Mixed", ["a"], [helper.make_node("Softmax", ["a"], ["y"], axis=0)])
+    nodes = [helper.make_node("Relu", ["x"], ["r"], "relu"), call("Mixed", ["r"], "out")]
+    return model(nodes, [made], [24, 6], {})

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from edgepart.planner.errors import UsageError
-from edgepart.planner.tdl.analysis import find_strategies
+from edgepart.planner.tdl.partition import find_strategies
 from edgepart.tdl import Max, Opaque, OperatorDescription, Sum, operator, padded
 
 
