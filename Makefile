@@ -8,7 +8,7 @@ HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --fo
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: dist deb machines install-check rooms screenshots figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency throughput weights engines links messages truth dominance placing placing-scale placing-proofs climb search transports ciphers memory replan failover chaos generation answers exports models docs cases emulators processors avx2 aarch64 arm fuzz load simulate third lock clean
+.PHONY: dist deb machines install-check rooms screenshots figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency throughput weights engines links messages truth dominance placing placing-scale placing-proofs climb search tofu transports ciphers memory replan failover chaos generation answers exports models docs cases emulators processors avx2 aarch64 arm fuzz load simulate third lock clean
 .DEFAULT_GOAL := test
 # Tests start hundreds of processes, and each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -169,6 +169,10 @@ climb: .venv/.dev | results  ## schedules on arrays, compiled or many at once, a
 search: .venv/.dev | results  ## how long strategies search; takes some minutes
 	$(BIN)/python -m benchmarks.search_time --devices 4 8 32 --unequal --markdown > results/search.md
 	$(call record,search)
+
+tofu: .venv/.dev | results  ## Tofu's search on WResNet-152 and RNN-10, and what other partitions move; under a minute
+	$(BIN)/python -m benchmarks.tofu --markdown --json results/tofu.json > results/tofu.md
+	$(call record,tofu)
 
 transports: .venv/.dev | results  ## the data path over TCP and through a broker (mosquitto has to be installed); takes a minute
 	$(BIN)/python -m benchmarks.transports --markdown > results/transports.md
