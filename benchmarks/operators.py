@@ -60,8 +60,9 @@ are summed (or otherwise combined) away, each device making an addend, with what
 rank: (batch, channel, height, width) of four, (batch, sequence, feature) of three and so on, or as its declaration says.
 *Not where* gives uses of an operator that run whole.
 
-Always whole, on one device, while the rest of the model is split: an operator of a domain that is not listed; a value whose
-shape is known only at run time, and what reads it; what writes no elements; sequences, maps and optionals.
+Always whole, on one device, while the rest of the model is split: an operator of a domain that is not listed, unless a
+user [describes](tdl.md) it; a value whose shape is known only at run time, and what reads it; what writes no elements; sequences,
+maps and optionals.
 """
 
 MODELS = """

@@ -6,7 +6,8 @@
         answer = client.infer("photos", photo)              # numpy in, numpy out
 
 `connect_async` is the same for asyncio, and `plan` predicts a plan without any cluster. Errors are the classes of
-`edgepart.errors`. Each name is imported when it is first used, so that `import edgepart` takes no time.
+`edgepart.errors`. Each name is imported when it is first used, so that `import edgepart` takes no time. With
+`edgepart.tdl` users describe operators of their own.
 """
 
 import sys
