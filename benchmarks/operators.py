@@ -61,8 +61,8 @@ rank: (batch, channel, height, width) of four, (batch, sequence, feature) of thr
 *Not where* gives uses of an operator that run whole.
 
 Always whole, on one device, while the rest of the model is split: an operator of a domain that is not listed, unless a
-user [describes](tdl.md) it; a value whose shape is known only at run time, and what reads it; what writes no elements; sequences,
-maps and optionals.
+user [describes](tdl.md) it; a value whose shape is known only at run time, and what reads it; what writes no elements;
+sequences, maps and optionals.
 """
 
 MODELS = """

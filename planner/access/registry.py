@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from edgepart.planner.access.attention import contrib, embedding, onnx, projected, rotary
 from edgepart.planner.access.declare.bound import BoundOperator, Shape, bind
@@ -117,7 +118,7 @@ def access_of(operator: Operator, graph: Graph) -> Access:
     if operator.captured:
         return WholeOperator(bound, "it holds sub-graphs that read values of the graph around them")
     if declaration is None and (found := graph.descriptions.get((domain, operator.op_type))):
-        return _check_reads(described(bound, found), bound)
+        declaration = partial(described, descriptions=found)
     if declaration is None:
         return WholeOperator(bound, _describe_undeclared(operator))
     try:

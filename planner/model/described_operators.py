@@ -42,7 +42,7 @@ def take_functions(model: ModelProto, described: Collection[Key], where: str) ->
     """The model's functions that are described, and those that they call, serialised. Changes `model`: those that are
     described are no longer its functions, so that they are not written out. Raises ModelError for functions that call
     themselves."""
-    functions = {_key(one): one for one in model.functions}
+    functions = {_key(one): one for one in model.functions if not one.overload}
     if not functions.keys() & described:
         return {}
     check_calls(model, where)
@@ -54,7 +54,7 @@ def take_functions(model: ModelProto, described: Collection[Key], where: str) ->
             found[key] = _without_shapes(functions[key])
             called = {(node.domain, node.op_type) for node in nested_nodes(functions[key])}
             wanted += called & functions.keys()
-    kept = [one for one in model.functions if _key(one) not in described]
+    kept = [one for one in model.functions if one.overload or _key(one) not in described]
     copies = [FunctionProto.FromString(one.SerializeToString()) for one in kept]
     del model.functions[:]
     model.functions.extend(copies)

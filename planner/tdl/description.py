@@ -133,6 +133,8 @@ def broken_description_rules(described: OperatorDescription) -> Iterator[str]:
 
 
 def _faults_of(output: DescribedOutput, described: OperatorDescription) -> Iterator[str]:
+    if output.operations < 1:
+        yield f"it takes {output.operations} operations for an element"
     if len(output.indices) > MOST_AXES or len(output.reads) > MOST_READS:
         yield f"it has more than {MOST_AXES} axes, or reads more than {MOST_READS} elements"
     reduced = [one.name for one in output.reduced]

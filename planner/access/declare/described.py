@@ -125,7 +125,7 @@ class Described(Derived):
         """The part of an input's axis on which the operator makes these parts of its indices."""
         if one is None:
             return span((0, extent))
-        if one.plain:
+        if one.plain in self._plain:
             return ranges[one.plain]
         start = sum(max(step, 0) * ranges[name][0].start for name, step in one.steps.items())
         return span((start, start + self._size(one, ranges, extent)))
@@ -157,9 +157,14 @@ class Described(Derived):
         return Reduction((addend,), part, lambda parts: combine(self.bound, axis, parts))
 
     def _is_plain(self, name: str) -> bool:
-        """Whether an index is never changed or added to, so that several intervals of it can be made at once."""
-        axes = (one for read in self._found.reads for one in read.axes if one is not None)
-        return all(one.plain == name for one in axes if name in one.steps)
+        """Whether an index is never changed or added to, and runs over whole axes, so that several intervals of it can be
+        made at once."""
+        return all(
+            one.plain == name and extent == self._found.extents[name]
+            for read in self._found.reads
+            for one, extent in zip(read.axes, self.bound.shape(read.input), strict=True)
+            if one is not None and name in one.steps
+        )
 
     def _polluted(self) -> tuple[dict[str, int], dict[str, int]]:
         """The elements at the beginning and at the end of each index that would see padding where a part of the input has

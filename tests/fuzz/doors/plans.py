@@ -1,5 +1,5 @@
-"""Fuzz targets for planning: plans, device cards, cluster.json, traces, lists of files, and requests for
-parts of weights."""
+"""Fuzz targets for planning: plans, device cards, cluster.json, descriptions of operators, traces, lists of files, and
+requests for parts of weights."""
 
 from __future__ import annotations
 
@@ -26,16 +26,21 @@ from edgepart.agent.wire.frames import encode
 from edgepart.agent.wire.queries import WantFiles, WantPart
 from edgepart.cli.planning.plan_inputs import read_cluster
 from edgepart.client import trace_records
+from edgepart.planner.access import accesses
 from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium, cluster_to_json
-from edgepart.planner.errors import ClusterError, FrameError, InternalError, PeerError, UsageError
+from edgepart.planner.errors import ClusterError, FrameError, InternalError, ModelError, PeerError, UsageError
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.planner import choose_plan
 from edgepart.planner.plans.check import check_plan
 from edgepart.planner.plans.plan import plan_for_device, plan_from_bytes, plan_to_bytes
+from edgepart.planner.region import Interval, span
+from edgepart.planner.tdl.document import METADATA_KEY, write_descriptions
 from tests.agent.wire.decoder import Decoder
 from tests.fuzz.forms import Frames, Json, MessagePack
 from tests.fuzz.target import Take, Target, expect, plainly
+from tests.planner.tdl.functions import filtered, scanned_convolution
+from tests.planner.tdl.standard import conv2d, layer_normalization
 
 DEVICE = Device("a", "x86", 1e9, 1e9, 1e9, 2, 1e-4, {"conv": 8.0, "conv/8": 4.0}, {"copy/64": 5.0})
 CLUSTER = Cluster(
@@ -234,6 +239,29 @@ def _serving_seeds() -> list[bytes]:
     return [b"".join(map(bytes, encode(message_to_frame(question)))) for question in questions]
 
 
+def _descriptions(data: bytes) -> None:
+    """A model's file has the text, and its described function is divided as the text says."""
+    model = onnx.load_model_from_string(scanned_convolution())
+    model.metadata_props.add(key=METADATA_KEY, value=data.decode(errors="replace"))
+    graph = load_graph(model.SerializeToString())
+    for name, access in accesses(graph).items():
+        made = graph.region_of(graph.by_name[name].outputs[0])
+        expect(access.flops({0: made}) >= 0, "work is negative")
+        for axis in access.axes():
+            if axis.reducer is None:
+                half = made.replace(axis.index, span((axis.extent // 2, axis.extent)))
+                expect(
+                    len(access.needs({0: half})) == len(graph.by_name[name].inputs), "an input is left out"
+                )
+                access.localize({0: half})
+            else:
+                access.reduction(axis).part(Interval(0, 1)).needs({0: made})
+
+
+def _description_seeds() -> list[bytes]:
+    return [write_descriptions([one]).encode() for one in (filtered, conv2d, layer_normalization)]
+
+
 TARGETS = (
     Target("plans", lambda: list(_plans()), plainly(_plan), (FrameError,), MessagePack(), 0.2),
     Target("device cards", _card_seeds, plainly(_card), (FrameError,), Json(), 0.5),
@@ -245,6 +273,7 @@ TARGETS = (
         Json(),
         0.3,
     ),
+    Target("described operators", _description_seeds, plainly(_descriptions), (ModelError,), Json(), 0.1),
     Target("traces", _trace_seeds, plainly(_trace), (ClusterError,), Json(), 0.5),
     Target("lists of files", lambda: [json.dumps(FILES).encode()], plainly(_files), (PeerError,), Json()),
     Target("questions for parts", _serving_seeds, _serving, (FrameError,), Frames(), 0.1),

@@ -31,6 +31,7 @@ MODELS = {
         functions.filtered,
         ("batch", "sequence", "feature"),
     ),
+    "shortened": (functions.shortened_rows(), functions.shortened, ("batch", "channel")),
     "summed": (functions.summed_rows(), functions.total, ("axis0", "inner")),
 }
 

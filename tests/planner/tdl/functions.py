@@ -126,3 +126,20 @@ def mixed_rows() -> bytes:
     made = function("Mixed", ["a"], [helper.make_node("Softmax", ["a"], ["y"], axis=0)])
     nodes = [helper.make_node("Relu", ["x"], ["r"], "relu"), call("Mixed", ["r"], "out")]
     return model(nodes, [made], [24, 6], {})
+
+
+def shortened_rows() -> bytes:
+    """A function that leaves out the last two elements of each row, and doubles the others."""
+    names = ("starts", "ends", "axes")
+    bounds = [
+        helper.make_node("Constant", [], [name], value_ints=[value])
+        for name, value in zip(names, (0, -2, 1), strict=True)
+    ]
+    made = function("Shortened", ["a"], [*bounds, helper.make_node("Slice", ["a", *names], ["h"]), *_step()])
+    nodes = [helper.make_node("Relu", ["x"], ["r"], "relu"), call("Shortened", ["r"], "out")]
+    return model(nodes, [made], [4, 24], {})
+
+
+@operator(DOMAIN, "Shortened")
+def shortened(a):
+    return lambda i, j: Opaque(a[i, j])
