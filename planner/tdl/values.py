@@ -30,7 +30,7 @@ class IndexValue:
         self.affine = affine
 
     def __add__(self, other: Any) -> Any:
-        return _both(self, other, lambda one, two: add(one, two))
+        return _both(self, other, add)
 
     def __sub__(self, other: Any) -> Any:
         return _both(self, other, lambda one, two: add(one, two, -1))
