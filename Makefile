@@ -8,7 +8,7 @@ HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --fo
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: dist deb machines install-check rooms screenshots figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency throughput weights engines links messages truth dominance placing placing-scale placing-proofs climb search tofu transports ciphers memory replan failover chaos generation answers exports models docs cases emulators processors avx2 aarch64 arm fuzz load simulate third lock clean
+.PHONY: dist deb machines install-check rooms screenshots figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency throughput weights engines links messages truth dominance placing placing-scale placing-proofs placing-tight climb search tofu transports ciphers memory replan failover chaos generation answers exports models docs cases emulators processors avx2 aarch64 arm fuzz load simulate third lock clean
 .DEFAULT_GOAL := test
 # Tests start hundreds of processes, and each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -157,6 +157,9 @@ placing: .venv/.dev  ## Moirai's comparison of placers, and the figures in docs/
 
 placing-scale: .venv/.dev  ## more than 50,000 operators on eight devices, by every placer; takes some minutes
 	$(BIN)/python -m benchmarks.placing_scale --json results/placing_scale.json
+
+placing-tight: .venv/.dev  ## moirai against one search of the whole graph where memory is tight; takes a quarter of an hour
+	$(BIN)/python -m benchmarks.placing_tight --json results/placing_tight.json
 
 placing-proofs: .venv/.dev | results  ## what moirai proves: Inception-v1's modules, random graphs of 30 operators; under a minute
 	$(BIN)/python -m benchmarks.placing_proofs --markdown --json results/placing_proofs.json > results/proofs.md
