@@ -4,7 +4,7 @@ schedulers that it is compared with, and others.
 The placers judge a placement by a workload (planner/strategies/model_workload.py). Here it is simulated as
 any other plan. If it does not fit into memory after all, the placer is asked again, with the bytes kept free everywhere
 that the device took which exceeded its count the most. So a placement that was refused is refused by the next workload as
-well, and none comes twice. If the placer finds nothing, it is asked with less than the upper bound on what making sessions
+well. If the placer finds nothing, it is asked with less than the upper bound on what making sessions
 takes, as many small sessions take less than a large one. The last resort of all placers are stages
 (fitting_stages.py). Devices take their operators in the order of the placement's schedule (planner/lowering/by_order.py),
 or by levels if that is faster."""
@@ -54,6 +54,7 @@ def placements(name: str, study: Study, budget_s: float) -> Iterator[Strategy]:
     until_s = clock() + budget_s
     making, spare_bytes = 1.0, 0.0
     refused: Infeasible | None = None
+    found_any = False
     for _ in range(ATTEMPTS):
         workload = found.charge(making, spare_bytes)
         asked = Asked(clock, study.memo.problem.objective, max(0.0, until_s - clock()) / 2)
@@ -66,13 +67,14 @@ def placements(name: str, study: Study, budget_s: float) -> Iterator[Strategy]:
         why = f"each operator is whole on one device: {answer.why}"
         strategy = study.candidates.make(name, found.choices(answer.placement), why)
         yield strategy
+        found_any = True
         schedule = answer.schedule or dispatch(workload, answer.placement)
         ordered = replace(strategy, order=found.order(schedule.start_s))
         yield ordered
         if not study.scorer.short_bytes(ordered):
             return
         spare_bytes = max(spare_bytes, _uncounted_bytes(study, ordered, workload, answer.placement))
-    if refused:
+    if refused and not found_any:
         raise refused
 
 
