@@ -3,7 +3,7 @@
 This is late acceptance: a step is taken if its result is no worse than the placement some steps ago, so that
 the search leaves local optima. A judge values placements (judge.py); tasks of a critical chain are moved more
 often than others. Where schedules are not compiled, a batch of steps is estimated first, and only the most promising are
-judged. A step for which there is no room sends other tasks the opposite way.
+judged. Where a machine lacks room for what moves, other tasks leave it in the same step.
 """
 
 from __future__ import annotations
@@ -41,8 +41,12 @@ BATCH, PROMISING = 128, 2
 """Of how many steps that are estimated at once how many are judged. On graphs of 140 and 400 tasks this gained two
 to four times as much in 4 s as judging every step; 32 of which 1, or 256 of which 4, gained about the same."""
 
-SENT_BACK = 8
-"""The most groups that are sent the opposite way to make room for a step."""
+EXCHANGES = 8
+"""The most tries to find tasks that make room for others. Without exchanges, 58 to 70 % of the steps on a graph of
+140 tasks found no room where four machines could each keep 28 % of it."""
+
+BACK = 0.7
+"""How often tasks that make room go where the others come from, and not to any machine."""
 
 Step = Mapping[int, int]
 """Where each group that moves goes."""
@@ -188,23 +192,25 @@ class _Climb:
         return groups
 
     def _make_room(self, groups: set[int], here: int, there: int) -> Step | None:
-        """Return the step that moves the groups from `here` to `there` and as many others back as they need room for;
-        None if that needs too many, or they find no room."""
-        step = dict.fromkeys(sorted(groups), there)
-        left_here = self._left_bytes[here] + sum(self._bytes[group] for group in groups)
-        left_there = self._left_bytes[there] - sum(self._bytes[group] for group in groups)
-        if left_there < 0:
-            staying = [
-                group
-                for group, tasks in enumerate(self._workload.groups)
-                if self._now.where[tasks[0]] == there and group not in step and here in self._able[group]
-            ]
-            for back in self._random.sample(staying, min(SENT_BACK, len(staying))):
-                if left_there < 0 and self._bytes[back] <= left_here:
-                    step[back] = here
-                    left_here -= self._bytes[back]
-                    left_there += self._bytes[back]
-        return step if left_there >= 0 else None
+        """Return the step that moves the groups from `here` to `there`, and if there is no room, connected groups that are
+        there to other machines, most often to `here`; None if no such groups are found."""
+        random, step = self._random, dict.fromkeys(groups, there)
+        more_bytes = sum(self._bytes[group] for group in groups)
+        lacking_bytes = more_bytes - self._left_bytes[there]
+        if lacking_bytes <= 0:
+            return step
+        tasks = np.flatnonzero(self._now.where == there)
+        for _ in range(EXCHANGES if len(tasks) else 0):
+            seed = int(random.choice(tasks))
+            able = [m for m in self._able[self._group[seed]] if m != there]
+            if not able:
+                continue
+            away = here if here in able and random.random() < BACK else random.choice(able)
+            others = self._around(seed, there, away)
+            room_bytes = self._left_bytes[away] + (more_bytes if away == here else 0.0)
+            if lacking_bytes <= sum(self._bytes[group] for group in others) <= room_bytes:
+                return step | dict.fromkeys(others, away)
+        return None
 
     def _after(self, step: Step) -> Integers:
         where = self._now.where.copy()

@@ -69,6 +69,17 @@ def test_a_known_schedule_is_not_lost() -> None:
     assert found.best.value_s <= known.makespan_s and found.steps == 0
 
 
+def test_a_third_machine_takes_what_the_first_has_no_room_for() -> None:
+    """The second task has to make room for the first, does not fit where the first was, and alone would lose by moving."""
+    around = workload(
+        [(9.0, 1.0, 9.0), (9.0, 2.0, 5.0)],
+        [(0, (1,), 0.0)],
+        memory_bytes=(3.0, 5.0, 5.0),
+        task_bytes=(3.0, 5.0),
+    )
+    assert climbed(around, (0, 1), "latency", 300) == (6.0, (1, 2))
+
+
 @pytest.mark.parametrize("objective", ["latency", "throughput"])
 def test_tasks_change_places_where_no_machine_has_room(objective: str) -> None:
     """Each machine is full, and each has what the other computes ten times as fast."""
