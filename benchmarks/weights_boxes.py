@@ -84,7 +84,7 @@ async def _serve(
             await client.deploy(model, NAME, **more)
             refused = "served"
         except Infeasible as error:
-            needs = re.search(r"at least (.+?) in total", str(error))
+            needs = re.search(r"with (.+?) in total", str(error))
             refused = f"does not fit: needs {needs[1]}" if needs else "does not fit"
         await client.deploy(model, NAME, weights=case.weights, max_error=ANY_ERROR, **more)
         await settle(client, NAME)

@@ -77,7 +77,7 @@ def test_it_deploys_answers_the_same_and_keeps_to_the_limit(trio: LocalCluster, 
 
 @pytest.mark.nightly
 def test_what_is_said_to_be_enough_is(trio: LocalCluster, large: Path) -> None:
-    with pytest.raises(ClusterError, match="does not fit, however it is split") as caught:
+    with pytest.raises(ClusterError, match="does not fit, however it is divided") as caught:
         deploy(trio, large, "large", "--memory-limit", "15000000")
     enough = max(int(text.replace(",", "")) for text in re.findall(r"([\d,]+) would do", str(caught.value)))
     assert WEIGHT_BYTES / 3 < enough < WEIGHT_BYTES / 2
