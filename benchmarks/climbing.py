@@ -24,6 +24,7 @@ import numpy as np
 from benchmarks.machine import sentence, show_table
 from edgepart.cli.output import note, say, table
 from edgepart.planner.errors import Infeasible
+from edgepart.planner.figures import format_figure
 from edgepart.planner.learning.training.draw import draw_workload
 from edgepart.planner.learning.training.families import FAMILIES
 from edgepart.planner.placing.engine import judge
@@ -31,10 +32,10 @@ from edgepart.planner.placing.engine.batched_dispatch import batched_makespans
 from edgepart.planner.placing.engine.dispatch import dispatch
 from edgepart.planner.placing.engine.flat_workload import flatten
 from edgepart.planner.placing.engine.local_search import BATCH, climb
+from edgepart.planner.placing.placers.best_start import find_best_start
 from edgepart.planner.placing.placers.climb import STARTS
 from edgepart.planner.placing.problem.schedule import Asked, PlacementFound
 from edgepart.planner.placing.problem.workload import Workload
-from edgepart.planner.placing.registry import placer
 
 SIZES = (140, 400, 1400)
 LARGE = (5000, 50_000)
@@ -104,14 +105,10 @@ def cost_row(size: int) -> dict[str, float]:
 
 def best_quick(graph: Workload) -> PlacementFound | None:
     """Return the best answer of the quick placers, if the graph fits."""
-    best: PlacementFound | None = None
-    for name in STARTS:
-        try:
-            found = placer(name)(graph, Asked(time.perf_counter))
-        except Infeasible:
-            continue
-        best = found if best is None or found.value_s < best.value_s else best
-    return best
+    try:
+        return find_best_start(graph, Asked(time.perf_counter), STARTS, len(STARTS)).found
+    except Infeasible:
+        return None
 
 
 def gains(graphs: list[tuple[Workload, PlacementFound]], budget_s: float) -> list[float]:
@@ -161,7 +158,8 @@ def main() -> int:
     columns = ("tasks", "machines", "dispatch, ms", "compiled, ms", f"each of {BATCH} at once, ms")
     keys = ("dispatch_ms", "compiled_ms", "batched_ms")
     rows = [
-        (f"{row['tasks']:,}", str(row["machines"]), *(f"{row[key]:.3g}" for key in keys)) for row in costs
+        (f"{row['tasks']:,}", str(row["machines"]), *(format_figure(row[key], 3) for key in keys))
+        for row in costs
     ]
     show_table(table(columns, rows, columns), options.markdown)
     names = ("tasks", "graphs", "seconds", "estimated", "compiled")

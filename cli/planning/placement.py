@@ -89,10 +89,10 @@ def place_model(workload: Workload, strategy: str, objective: str, budget_s: flo
     from edgepart.planner.placing.problem.write import answer_document
 
     if strategy in COMPILED:
-        _prepare()
+        prepare_search()
     start = time.perf_counter()
     most_s = MOST_SEARCH_S if budget_s is None else budget_s
-    with _said(objective, most_s) as tell:
+    with _said(strategy, objective, most_s) as tell:
         asked = Asked(time.perf_counter, objective, most_s, patient=budget_s is not None, tell=tell)
         found = find(workload, strategy, asked)
     took_s = time.perf_counter() - start
@@ -100,7 +100,7 @@ def place_model(workload: Workload, strategy: str, objective: str, budget_s: flo
 
 
 @contextmanager
-def _said(objective: str, most_s: float) -> Iterator[Callable[[float], None]]:
+def _said(strategy: str, objective: str, most_s: float) -> Iterator[Callable[[float], None]]:
     """Says now and then that the search goes on, and how good the best placement is of whose value it is told."""
     values: list[float] = []
     done = Event()
@@ -110,7 +110,9 @@ def _said(objective: str, most_s: float) -> Iterator[Callable[[float], None]]:
         while not done.wait(silent_s):
             silent_s = REMINDER_S
             best = f"; the best so far: {_format_value(objective, min(values))}" if values else ""
-            note(f"searched for {time.perf_counter() - begun_s:.0f} s, {most_s:.0f} s at most{best}")
+            note(
+                f"{strategy} has searched for {time.perf_counter() - begun_s:.0f} s, {most_s:.0f} s at most{best}"
+            )
 
     speaker = Thread(target=say_so, daemon=True)
     speaker.start()
@@ -121,8 +123,8 @@ def _said(objective: str, most_s: float) -> Iterator[Callable[[float], None]]:
         speaker.join()
 
 
-def _prepare() -> None:
-    """Has what judges placements compiled, if numba is installed, before the time of the search begins to count."""
+def prepare_search() -> None:
+    """Has what judges placements compiled, if numba is installed, before the time of a search begins to count."""
     from edgepart.planner.placing.engine.judge import prepare
 
     slow = Timer(SILENT_S, lambda: note("compiling what judges placements; this is done once on a machine"))

@@ -17,7 +17,7 @@ from edgepart.agent.planwork.garbage_collection import collect_rarely
 from edgepart.cli.options import Agent, Json, Operators, State, TransferDtype, Weights
 from edgepart.cli.output import console, say, table
 from edgepart.cli.plan_text import device_table, say_reasons
-from edgepart.cli.planning.placement import is_workload, place
+from edgepart.cli.planning.placement import is_workload, place, prepare_search
 from edgepart.cli.planning.placement import read as read_workload
 from edgepart.cli.planning.plan_inputs import problem_of
 from edgepart.cli.planning.refused import in_short, refused_row
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from edgepart.client.offline import Forecast
     from edgepart.planner.layout.strategy import Problem
     from edgepart.planner.search.study import Study
+
+CLIMBING = ("climb", "moirai")
+"""The strategies for a model that spend seconds on judging placements. `auto` climbs for so short a time that loading what
+is compiled does not pay."""
 
 ModelOrWorkload = Annotated[
     Path,
@@ -243,6 +247,8 @@ def _predict(
     elif printing.compare:
         _print_comparison(_compare(problem), printing)
     else:
+        if strategy in CLIMBING:
+            prepare_search()
         offer = forecast(problem, strategy)
         if html:
             _draw(offer, problem, html)

@@ -8,7 +8,7 @@ so that any graph is solved, exactly unless its tables become too large.
 
 The paper's cost knows nothing of memory. If the solution does not fit, weights get a price on each device that lacks
 memory (a Lagrange multiplier), and the problem is solved again with higher prices until what it finds fits. Then the
-solution is no longer proven. If nothing fits, and no device alone, layers are in stages (fitting_stages.py)."""
+solution is no longer proven. If nothing of this fits, nor any device alone, layers are in stages (fitting_stages.py)."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """Places whole operators on devices with the placers of planner/placing: Moirai's exact placement, the list
 schedulers that it is compared with, and others.
 
-The placers judge a placement by a workload (planner/strategies/model_workload.py). Here it is simulated as
-any other plan. If it does not fit into memory after all, the placer is asked again, with the bytes kept free everywhere
-that the device took which exceeded its count the most. So a placement that was refused is refused by the next workload as
-well. If the placer finds nothing, it is asked with less than the upper bound on what making sessions
-takes, as many small sessions take less than a large one. The last resort of all placers are stages
-(fitting_stages.py). Devices take their operators in the order of the placement's schedule (planner/lowering/by_order.py),
-or by levels if that is faster."""
+The placers judge a placement by a workload (planner/strategies/model_workload.py). Here it is simulated as any
+other plan. If a device takes more memory than it has after all, the placer is asked again, and every machine
+keeps as many bytes free as the worst device took beyond its count. So a placement that was refused is refused
+by the next workload as well. If the placer finds nothing, it is asked with less than the upper bound on what
+making sessions takes, as many small sessions take less than a large one. The last resort of all placers are
+stages (fitting_stages.py). Devices take their operators in the order of the placement's schedule
+(planner/lowering/by_order.py), or by levels if that is faster."""
 
 from __future__ import annotations
 

@@ -56,13 +56,13 @@ def _fetch(
     rows = rows[np.isnan(arrived[rows, target[rows]])]
     here, there = source[rows], target[rows]
     begin_s = np.maximum(made_s[rows], np.maximum(sending[rows, here], receiving[rows, there]))
-    end_s = begin_s + batched_transfer_s(flat, number, here, there)
+    end_s = begin_s + _transfer_s(flat, number, here, there)
     sending[rows, here] = receiving[rows, there] = arrived[rows, there] = end_s
     every = np.arange(len(source))
     return np.where(source == target, made_s, arrived[every, target])
 
 
-def batched_transfer_s(flat: FlatWorkload, number: int, here: Integers, there: Integers) -> Floats:
+def _transfer_s(flat: FlatWorkload, number: int, here: Integers, there: Integers) -> Floats:
     """Return the seconds for which transfers of the tensor occupy both ends, between machines that differ."""
     by_link_s = flat.latency_s[here, there] + flat.nbytes[number] / flat.bytes_per_s[here, there]
     row = flat.given[number]

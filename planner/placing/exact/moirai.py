@@ -32,6 +32,7 @@ from edgepart.planner.placing.exact.latency_model import FEW, solve
 from edgepart.planner.placing.exact.pieces import fits, passage
 from edgepart.planner.placing.exact.repeats import find_repeats, improve_repeats
 from edgepart.planner.placing.exact.throughput_model import assign
+from edgepart.planner.placing.placers.best_start import find_best_start
 from edgepart.planner.placing.problem.schedule import Asked, PlacementFound, PlacementSchedule
 from edgepart.planner.placing.problem.workload import Placement, Workload
 from edgepart.planner.placing.registry import placer, register
@@ -135,32 +136,15 @@ class _MoiraiSearch:
 
     def begin(self) -> None:
         """Start from the placement that was given, or from the best of the other placers."""
-        refused: Infeasible | None = None
-        named, left_out = "", []
         given = self._asked.start
         if given is not None and self._offer(given.placement, given.schedule):
             self._why.append(f"from {format_seconds(self._start.value_s, 6)}")
-            self._bound()
-            return
-        for number, name in enumerate(STARTS):
-            if number >= ALWAYS and self._best and self._left_s < self._asked.budget_s / 2:
-                left_out.append(name)
-                continue
-            try:
-                found = placer(name)(self._workload, replace(self._asked, budget_s=self._left_s / 3))
-            except Infeasible as error:
-                refused = refused or error
-                continue
-            if not found.replicas and self._offer(found.placement, found.schedule):
-                named = name
-        if self._best is None:
-            raise refused or Infeasible(f"{self._workload.name}: nothing fits")
-        self._why.append(f"from {named}'s {format_seconds(self._start.value_s, 6)}")
-        if left_out:
-            self._why.append(f"there was no time to ask {', '.join(left_out)}")
-        self._bound()
-
-    def _bound(self) -> None:
+        else:
+            best = find_best_start(self._workload, self._asked, STARTS, ALWAYS)
+            self._offer(best.found.placement, best.found.schedule)
+            self._why.append(f"from {best.name}'s {format_seconds(self._start.value_s, 6)}")
+            if best.left_out:
+                self._why.append(f"there was no time to ask {', '.join(best.left_out)}")
         latency = self._asked.objective == "latency"
         self._bound_s = (latency_bound if latency else load_bound)(self._workload)
 

@@ -17,13 +17,14 @@ from edgepart.planner.placing.engine.contract import contract
 from edgepart.planner.placing.engine.evaluate import settle
 from edgepart.planner.placing.engine.judge import is_prepared
 from edgepart.planner.placing.engine.local_search import ATTEMPTS, climb
+from edgepart.planner.placing.placers.best_start import find_best_start
 from edgepart.planner.placing.problem.schedule import Asked, PlacementFound
 from edgepart.planner.placing.problem.workload import Workload
-from edgepart.planner.placing.registry import placer, register
+from edgepart.planner.placing.registry import register
 
 STARTS = ("heft", "m-etf", "expert", "metis", "pipeline")
-"""The placers from the best of whose answers climbing starts. The first two are always asked, the others while less than a
-third of the budget is spent. For the tasks of a large graph there are only these two, and the second one is asked as the
+"""The placers from the best of whose answers climbing starts. The first two are always asked, the others while less than
+half of the budget is spent. For the tasks of a large graph there are only these two, and the second one is asked as the
 others are."""
 
 ALWAYS = 2
@@ -69,21 +70,8 @@ def _find_start(
     """Return the best answer of these placers, or `asked.start` if there is one."""
     if asked.start is not None:
         return replace(asked.start, why="a start of")
-    begun_s, best, refused = asked.clock(), None, None
-    for number, name in enumerate(names):
-        if number >= always and best and asked.clock() - begun_s > asked.budget_s / 3:
-            break
-        try:
-            found = placer(name)(workload, replace(asked, budget_s=asked.budget_s / 3))
-        except Infeasible as error:
-            refused = refused or error
-            continue
-        # Turns that machines take are not what climbing changes.
-        if not found.replicas and (best is None or found.value_s < best.value_s):
-            best = replace(found, why=f"{name}'s")
-    if best is None:
-        raise refused or Infeasible(f"{workload.name}: nothing fits")
-    return best
+    best = find_best_start(workload, asked, names, always)
+    return replace(best.found, why=f"{best.name}'s")
 
 
 def _ascend(
@@ -100,7 +88,8 @@ def _ascend(
         attempts=ATTEMPTS,
         tell=asked.tell,
     )
-    how = "" if is_prepared() else ", most of them only estimated, as extra [climb] is not installed"
+    estimated = asked.objective == "latency" and not is_prepared()
+    how = ", most of them only estimated, as schedules are not compiled (extra [climb])" if estimated else ""
     ended = "; more time is not likely to give more" if found.stale else ""
     why = f"{begun}from {start.why} {format_seconds(start.value_s, 4)}, {found.steps} placements tried{how}{ended}"
     if found.best.value_s >= start.value_s:

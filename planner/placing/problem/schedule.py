@@ -69,6 +69,6 @@ class Asked:
     patient: bool = True
     """Whether the search goes on to the end of its budget even if nothing better has come for long."""
     tell: Callable[[float], None] = lambda value_s: None
-    """Is called with the value of each placement that is better than those before it."""
+    """Is called with values of placements that are found. The least of them is that of the best so far."""
     start: PlacementFound | None = None
     """What a placer that improves a placement may start from, in place of what it would ask others for."""

@@ -132,14 +132,14 @@ def test_a_long_search_says_how_good_the_best_is(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(placement, "note", note)
     monkeypatch.setattr(placement, "SILENT_S", 0.0)
-    with placement._said("latency", 60.0) as tell:
+    with placement._said("moirai", "latency", 60.0) as tell:
         assert heard.wait(60)
         tell(0.012)
         tell(0.011)
         heard.clear()
-    assert said[0].endswith("60 s at most")
+    assert said[0].startswith("moirai has searched") and said[0].endswith("60 s at most")
     monkeypatch.setattr(placement, "REMINDER_S", 0.0)
-    with placement._said("throughput", 60.0) as tell:
+    with placement._said("moirai", "throughput", 60.0) as tell:
         tell(0.012)
         tell(0.01)
         while not any("the best so far: 100/s" in text for text in said):
