@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event, Thread, Timer
+from signal import SIG_DFL, SIGINT, signal
+from threading import Event, Thread, Timer, current_thread, main_thread
 from typing import TYPE_CHECKING, Any
 
 from edgepart.cli.output import note, say, table
@@ -92,11 +93,25 @@ def place_model(workload: Workload, strategy: str, objective: str, budget_s: flo
         prepare_search()
     start = time.perf_counter()
     most_s = MOST_SEARCH_S if budget_s is None else budget_s
-    with _said(strategy, objective, most_s) as tell:
+    with _interruptible(), _said(strategy, objective, most_s) as tell:
         asked = Asked(time.perf_counter, objective, most_s, patient=budget_s is not None, tell=tell)
         found = find(workload, strategy, asked)
     took_s = time.perf_counter() - start
     return answer_document(workload, check(workload, found, objective), strategy, objective, took_s)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Has Ctrl-C end the program at once, also while a solver computes: Python would look at the signal only when the
+    solver is done. There is nothing to clean up."""
+    if current_thread() is not main_thread():
+        yield
+        return
+    before = signal(SIGINT, SIG_DFL)
+    try:
+        yield
+    finally:
+        signal(SIGINT, before)
 
 
 @contextmanager

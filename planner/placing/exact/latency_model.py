@@ -306,6 +306,7 @@ class _LatencyModel:
     def search(self, budget_s: float, seed: int) -> Solved:
         """Search for the shortest schedule within the budget."""
         solver = self._cp.CpSolver()
+        solver.parameters.catch_sigint_signal = False  # It would end this search, and not the program.
         solver.parameters.max_time_in_seconds = max(budget_s, 0.01)
         solver.parameters.num_workers = WORKERS
         solver.parameters.random_seed = seed

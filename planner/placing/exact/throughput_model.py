@@ -97,6 +97,7 @@ class _ThroughputModel:
             moves = start[tensor.source] == here and any(start[reader] == there for reader in tensor.readers)
             self._model.add_hint(literal, int(moves))
         solver = self._cp.CpSolver()
+        solver.parameters.catch_sigint_signal = False  # It would end this search, and not the program.
         solver.parameters.max_time_in_seconds = max(budget_s, 0.01)
         solver.parameters.num_workers = WORKERS
         solver.parameters.random_seed = seed

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+from functools import partial
 from pathlib import Path
+from random import Random
 from threading import Event
 from typing import Any
 
@@ -11,11 +16,13 @@ import pytest
 
 from edgepart.cli.main import main
 from edgepart.cli.planning import placement
+from edgepart.planner.learning.training.draw import draw_workload
 from edgepart.planner.placing.placers.best import names
 from edgepart.planner.placing.problem.checker import check
 from edgepart.planner.placing.problem.read import workload_of
 from edgepart.planner.placing.problem.schedule import PlacedTransfer, PlacementFound, PlacementSchedule
 from tests.planner.placing.problem.test_read import BRANCHES
+from tests.planner.placing.workload_files import workload_document
 
 
 @pytest.fixture
@@ -145,3 +152,20 @@ def test_a_long_search_says_how_good_the_best_is(monkeypatch: pytest.MonkeyPatch
         while not any("the best so far: 100/s" in text for text in said):
             heard.clear()
             assert heard.wait(60)
+
+
+def test_control_c_ends_a_long_search_at_once(tmp_path: Path) -> None:
+    """CP-SAT would take the signal for itself and end one of its searches only."""
+    pytest.importorskip("ortools", reason="moirai needs OR-tools, of the extra [exact]")
+    path = tmp_path / "w.json"
+    path.write_text(json.dumps(workload_document(draw_workload("cells", Random(5), 140, 4))))
+    command = [sys.executable, "-m", "edgepart", "plan", str(path), "--strategy", "moirai", "--budget", "600"]
+    restored = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=restored
+    ) as plan:
+        assert plan.stderr is not None
+        while "has searched" not in plan.stderr.readline():
+            assert plan.poll() is None
+        plan.send_signal(signal.SIGINT)
+        assert plan.wait(120) == -signal.SIGINT
