@@ -129,6 +129,7 @@ def problem_of(
 ) -> Problem:
     """The planning problem on these devices of the cluster. Raises ModelError, and UsageError for an unknown device, or a
     description that fits no operator."""
+    from edgepart.agent.engines.networks import networks_of
     from edgepart.planner.access import check_described
     from edgepart.planner.layout.strategy import Problem
     from edgepart.planner.model.assumed_shapes import load_with_likely_shapes
@@ -138,7 +139,17 @@ def problem_of(
     graph, _ = load_with_likely_shapes(model, dict(shapes), operators)
     check_described(graph, operators)
     limits = dict(memory_limit_bytes)
-    return Problem(graph, found, gateway, objective, axis, limits, search_budget_s, clock=time.perf_counter)
+    return Problem(
+        graph,
+        found,
+        gateway,
+        objective,
+        axis,
+        limits,
+        search_budget_s,
+        clock=time.perf_counter,
+        networks=networks_of({}),
+    )
 
 
 def forecast(problem: Problem, strategy_name: str) -> Forecast:

@@ -41,6 +41,9 @@ STRATEGIES = (
 )
 """The strategies in the order of `edgepart plan --compare`."""
 
+GUIDED: tuple[str, ...] = ()
+"""The strategies that a trained network guides."""
+
 
 def check_word(word: str, allowed: Sequence[str], option: str) -> str:
     """`word` itself. Raises UsageError if it is not among `allowed`.

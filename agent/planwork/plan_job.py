@@ -14,6 +14,7 @@ from pathlib import Path
 from edgepart.agent.cluster.state.cards import build_cluster
 from edgepart.agent.cluster.state.events import ComputePlan, PlanComputed, PlanFailed
 from edgepart.agent.cluster.state.profiles import to_planner_profiles
+from edgepart.agent.engines.networks import networks_of
 from edgepart.agent.verify.same_answer import tolerance_for
 from edgepart.agent.wire.bounds import Shapes
 from edgepart.agent.wire.control import Deployment
@@ -161,6 +162,7 @@ class PlanComputer:
             transfer_dtype=options.transfer_dtype,
             sequences=options.sequences,
             clock=time.perf_counter,
+            networks=networks_of({}),
         )
 
     def _load(self, deployment: Deployment, shapes: Shapes) -> tuple[Graph, Digests]:

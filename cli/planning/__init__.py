@@ -1,8 +1,8 @@
 """`edgepart plan`: what a cluster would do with a model: predicted, explained, drawn, verified, and varied; and
 placements of workloads.
 
-May import: agent/measure, agent/planwork, cli/options, cli/output, cli/plan_text, cli/sources, cli/verification,
-client, planner/devices, planner/errors, planner/figures, planner/layout, planner/placing/engine,
+May import: agent/engines, agent/measure, agent/planwork, cli/options, cli/output, cli/plan_text, cli/sources,
+cli/verification, client, planner/devices, planner/errors, planner/figures, planner/layout, planner/placing/engine,
 planner/placing/placers, planner/placing/problem, planner/planner, planner/plans, planner/report, planner/search,
 planner/simulation, planner/vocabulary.
 """

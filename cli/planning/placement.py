@@ -19,6 +19,7 @@ from edgepart.planner.errors import Infeasible, ModelError, NotInstalled
 from edgepart.planner.figures import format_bytes, format_figure, format_seconds
 
 if TYPE_CHECKING:
+    from edgepart.planner.placing.problem.networks import Networks
     from edgepart.planner.placing.problem.workload import Workload
 
 HEAD_BYTES = 64
@@ -67,6 +68,7 @@ def place(
     strategy: str,
     objective: str,
     budget_s: float | None,
+    networks: Networks,
     *,
     compare: bool,
     reasons: bool,
@@ -75,14 +77,18 @@ def place(
     """Prints the placement that a strategy finds, or a comparison of all strategies. Without a budget, a search goes on as
     long as it finds better placements, and a comparison has ten seconds for each. Raises Infeasible and UsageError."""
     if compare:
-        document = compare_strategies(workload, objective, SEARCH_S if budget_s is None else budget_s)
+        document = compare_strategies(
+            workload, objective, SEARCH_S if budget_s is None else budget_s, networks
+        )
         print(json.dumps(document)) if as_json else _print_comparison(document, reasons)
         return
-    document = place_model(workload, strategy, objective, budget_s)
+    document = place_model(workload, strategy, objective, budget_s, networks)
     print(json.dumps(document)) if as_json else _print_answer(workload, document)
 
 
-def place_model(workload: Workload, strategy: str, objective: str, budget_s: float | None) -> dict[str, Any]:
+def place_model(
+    workload: Workload, strategy: str, objective: str, budget_s: float | None, networks: Networks
+) -> dict[str, Any]:
     """The placement that one strategy finds, checked, as a document. While it searches, stderr has the best so far."""
     from edgepart.planner.placing.placers.best import find
     from edgepart.planner.placing.problem.checker import check
@@ -94,7 +100,9 @@ def place_model(workload: Workload, strategy: str, objective: str, budget_s: flo
     start = time.perf_counter()
     most_s = MOST_SEARCH_S if budget_s is None else budget_s
     with _interruptible(), _said(strategy, objective, most_s) as tell:
-        asked = Asked(time.perf_counter, objective, most_s, patient=budget_s is not None, tell=tell)
+        asked = Asked(
+            time.perf_counter, objective, most_s, patient=budget_s is not None, tell=tell, networks=networks
+        )
         found = find(workload, strategy, asked)
     took_s = time.perf_counter() - start
     return answer_document(workload, check(workload, found, objective), strategy, objective, took_s)
@@ -151,14 +159,16 @@ def prepare_search() -> None:
         slow.cancel()
 
 
-def compare_strategies(workload: Workload, objective: str, budget_s: float) -> dict[str, Any]:
+def compare_strategies(
+    workload: Workload, objective: str, budget_s: float, networks: Networks
+) -> dict[str, Any]:
     """The placements of all strategies. Each one has the whole budget."""
     from edgepart.planner.placing.placers.best import names
 
     rows: dict[str, Any] = {}
     for name in names():
         try:
-            document = place_model(workload, name, objective, budget_s)
+            document = place_model(workload, name, objective, budget_s, networks)
         except (Infeasible, NotInstalled) as error:
             rows[name] = refused_row(error)
         else:

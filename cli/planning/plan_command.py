@@ -29,11 +29,12 @@ from edgepart.planner.errors import UsageError
 from edgepart.planner.figures import format_bytes, format_figure, format_seconds
 from edgepart.planner.plans.reduced_precision import EXACT, check_kind
 from edgepart.planner.report.sentences import headline
-from edgepart.planner.vocabulary import OBJECTIVES, STRATEGIES, check_word
+from edgepart.planner.vocabulary import GUIDED, OBJECTIVES, STRATEGIES, check_word
 
 if TYPE_CHECKING:
     from edgepart.client.offline import Forecast
     from edgepart.planner.layout.strategy import Problem
+    from edgepart.planner.placing.problem.networks import Networks
     from edgepart.planner.search.study import Study
 
 CLIMBING = ("climb", "moirai")
@@ -114,6 +115,12 @@ Fusion = Annotated[
         help="Let strategies that place whole operators separate operators that the runtime would fuse.",
     ),
 ]
+NetworkFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--network", help="Guide the strategy by this trained network, as `edgepart train` writes it."
+    ),
+]
 Verify = Annotated[
     bool,
     typer.Option(
@@ -153,6 +160,7 @@ def plan(
     transfer_dtype: TransferDtype = EXACT,
     weights: Weights = None,
     operators: Operators = None,
+    network: NetworkFile = None,
     relays: Relays = False,
     fusion: Fusion = True,
     verify: Verify = False,
@@ -168,6 +176,7 @@ def plan(
     """Predict how a model would be split over devices, how fast it would be, and why."""
     if budget is not None and budget <= 0:
         raise UsageError(f"--search-budget {budget}: give a positive number of seconds")
+    networks = _networks(strategy, network)
     if is_workload(model):
         workload = read_workload(model)
         given = {"--cluster": cluster, "--axis": axis, "--shape": shape, "--devices": devices, "--gateway": gateway,
@@ -175,7 +184,7 @@ def plan(
                  "--no-fusion": not fusion, "--transfer-dtype": transfer_dtype != EXACT, "--verify": verify, "--add": add,
                  "--remove": remove, "--sweep": sweep, "--weights": weights, "--operators": operators}  # fmt: skip
         _refuse(given, model)
-        place(workload, strategy, objective, budget, compare=compare, reasons=why, as_json=as_json)
+        place(workload, strategy, objective, budget, networks, compare=compare, reasons=why, as_json=as_json)
         return
     what_if = WhatIf(add or (), remove or (), sweep)
     _check_combination(what_if, compare=compare, html=html is not None, verify=verify)
@@ -186,14 +195,12 @@ def plan(
     check_word(objective, OBJECTIVES, "--objective")
     collect_rarely()
     model = quantised_graph(model, weights)
-    limits, search_s = memory_limit or (), SEARCH_S if budget is None else budget
-    problem = problem_of(
-        model, cluster, shape or (), devices, gateway, limits, objective, axis, search_s, operators
-    )
-    rounding = check_kind(transfer_dtype, "--transfer-dtype")
-    problem = replace(
-        problem, borders_first=borders_first, relays=relays, transfer_dtype=rounding, fusion=fusion
-    )
+    limits, within_s = memory_limit or (), budget or SEARCH_S
+    inputs = model, cluster, shape or (), devices, gateway, limits, objective, axis, within_s, operators
+    problem = problem_of(*inputs)
+    kind = check_kind(transfer_dtype, "--transfer-dtype")
+    problem = replace(problem, borders_first=borders_first, relays=relays, fusion=fusion)
+    problem = replace(problem, transfer_dtype=kind, networks=networks)
     _predict(problem, strategy, what_if, html, PlanPrinting(compare, verify, why, as_json))
 
 
@@ -225,6 +232,17 @@ def _refuse(given: Mapping[str, Any], model: Path) -> None:
         raise UsageError(
             f"{', '.join(options)}: not for {model}, a workload, which describes everything itself"
         )
+
+
+def _networks(strategy: str, file: Path | None) -> Networks:
+    """Returns what runs the networks of strategies: the file's for this strategy. Raises UsageError if it has none."""
+    from edgepart.agent.engines.networks import networks_of
+
+    if file is not None and strategy not in GUIDED:
+        raise UsageError(
+            f"--network: no network guides {strategy}; it goes with --strategy {' or '.join(GUIDED)}"
+        )
+    return networks_of({} if file is None else {strategy: file})
 
 
 def _check_combination(what_if: WhatIf, *, compare: bool, html: bool, verify: bool) -> None:

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from edgepart.planner.devices.cluster import Cluster
 from edgepart.planner.model.graph import Graph
+from edgepart.planner.placing.problem.networks import Networks
 from edgepart.planner.region import Interval, Region
 
 
@@ -136,3 +137,5 @@ class Problem:
     clock: Callable[[], float] | None = field(default=None, compare=False, repr=False)
     """The clock, in seconds, for searches that run until their budget is spent. If None, each look at the
     clock counts as a fixed time (see strategies/placed.py)."""
+    networks: Networks | None = field(default=None, compare=False, repr=False)
+    """What runs the networks of strategies that are guided by one. If None, these strategies are not available."""

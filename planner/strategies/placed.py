@@ -50,14 +50,16 @@ class Looks:
 def placements(name: str, study: Study, budget_s: float) -> Iterator[Strategy]:
     """Yield what the placer `name` finds, by levels and in the order of its schedule. Raises Infeasible if it
     finds nothing, and NotInstalled if it needs an extra that is not installed."""
-    found, clock = study.memo.once(build_fused_workload), study.memo.problem.clock or Looks()
+    problem, found = study.memo.problem, study.memo.once(build_fused_workload)
+    clock = problem.clock or Looks()
     until_s = clock() + budget_s
     making, spare_bytes = 1.0, 0.0
     refused: Infeasible | None = None
     found_any = False
     for _ in range(ATTEMPTS):
         workload = found.charge(making, spare_bytes)
-        asked = Asked(clock, study.memo.problem.objective, max(0.0, until_s - clock()) / 2)
+        left_s = max(0.0, until_s - clock())
+        asked = Asked(clock, problem.objective, left_s / 2, networks=problem.networks)
         try:
             answer = placer(name)(workload, asked)
         except Infeasible as error:
@@ -96,7 +98,9 @@ def place_on_free_links(name: str, study: Study) -> Strategy:
     still = tuple((0.0,) * len(row) for row in found.workload.latency_s)
     wide = tuple((inf,) * len(row) for row in found.workload.bytes_per_s)
     workload = replace(found.workload, latency_s=still, bytes_per_s=wide)
-    asked = Asked(problem.clock or Looks(), problem.objective, problem.search_budget_s)
+    asked = Asked(
+        problem.clock or Looks(), problem.objective, problem.search_budget_s, networks=problem.networks
+    )
     answer = placer(name)(workload, asked)
     made = study.candidates.make(
         name, found.choices(answer.placement), "each operator is whole on one device"

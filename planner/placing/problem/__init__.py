@@ -3,4 +3,4 @@
 May import: planner/errors, planner/json_text.
 """
 
-__all__ = ["checker", "read", "schedule", "workload", "write"]
+__all__ = ["checker", "networks", "read", "schedule", "workload", "write"]

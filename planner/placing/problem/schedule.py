@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from edgepart.planner.placing.problem.networks import Networks
+
 
 @dataclass(frozen=True, slots=True)
 class PlacedTransfer:
@@ -72,3 +74,5 @@ class Asked:
     """Is called with values of placements that are found. The least of them is that of the best so far."""
     start: PlacementFound | None = None
     """What a placer that improves a placement may start from, in place of what it would ask others for."""
+    networks: Networks | None = None
+    """What runs the networks of placers that are guided by one. If None, these placers are not available."""
