@@ -1,6 +1,6 @@
-"""Training: what only making a network needs: drawn graphs, and later torch.
+"""Training: what only making a network needs: drawn graphs, and torch.
 
-May import: planner/placing/problem.
+May import: planner/errors, planner/placing/engine, planner/placing/guided, planner/placing/problem.
 """
 
 __all__: list[str] = []

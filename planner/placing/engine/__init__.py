@@ -7,10 +7,12 @@ May import: planner/errors, planner/placing/problem.
 __all__ = [
     "coarse_workload",
     "compact_schedule",
+    "compiler",
     "contract",
     "dispatch",
     "evaluate",
     "fit_memory",
+    "flat_workload",
     "judge",
     "load",
     "local_search",

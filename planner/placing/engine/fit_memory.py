@@ -8,7 +8,9 @@ is small, and gives up after `MOST_STEPS` if it is not.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
 
 from edgepart.planner.errors import Infeasible
 from edgepart.planner.placing.problem.workload import Placement, Workload
@@ -75,30 +77,47 @@ class Room:
 
 def choices(workload: Workload) -> tuple[tuple[int, ...], ...]:
     """Return the machines that can run all tasks of each group and keep them. Raises Infeasible if a group has none."""
-    found = []
-    for group in workload.groups:
-        able = [
-            machine
-            for machine in range(len(workload.machines))
-            if all(workload.tasks[task].compute_s[machine] < inf for task in group)
-        ]
-        name = workload.tasks[group[0]].name
-        if not able:
-            why = f"no machine can run {name!r} and what must be with it"
-            raise Infeasible(f"{workload.name}: {why}", proven=True)
-        need = sum(workload.tasks[task].memory_bytes for task in group)
-        roomy = tuple(machine for machine in able if need <= workload.machines[machine].memory_bytes)
-        if not roomy:
-            most = max(able, key=lambda machine: workload.machines[machine].memory_bytes)
-            short = int(-(-(need - workload.machines[most].memory_bytes) // 1))
-            raise Infeasible(
-                f"{workload.name}: {name!r} and what must be with it need {need:.0f} bytes, more than any machine that "
-                "can run them has",
-                {workload.machines[most].name: short},
-                proven=True,
-            )
-        found.append(roomy)
-    return tuple(found)
+    roomy, machines = allowed(workload), range(len(workload.machines))
+    # There are few different rows, and many groups.
+    known = {row: tuple(m for m in machines if row[m]) for row in set(map(tuple, roomy.tolist()))}
+    return tuple(known[tuple(row)] for row in roomy.tolist())
+
+
+def allowed(workload: Workload) -> NDArray[np.bool_]:
+    """Return, as (groups, machines), which machines can run all tasks of each group and keep them. Raises Infeasible if a
+    group has none."""
+    group = np.empty(len(workload.tasks), np.int64)
+    for number, tasks in enumerate(workload.groups):
+        for task in tasks:
+            group[task] = number
+    machines = len(workload.machines)
+    unable = np.isinf(np.array([task.compute_s for task in workload.tasks], float).reshape(-1, machines))
+    able = np.ones((len(workload.groups), machines), bool)
+    np.logical_and.at(able, group, ~unable)
+    need = np.bincount(group, [task.memory_bytes for task in workload.tasks], len(able))
+    room = np.array([machine.memory_bytes for machine in workload.machines])
+    roomy = able & (need[:, None] <= room)
+    for number in np.flatnonzero(~roomy.any(axis=1)).tolist():
+        raise _unplaceable(workload, number, np.flatnonzero(able[number]).tolist())
+    return np.asarray(roomy)
+
+
+def _unplaceable(workload: Workload, number: int, able: Sequence[int]) -> Infeasible:
+    """Return why no machine takes a group that the machines `able` can run."""
+    group = workload.groups[number]
+    name = workload.tasks[group[0]].name
+    if not able:
+        why = f"no machine can run {name!r} and what must be with it"
+        return Infeasible(f"{workload.name}: {why}", proven=True)
+    need = sum(workload.tasks[task].memory_bytes for task in group)
+    most = max(able, key=lambda machine: workload.machines[machine].memory_bytes)
+    short = int(-(-(need - workload.machines[most].memory_bytes) // 1))
+    return Infeasible(
+        f"{workload.name}: {name!r} and what must be with it need {need:.0f} bytes, more than any machine that "
+        "can run them has",
+        {workload.machines[most].name: short},
+        proven=True,
+    )
 
 
 def fit(workload: Workload, placement: Placement) -> tuple[int, ...]:

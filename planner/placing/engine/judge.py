@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
 from edgepart.planner.errors import InternalError
-from edgepart.planner.placing.engine.compiler import INSTALLED
+from edgepart.planner.placing.engine import flat_dispatch
+from edgepart.planner.placing.engine.compiler import INSTALLED, compile_module
 from edgepart.planner.placing.engine.dispatch import dispatch
 from edgepart.planner.placing.engine.flat_workload import FlatSchedule, Integers, flatten, unflatten
 from edgepart.planner.placing.engine.load import loads
@@ -49,17 +49,16 @@ class Judged:
 class _Prepared:
     """The module of compiled schedules, once it is prepared."""
 
-    code: Any = None
+    code: ModuleType | None = None
 
 
 def prepare() -> bool:
     """Have schedules compiled, so that this process judges some forty times as fast. Returns whether they are:
     numba has to be installed. This takes a second, and much longer when it is the first time on this machine."""
     if INSTALLED and _Prepared.code is None:
-        # Imported here, as numba takes half a second to load.
-        code = import_module("edgepart.planner.placing.engine.flat_dispatch")
-        code.warm_up()
-        _Prepared.code = code
+        compile_module(flat_dispatch)
+        flat_dispatch.warm_up()
+        _Prepared.code = flat_dispatch
     return is_prepared()
 
 
@@ -68,7 +67,7 @@ def is_prepared() -> bool:
     return _Prepared.code is not None
 
 
-def compiled_code() -> Any:
+def compiled_code() -> ModuleType:
     """Return the module of compiled schedules. Raises InternalError if it is not prepared."""
     if _Prepared.code is None:
         raise InternalError("schedules are not compiled: `prepare` was not called, or numba is not installed")
@@ -130,7 +129,7 @@ def _judge_by_load(workload: Workload) -> Judge:
 
 
 class _CompiledJudge:
-    def __init__(self, workload: Workload, code: Any) -> None:
+    def __init__(self, workload: Workload, code: ModuleType) -> None:
         self._code = code
         self._flat = flatten(workload)
         self._tasks = np.arange(len(workload.tasks))

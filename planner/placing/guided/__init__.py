@@ -1,6 +1,6 @@
 """Guided placement: what placers compute around the networks that guide them.
 
-May import: .
+May import: planner/placing/engine, planner/placing/problem.
 """
 
-__all__: list[str] = []
+__all__ = ["decode", "features", "flat_decode"]

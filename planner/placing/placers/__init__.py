@@ -1,6 +1,7 @@
 """Placers that decide at once (list schedulers, cuts, partitions and rules of thumb), and climbing from the best of them.
 
-May import: planner/errors, planner/figures, planner/placing, planner/placing/engine, planner/placing/problem.
+May import: planner/errors, planner/figures, planner/placing, planner/placing/engine, planner/placing/guided,
+planner/placing/problem.
 """
 
 __all__ = ["best", "best_start", "heft"]

@@ -42,7 +42,7 @@ def climb_from_best(workload: Workload, asked: Asked) -> PlacementFound:
     is none."""
     until = asked.clock() + asked.budget_s
     if len(workload.tasks) <= LARGE:
-        return _ascend(workload, _find_start(workload, asked, STARTS), asked, until)
+        return ascend(workload, _find_start(workload, asked, STARTS), asked, until)
     start = _find_start(workload, asked, STARTS[:ALWAYS], always=1)
     groups = contract(workload, GROUPS)
     half_s = max(0.0, until - asked.clock()) / 2
@@ -50,17 +50,17 @@ def climb_from_best(workload: Workload, asked: Asked) -> PlacementFound:
     try:
         found = _climb_groups(workload, groups, coarse)
     except Infeasible as error:  # Groups may be too large where single tasks are not.
-        return _ascend(workload, start, asked, until, f"no groups of tasks, as of these {error}; ")
+        return ascend(workload, start, asked, until, f"no groups of tasks, as of these {error}; ")
     if found.value_s < start.value_s:
         start = replace(found, why=f"{len(groups)} groups of tasks ({found.why}):")
-    return _ascend(workload, start, asked, until)
+    return ascend(workload, start, asked, until)
 
 
 def _climb_groups(workload: Workload, groups: tuple[tuple[int, ...], ...], asked: Asked) -> PlacementFound:
     """Return what is found for the groups as a placement of the tasks."""
     until = asked.clock() + asked.budget_s
     coarse = coarsen(workload, groups)
-    found = _ascend(coarse, _find_start(coarse, asked, STARTS), asked, until)
+    found = ascend(coarse, _find_start(coarse, asked, STARTS), asked, until)
     return settle(workload, expand(groups, found.placement), asked, found.why)
 
 
@@ -74,7 +74,7 @@ def _find_start(
     return replace(best.found, why=f"{best.name}'s")
 
 
-def _ascend(
+def ascend(
     workload: Workload, start: PlacementFound, asked: Asked, until: float, begun: str = ""
 ) -> PlacementFound:
     """Climb from `start` until the time is up or nothing better is likely to be found."""

@@ -1,0 +1,126 @@
+"""Decoding: placements of a workload by list scheduling that a network biases. Rules only.
+
+Tasks are placed in the order of their upward rank. A task goes to the machine with the highest score: a bias that the
+network gives to the task on this machine, and how the machine stands at that moment (when the task would be done there, how
+long it would wait, what is there already), in weights that the network gives to the task. With the weights of `PLAIN` and
+no bias, this is list scheduling by earliest finish. With Gumbel noise added to the scores, machines are drawn with the
+softmax of the scores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgepart.planner.placing.engine.compiler import INSTALLED, compile_module
+from edgepart.planner.placing.engine.fit_memory import allowed
+from edgepart.planner.placing.engine.flat_workload import Booleans, Floats, Integers
+from edgepart.planner.placing.guided import flat_decode
+from edgepart.planner.placing.guided.features import Features, describe
+from edgepart.planner.placing.guided.flat_decode import STANDINGS, FlatProblem
+from edgepart.planner.placing.problem.workload import Machine, Task, Workload
+
+PLAIN = (-5.0, -5.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+"""The weights with which the machine that is done first is chosen: the first two standings are about that."""
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Placements of k samples."""
+
+    placements: Integers
+    """(k, n)."""
+    start_s: Floats
+    """(k, n). When each task starts if nothing overtakes what was placed before it."""
+    makespan_s: Floats
+    """(k,). When the last task ends then."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What the scores of k samples were made of, for training."""
+
+    standings: Floats
+    """(k, n, m, STANDINGS)."""
+    allowed: Booleans
+    """(k, n, m). Which machines could have each task."""
+
+
+class SampleDecoder:
+    """Decodes placements of one workload."""
+
+    def __init__(self, workload: Workload, features: Features) -> None:
+        """Raises Infeasible if no machine can take a group of tasks that must be together."""
+        flat, groups = features.flat, workload.groups
+        position = np.empty(len(flat.order))
+        position[flat.order] = np.arange(len(flat.order))
+        group = np.empty(len(flat.order), np.int64)
+        for number, tasks in enumerate(groups):
+            group[list(tasks)] = number
+        roomy = allowed(workload)
+        self._problem = FlatProblem(
+            flat,
+            features.moves_s,
+            # A task that costs nothing may have the same rank as its reader: the order of the graph then decides.
+            np.lexsort((position, -features.ranks)),
+            roomy[group],
+            group,
+            np.array([sum(workload.tasks[task].memory_bytes for task in tasks) for tasks in groups], float),
+            np.array([machine.memory_bytes for machine in workload.machines], float),
+            features.unit_s,
+        )
+
+    def decode(self, bias: NDArray[np.floating], weights: NDArray[np.floating], noise: Floats) -> Decoded:
+        """Return placements of k samples by the network's bias (n, m) and weights (n, STANDINGS), with `noise` (k, n, m)
+        added to the scores."""
+        return self._decode(bias, weights, noise, Recorded(np.empty((0, 0, 0, 0)), np.empty((0, 0, 0), bool)))
+
+    def record(
+        self, bias: NDArray[np.floating], weights: NDArray[np.floating], noise: Floats
+    ) -> tuple[Decoded, Recorded]:
+        """Return what `decode` does, and what the scores were made of."""
+        kept = Recorded(np.empty((*noise.shape, STANDINGS)), np.empty(noise.shape, bool))
+        return self._decode(bias, weights, noise, kept), kept
+
+    def _decode(
+        self, bias: NDArray[np.floating], weights: NDArray[np.floating], noise: Floats, kept: Recorded
+    ) -> Decoded:
+        scores = np.asarray(bias, np.float64), np.asarray(weights, np.float64)
+        return Decoded(*flat_decode.decode(self._problem, *scores, noise, kept.standings, kept.allowed))
+
+
+class _PreparedDecoding:
+    """Whether decoding is compiled."""
+
+    done = False
+
+
+def prepare() -> bool:
+    """Have decoding compiled, so that this process decodes some hundred times as fast. Returns whether it is: numba has to
+    be installed. This takes a second, and much longer when it is the first time on this machine."""
+    if INSTALLED and not _PreparedDecoding.done:
+        compile_module(flat_decode)
+        machines = (Machine("a", ""), Machine("b", ""))
+        workload = Workload(
+            "", machines, (Task("", "", (1.0, 1.0)),), (), ((inf, 1.0), (1.0, inf)), ((0.0,) * 2,) * 2
+        )
+        SampleDecoder(workload, describe(workload)).decode(
+            np.zeros((1, 2)), np.zeros((1, STANDINGS)), np.zeros((1, 1, 2))
+        )
+        _PreparedDecoding.done = True
+    return _PreparedDecoding.done
+
+
+def is_prepared() -> bool:
+    """Whether decoding is compiled."""
+    return _PreparedDecoding.done
+
+
+def gumbel(samples: int, tasks: int, machines: int, seed: int) -> Floats:
+    """Return noise (samples, tasks, machines): none for the first sample, which is the most likely one."""
+    noise = np.random.default_rng(seed).gumbel(size=(samples, tasks, machines))
+    noise[:1] = 0.0
+    return noise

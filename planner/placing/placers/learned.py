@@ -1,0 +1,108 @@
+"""Learned: list scheduling that a trained network biases, the best of many samples, improved by climbing. Ours. Rules only.
+
+The network (planner/placing/guided) was trained on drawn graphs and clusters of other sizes than those that it is
+used on. So plain list scheduling is among the samples, and the network can only help. A graph of many tasks is
+contracted to groups, and the network places these, if there is time for it.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+
+from edgepart.planner.errors import Infeasible, NotInstalled
+from edgepart.planner.placing.engine.coarse_workload import coarsen, expand
+from edgepart.planner.placing.engine.contract import contract
+from edgepart.planner.placing.engine.evaluate import settle
+from edgepart.planner.placing.engine.load import max_load
+from edgepart.planner.placing.guided.decode import PLAIN, Decoded, SampleDecoder, gumbel, is_prepared
+from edgepart.planner.placing.guided.features import Features, describe
+from edgepart.planner.placing.placers.best import single
+from edgepart.planner.placing.placers.climb import GROUPS, LARGE, ascend
+from edgepart.planner.placing.problem.networks import NeuralNetwork
+from edgepart.planner.placing.problem.schedule import Asked, PlacementFound
+from edgepart.planner.placing.problem.workload import Workload
+from edgepart.planner.placing.registry import register
+
+SAMPLES, FEW_SAMPLES = 64, 4
+"""The placements that are drawn by the network, where decoding is compiled and where it is not. The first one is the most
+likely one. Not compiled, one takes as long as one of HEFT's."""
+
+CONTRACT_S = 0.0005
+"""The approximate seconds in which a task is contracted with others."""
+
+SETTLED = 2
+"""Of how many samples, the best by what decoding says, the schedule is worked out."""
+
+
+@register("learned")
+def place_by_network(workload: Workload, asked: Asked) -> PlacementFound:
+    """Place by the network, and climb from there within the budget. Raises NotInstalled without a network, and
+    Infeasible if nothing fits."""
+    if asked.networks is None:
+        raise NotInstalled("learned needs what runs its network; nothing was handed to this search that does")
+    network = asked.networks("learned")
+    until = asked.clock() + asked.budget_s
+    if len(workload.tasks) <= LARGE:
+        return ascend(workload, _place(workload, network, asked), asked, until)
+    start = _place(workload, None, asked)
+    if until - asked.clock() < 2 * CONTRACT_S * len(workload.tasks):
+        why = "there was no time to contract the graph for the network, so that it was not asked: "
+        return ascend(workload, replace(start, why=why + start.why), asked, until)
+    try:
+        start = min(start, _place_groups(workload, network, asked, until), key=lambda found: found.value_s)
+    except Infeasible as error:  # Groups may be too large where single tasks are not.
+        start = replace(start, why=f"no groups of tasks, as of these {error}; {start.why}")
+    return ascend(workload, start, asked, until)
+
+
+def _place_groups(workload: Workload, network: NeuralNetwork, asked: Asked, until: float) -> PlacementFound:
+    """Return what is found for groups of tasks, in half of the time that is left, as a placement of the tasks."""
+    groups = contract(workload, GROUPS)
+    coarse, now = coarsen(workload, groups), asked.clock()
+    found = ascend(coarse, _place(coarse, network, asked), asked, now + max(0.0, until - now) / 2)
+    return settle(
+        workload, expand(groups, found.placement), asked, f"{len(groups)} groups of tasks ({found.why}):"
+    )
+
+
+def _place(workload: Workload, network: NeuralNetwork | None, asked: Asked) -> PlacementFound:
+    """Return the best of plain list scheduling and of what the network draws, if there is one."""
+    features = describe(workload)
+    decoder = SampleDecoder(workload, features)
+    tasks, machines = features.flat.compute_s.shape
+    plain = np.tile(PLAIN, (tasks, 1))
+    drawn = [decoder.decode(np.zeros((tasks, machines)), plain, np.zeros((1, tasks, machines)))]
+    samples = 0
+    if network is not None:
+        samples = SAMPLES if is_prepared() else FEW_SAMPLES
+        bias, weights = network.run(features.inputs)
+        drawn.append(decoder.decode(bias, weights, gumbel(samples, tasks, machines, seed=0)))
+    return _best(workload, features, drawn, samples, asked)
+
+
+def _best(
+    workload: Workload, features: Features, drawn: list[Decoded], samples: int, asked: Asked
+) -> PlacementFound:
+    """Return the best of what was drawn, with its schedule or load."""
+    every = Decoded(*(np.concatenate(columns) for columns in zip(*map(_columns, drawn), strict=True)))
+    if asked.objective == "throughput":
+        values = np.array([max_load(workload, where.tolist()) for where in every.placements])
+    else:
+        values = every.makespan_s
+    found = []
+    for row in np.argsort(values, kind="stable")[:SETTLED].tolist():
+        whose = f"the best of {samples} samples of the network" if row else "plain list scheduling"
+        orders = [(-every.start_s[row]).tolist()]
+        found.append(settle(workload, every.placements[row].tolist(), asked, whose, orders=orders))
+    with suppress(Infeasible):  # One machine alone may lack the memory.
+        found.append(single(workload, asked))
+    best = min(found, key=lambda one: one.value_s)
+    few = ", few as decoding is not compiled (extra [climb])" if samples == FEW_SAMPLES else ""
+    return replace(best, why=f"{best.why}{few},")
+
+
+def _columns(drawn: Decoded) -> tuple[np.ndarray, ...]:
+    return drawn.placements, drawn.start_s, drawn.makespan_s

@@ -1,0 +1,151 @@
+"""Decoding: without a network it is list scheduling; with one, machines are drawn by the softmax of the scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import module_from_spec, spec_from_file_location
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from edgepart.planner.errors import Infeasible
+from edgepart.planner.learning.training.draw import draw_workload
+from edgepart.planner.learning.training.families import FAMILIES
+from edgepart.planner.placing.engine.dispatch import upward_ranks
+from edgepart.planner.placing.guided import decode, flat_decode
+from edgepart.planner.placing.guided.decode import PLAIN, Decoded, SampleDecoder, gumbel, prepare
+from edgepart.planner.placing.guided.features import describe
+from edgepart.planner.placing.guided.flat_decode import STANDINGS
+from edgepart.planner.placing.problem.workload import Workload
+from tests.planner.placing.workloads import INF, workload, workloads
+
+
+@pytest.fixture(params=["as written", "compiled"])
+def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    if request.param == "compiled":
+        pytest.importorskip("numba", reason="of the extra [climb]")
+        assert prepare()
+    else:
+        spec = spec_from_file_location("flat_decode_as_written", flat_decode.__file__)
+        assert spec is not None and spec.loader is not None
+        plain = module_from_spec(spec)
+        spec.loader.exec_module(plain)
+        monkeypatch.setattr(decode, "flat_decode", plain)
+    yield
+
+
+def decoded(graph: Workload, bias: np.ndarray | None = None, samples: int = 1, seed: int = 0) -> Decoded:
+    """Placements by plain list scheduling, with a bias."""
+    tasks, machines = len(graph.tasks), len(graph.machines)
+    bias = np.zeros((tasks, machines)) if bias is None else bias
+    return SampleDecoder(graph, describe(graph)).decode(
+        bias, np.tile(PLAIN, (tasks, 1)), gumbel(samples, tasks, machines, seed)
+    )
+
+
+def place_plainly(graph: Workload) -> tuple[list[int], list[float]]:
+    """Where and when each task runs if each goes, by upward rank, to the machine that is done with it first, behind
+    what is there already. Machines have all the memory they need."""
+    machines, ranks = range(len(graph.machines)), upward_ranks(graph)
+    position = {task: number for number, task in enumerate(graph.order)}
+    free, sending, receiving = ([0.0] * len(machines) for _ in range(3))
+    where: dict[int, int] = {}
+    start: dict[int, float] = {}
+    end: dict[int, float] = {}
+    there: dict[tuple[int, int], float] = {}
+    for task in sorted(graph.order, key=lambda task: (-ranks[task], position[task])):
+        done = []
+        for machine in machines:
+            ready = 0.0
+            for number in graph.read[task]:
+                tensor = graph.tensors[number]
+                at = where[tensor.source]
+                way = graph.transfer_s(tensor, at, machine)
+                came = max(end[tensor.source], sending[at], receiving[machine]) + way
+                ready = max(ready, there.get((number, machine), came))
+            done.append(max(ready, free[machine]) + graph.tasks[task].compute_s[machine])
+        machine = min(machines, key=lambda one: done[one])
+        ready = 0.0
+        for number in graph.read[task]:
+            if (number, machine) not in there:
+                tensor = graph.tensors[number]
+                at = where[tensor.source]
+                way = graph.transfer_s(tensor, at, machine)
+                came = max(end[tensor.source], sending[at], receiving[machine]) + way
+                there[number, machine] = sending[at] = receiving[machine] = came
+            ready = max(ready, there[number, machine])
+        where[task], start[task] = machine, max(ready, free[machine])
+        end[task] = free[machine] = start[task] + graph.tasks[task].compute_s[machine]
+        there.update({(number, machine): end[task] for number in graph.written[task]})
+    every = range(len(graph.tasks))
+    return [where[task] for task in every], [start[task] for task in every]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_without_a_network_it_is_list_scheduling(code: None, family: str) -> None:
+    graph = draw_workload(family, Random(family), 50, 4)
+    roomy = Workload(
+        graph.name,
+        tuple(type(machine)(machine.name, machine.kind) for machine in graph.machines),
+        graph.tasks,
+        graph.tensors,
+        graph.bytes_per_s,
+        graph.latency_s,
+    )
+    where, start_s = place_plainly(roomy)
+    found = decoded(roomy)
+    assert found.placements[0].tolist() == where
+    assert found.start_s[0].tolist() == pytest.approx(start_s)
+    ends = [s + task.compute_s[m] for s, task, m in zip(start_s, roomy.tasks, where, strict=True)]
+    assert found.makespan_s[0] == pytest.approx(max(ends))
+
+
+@settings(max_examples=40)
+@given(workloads(8, 4, memory=True, partial=True, groups=True))
+def test_tasks_are_where_they_can_run_and_groups_together(graph: Workload) -> None:
+    try:
+        found = decoded(graph, samples=4)
+    except Infeasible:
+        return
+    for where in found.placements.tolist():
+        assert all(graph.tasks[task].compute_s[machine] < INF for task, machine in enumerate(where))
+        assert all(len({where[task] for task in group}) == 1 for group in graph.groups)
+
+
+def test_what_does_not_fit_goes_elsewhere(code: None) -> None:
+    graph = workload(
+        [(1.0, 9.0), (1.0, 9.0), (1.0, 9.0)], [], memory_bytes=(2.0, 5.0), task_bytes=(1.0, 1.0, 1.0)
+    )
+    assert sorted(decoded(graph).placements[0].tolist()) == [0, 0, 1]
+
+
+def test_bytes_that_fit_nowhere_go_where_most_memory_is_left() -> None:
+    graph = workload([(1.0, 1.0)] * 3, [], memory_bytes=(10.0, 11.0), task_bytes=(8.0, 8.0, 8.0))
+    assert sorted(decoded(graph).placements[0].tolist()) in ([0, 0, 1], [0, 1, 1])
+
+
+def test_a_bias_moves_a_task(code: None) -> None:
+    graph = workload([(1.0, 1.1), (1.0, 1.1)], [(0, (1,), 1000.0)])
+    assert decoded(graph).placements[0].tolist() == [0, 0]
+    assert decoded(graph, bias=np.array([[0.0, 0.0], [0.0, 1e6]])).placements[0].tolist() == [0, 1]
+
+
+def test_machines_are_drawn_by_the_softmax_of_their_scores(code: None) -> None:
+    graph = workload([(1.0, 1.0)], [])
+    found = decoded(graph, bias=np.array([[0.0, np.log(3.0)]]), samples=4000, seed=7)
+    assert found.placements[1:, 0].mean() == pytest.approx(0.75, abs=0.03)
+    assert found.placements[0, 0] == 1  # The first sample has no noise.
+
+
+def test_the_record_explains_every_choice(code: None) -> None:
+    graph = draw_workload("inception", Random(2), 60, 4)
+    tasks, machines, samples = len(graph.tasks), 4, 5
+    random = np.random.default_rng(1)
+    bias, weights = random.normal(size=(tasks, machines)), random.normal(size=(tasks, STANDINGS))
+    noise = gumbel(samples, tasks, machines, 3)
+    found, kept = SampleDecoder(graph, describe(graph)).record(bias, weights, noise)
+    scores = bias[None] + np.einsum("knmf,nf->knm", kept.standings, weights) + noise
+    assert (np.where(kept.allowed, scores, -np.inf).argmax(axis=2) == found.placements).all()
+    assert (found.placements[1:] != found.placements[:1]).any()

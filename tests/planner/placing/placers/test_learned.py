@@ -1,0 +1,94 @@
+"""Learned: no worse than list scheduling, whatever the network says; better if it knows more; and it says what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from numpy.typing import NDArray
+
+from edgepart.planner.errors import Infeasible, NotInstalled
+from edgepart.planner.learning.training.draw import draw_workload
+from edgepart.planner.placing.guided.decode import PLAIN
+from edgepart.planner.placing.placers import learned as module
+from edgepart.planner.placing.placers.learned import place_by_network
+from edgepart.planner.placing.problem.checker import check
+from edgepart.planner.placing.problem.networks import NetworkCard, NeuralNetwork
+from edgepart.planner.placing.problem.schedule import Asked
+from edgepart.planner.placing.problem.workload import Workload
+from tests.planner.placing.asking import asked, every_placement
+from tests.planner.placing.workloads import workload, workloads
+
+CARD = NetworkCard("learned", 0, (), 0, "", "2026-01-01", "by hand")
+
+
+def guided(says: str, objective: str = "latency", budget_s: float = 1e3, bias: Any = None) -> Asked:
+    """Asked with a network that says nothing, nonsense, or the bias."""
+
+    def run(inputs: Mapping[str, NDArray[Any]]) -> Sequence[NDArray[Any]]:
+        tasks, machines = inputs["pairs"].shape[:2]
+        random = np.random.default_rng(5)
+        of = {
+            "nothing": np.zeros((tasks, machines)),
+            "nonsense": 9 * random.normal(size=(tasks, machines)),
+            "bias": bias,
+        }
+        return of[says].astype(np.float32), np.tile(PLAIN, (tasks, 1)).astype(np.float32)
+
+    return replace(asked(objective, budget_s), networks=lambda name: NeuralNetwork(CARD, run))
+
+
+@settings(max_examples=25)
+@given(workloads(6, 3, memory=True, partial=True, groups=True))
+def test_whatever_the_network_says_the_answer_is_sound(graph: Workload) -> None:
+    for objective in ("latency", "throughput"):
+        try:
+            check(graph, place_by_network(graph, guided("nonsense", objective, 30)), objective)
+        except Infeasible:
+            assert not list(every_placement(graph))
+
+
+def test_it_is_no_worse_than_one_machine_or_list_scheduling() -> None:
+    for family in ("cells", "unet"):
+        graph = draw_workload(family, Random(5), 60, 3)
+        found = place_by_network(graph, guided("nonsense", budget_s=0))
+        assert found.value_s <= place_by_network(graph, guided("nothing", budget_s=0)).value_s
+        assert check(graph, found).value_s <= min(sum(t.compute_s[m] for t in graph.tasks) for m in range(3))
+
+
+def test_a_network_that_knows_more_is_followed() -> None:
+    # The first task is done first on the first machine, from where its bytes take long to where the rest is quick.
+    graph = workload([(1.0, 1.1), (50.0, 1.0)], [(0, (1,), 2000.0)])
+    bias = np.array([[0.0, 1e6], [0.0, 1e6]])
+    told = place_by_network(graph, guided("bias", budget_s=0, bias=bias))
+    assert told.placement == (1, 1) and told.value_s == pytest.approx(2.1)
+
+
+def test_without_compiled_decoding_it_says_that_samples_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = draw_workload("cells", Random(5), 40, 3)
+    monkeypatch.setattr(module, "is_prepared", lambda: False)
+    assert "few as decoding is not compiled" in place_by_network(graph, guided("nothing", budget_s=1)).why
+    monkeypatch.setattr(module, "is_prepared", lambda: True)
+    assert "not compiled" not in place_by_network(graph, guided("nothing", budget_s=1)).why.split(",")[0]
+
+
+def test_a_large_graph_is_contracted_for_the_network_if_there_is_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = draw_workload("experts", Random(1), 120, 3)
+    monkeypatch.setattr(module, "LARGE", 60)
+    monkeypatch.setattr(module, "GROUPS", 30)
+    for objective in ("latency", "throughput"):
+        check(graph, place_by_network(graph, guided("nothing", objective, 100)), objective)
+    assert "no time to contract" in place_by_network(graph, guided("nothing", budget_s=0)).why
+
+
+def test_without_a_network_it_refuses_and_says_why() -> None:
+    graph = workload([(1.0,)], [])
+    with pytest.raises(NotInstalled, match="learned needs"):
+        place_by_network(graph, asked())
