@@ -54,6 +54,8 @@ from edgepart.agent.verify.rounding_error import RoundingComparison, ServingPlan
 from edgepart.agent.wire.address import Address
 from edgepart.agent.wire.control import LEFT, REMOVED, Drain
 from edgepart.agent.wire.frames import Frame
+from edgepart.agent.wire.queries import ONE_WAY
+from edgepart.agent.wire.versions import understands
 from edgepart.agent.wiring import AgentBase, make_compute, make_links, make_logic
 from edgepart.planner.devices.cluster import Device
 from edgepart.planner.errors import FrameError, Removed
@@ -160,7 +162,14 @@ class Agent:
         links, compute, post = self._links, self._compute, self.post
         node = self._base.identity.node_id
         self._measuring = CardMeasurement(
-            node, device, links.echoes, links.asks, post, self._measurement_of, self._starved_members
+            node,
+            device,
+            links.echoes,
+            links.asks,
+            post,
+            self._measurement_of,
+            self._starved_members,
+            self._echoes_one_way,
         )
         self._measuring.engines_judged(left_out, compute.verdicts)
         rpc_server = RpcServer(
@@ -304,14 +313,18 @@ class Agent:
         return [each for member in self._members for each in parse_addresses(member.listen)]
 
     def link_bytes_s(self, node: str) -> float:
-        """The rate of the link to a member, in bytes per second: the lower of the rates that the two ends
-        measured, or UNKNOWN_BYTES_S if neither did. Any thread may call this."""
+        """The rate of the link to a member, in bytes per second: the lowest of the rates, of both directions, that the two
+        ends measured, or UNKNOWN_BYTES_S if neither did. Any thread may call this."""
         me = self._base.identity.node_id
-        mine, theirs = self._measurement_of(me), self._measurement_of(node)
-        links = [mine and mine.links.get(node), theirs and theirs.links.get(me)]
-        return min((link.bytes_per_s for link in links if link), default=UNKNOWN_BYTES_S)
+        cards = (self._measurement_of(me), node), (self._measurement_of(node), me)
+        rates = [rate for card, other in cards if card and other in card.links for rate in card.rates(other)]
+        return min(rates, default=UNKNOWN_BYTES_S)
 
     # What is known of the members
+
+    def _echoes_one_way(self, node: str) -> bool:
+        """Whether a member answers echoes whose payload goes one way only."""
+        return any(member.node == node and understands(member.version, ONE_WAY) for member in self._members)
 
     def with_names(self, record: logging.LogRecord) -> bool:
         """Replace node ids in a log record by the names of members, for people; a filter of log handlers. Any

@@ -97,6 +97,7 @@ from edgepart.agent.wire.address import Address
 from edgepart.agent.wire.control import ARRIVALS, CANDIDATES, DOORS, DRAINS, LEAVES, STARVES, VERSIONS, Drain
 from edgepart.agent.wire.frames import Frame
 from edgepart.agent.wire.inference import Epoch
+from edgepart.agent.wire.queries import ONE_WAY
 from edgepart.agent.workers.orders import WorkerSettings
 from edgepart.agent.workers.supervisor import EngineWatch, Workers
 from edgepart.planner.devices.cluster import Device
@@ -495,6 +496,7 @@ def _make_core(base: AgentBase, links: LinkParts, compute: ComputeParts, listen:
                 ARRIVALS,
                 DOORS,
                 CANDIDATES,
+                ONE_WAY,
                 *issuer,
             )
         ),

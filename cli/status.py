@@ -102,13 +102,19 @@ def _links(links: Sequence[Mapping[str, Any]]) -> RenderableType:
     rows = [
         (
             f"{link['a']} - {link['b']}",
-            f"{format_bytes(link['bytes_per_s'])}/s",
+            _speed(link),
             # A small message takes the latency of the link, and a fixed time at each end.
             format_seconds(link["latency_s"] + 2 * link["message_s"]),
         )
         for link in links
     ]
     return table(("link", "speed", "small message"), rows, right=("speed", "small message"))
+
+
+def _speed(link: Mapping[str, Any]) -> str:
+    """The rate of a link, or of both its directions where they differ, the one from the end that is named first first."""
+    rates = [link["bytes_per_s"], *([link["up_bytes_per_s"]] if "up_bytes_per_s" in link else [])]
+    return ", back ".join(f"{format_bytes(rate)}/s" for rate in rates)
 
 
 def models(state: State = None, agent: Agent = None, as_json: Json = False) -> None:

@@ -48,7 +48,7 @@ def collect_links(own: str, cluster: Mapping[str, Any], status: Mapping[str, Any
     speeds, latencies = (
         GaugeMetricFamily(f"edgepart_link_{name}", text, labels=["peer"])
         for name, text in (
-            ("bytes_per_second", "Measured speed of the link with the peer"),
+            ("bytes_per_second", "Measured speed of the link to the peer"),
             ("latency_seconds", "Time that a small message takes to the peer"),
         )
     )
@@ -56,7 +56,8 @@ def collect_links(own: str, cluster: Mapping[str, Any], status: Mapping[str, Any
         ends = [link["a"], link["b"]]
         if own in ends:
             ends.remove(own)
-            speeds.add_metric(ends, float(link["bytes_per_s"]))
+            to_peer = "up_bytes_per_s" if own == link["b"] and "up_bytes_per_s" in link else "bytes_per_s"
+            speeds.add_metric(ends, float(link[to_peer]))
             latencies.add_metric(ends, float(link["latency_s"]))
     yield from (speeds, latencies)
     sent, received = (

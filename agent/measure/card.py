@@ -53,6 +53,8 @@ BURSTS = 5
 """Number of bursts of echoes without payload that measure a link; the median counts."""
 LARGE_ECHOES_AT_ONCE = 3
 """Large echoes under way at once: devices that exchange borders load both directions, and both ends' processors."""
+ONE_WAY_ECHOES = 5
+"""Number of middle echoes in each direction alone; the medians count."""
 LEAST_RING = 3
 """The least number of devices that echo together: for two, the measurement of their link is enough."""
 RING_ROUND_S = 0.2
@@ -69,7 +71,9 @@ ROUNDS = 3
 class RoundTrips(Protocol):
     """The interface of agent/measure/echoes.py."""
 
-    def trip_s(self, node: str, nbytes: int, count: int, timeout_s: float) -> float: ...
+    def trip_s(
+        self, node: str, nbytes: int, count: int, timeout_s: float, back_bytes: int | None = None
+    ) -> float: ...
 
 
 class Questions(Protocol):
@@ -92,9 +96,11 @@ class CardMeasurement:
         ready: Callable[[CardReady], None],
         theirs: Callable[[str], MeasuredDevice | None],
         starved: Callable[[], Collection[str]] = tuple,
+        one_way: Callable[[str], bool] = lambda node: False,
     ) -> None:
         """`theirs(node)` returns another member's measurements; None if that member has not told them yet. `starved`
-        returns the members, which may include this device, on which measurements do not count now."""
+        returns the members, which may include this device, on which measurements do not count now. `one_way(node)` says
+        whether a member answers echoes whose payload goes one way only; with others, both directions count as equal."""
         self._node = node
         self._measured = MeasuredDevice(device)
         self._echoes = echoes
@@ -102,6 +108,7 @@ class CardMeasurement:
         self._ready = ready
         self._theirs = theirs
         self._starved = starved
+        self._one_way = one_way
         self._hasty: set[str] = set()
         """Members whose links were measured while measurements did not count."""
         self._told: MeasuredDevice | None = None
@@ -169,31 +176,35 @@ class CardMeasurement:
 
     async def _measure_all(self, newcomer: bool) -> None:
         links = {node: link for node, link in self._measured.links.items() if node in self._present}
-        self._measured = replace(self._measured, links=links)
+        rates = {
+            node: rate for node, rate in self._measured.back_bytes_per_s.items() if node in self._present
+        }
+        self._measured = replace(self._measured, links=links, back_bytes_per_s=rates)
         self._hasty &= links.keys()
         again = {node for node in self._hasty if not self._is_disturbed(node)}
         for node in sorted(self._unmeasured_members() | again):
             if not newcomer and node > self._node and node not in again:
                 continue
             try:
-                link = await self.measure(node)
+                link, back = await self.measure(node)
             except Unavailable as error:
                 log.info("link to %s not measured: %s", node, error)
                 continue
-            log.info("link to %s: %s", node, link)
+            log.info("link to %s: %s, from it: %s", node, link, back if back != link else "the same")
             self._hasty.discard(node)
             if self._is_disturbed(node):
                 self._hasty.add(node)
-            self._measured = replace(self._measured, links={**self._measured.links, node: link})
+            self._measured = self._measured.with_link(node, link, back)
 
     def _tell(self) -> None:
         if self._told is None or is_clearly_different(self._told, self._measured):
             self._told = self._measured
             self._ready(CardReady(write_card(self._measured)))
 
-    async def measure(self, node: str) -> Link:
-        """Measure a link: echoes without payload go one at a time and in bursts, middle ones one at a time, and large ones
-        LARGE_ECHOES_AT_ONCE together. Raises Unavailable if the other end does not answer."""
+    async def measure(self, node: str) -> tuple[Link, Link]:
+        """Measure the link to another end and the link from it: echoes without payload go one at a time and in bursts,
+        middle ones one at a time, large ones LARGE_ECHOES_AT_ONCE together, and middle ones of one way last. Raises
+        Unavailable if the other end does not answer."""
         probe = LinkProbe()
         await self._trip_s(node, 0)  # The first echo meets cold caches, and does not count.
         for _ in range(BURSTS):
@@ -208,19 +219,26 @@ class CardMeasurement:
                 )
             else:
                 probe.add(size, await self._trip_s(node, size))
-        return probe.link()
+        for _ in range(ONE_WAY_ECHOES if self._one_way(node) else 0):
+            await asyncio.sleep(PAUSE_S)
+            probe.there_s.append(await self._trip_s(node, BORDER_BYTES, back_bytes=0))
+            await asyncio.sleep(PAUSE_S)
+            probe.back_s.append(await self._trip_s(node, 0, back_bytes=BORDER_BYTES))
+        return probe.both()
 
-    async def _trip_s(self, node: str, nbytes: int, count: int = 1) -> float:
+    async def _trip_s(
+        self, node: str, nbytes: int, count: int = 1, *, back_bytes: int | None = None
+    ) -> float:
         """Seconds of a round trip. A thread measures it, because compute threads wait for transfers in the same way."""
-        return await asyncio.to_thread(self._echoes.trip_s, node, nbytes, count, ECHO_S)
+        return await asyncio.to_thread(self._echoes.trip_s, node, nbytes, count, ECHO_S, back_bytes)
 
     # All at once
 
     async def _measure_together(self) -> None:
         """Let every member send echoes to the next one in a ring, all at the same time."""
         ring = sorted(self._present | {self._node})
-        rates = [link.bytes_per_s for link in self._measured.links.values()]
-        rates += [one.bytes_per_s for node in self._present for one in self._links_of(node)]
+        cards = [self._measured, *filter(None, map(self._theirs, self._present))]
+        rates = [rate for card in cards for node in card.links for rate in card.rates(node)]
         count = int(RING_ROUND_S * min(rates, default=0.0) / (4 * BORDER_BYTES))
         count = max(2, min(MOST_RING_ECHOES, count))
         try:
@@ -235,10 +253,6 @@ class CardMeasurement:
         )
         log.info("%d devices at once: %s", len(ring), together)
         self._measured = replace(self._measured, together=together)
-
-    def _links_of(self, node: str) -> Sequence[Link]:
-        theirs = self._theirs(node)
-        return () if theirs is None else tuple(theirs.links.values())
 
     async def _round_s(self, ring: Sequence[str], nbytes: int, count: int, times: int) -> float:
         """Seconds that the slowest member took. Raises Unavailable if one does not answer."""

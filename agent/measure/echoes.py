@@ -38,7 +38,7 @@ class Echoes:
         self._lost: set[int] = set()
         """Tickets of echoes that will not come back."""
         self._stopped = False
-        self._asked: SimpleQueue[tuple[str, int, Sequence[Any]] | None] = SimpleQueue()
+        self._asked: SimpleQueue[tuple[str, Echo, Sequence[Any]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._answer, name="echoes", daemon=True)
         self._thread.start()
 
@@ -53,7 +53,7 @@ class Echoes:
     def came(self, node: str, message: Echo | Echoed, values: Sequence[Any]) -> None:
         """Take an echo from another agent, or one of ours that is back. Called in a reader's thread."""
         if isinstance(message, Echo):
-            self._asked.put((node, message.ticket, values))
+            self._asked.put((node, message, values))
             return
         with self._changed:
             if self._awaited.get(message.ticket) == node:
@@ -66,17 +66,20 @@ class Echoes:
             self._lost.update(ticket for ticket, other in self._awaited.items() if other == node)
             self._changed.notify_all()
 
-    def trip_s(self, node: str, nbytes: int, count: int, timeout_s: float) -> float:
-        """Seconds until `count` echoes of `nbytes` each, sent together, are all back. Blocks. Raises Unavailable if the
-        link is down, this agent stops, or the echoes are not back within `timeout_s`."""
-        values = [np.zeros(nbytes, np.uint8)] if nbytes else []
+    def trip_s(
+        self, node: str, nbytes: int, count: int, timeout_s: float, back_bytes: int | None = None
+    ) -> float:
+        """Seconds until `count` echoes of `nbytes` each, sent together, are all back. Each brings back what it took along,
+        or `back_bytes` instead, if that is given. Blocks. Raises Unavailable if the link is down, this agent stops, or
+        the echoes are not back within `timeout_s`."""
+        values = _payload(nbytes)
         with self._changed:
             tickets = {next(self._tickets) for _ in range(count)}
             self._awaited.update(dict.fromkeys(tickets, node))
         try:
             began_s = time.perf_counter()
             for ticket in sorted(tickets):
-                self._send(node, Echo(ticket), values)
+                self._send(node, Echo(ticket, back_bytes=back_bytes), values)
             self._wait(node, tickets, timeout_s)
             return time.perf_counter() - began_s
         finally:
@@ -99,8 +102,13 @@ class Echoes:
 
     def _answer(self) -> None:
         while (job := self._asked.get()) is not None:
-            node, ticket, values = job
+            node, echo, values = job
+            back = values if echo.back_bytes is None else _payload(echo.back_bytes)
             try:
-                self._send(node, Echoed(ticket), values)
+                self._send(node, Echoed(echo.ticket), back)
             except Unavailable as error:
                 log.info("no echo to %s: %s", node, error)
+
+
+def _payload(nbytes: int) -> list[Any]:
+    return [np.zeros(nbytes, np.uint8)] if nbytes else []

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from threading import Event
@@ -52,6 +52,9 @@ ECHO_BYTES = 1 << 20
 """Payload of a large echo."""
 BORDER_BYTES = 1 << 18
 """Payload of a middle echo: about as much as devices that share a layer send each other."""
+CLEARLY_FASTER = 2.0
+"""The factor from which one direction of a link counts as faster than the other. Less is within what two measurements of
+one link differ by, and plans for equal directions are simpler."""
 BURST = 16
 """Number of small echoes that go together, to measure the cost of one more message."""
 
@@ -244,6 +247,10 @@ class LinkProbe:
     """Payload bytes (in each direction) and seconds of round trips; several echoes that went together count as one."""
     bursts: list[tuple[int, float]] = field(default_factory=list)
     """Number of echoes without payload that went together, and seconds until all were back."""
+    there_s: list[float] = field(default_factory=list)
+    """Round trips of echoes with a payload of BORDER_BYTES on the way to the other end only."""
+    back_s: list[float] = field(default_factory=list)
+    """The same with the payload on the way back only."""
 
     def add(self, payload_bytes: int, round_trip_s: float) -> None:
         """Add one echo. Raises UsageError for an impossible size or time."""
@@ -272,13 +279,29 @@ class LinkProbe:
         message_s = self._message_s(small_s)
         return Link(rate, small_s / 2 - 2 * message_s, message_s)
 
+    def both(self) -> tuple[Link, Link]:
+        """The link to the other end and the link from it. They are the same unless echoes of one way took clearly longer in
+        one direction. Raises Unavailable as `link` does."""
+        link = self.link()
+        if not self.there_s or not self.back_s:
+            return link, link
+        small_s = median(self.small_s)
+        there, back = (
+            _rate(BORDER_BYTES / 2, median(taken), small_s) for taken in (self.there_s, self.back_s)
+        )
+        if max(there, back) < CLEARLY_FASTER * min(there, back):
+            return link, link
+        # A round trip takes as long as both ways together: 2 / rate = 1 / there + 1 / back.
+        to_other = link.bytes_per_s * (1 + there / back) / 2
+        return replace(link, bytes_per_s=to_other), replace(link, bytes_per_s=to_other * back / there)
+
     def _message_s(self, small_s: float) -> float:
         """Fixed cost of a message at each end, in seconds; at most half of a message's way."""
         each = [(seconds - small_s) / (count - 1) for count, seconds in self.bursts]
         return min(max(0.0, median(each or [FIXED_S])), small_s / 4)
 
 
-def _rate(nbytes: int, trip_s: float, small_s: float) -> float:
+def _rate(nbytes: float, trip_s: float, small_s: float) -> float:
     """Bytes/s of an echo's payload, which travels there and back."""
     return 2 * nbytes / max(trip_s - small_s, trip_s / 100)
 

@@ -19,7 +19,9 @@ from edgepart.agent.wire.bounds import (
     Sentence,
     Shapes,
     Ticket,
+    WholeNumber,
 )
+from edgepart.agent.wire.codec import OPTIONAL
 from edgepart.agent.wire.control import Drain
 
 
@@ -88,6 +90,12 @@ class EchoedTogether:
     error: Sentence = ""
 
 
+ONE_WAY = "one-way"
+"""Stands after the plus in the `Hello.version` of members that know `Echo.back_bytes`; other members would end the link."""
+MOST_ECHO_BYTES = 1 << 20
+"""The most bytes that an echo can ask for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Echo:
     """Send the payload back at once, which measures the link. The payload is packed and unpacked like tensors, because the
@@ -96,6 +104,10 @@ class Echo:
     ticket: Ticket
     arrays: tuple[Any, ...] = ()
     """Metas, as in Tensors."""
+    back_bytes: Annotated[int, WholeNumber(0, MOST_ECHO_BYTES)] | None = field(
+        default=None, metadata=OPTIONAL
+    )
+    """Send so many bytes back instead, which measures one direction of the link."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ no file is opened here.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from math import log2
@@ -118,7 +118,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The speed of the connection between two devices, equal in both directions."""
+    """The speed of the connection from one device to another."""
 
     bytes_per_s: float
     latency_s: float
@@ -153,6 +153,11 @@ class Medium:
 SMALLEST_FIGURE, LARGEST_FIGURE = 1e-30, 1e30
 """Bounds for figures of devices and links: a figure outside them is not a measurement, and would make results infinite."""
 
+LINK_KEYS = frozenset({"bytes_per_s", "latency_s", "message_s"})
+"""The keys of a link in cluster.json, besides its ends."""
+BACK = "up_bytes_per_s"
+"""The key, of a link in cluster.json, of the bytes/s from `b` to `a` where they differ from those from `a` to `b`."""
+
 LOCAL = Link(bytes_per_s=1e10, latency_s=0.0, message_s=2e-5)
 """The link from a device to itself, which connects its agent as gateway with its own part of the plan."""
 
@@ -163,7 +168,8 @@ class Cluster:
 
     devices: tuple[Device, ...]
     links: Mapping[tuple[str, str], Link] = field(default_factory=dict)
-    """Maps the names of two devices to the link between them; look-ups try both orders."""
+    """Maps the names of two devices to the link from the first to the second. It is also the link from the second to the
+    first, unless that has an entry of its own."""
     default_link: Link = Link(bytes_per_s=1.17e8, latency_s=2e-4)
     media: tuple[Medium, ...] = ()
     """The media that links share. A link that is in no medium has its capacity to itself."""
@@ -192,6 +198,7 @@ class Cluster:
         raise UsageError(f"no device {name!r} in the cluster; there are {[d.name for d in self.devices]}")
 
     def link(self, a: str, b: str) -> Link:
+        """The link over which `a` sends to `b`."""
         if a == b:
             return LOCAL
         return self.links.get((a, b)) or self.links.get((b, a)) or self.default_link
@@ -211,19 +218,26 @@ class Cluster:
         return Cluster(devices, kept, self.default_link, tuple(m for m in media if m.devices or m.links))
 
     @cached_property
-    def card_bytes_per_s(self) -> Mapping[str, float]:
-        """Maps each device to the bytes/s that its network card can send, and receive at the same time: the
-        rate of the device's fastest link."""
-        pairs = {
-            tuple(sorted(pair)): self.link(*pair).bytes_per_s for pair in self.links if len(set(pair)) > 1
-        }
-        linked = Counter(name for pair in pairs for name in pair)
+    def sending_bytes_per_s(self) -> Mapping[str, float]:
+        """Maps each device to the bytes/s that its network card can send: the rate of the fastest link from it."""
+        return self._fastest(0)
+
+    @cached_property
+    def receiving_bytes_per_s(self) -> Mapping[str, float]:
+        """Maps each device to the bytes/s that its network card can receive, while it sends: the rate of the fastest link
+        to it."""
+        return self._fastest(1)
+
+    def _fastest(self, end: int) -> dict[str, float]:
+        """The rate of the fastest link that begins (`end` 0) or ends (`end` 1) at each device."""
+        ways = {way for a, b in self.links if a != b for way in ((a, b), (b, a))}
+        linked = Counter(way[end] for way in ways)
         rest = len(self.devices) - 1
         found = {
             d.name: self.default_link.bytes_per_s if linked[d.name] < rest else 0.0 for d in self.devices
         }
-        for pair, rate in pairs.items():
-            found.update({name: rate for name in pair if rate > found[name]})
+        for way in ways:
+            found[way[end]] = max(found[way[end]], self.link(*way).bytes_per_s)
         return found
 
     def with_engines(self, *, exact: bool) -> Cluster:
@@ -252,11 +266,11 @@ class Cluster:
         """The cluster with one more device, called `name`, which is a copy of `like`. The copy has the same
         links to the other devices, the fastest of these as its link to `like`, and the same media."""
         others = [device.name for device in self.devices if device.name != like]
-        mine = {other: self.link(like, other) for other in others}
+        mine = {(name, other): self.link(like, other) for other in others}
+        theirs = {(other, name): self.link(other, like) for other in others}
+        theirs = {(a, b): link for (a, b), link in theirs.items() if link != mine[b, a]}
         best = max(mine.values(), key=lambda link: link.bytes_per_s, default=self.default_link)
-        links = (
-            dict(self.links) | {(name, other): link for other, link in mine.items()} | {(name, like): best}
-        )
+        links = dict(self.links) | mine | theirs | {(name, like): best}
         media = tuple(
             replace(
                 medium,
@@ -273,13 +287,26 @@ class Cluster:
 def cluster_to_json(cluster: Cluster) -> dict[str, Any]:
     document = {
         "devices": [_device_document(device) for device in cluster.devices],
-        "links": [{"a": a, "b": b, **asdict(link)} for (a, b), link in cluster.links.items()],
+        "links": list(_link_documents(cluster.links)),
         "default_link": asdict(cluster.default_link),
     }
     media = [
         asdict(m) | {"devices": sorted(m.devices), "links": sorted(map(list, m.links))} for m in cluster.media
     ]
     return document | {"media": media} if media else document
+
+
+def _link_documents(links: Mapping[tuple[str, str], Link]) -> Iterator[dict[str, Any]]:
+    """Yields the JSON document of each link. Two directions that differ in their rates alone have one document."""
+    told: set[tuple[str, str]] = set()
+    for (a, b), link in links.items():
+        back = links.get((b, a))
+        document = {"a": a, "b": b, **asdict(link)}
+        if back is None or a == b or replace(back, bytes_per_s=link.bytes_per_s) != link:
+            yield document
+        elif (b, a) not in told:
+            told.add((a, b))
+            yield document | {BACK: back.bytes_per_s}
 
 
 def _device_document(device: Device) -> dict[str, Any]:
@@ -308,11 +335,10 @@ def cluster_from_json(document: Any) -> Cluster:
     )
     if not devices:
         raise UsageError("cluster: 'devices' is empty; name at least one")
-    links = dict(
-        _link_entry(entry, f"links[{i}]")
-        for i, entry in enumerate(_list(root, "links", "cluster") if "links" in root else [])
-    )
-    default = _link(root["default_link"], "default_link") if "default_link" in root else Cluster.default_link
+    links = _links(_list(root, "links", "cluster") if "links" in root else [])
+    default = Cluster.default_link
+    if "default_link" in root:
+        default = _link(_mapping(root["default_link"], "default_link"), "default_link", LINK_KEYS)
     media = tuple(
         _medium(entry, f"media[{i}]")
         for i, entry in enumerate(_list(root, "media", "cluster") if "media" in root else [])
@@ -387,13 +413,30 @@ def _rates(entry: Mapping[str, Any], key: str, where: str) -> dict[str, float]:
     return found
 
 
-def _link_entry(entry: Any, where: str) -> tuple[tuple[str, str], Link]:
-    entry = _mapping(entry, where)
-    return (_text(entry, "a", where), _text(entry, "b", where)), _link(entry, where)
+def _links(entries: list[Any]) -> dict[tuple[str, str], Link]:
+    """The links by their ends. An entry with `BACK` says both directions."""
+    found: dict[tuple[str, str], Link] = {}
+    backs: dict[tuple[str, str], tuple[str, Link]] = {}
+    for number, value in enumerate(entries):
+        where = f"links[{number}]"
+        entry = _mapping(value, where)
+        a, b = _text(entry, "a", where), _text(entry, "b", where)
+        link = found[a, b] = _link(entry, where, {"a", "b", *LINK_KEYS, BACK})
+        if BACK in entry:
+            backs[b, a] = where, replace(link, bytes_per_s=_positive(entry, BACK, where))
+    for (a, b), (where, link) in backs.items():
+        if (a, b) in found:
+            raise UsageError(f"{where}: another link says how {a!r} sends to {b!r}; leave {BACK!r} out")
+        found[a, b] = link
+    return found
 
 
-def _link(entry: Any, where: str) -> Link:
-    entry = _mapping(entry, where)
+def _link(entry: Mapping[str, Any], where: str, known: Collection[str]) -> Link:
+    if unknown := sorted(map(str, entry.keys() - known)):
+        raise UsageError(
+            f"{where}: a link has no {unknown[0]!r:.40}; it has {', '.join(sorted(known))}. 'bytes_per_s' is the rate from "
+            f"a to b, and {BACK!r} that from b to a where it differs"
+        )
     return Link(
         bytes_per_s=_positive(entry, "bytes_per_s", where),
         latency_s=_positive(entry, "latency_s", where, or_zero=True),

@@ -86,13 +86,23 @@ def as_wide_as_around(cluster: Cluster) -> Cluster | None:
         return None
     links = dict(cluster.links)
     ways = {name: widest(name, [other for other in names if other != name], link_table) for name in names}
-    for one, two in combinations(names, 2):
+
+    def widen(one: str, two: str) -> Link:
         way, link = ways[one][two], cluster.link(one, two)
         width = link_table.width(way) / SLOWER
-        if link.bytes_per_s < width:
-            legs = [link_table.link(*leg) for leg in pairwise(way)]
+        if link.bytes_per_s >= width:
+            return link
+        return Link(width, sum(link_table.link(*leg).latency_s for leg in pairwise(way)), link.message_s)
+
+    for one, two in combinations(names, 2):
+        there, back = cluster.link(one, two), cluster.link(two, one)
+        if there == back:
+            widened = {(one, two): widen(one, two)}
+        else:
+            widened = {(one, two): widen(one, two), (two, one): widen(two, one)}
+        if widened[one, two] != there or widened.get((two, one), back) != back:
             links.pop((two, one), None)
-            links[one, two] = Link(width, sum(leg.latency_s for leg in legs), link.message_s)
+            links |= widened
     return replace(cluster, links=links) if links != cluster.links else None
 
 

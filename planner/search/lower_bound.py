@@ -51,9 +51,10 @@ def _bounds(memo: Memo, found: _CertainWork) -> Iterator[tuple[float, float]]:
     yield max(found.compute_s().values(), default=0.0), 0.0
     if memo.problem.objective == "latency":
         yield 0.0, found.one_after_another_s()
-    cards = memo.cluster.card_bytes_per_s
-    for count in (*found.moved_bytes(), found.gathered_bytes()):
-        yield max((nbytes / cards[name] for name, nbytes in count.items()), default=0.0), 0.0
+    sending, receiving = memo.cluster.sending_bytes_per_s, memo.cluster.receiving_bytes_per_s
+    received, sent = found.moved_bytes()
+    for rates, count in ((receiving, received), (sending, sent), (receiving, found.gathered_bytes())):
+        yield max((nbytes / rates[name] for name, nbytes in count.items()), default=0.0), 0.0
 
 
 class _CertainWork:

@@ -36,9 +36,12 @@ def teams(memo: Memo) -> Iterator[tuple[str, ...]]:
     all devices comes first."""
     fast = memo.by_speed
     gateway = memo.problem.gateway
-    near = tuple(
-        sorted(fast, key=lambda name: (-memo.cluster.link(name, gateway).bytes_per_s, fast.index(name)))
-    )
+
+    def worse_rate(name: str) -> float:
+        links = memo.cluster.link(name, gateway), memo.cluster.link(gateway, name)
+        return min(link.bytes_per_s for link in links)
+
+    near = tuple(sorted(fast, key=lambda name: (-worse_rate(name), fast.index(name))))
     sizes = [
         n for n in range(len(fast), 1, -1) if n <= 4 or n == len(fast) or n in (6, 8, 12, 16, 24, 32, 64, 128)
     ]

@@ -310,9 +310,8 @@ class LinkDirections:
 
     def _open(self, source: str, target: str) -> LinkDirection:
         link = self.cluster.link(source, target)
-        cards = self.cluster.card_bytes_per_s
-        send = self._share("send", source, cards[source])
-        receive = self._share("receive", target, cards[target])
+        send = self._share("send", source, self.cluster.sending_bytes_per_s[source])
+        receive = self._share("receive", target, self.cluster.receiving_bytes_per_s[target])
         crossed = [(send, 1), (receive, 1)]
         alone = min(link.bytes_per_s, send.bytes_per_s, receive.bytes_per_s)
         for medium in self.cluster.media:

@@ -366,7 +366,8 @@ class _AutoSearch:
         that device is no gain, leaving out another one that computes more seldom is."""
         study, gateway = self.study, self.study.memo.problem.gateway
         busy = study.scorer.outline(best.strategy).compute_s
-        rates = {name: study.memo.cluster.card_bytes_per_s[name] for name in busy}
+        cluster = study.memo.cluster
+        rates = {n: min(cluster.sending_bytes_per_s[n], cluster.receiving_bytes_per_s[n]) for n in busy}
         found: dict[float, str] = {}
         for name in sorted(
             busy, key=lambda name: (busy[name], name == gateway, study.memo.by_speed.index(name))

@@ -156,17 +156,17 @@ class _StageSearch:
 
 def _busy(memo: Memo, device: str, parts: Sequence[LayerStretch]) -> Loads:
     """[from, to]: seconds that the device is busy with those stretches."""
-    computing, moved = _computing(memo, device, parts), _moving(memo, device, parts)
-    result: Loads = np.maximum(computing, np.maximum(moved[:, None], moved[None, :]))
+    computing, (received, sent) = _computing(memo, device, parts), _moving(memo, device, parts)
+    result: Loads = np.maximum(computing, np.maximum(received[:, None], sent[None, :]))
     return result
 
 
 def _passing(memo: Memo, device: str, parts: Sequence[LayerStretch]) -> Loads:
     """[from, to]: seconds that a request takes to reach the device and pass through those stretches; for the last one
     also to leave it."""
-    moved = _moving(memo, device, parts)
-    result: Loads = _computing(memo, device, parts) + moved[:, None]
-    result[:, -1] += moved[-1]
+    received, sent = _moving(memo, device, parts)
+    result: Loads = _computing(memo, device, parts) + received[:, None]
+    result[:, -1] += sent[-1]
     return result
 
 
@@ -180,14 +180,14 @@ def _computing(memo: Memo, device: str, parts: Sequence[LayerStretch]) -> Loads:
     return result
 
 
-def _moving(memo: Memo, device: str, parts: Sequence[LayerStretch]) -> Loads:
-    """The seconds that the device's network card takes for what crosses each place."""
+def _moving(memo: Memo, device: str, parts: Sequence[LayerStretch]) -> tuple[Loads, Loads]:
+    """The seconds that the device's network card takes to receive, and to send, what crosses each place."""
     crossing = [memo.graph.request_inputs, *(sorted(part.crossing) for part in parts)]
     moved = np.array([_nbytes(memo, names) for names in crossing], float)
     if device == memo.problem.gateway:
         moved[0] = moved[-1] = 0.0
-    moved /= memo.cluster.card_bytes_per_s[device]
-    return moved
+    cluster = memo.cluster
+    return moved / cluster.receiving_bytes_per_s[device], moved / cluster.sending_bytes_per_s[device]
 
 
 def _nbytes(memo: Memo, names: Sequence[str]) -> float:

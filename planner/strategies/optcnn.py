@@ -49,11 +49,10 @@ def candidates(study: Study) -> Iterator[Strategy]:
         fitted = not study.scorer.short_bytes(strategy)
     first: dict[Hashable, str] = {}
     for name in study.memo.by_speed:
-        link, device = (
-            study.memo.cluster.link(name, study.memo.problem.gateway),
-            study.memo.cluster.device(name),
-        )
-        first.setdefault((link, study.memo.whole_s[name], study.memo.limit_bytes(name), device.kind), name)
+        cluster, gateway = study.memo.cluster, study.memo.problem.gateway
+        links = cluster.link(name, gateway), cluster.link(gateway, name)
+        kind = cluster.device(name).kind
+        first.setdefault((links, study.memo.whole_s[name], study.memo.limit_bytes(name), kind), name)
     for name in first.values():
         alone = run_alone(study, name, "optcnn")
         yield alone

@@ -40,7 +40,8 @@ def kind(memo: Memo, device: str) -> Hashable:
     ways = (gateway, device), (device, gateway)
     links = tuple((cluster.link(*way), *(m.crossings(*way) for m in cluster.media)) for way in ways)
     here = cluster.device(device)
-    limits = cluster.card_bytes_per_s[device], memo.limit_bytes(device)
+    cards = cluster.sending_bytes_per_s[device], cluster.receiving_bytes_per_s[device]
+    limits = cards, memo.limit_bytes(device)
     return links, limits, here.kind, here.threads, memo.whole_s[device], str(here.engines)
 
 

@@ -10,7 +10,8 @@ from edgepart.agent.wire.control import Card
 
 
 def slowest_bytes_per_s(nodes: Collection[str], cards: Mapping[str, Card]) -> float:
-    """The rate of the slowest link between two of these nodes that one of them has measured; 0 if none has."""
+    """The rate of the slowest link between two of these nodes, in its slower direction, that one of them has measured; 0 if
+    none has."""
     rates = [
         rate
         for node in nodes
@@ -23,4 +24,5 @@ def slowest_bytes_per_s(nodes: Collection[str], cards: Mapping[str, Card]) -> fl
 
 @lru_cache(256)
 def _rates(document: bytes) -> tuple[tuple[str, float], ...]:
-    return tuple((node, link.bytes_per_s) for node, link in parse_card(document).links.items())
+    card = parse_card(document)
+    return tuple((node, min(card.rates(node))) for node in card.links)

@@ -79,6 +79,20 @@ class MeasuredDevice:
     """The segments for which an engine of this device is refused, and why; the newest last."""
     drifts: tuple[EngineDrift, ...] = ()
     """How much longer its engines take for models than calibrated; the newest last."""
+    back_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
+    """The rates at which other ends send to this device, by node id, where they clearly differ from those of `links`."""
+
+    def with_link(self, node: str, link: Link, back: Link) -> MeasuredDevice:
+        """The device with these measurements of the link to another end and of the link from it."""
+        rates = {other: rate for other, rate in self.back_bytes_per_s.items() if other != node}
+        if back.bytes_per_s != link.bytes_per_s:
+            rates[node] = back.bytes_per_s
+        return replace(self, links={**self.links, node: link}, back_bytes_per_s=rates)
+
+    def rates(self, node: str) -> tuple[float, float]:
+        """The bytes/s to the other end of a measured link, and from it."""
+        there = self.links[node].bytes_per_s
+        return there, self.back_bytes_per_s.get(node, there)
 
 
 def with_verdicts(
@@ -99,6 +113,8 @@ def write_card(measured: MeasuredDevice) -> bytes:
     document = cluster_to_json(Cluster((measured.device,)))["devices"][0]
     links = {node: asdict(link) for node, link in sorted(measured.links.items())}
     card = {"device": document, "links": links}
+    if measured.back_bytes_per_s:
+        card["back_bytes_per_s"] = dict(measured.back_bytes_per_s)
     if (together := measured.together) is not None:
         card["together"] = asdict(together) | {"nodes": sorted(together.nodes)}
     if measured.left_out:
@@ -116,13 +132,14 @@ def parse_card(document: bytes) -> MeasuredDevice:
         parsed = parse_json(document)
         cluster = cluster_from_json({"devices": [parsed["device"]]})
         links = {str(node): Link(**_check_link(entry)) for node, entry in parsed["links"].items()}
+        back = {str(node): _check_rate(rate) for node, rate in parsed.get("back_bytes_per_s", {}).items()}
         together = _together(parsed["together"]) if "together" in parsed else None
         left_out = {str(name): str(why) for name, why in parsed.get("left_out", {}).items()}
         refused = tuple(map(verdict_from_json, parsed.get("refused", ())))
         drifts = tuple(map(_drift, parsed.get("drifts", ())))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, UsageError, FrameError) as error:
         raise FrameError(f"a card that cannot be read: {error}") from error
-    return MeasuredDevice(cluster.devices[0], links, together, left_out, refused, drifts)
+    return MeasuredDevice(cluster.devices[0], links, together, left_out, refused, drifts, back)
 
 
 @lru_cache(maxsize=256)
@@ -161,12 +178,17 @@ def _drift(entry: Mapping[str, Any]) -> EngineDrift:
 
 def _check_link(entry: Mapping[str, Any]) -> dict[str, float]:
     numbers = {key: float(value) for key, value in entry.items()}
-    if (
-        not all(0 <= value <= LARGEST_FIGURE for value in numbers.values())
-        or numbers["bytes_per_s"] < SMALLEST_FIGURE
-    ):
+    if not all(0 <= value <= LARGEST_FIGURE for value in numbers.values()):
         raise ValueError(f"link {numbers}")
+    _check_rate(numbers["bytes_per_s"])
     return numbers
+
+
+def _check_rate(value: Any) -> float:
+    rate = float(value)
+    if not SMALLEST_FIGURE <= rate <= LARGEST_FIGURE:
+        raise ValueError(f"a rate of {rate} bytes/s")
+    return rate
 
 
 def build_cluster(cards: Iterable[Card], names: Mapping[str, str], model: str = "") -> Cluster:
@@ -174,21 +196,29 @@ def build_cluster(cards: Iterable[Card], names: Mapping[str, str], model: str = 
     either end measured.
 
     `model` is the digest of the model for which plans are to be made: engines lack the operators of it that they were found
-    not to take. `names` maps node ids to device names in the plan. A link that both ends measured gets the worse of each
-    number. Equal boxes count as equally fast (planner/devices/equal_devices.py).
+    not to take. `names` maps node ids to device names in the plan. Each direction of a link that both ends measured gets
+    the worse of each number. Equal boxes count as equally fast (planner/devices/equal_devices.py).
     """
     measured = {names[card.node]: parse_card(card.document) for card in cards if card.node in names}
-    links: dict[tuple[str, str], Link] = {}
+    devices = equalise_devices([_device_for(one, name, model) for name, one in measured.items()])
+    cluster = Cluster(devices, _build_links(measured, names))
+    crowds = [one.together for one in measured.values() if one.together is not None]
+    return _with_shared_medium(cluster, crowds, names)
+
+
+def _build_links(
+    measured: Mapping[str, MeasuredDevice], names: Mapping[str, str]
+) -> dict[tuple[str, str], Link]:
+    """The links between these devices. One whose directions are equal has one entry, with the lesser name first."""
+    ways: dict[tuple[str, str], Link] = {}
     for name, one in measured.items():
         for node, link in one.links.items():
             other = names.get(node)
-            if other in measured and other != name:
-                pair = (min(name, other), max(name, other))
-                links[pair] = _worse(links.get(pair, link), link)
-    devices = equalise_devices([_device_for(one, name, model) for name, one in measured.items()])
-    cluster = Cluster(devices, links)
-    crowds = [one.together for one in measured.values() if one.together is not None]
-    return _with_shared_medium(cluster, crowds, names)
+            if other is not None and other in measured and other != name:
+                for way, rate in zip(((name, other), (other, name)), one.rates(node), strict=True):
+                    told = replace(link, bytes_per_s=rate)
+                    ways[way] = _worse(ways.get(way, told), told)
+    return {(a, b): link for (a, b), link in ways.items() if a < b or ways[b, a] != link}
 
 
 def _device_for(measured: MeasuredDevice, name: str, model: str) -> Device:
@@ -216,7 +246,8 @@ def _with_shared_medium(
     """The cluster with a shared medium, if devices that were measured together sent less than their links
     promise. Of several measurements, the one with the most devices counts, and of these the fastest: a
     disturbance can only make a measurement slower."""
-    cards = cluster.card_bytes_per_s
+    sending, receiving = cluster.sending_bytes_per_s, cluster.receiving_bytes_per_s
+    cards = {name: min(rate, receiving[name]) for name, rate in sending.items()}
     found = [({names[n] for n in crowd.nodes if names.get(n) in cards}, crowd) for crowd in crowds]
     found = [(present, crowd) for present, crowd in found if len(present) > 1]
     if not found:
@@ -264,7 +295,7 @@ def is_clearly_different(old: MeasuredDevice, new: MeasuredDevice) -> bool:
         (old.device.flops_per_s, new.device.flops_per_s),
         (old.device.memory_bytes_per_s, new.device.memory_bytes_per_s),
         (old.device.memory_bytes, new.device.memory_bytes),
-        *((old.links[node].bytes_per_s, link.bytes_per_s) for node, link in new.links.items()),
+        *(pair for node in new.links for pair in zip(old.rates(node), new.rates(node), strict=True)),
         *([(was.bytes_per_s, now.bytes_per_s), (was.message_s, now.message_s)] if was and now else []),
         *((old.links[node].latency_s + 1e-3, link.latency_s + 1e-3) for node, link in new.links.items()),
     ]

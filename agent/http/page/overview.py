@@ -59,7 +59,8 @@ def cluster_document(
             {
                 "a": link["a"],
                 "b": link["b"],
-                "bytes_per_s": link["bytes_per_s"],
+                # Of two directions that differ, the slower one is full first.
+                "bytes_per_s": min(link["bytes_per_s"], link.get("up_bytes_per_s", link["bytes_per_s"])),
                 "latency_s": link["latency_s"],
                 "sent_bytes_per_s": _rounded(loads.get(frozenset((link["a"], link["b"])), 0.0)),
             }

@@ -159,11 +159,23 @@ def _given_links(
         yield (a, b), _link(entry, where, "bytes_per_s")
         yield (
             (b, a),
-            _link(entry, where, "up_bytes_per_s" if "up_bytes_per_s" in entry else "bytes_per_s"),
+            _link(entry, where, BACK if BACK in entry else "bytes_per_s"),
         )
 
 
+LINK_KEYS = frozenset({"bytes_per_s", "latency_s"})
+"""The keys of a link, besides its ends."""
+BACK = "up_bytes_per_s"
+"""The key of a link's bytes a second from `b` to `a`, where they differ from those from `a` to `b`."""
+
+
 def _link(entry: Mapping[str, Any], where: str, key: str) -> tuple[float, float]:
+    known = LINK_KEYS if where == "default_link" else LINK_KEYS | {"a", "b", BACK}
+    if unknown := sorted(entry.keys() - known):
+        raise ModelError(
+            f"{where}: a link has no {unknown[0]!r:.40}; it has {', '.join(sorted(known))}. 'bytes_per_s' is the rate from "
+            f"a to b, and {BACK!r} that from b to a where it differs"
+        )
     rate = _number(entry, key, where)
     if not rate:
         raise ModelError(

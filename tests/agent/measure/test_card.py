@@ -31,13 +31,20 @@ class Others:
         self.told: asyncio.Queue[MeasuredDevice] = asyncio.Queue()
         self.theirs: dict[str, MeasuredDevice] = {}
         self.starved: set[str] = set()
+        self.bytes_per_s = (2e8, 2e8)
+        """To the others, and from them."""
+        self.one_way: set[str] = set()
 
-    def trip_s(self, node: str, nbytes: int, count: int, timeout_s: float) -> float:
+    def trip_s(
+        self, node: str, nbytes: int, count: int, timeout_s: float, back_bytes: int | None = None
+    ) -> float:
         self.echoes.append((node, nbytes))
         if node in self.silent:
             raise Unavailable(f"{node} did not answer")
         slow = 4 if {node, "A"} & self.starved else 1
-        return slow * (1e-3 + count * nbytes / 1e8)
+        there, back = self.bytes_per_s
+        back_bytes = nbytes if back_bytes is None else back_bytes
+        return slow * (1e-3 + count * (nbytes / there + back_bytes / back))
 
     async def ask(self, node: str, question: Any, *, timeout_s: float) -> Any:
         self.together.append((node, question))
@@ -62,7 +69,14 @@ def run(work: Callable[[CardMeasurement, Others], Awaitable[None]], node: str = 
     async def main() -> None:
         others = Others()
         made = CardMeasurement(
-            node, DEVICE, others, others, others.ready, others.theirs.get, lambda: others.starved
+            node,
+            DEVICE,
+            others,
+            others,
+            others.ready,
+            others.theirs.get,
+            lambda: others.starved,
+            lambda other: other in others.one_way,
         )
         task = asyncio.create_task(made.run())
         try:
@@ -99,6 +113,32 @@ def test_a_newcomer_measures_all_links_before_it_tells() -> None:
         assert all(link.bytes_per_s > 0 for link in card.links.values())
         assert others.echoes[0] == ("a", 0)
         assert max(nbytes for _, nbytes in others.echoes) >= 1 << 20
+
+    run(work)
+
+
+def test_both_directions_of_a_link_are_told_where_they_clearly_differ() -> None:
+    async def work(made: CardMeasurement, others: Others) -> None:
+        others.bytes_per_s, others.one_way = (1e8, 1e7), {"a"}
+        made.members(["a", "b"])
+        card = await others.next()
+        there, back = card.rates("a")
+        assert there / back == pytest.approx(10, rel=1e-3)
+        assert 2 / card.links["b"].bytes_per_s == pytest.approx(1 / there + 1 / back)
+        assert card.rates("b") == (card.links["b"].bytes_per_s,) * 2  # It knows no echoes of one way.
+
+    run(work)
+
+
+def test_directions_that_hardly_differ_count_as_equal() -> None:
+    async def work(made: CardMeasurement, others: Others) -> None:
+        others.bytes_per_s, others.one_way = (1e8, 6e7), {"a"}
+        made.members(["a"])
+        card = await others.next()
+        assert card.back_bytes_per_s == {}
+        others.one_way = set()
+        plain, _ = await made.measure("a")
+        assert plain == card.links["a"]
 
     run(work)
 

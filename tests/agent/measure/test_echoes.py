@@ -55,6 +55,21 @@ def test_all_come_back_with_what_they_took_along(nbytes: int, count: int) -> Non
             assert all(sum(np.asarray(v).nbytes for v in values) == nbytes for values in went)
 
 
+@pytest.mark.parametrize(("there", "back"), [(1000, 0), (0, 1000), (1000, 1000)])
+def test_an_echo_brings_back_what_it_asks_for(there: int, back: int) -> None:
+    with wire() as between:
+        between.ends["a"].trip_s("b", there, 2, 20.0, back)
+        sizes = {
+            who: [
+                sum(np.asarray(v).nbytes for v in values)
+                for sender, _, values in between.went
+                if sender == who
+            ]
+            for who in "ab"
+        }
+        assert sizes == {"a": [there] * 2, "b": [back] * 2}
+
+
 def test_an_echo_counts_only_from_whom_it_was_asked() -> None:
     with wire() as between:
         between.swallow = lambda source, message: source == "b"

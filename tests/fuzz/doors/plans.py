@@ -122,7 +122,9 @@ def _cluster_files() -> Iterator[Take]:
             for device in cluster.devices:
                 expect(device.pace != "" and device.flops_per_s > 0, "a device without a pace")
                 device.with_drift(2.0)
-            expect(len(cluster.card_bytes_per_s) == len(cluster.devices), "a device without a network card")
+            expect(
+                len(cluster.sending_bytes_per_s) == len(cluster.devices), "a device without a network card"
+            )
             cluster.faster(2.0).only(tuple(device.name for device in cluster.devices[:1]))
             path.write_text(json.dumps(cluster_to_json(cluster)))
             expect(read_cluster(path)[0] == cluster, "a cluster is another after a round trip")

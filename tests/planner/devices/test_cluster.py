@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium, cluster_from_json, cluster_to_json
 from edgepart.planner.errors import UsageError
 
 DEVICES = tuple(Device(name, "k", 1e9, 1e9, 1e9) for name in "abc")
-SLOW, FAST = Link(1e6, 1e-3), Link(1e8, 1e-4)
+SLOW, FAST, UPLINK = Link(1e6, 1e-3), Link(1e8, 1e-4), Link(1e7, 1e-3)
 WIFI = Medium("wifi", 2e6, frozenset({"a", "b"}), relayed=True)
 CABLE = Medium("cable", 5e7, links=frozenset({("a", "c")}))
 CLUSTER = Cluster(DEVICES, {("a", "b"): SLOW}, FAST, (WIFI, CABLE))
@@ -58,10 +62,59 @@ def test_what_crosses_a_medium() -> None:
 
 
 def test_a_card_is_as_fast_as_the_fastest_link_of_its_device() -> None:
-    assert CLUSTER.card_bytes_per_s == {"a": 1e8, "b": 1e8, "c": 1e8}
+    def both(cluster: Cluster) -> tuple[Mapping[str, float], Mapping[str, float]]:
+        return cluster.sending_bytes_per_s, cluster.receiving_bytes_per_s
+
+    assert both(CLUSTER) == ({"a": 1e8, "b": 1e8, "c": 1e8},) * 2
     far = {("a", "b"): SLOW, ("b", "c"): SLOW}
-    assert Cluster(DEVICES, far, FAST).card_bytes_per_s == {"a": 1e8, "b": 1e6, "c": 1e8}
-    assert Cluster(DEVICES, far | {("c", "a"): SLOW}, FAST).card_bytes_per_s == dict.fromkeys("abc", 1e6)
+    assert both(Cluster(DEVICES, far, FAST)) == ({"a": 1e8, "b": 1e6, "c": 1e8},) * 2
+    assert both(Cluster(DEVICES, far | {("c", "a"): SLOW}, FAST)) == (dict.fromkeys("abc", 1e6),) * 2
+    one_way = Cluster(DEVICES[:2], {("a", "b"): SLOW, ("b", "a"): FAST})
+    assert both(one_way) == ({"a": 1e6, "b": 1e8}, {"a": 1e8, "b": 1e6})
+
+
+def test_a_link_may_have_two_directions() -> None:
+    device = cluster_to_json(Cluster(DEVICES[:2]))
+    link = {"a": "a", "b": "b", "bytes_per_s": 1e6, "latency_s": 1e-3, "message_s": 5e-5}
+    found = cluster_from_json(device | {"links": [link | {"up_bytes_per_s": 1e8}]})
+    assert found.link("a", "b") == SLOW and found.link("b", "a") == replace(SLOW, bytes_per_s=1e8)
+    assert cluster_to_json(found)["links"] == [link | {"up_bytes_per_s": 1e8}]
+    assert cluster_from_json(device | {"links": [link]}).link("b", "a") == SLOW
+    assert cluster_to_json(cluster_from_json(device | {"links": [link]}))["links"] == [link]
+
+
+@given(
+    st.dictionaries(
+        st.tuples(st.sampled_from("abc"), st.sampled_from("abc")), st.sampled_from([SLOW, FAST, UPLINK])
+    )
+)
+def test_links_come_back_from_json_in_both_directions(links: dict[tuple[str, str], Link]) -> None:
+    cluster = Cluster(DEVICES, links, FAST)
+    assert cluster_from_json(json.loads(json.dumps(cluster_to_json(cluster)))) == cluster
+
+
+@pytest.mark.parametrize(
+    ("links", "message"),
+    [
+        ([{"down_bytes_per_s": 1e6}], "no 'down_bytes_per_s'.*'bytes_per_s' is the rate from a to b"),
+        ([{"bandwidth": 1e6}], "no 'bandwidth'"),
+        ([{"up_bytes_per_s": 0}], "positive number under 'up_bytes_per_s'"),
+        (
+            [{"up_bytes_per_s": 1e6}, {"a": "b", "b": "a"}],
+            r"links\[0\]: another link says how 'b' sends to 'a'",
+        ),
+    ],
+)
+def test_what_a_link_cannot_say_is_an_error(links: list[dict[str, Any]], message: str) -> None:
+    given = [{"a": "a", "b": "b", "bytes_per_s": 1e6, "latency_s": 0.0} | link for link in links]
+    with pytest.raises(UsageError, match=message):
+        cluster_from_json(cluster_to_json(Cluster(DEVICES)) | {"links": given})
+
+
+def test_a_link_between_no_devices_has_one_direction() -> None:
+    default = {"bytes_per_s": 1e6, "latency_s": 0.0, "up_bytes_per_s": 1e8}
+    with pytest.raises(UsageError, match="default_link: a link has no 'up_bytes_per_s'"):
+        cluster_from_json(cluster_to_json(Cluster(DEVICES)) | {"default_link": default})
 
 
 def test_some_devices_keep_their_part_of_the_media() -> None:
@@ -74,8 +127,15 @@ def test_one_more_device_is_linked_like_the_one_it_is_like() -> None:
     more = CLUSTER.with_copy_of("a", "d")
     assert more.device("d") == Device("d", "k", 1e9, 1e9, 1e9)
     assert more.link("d", "b") == SLOW and more.link("c", "d") == FAST and more.link("a", "d") == FAST
+    assert more.link("b", "d") == SLOW and more.link("d", "c") == FAST
     assert more.media[0].devices == {"a", "b", "d"}
     assert more.media[1].links == {("a", "c"), ("d", "c")}
+
+
+def test_one_more_device_is_linked_in_both_directions() -> None:
+    more = Cluster(DEVICES, {("a", "b"): SLOW, ("b", "a"): UPLINK}, FAST).with_copy_of("a", "d")
+    assert (more.link("d", "b"), more.link("b", "d")) == (SLOW, UPLINK)
+    assert more.link("a", "d") == more.link("d", "a") == FAST
 
 
 def test_a_faster_network_is_faster_everywhere() -> None:

@@ -125,16 +125,16 @@ class Twin:
             flight.left = nbytes + link.message_s * self.alone(source, target)
         self.flights.append(flight)
 
-    def card(self, device: str) -> float:
-        return max(
-            self.cluster.link(device, d.name).bytes_per_s for d in self.cluster.devices if d.name != device
-        )
+    def card(self, device: str, end: int) -> float:
+        """What the device sends (end 0) or receives (end 1) at most."""
+        others = [d.name for d in self.cluster.devices if d.name != device]
+        ways = [(device, other) if end == 0 else (other, device) for other in others]
+        return max(self.cluster.link(*way).bytes_per_s for way in ways)
 
     def alone(self, source: str, target: str) -> float:
         media = [m.bytes_per_s / n for m in self.cluster.media if (n := m.crossings(source, target))]
-        return min(
-            [self.cluster.link(source, target).bytes_per_s, self.card(source), self.card(target), *media]
-        )
+        cards = self.card(source, 0), self.card(target, 1)
+        return min([self.cluster.link(source, target).bytes_per_s, *cards, *media])
 
     def flowing(self) -> list[Flight]:
         """The first message of each way."""
@@ -152,7 +152,7 @@ class Twin:
         for one in self.cluster.devices:
             for end in (0, 1):
                 through = {order: 1 for order, ends in flows.items() if ends[end] == one.name}
-                share(found, limits, through, self.card(one.name)) if through else None
+                share(found, limits, through, self.card(one.name, end)) if through else None
         for medium in self.cluster.media:
             crossing = {order: medium.crossings(*ends) for order, ends in flows.items()}
             through = {order: n for order, n in crossing.items() if n}

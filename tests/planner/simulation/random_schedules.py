@@ -22,10 +22,11 @@ def link(chance: Random) -> Link:
 
 
 def a_cluster(chance: Random, count: int) -> Cluster:
-    """Some links of their own; at times a medium that some devices share, or some links."""
+    """Some links of their own, some with two directions; at times a medium that some devices share, or some links."""
     devices = names(count)
     pairs = [(a, b) for a in devices for b in devices if a < b]
     links = {pair: link(chance) for pair in pairs if chance.random() < 0.5}
+    links |= {(b, a): link(chance) for a, b in pairs if chance.random() < 0.2}
     media = []
     if chance.random() < 0.6:
         members = frozenset(chance.sample(devices, chance.randint(1, count)))

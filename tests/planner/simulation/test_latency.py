@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from edgepart.planner.devices.cluster import LOCAL, Cluster, Device, Link
@@ -76,6 +78,25 @@ def test_a_card_sends_and_receives_at_the_same_time() -> None:
     steps: Steps = {"a": [Send(0), Receive(1)], "b": [Send(1), Receive(0)]}
     messages = [MessageTimes("a", "b", 1000), MessageTimes("b", "a", 1000)]
     found = run_schedule(TimedSchedule(steps, messages), cluster("a", "b"), "a")
+    assert found.arrivals_s == pytest.approx((2.0, 2.0))
+
+
+def test_the_two_directions_of_a_link_may_differ() -> None:
+    quick, slow = replace(LINK, message_s=0.0), replace(LINK, bytes_per_s=100.0, message_s=0.0)
+    among = replace(cluster("a", "b"), links={("a", "b"): quick, ("b", "a"): slow})
+    steps: Steps = {"a": [Send(0), Receive(1)], "b": [Send(1), Receive(0)]}
+    messages = [MessageTimes("a", "b", 1000), MessageTimes("b", "a", 1000)]
+    found = run_schedule(TimedSchedule(steps, messages), among, "a")
+    assert found.arrivals_s == pytest.approx((1.5, 10.5))
+
+
+def test_a_card_shares_the_rate_of_its_direction() -> None:
+    slow = Link(bytes_per_s=100.0, latency_s=0.0, message_s=0.0)
+    quick = replace(slow, bytes_per_s=1000.0)
+    links = {("a", "b"): slow, ("b", "a"): quick, ("a", "c"): slow, ("c", "a"): quick}
+    steps: Steps = {"a": [Send(0), Send(1)], "b": [Receive(0)], "c": [Receive(1)]}
+    messages = [MessageTimes("a", "b", 100), MessageTimes("a", "c", 100)]
+    found = run_schedule(TimedSchedule(steps, messages), Cluster(cluster("a", "b", "c").devices, links), "a")
     assert found.arrivals_s == pytest.approx((2.0, 2.0))
 
 

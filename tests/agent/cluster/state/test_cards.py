@@ -138,6 +138,9 @@ def test_a_card_tells_the_newest_refusals_only() -> None:
         changed(links={"b": {"bytes_per_s": float("nan"), "latency_s": 0, "message_s": 0}}),
         changed(links={"b": {"bytes_per_s": float("inf"), "latency_s": 0, "message_s": 0}}),
         changed(links={"b": {"bytes_per_s": 1, "latency_s": 0, "message_s": 0, "colour": 1}}),
+        changed(back_bytes_per_s={"b": 0}),
+        changed(back_bytes_per_s={"b": "much"}),
+        changed(back_bytes_per_s=5),
         changed(together=5),
         changed(together={"nodes": ["a"], "bytes_per_s": 1.0}),
         changed(together={"nodes": [1], "bytes_per_s": 1.0, "message_s": 1.0}),
@@ -162,6 +165,27 @@ def test_a_cluster_has_whoever_has_card_and_name_and_the_worse_of_two_measuremen
     assert dict(cluster.links) == {("attic", "desk"): Link(1e8, 5e-3, 1e-4)}
 
 
+def test_both_directions_of_a_link_come_to_the_plan() -> None:
+    def cards(mine: MeasuredDevice, theirs: MeasuredDevice) -> dict[tuple[str, str], Link]:
+        known = [Card("node-a", write_card(mine)), Card("node-b", write_card(theirs))]
+        return dict(build_cluster(known, {"node-a": "attic", "node-b": "desk"}).links)
+
+    up = replace(LINK, bytes_per_s=1e7)
+    unequal = MeasuredDevice(DEVICE).with_link("node-b", LINK, up)
+    assert parse_card(write_card(unequal)) == unequal
+    both = {("attic", "desk"): LINK, ("desk", "attic"): up}
+    assert cards(unequal, MeasuredDevice(DEVICE)) == both
+    assert cards(MeasuredDevice(DEVICE), unequal_of("node-a", up, LINK)) == both
+    slower = replace(LINK, bytes_per_s=5e6)
+    assert cards(unequal, unequal_of("node-a", slower, LINK)) == both | {("desk", "attic"): slower}
+    assert cards(unequal, MeasuredDevice(DEVICE, {"node-a": slower})) == {("attic", "desk"): slower}
+    assert unequal.with_link("node-b", LINK, LINK) == MEASURED
+
+
+def unequal_of(node: str, link: Link, back: Link) -> MeasuredDevice:
+    return MeasuredDevice(DEVICE).with_link(node, link, back)
+
+
 def test_only_what_a_planner_may_care_about_is_news() -> None:
     def link(**keys: float) -> MeasuredDevice:
         return MeasuredDevice(DEVICE, {"node-b": replace(LINK, **keys)})
@@ -169,6 +193,7 @@ def test_only_what_a_planner_may_care_about_is_news() -> None:
     assert not is_clearly_different(MEASURED, MEASURED)
     assert not is_clearly_different(MEASURED, link(bytes_per_s=1e8 * (1 + CHANGE_SHARE / 2)))
     assert is_clearly_different(MEASURED, link(bytes_per_s=2e8))
+    assert is_clearly_different(MEASURED, unequal_of("node-b", LINK, replace(LINK, bytes_per_s=5e7)))
     assert not is_clearly_different(MEASURED, link(latency_s=1.2e-3))
     assert is_clearly_different(MEASURED, link(latency_s=9e-3))
     assert is_clearly_different(MEASURED, MeasuredDevice(DEVICE))
