@@ -175,7 +175,8 @@ def forecast(problem: Problem, strategy_name: str) -> Forecast:
 def as_cluster(given: str | Path | Mapping[str, Any] | Cluster, where: str) -> tuple[Cluster, str]:
     """The cluster, and the gateway that it names: "" if it names none. Raises UsageError, which says what is wrong with the
     file, and begins with `where`."""
-    from edgepart.planner.devices.cluster import Cluster, cluster_from_json
+    from edgepart.planner.devices.cluster import Cluster
+    from edgepart.planner.devices.cluster_json import cluster_from_json
 
     if isinstance(given, Cluster):
         return given, ""

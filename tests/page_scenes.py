@@ -23,7 +23,8 @@ from edgepart.agent.http.server import HttpServer
 from edgepart.agent.wire.control import DeviceWeights
 from edgepart.agent.wire.inference import Epoch
 from edgepart.planner.devices.boards import KINDS
-from edgepart.planner.devices.cluster import Cluster, Link, cluster_to_json
+from edgepart.planner.devices.cluster import Cluster, Link
+from edgepart.planner.devices.cluster_json import cluster_to_json
 from edgepart.planner.errors import Unavailable
 from edgepart.planner.figures import format_seconds
 from edgepart.planner.layout.strategy import Problem

@@ -61,7 +61,7 @@ from edgepart.agent.wire.control import UNLOADABLE, Deployment, DeviceWeights, S
 from edgepart.agent.wire.inference import NO_EPOCH, DeployOptions, Epoch
 from edgepart.agent.wire.trials import TrialShare
 from edgepart.planner import errors
-from edgepart.planner.devices.cluster import cluster_to_json
+from edgepart.planner.devices.cluster_json import cluster_to_json
 from edgepart.planner.errors import ClusterError, EdgepartError, ModelError, Unavailable, UnknownDeployment
 from edgepart.planner.plans.plan import Plan, ValueInfo, plan_from_bytes
 from edgepart.planner.plans.reduced_precision import EXACT

@@ -20,7 +20,8 @@ from typing import Any
 from edgepart import __version__
 from edgepart.agent.measure.probe import device_kind, plannable_memory_bytes
 from edgepart.agent.storage.atomic_files import read_json, write_atomic
-from edgepart.planner.devices.cluster import Cluster, Device, cluster_from_json, cluster_to_json
+from edgepart.planner.devices.cluster import Cluster, Device
+from edgepart.planner.devices.cluster_json import cluster_from_json, cluster_to_json
 from edgepart.planner.errors import EdgepartError, Unavailable
 
 log = logging.getLogger(__name__)

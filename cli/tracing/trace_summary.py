@@ -11,7 +11,7 @@ from edgepart.cli.tracing.attribution import ORDER, OTHERS, AttributionRow, rows
 from edgepart.cli.tracing.critical_path import BETWEEN, MESSAGE, critical_path, totals, waits
 from edgepart.cli.verification import off, percent
 from edgepart.client.trace_records import SpanBar, Trace, typical
-from edgepart.planner.devices.cluster import cluster_from_json
+from edgepart.planner.devices.cluster_json import cluster_from_json
 from edgepart.planner.figures import format_seconds
 from edgepart.planner.plans.plan import GATEWAY
 

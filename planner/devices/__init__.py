@@ -1,6 +1,6 @@
 """The planner's other input: devices and links with their speeds, known boards, and routes between devices.
 
-May import: planner/errors, planner/plans.
+May import: planner/errors, planner/plans, planner/widest_way.
 """
 
-__all__ = ["boards", "cluster", "engine", "equal_devices", "rates", "routes", "what_if"]
+__all__ = ["boards", "cluster", "cluster_json", "engine", "equal_devices", "rates", "routes", "what_if"]

@@ -1,15 +1,13 @@
-"""Device, Link, Medium, Cluster: the device graph, and its JSON form in cluster.json (SI units, named in the keys). Facts;
-no file is opened here.
-"""
+"""Device, Link, Medium, Cluster: the device graph. Facts."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from math import log2
-from typing import Any
 
 from edgepart.planner.devices.engine import CPU, EXACT, Engine
 from edgepart.planner.devices.rates import Rates, curves_by_name
@@ -153,11 +151,6 @@ class Medium:
 SMALLEST_FIGURE, LARGEST_FIGURE = 1e-30, 1e30
 """Bounds for figures of devices and links: a figure outside them is not a measurement, and would make results infinite."""
 
-LINK_KEYS = frozenset({"bytes_per_s", "latency_s", "message_s"})
-"""The keys of a link in cluster.json, besides its ends."""
-BACK = "up_bytes_per_s"
-"""The key, of a link in cluster.json, of the bytes/s from `b` to `a` where they differ from those from `a` to `b`."""
-
 LOCAL = Link(bytes_per_s=1e10, latency_s=0.0, message_s=2e-5)
 """The link from a device to itself, which connects its agent as gateway with its own part of the plan."""
 
@@ -173,15 +166,18 @@ class Cluster:
     default_link: Link = Link(bytes_per_s=1.17e8, latency_s=2e-4)
     media: tuple[Medium, ...] = ()
     """The media that links share. A link that is in no medium has its capacity to itself."""
+    routes: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+    """For links from one device to another that lead over other devices: the devices on the way, both ends included. Each
+    passes on what it gets by itself, as a router does; agents know nothing of it."""
 
     def __post_init__(self) -> None:
         names = [device.name for device in self.devices]
         if len(set(names)) < len(names):
             raise UsageError(f"cluster: two devices share a name among {sorted(names)}; give each its own")
-        for pair in self.links:
-            for name in pair:
+        for ends in (*self.links, *self.routes.values()):
+            for name in ends:
                 if name not in names:
-                    raise UsageError(f"cluster: link {pair} names {name!r}, which is not one of its devices")
+                    raise UsageError(f"cluster: link {ends} names {name!r}, which is not one of its devices")
         if len({medium.name for medium in self.media}) < len(self.media):
             raise UsageError(f"cluster: two media share a name among {sorted(m.name for m in self.media)}")
         for medium in self.media:
@@ -203,8 +199,17 @@ class Cluster:
             return LOCAL
         return self.links.get((a, b)) or self.links.get((b, a)) or self.default_link
 
+    def hops(self, a: str, b: str) -> tuple[tuple[str, str], ...]:
+        """The pairs of devices, each directly linked, over which `a` sends to `b`."""
+        return tuple(pairwise(self.routes.get((a, b), (a, b))))
+
+    def crossings(self, medium: Medium, a: str, b: str) -> int:
+        """The number of times that traffic from `a` to `b` crosses the medium."""
+        return sum(medium.crossings(*hop) for hop in self.hops(a, b))
+
     def only(self, names: tuple[str, ...]) -> Cluster:
-        """The cluster with just these devices, in the order given."""
+        """The cluster with just these devices, in the order given. Links that lead over others stay as they are, as those
+        are taken to pass data on still."""
         kept = {pair: link for pair, link in self.links.items() if set(pair) <= set(names)}
         media = tuple(
             replace(
@@ -215,7 +220,9 @@ class Cluster:
             for medium in self.media
         )
         devices = tuple(self.device(name) for name in names)
-        return Cluster(devices, kept, self.default_link, tuple(m for m in media if m.devices or m.links))
+        routes = {ends: way for ends, way in self.routes.items() if set(way) <= set(names)}
+        media = tuple(m for m in media if m.devices or m.links)
+        return Cluster(devices, kept, self.default_link, media, routes)
 
     @cached_property
     def sending_bytes_per_s(self) -> Mapping[str, float]:
@@ -260,7 +267,7 @@ class Cluster:
 
         links = {pair: speed_up(link) for pair, link in self.links.items()}
         media = tuple(replace(medium, bytes_per_s=times * medium.bytes_per_s) for medium in self.media)
-        return Cluster(self.devices, links, speed_up(self.default_link), media)
+        return Cluster(self.devices, links, speed_up(self.default_link), media, self.routes)
 
     def with_copy_of(self, like: str, name: str) -> Cluster:
         """The cluster with one more device, called `name`, which is a copy of `like`. The copy has the same
@@ -281,218 +288,9 @@ class Cluster:
             for medium in self.media
         )
         twin = replace(self.device(like), name=name)
-        return Cluster((*self.devices, twin), links, self.default_link, media)
-
-
-def cluster_to_json(cluster: Cluster) -> dict[str, Any]:
-    document = {
-        "devices": [_device_document(device) for device in cluster.devices],
-        "links": list(_link_documents(cluster.links)),
-        "default_link": asdict(cluster.default_link),
-    }
-    media = [
-        asdict(m) | {"devices": sorted(m.devices), "links": sorted(map(list, m.links))} for m in cluster.media
-    ]
-    return document | {"media": media} if media else document
-
-
-def _link_documents(links: Mapping[tuple[str, str], Link]) -> Iterator[dict[str, Any]]:
-    """Yields the JSON document of each link. Two directions that differ in their rates alone have one document."""
-    told: set[tuple[str, str]] = set()
-    for (a, b), link in links.items():
-        back = links.get((b, a))
-        document = {"a": a, "b": b, **asdict(link)}
-        if back is None or a == b or replace(back, bytes_per_s=link.bytes_per_s) != link:
-            yield document
-        elif (b, a) not in told:
-            told.add((a, b))
-            yield document | {BACK: back.bytes_per_s}
-
-
-def _device_document(device: Device) -> dict[str, Any]:
-    """The JSON document of a device, without `drift` and `engines` if there are none."""
-    document = asdict(device) | {"families": dict(device.families), "moves": dict(device.moves)}
-    document["engines"] = [_engine_document(engine) for engine in device.engines]
-    usual = {"drift": 1.0, "engines": []}
-    return {key: value for key, value in document.items() if key not in usual or value != usual[key]}
-
-
-def _engine_document(engine: Engine) -> dict[str, Any]:
-    """The JSON document of an engine, without keys that say nothing."""
-    document = asdict(engine) | {"refused": sorted(engine.refused), "lacks": sorted(engine.lacks)}
-    usual = {"drift": 1.0, "untried": False}
-    return {
-        key: value for key, value in document.items() if value not in (None, []) and value != usual.get(key)
-    }
-
-
-def cluster_from_json(document: Any) -> Cluster:
-    """The cluster in a parsed JSON document. Raises UsageError, naming the place, for a missing key or an
-    impossible number."""
-    root = _mapping(document, "cluster")
-    devices = tuple(
-        _device(entry, f"devices[{i}]") for i, entry in enumerate(_list(root, "devices", "cluster"))
-    )
-    if not devices:
-        raise UsageError("cluster: 'devices' is empty; name at least one")
-    links = _links(_list(root, "links", "cluster") if "links" in root else [])
-    default = Cluster.default_link
-    if "default_link" in root:
-        default = _link(_mapping(root["default_link"], "default_link"), "default_link", LINK_KEYS)
-    media = tuple(
-        _medium(entry, f"media[{i}]")
-        for i, entry in enumerate(_list(root, "media", "cluster") if "media" in root else [])
-    )
-    return Cluster(devices, links, default, media)
-
-
-def _device(entry: Any, where: str) -> Device:
-    entry = _mapping(entry, where)
-    return Device(
-        name=_text(entry, "name", where),
-        kind=str(entry.get("kind", "unknown")),
-        flops_per_s=_positive(entry, "flops_per_s", where),
-        memory_bytes_per_s=_positive(entry, "memory_bytes_per_s", where),
-        memory_bytes=_positive(entry, "memory_bytes", where),
-        threads=int(_positive(entry, "threads", where, default=1)),
-        segment_s=_positive(entry, "segment_s", where, default=FIXED_S),
-        families=_rates(entry, "families", where),
-        moves=_rates(entry, "moves", where),
-        kernel_s=_positive(entry, "kernel_s", where, default=0.0, or_zero=True),
-        drift=_positive(entry, "drift", where, default=1.0),
-        engines=_engines(entry, where),
-    )
-
-
-def _engines(entry: Mapping[str, Any], where: str) -> tuple[Engine, ...]:
-    listed = _list(entry, "engines", where) if "engines" in entry else []
-    engines = tuple(_engine(one, f"{where}.engines[{i}]") for i, one in enumerate(listed))
-    names = [engine.name for engine in engines]
-    if len(set(names)) < len(names):
-        raise UsageError(f"{where}: two engines share a name among {sorted(names)}; give each its own")
-    return engines
-
-
-def _engine(entry: Any, where: str) -> Engine:
-    entry = _mapping(entry, where)
-    own = {key: _positive(entry, key, where) for key in ("copy_bytes_per_s", "memory_bytes") if key in entry}
-    refused, lacks = (_list(entry, key, where) if key in entry else [] for key in ("refused", "lacks"))
-    if not all(isinstance(digest, str) for digest in refused):
-        raise UsageError(f"{where}: expected digests of segments under 'refused'")
-    if not all(isinstance(name, str) for name in lacks):
-        raise UsageError(f"{where}: expected names of operators under 'lacks'")
-    return Engine(
-        name=_text(entry, "name", where),
-        provider=_text(entry, "provider", where),
-        families=_rates(entry, "families", where),
-        moves=_rates(entry, "moves", where),
-        flops_per_s=_positive(entry, "flops_per_s", where),
-        memory_bytes_per_s=_positive(entry, "memory_bytes_per_s", where),
-        segment_s=_positive(entry, "segment_s", where, default=FIXED_S, or_zero=True),
-        kernel_s=_positive(entry, "kernel_s", where, default=0.0, or_zero=True),
-        copy_s=_positive(entry, "copy_s", where, default=0.0, or_zero=True),
-        copy_bytes_per_s=own.get("copy_bytes_per_s"),
-        memory_bytes=own.get("memory_bytes"),
-        precision=_text(entry, "precision", where) if "precision" in entry else EXACT,
-        threads=int(_positive(entry, "threads", where, default=1)),
-        drift=_positive(entry, "drift", where, default=1.0),
-        untried=entry.get("untried") is True,
-        refused=frozenset(refused),
-        lacks=frozenset(lacks),
-    )
-
-
-def _rates(entry: Mapping[str, Any], key: str, where: str) -> dict[str, float]:
-    inside = f"{where}.{key}"
-    rates = _mapping(entry.get(key, {}), inside)
-    found = {str(name): _positive(rates, name, inside) for name in rates}
-    try:
-        curves_by_name(found)
-    except ValueError as error:
-        raise UsageError(f"{inside}: {error}") from error
-    return found
-
-
-def _links(entries: list[Any]) -> dict[tuple[str, str], Link]:
-    """The links by their ends. An entry with `BACK` says both directions."""
-    found: dict[tuple[str, str], Link] = {}
-    backs: dict[tuple[str, str], tuple[str, Link]] = {}
-    for number, value in enumerate(entries):
-        where = f"links[{number}]"
-        entry = _mapping(value, where)
-        a, b = _text(entry, "a", where), _text(entry, "b", where)
-        link = found[a, b] = _link(entry, where, {"a", "b", *LINK_KEYS, BACK})
-        if BACK in entry:
-            backs[b, a] = where, replace(link, bytes_per_s=_positive(entry, BACK, where))
-    for (a, b), (where, link) in backs.items():
-        if (a, b) in found:
-            raise UsageError(f"{where}: another link says how {a!r} sends to {b!r}; leave {BACK!r} out")
-        found[a, b] = link
-    return found
-
-
-def _link(entry: Mapping[str, Any], where: str, known: Collection[str]) -> Link:
-    if unknown := sorted(map(str, entry.keys() - known)):
-        raise UsageError(
-            f"{where}: a link has no {unknown[0]!r:.40}; it has {', '.join(sorted(known))}. 'bytes_per_s' is the rate from "
-            f"a to b, and {BACK!r} that from b to a where it differs"
-        )
-    return Link(
-        bytes_per_s=_positive(entry, "bytes_per_s", where),
-        latency_s=_positive(entry, "latency_s", where, or_zero=True),
-        message_s=_positive(entry, "message_s", where, default=FIXED_S, or_zero=True),
-    )
-
-
-def _medium(entry: Any, where: str) -> Medium:
-    entry = _mapping(entry, where)
-    devices = _list(entry, "devices", where) if "devices" in entry else []
-    pairs = _list(entry, "links", where) if "links" in entry else []
-    named = [*devices, *(name for pair in pairs for name in (pair if isinstance(pair, list) else [None]))]
-    if not named or not all(isinstance(name, str) for name in named) or any(len(pair) != 2 for pair in pairs):
-        raise UsageError(
-            f'{where}: give the names of its devices ("devices": ["a", "b"]), or of linked pairs ("links": [["a", "b"]])'
-        )
-    relayed = entry.get("relayed", False)
-    if not isinstance(relayed, bool):
-        raise UsageError(f"{where}: expected true or false under 'relayed', found {relayed!r}")
-    return Medium(
-        name=_text(entry, "name", where),
-        bytes_per_s=_positive(entry, "bytes_per_s", where),
-        devices=frozenset(devices),
-        links=frozenset((a, b) for a, b in pairs),
-        relayed=relayed,
-    )
-
-
-def _mapping(value: Any, where: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise UsageError(f"{where}: expected an object, found {type(value).__name__}")
-    return value
-
-
-def _list(root: Mapping[str, Any], key: str, where: str) -> list[Any]:
-    if not isinstance(root.get(key), list):
-        raise UsageError(f"{where}: expected a list under {key!r}")
-    return list(root[key])
-
-
-def _text(entry: Mapping[str, Any], key: str, where: str) -> str:
-    if not isinstance(entry.get(key), str) or not entry[key]:
-        raise UsageError(f"{where}: expected a name under {key!r}")
-    return str(entry[key])
-
-
-def _positive(
-    entry: Mapping[str, Any], key: str, where: str, *, default: float | None = None, or_zero: bool = False
-) -> float:
-    value = entry.get(key, default)
-    good = isinstance(value, int | float) and not isinstance(value, bool)
-    # A negated comparison, because it rejects NaN as well.
-    if (
-        not good
-        or value is None
-        or not (SMALLEST_FIGURE <= value <= LARGEST_FIGURE or (value == 0 and or_zero))
-    ):
-        raise UsageError(f"{where}: expected a positive number under {key!r}, found {str(value)[:40]}")
-    return float(value)
+        routes = dict(self.routes)
+        for (a, b), way in self.routes.items():
+            if like in (a, b):
+                renamed = tuple(name if one == like else one for one in way)
+                routes[renamed[0], renamed[-1]] = renamed
+        return Cluster((*self.devices, twin), links, self.default_link, media, routes)

@@ -125,6 +125,10 @@ def cluster_variants(
 def add_device(cluster: Cluster, one: Addition) -> Cluster:
     """The cluster with one more device, linked to all others. If the cluster has a device of the same kind,
     the new device takes its measured figures. Raises UsageError if the name is taken."""
+    if cluster.routes and one.bytes_per_s is None:
+        raise UsageError(
+            f"--add: the cluster has no default link; say how {one.name!r} is linked: link=1Gbit/s"
+        )
     if any(device.name == one.name for device in cluster.devices):
         raise UsageError(f"--add: two devices would be called {one.name!r}; name one of them otherwise")
     like = next((device for device in cluster.devices if device.kind == one.kind), None)
@@ -151,6 +155,9 @@ def remove_device(cluster: Cluster, name: str) -> Cluster:
     left = tuple(device.name for device in cluster.devices if device.name != name)
     if not left:
         raise UsageError(f"--remove {name}: nothing would be left")
+    for ends, way in cluster.routes.items():
+        if name in way[1:-1]:
+            raise UsageError(f"--remove {name}: {ends[0]} reaches {ends[1]} only over it")
     return cluster.only(left)
 
 

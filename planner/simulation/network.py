@@ -310,12 +310,14 @@ class LinkDirections:
 
     def _open(self, source: str, target: str) -> LinkDirection:
         link = self.cluster.link(source, target)
-        send = self._share("send", source, self.cluster.sending_bytes_per_s[source])
-        receive = self._share("receive", target, self.cluster.receiving_bytes_per_s[target])
-        crossed = [(send, 1), (receive, 1)]
-        alone = min(link.bytes_per_s, send.bytes_per_s, receive.bytes_per_s)
+        crossed: list[tuple[SharedResource, int]] = []
+        for here, there in self.cluster.hops(source, target):
+            send = self._share("send", here, self.cluster.sending_bytes_per_s[here])
+            receive = self._share("receive", there, self.cluster.receiving_bytes_per_s[there])
+            crossed += [(send, 1), (receive, 1)]
+        alone = min(link.bytes_per_s, *(one.bytes_per_s for one, _ in crossed))
         for medium in self.cluster.media:
-            if count := medium.crossings(source, target):
+            if count := self.cluster.crossings(medium, source, target):
                 crossed.append((self._share("medium", medium.name, medium.bytes_per_s), count))
                 alone = min(alone, medium.bytes_per_s / count)
         way = LinkDirection(source, target, -1 - len(self.ways), alone, tuple(crossed))

@@ -38,7 +38,10 @@ def kind(memo: Memo, device: str) -> Hashable:
     """A key that is equal for devices that take the same time for the whole model and have the same memory for it."""
     cluster, gateway = memo.cluster, memo.problem.gateway
     ways = (gateway, device), (device, gateway)
-    links = tuple((cluster.link(*way), *(m.crossings(*way) for m in cluster.media)) for way in ways)
+    links = tuple(
+        (cluster.link(*way), *(cluster.crossings(m, *way) for m in cluster.media), cluster.hops(*way)[1:])
+        for way in ways
+    )
     here = cluster.device(device)
     cards = cluster.sending_bytes_per_s[device], cluster.receiving_bytes_per_s[device]
     limits = cards, memo.limit_bytes(device)

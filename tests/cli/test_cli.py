@@ -26,7 +26,8 @@ from edgepart.cli import options, output, tensors, verification
 from edgepart.cli.main import main
 from edgepart.client import model_files
 from edgepart.client.target import target_of
-from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium, cluster_to_json
+from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium
+from edgepart.planner.devices.cluster_json import cluster_to_json
 from edgepart.planner.errors import RequestError, UsageError
 from tests.agent.http.conftest import CREDENTIAL, Served, served
 from tests.agent.http.fakes import NO_ROOM, A, add_model

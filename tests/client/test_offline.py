@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import edgepart
-from edgepart.planner.devices.cluster import cluster_from_json
+from edgepart.planner.devices.cluster_json import cluster_from_json
 from edgepart.planner.errors import Infeasible, ModelError, UsageError
 from tests.agent.http.fakes import add_model
 

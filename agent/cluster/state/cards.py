@@ -26,9 +26,8 @@ from edgepart.planner.devices.cluster import (
     Device,
     Link,
     Medium,
-    cluster_from_json,
-    cluster_to_json,
 )
+from edgepart.planner.devices.cluster_json import cluster_from_json, cluster_to_json
 from edgepart.planner.devices.equal_devices import equalise_devices
 from edgepart.planner.errors import FrameError, UsageError
 from edgepart.planner.json_text import parse_json

@@ -1,6 +1,6 @@
 """The workload and its placement: records, files, and a checker that shares no code with the placers.
 
-May import: planner/errors, planner/json_text.
+May import: planner/errors, planner/json_text, planner/widest_way.
 """
 
 __all__ = ["checker", "networks", "read", "schedule", "workload", "write"]

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from math import inf
 from typing import Any
 
 from edgepart.planner.errors import ModelError, UsageError
 from edgepart.planner.json_text import parse_json
 from edgepart.planner.placing.problem.workload import Machine, Pair, Task, TaskTensor, Workload
+from edgepart.planner.widest_way import find_widest_way
 
 SCHEMA = "edgepart-workload/1"
 
@@ -135,11 +137,25 @@ def _links(root: Mapping[str, Any], numbers: Mapping[str, int]) -> tuple[Table, 
         for other, there in numbers.items():
             found = (0.0, inf) if here == there else given.get((here, there), default)
             if found is None:
-                raise ModelError(f"workload: no link from {name!r} to {other!r}, and no 'default_link'")
+                found = _join(given, here, there)
+            if found is None:
+                raise ModelError(
+                    f"workload: no link from {name!r} to {other!r}, over other devices neither, and no 'default_link'"
+                )
             row.append(found)
         latency_s.append(tuple(latency for latency, _ in row))
         bytes_per_s.append(tuple(rate for _, rate in row))
     return tuple(latency_s), tuple(bytes_per_s)
+
+
+def _join(given: Mapping[Pair, tuple[float, float]], here: int, there: int) -> tuple[float, float] | None:
+    """Return the latency and the rate of the widest way over other devices, which is as fast as its slowest link and has
+    the latencies of all; None if there is none."""
+    nearby: dict[int, dict[int, tuple[float, float]]] = {}
+    for (a, b), (latency_s, rate) in given.items():
+        nearby.setdefault(a, {})[b] = rate, latency_s
+    legs = [given[hop] for hop in pairwise(find_widest_way(nearby, here, there))]
+    return (sum(latency for latency, _ in legs), min(rate for _, rate in legs)) if legs else None
 
 
 def _given_links(

@@ -32,7 +32,8 @@ from edgepart.agent.measure.probe import (
 from edgepart.agent.measure.probe_models import FAMILIES
 from edgepart.planner.access import accesses
 from edgepart.planner.cost.cost import Cost
-from edgepart.planner.devices.cluster import FIXED_S, Cluster, Device, cluster_from_json, cluster_to_json
+from edgepart.planner.devices.cluster import FIXED_S, Cluster, Device
+from edgepart.planner.devices.cluster_json import cluster_from_json, cluster_to_json
 from edgepart.planner.errors import Unavailable, UsageError
 from edgepart.planner.model.load import load_graph
 

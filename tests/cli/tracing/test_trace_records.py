@@ -30,7 +30,8 @@ from edgepart.cli.tracing.attribution import IDLE, ORDER, OTHERS, REST, rows, sh
 from edgepart.cli.tracing.critical_path import critical_path, totals
 from edgepart.client.perfetto import lanes, trace_events
 from edgepart.client.trace_records import SpanBar, Trace, join_waits, read, typical
-from edgepart.planner.devices.cluster import Cluster, cluster_to_json
+from edgepart.planner.devices.cluster import Cluster
+from edgepart.planner.devices.cluster_json import cluster_to_json
 from edgepart.planner.errors import ClusterError
 from edgepart.planner.plans.plan import GATEWAY, Receive, Send
 from edgepart.planner.plans.timeline import Compute, MessageTimes, TimedSchedule, step_times

@@ -27,7 +27,8 @@ from edgepart.agent.wire.queries import WantFiles, WantPart
 from edgepart.cli.planning.plan_inputs import read_cluster
 from edgepart.client import trace_records
 from edgepart.planner.access import accesses
-from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium, cluster_to_json
+from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium
+from edgepart.planner.devices.cluster_json import cluster_to_json
 from edgepart.planner.errors import ClusterError, FrameError, InternalError, ModelError, PeerError, UsageError
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model.load import load_graph

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium, cluster_from_json, cluster_to_json
+from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium
+from edgepart.planner.devices.cluster_json import cluster_from_json, cluster_to_json
 from edgepart.planner.errors import UsageError
 
 DEVICES = tuple(Device(name, "k", 1e9, 1e9, 1e9) for name in "abc")
@@ -109,6 +110,43 @@ def test_what_a_link_cannot_say_is_an_error(links: list[dict[str, Any]], message
     given = [{"a": "a", "b": "b", "bytes_per_s": 1e6, "latency_s": 0.0} | link for link in links]
     with pytest.raises(UsageError, match=message):
         cluster_from_json(cluster_to_json(Cluster(DEVICES)) | {"links": given})
+
+
+CHAIN = {
+    "devices": cluster_to_json(Cluster(DEVICES))["devices"],
+    "links": [
+        {"a": "a", "b": "b", "bytes_per_s": 1e7, "latency_s": 1e-3, "message_s": 1e-5, "up_bytes_per_s": 4e6},
+        {"a": "b", "b": "c", "bytes_per_s": 5e6, "latency_s": 2e-3, "message_s": 2e-5},
+    ],
+    "default_link": None,
+}
+"""b stands between a and c."""
+
+
+def test_a_device_that_only_another_one_reaches_has_a_link_over_it() -> None:
+    found = cluster_from_json(CHAIN)
+    assert found.link("a", "c") == Link(5e6, 3e-3, 2e-5)
+    assert found.link("c", "a") == Link(4e6, 3e-3, 2e-5)
+    assert found.link("a", "b") == Link(1e7, 1e-3, 1e-5)
+    assert found.hops("a", "c") == (("a", "b"), ("b", "c")) and found.hops("a", "b") == (("a", "b"),)
+    assert cluster_from_json(json.loads(json.dumps(cluster_to_json(found)))) == found
+    both = Medium("air", 1e7, frozenset("b"), relayed=True)
+    assert found.crossings(both, "a", "c") == 2 and found.crossings(both, "a", "b") == 1
+
+
+def test_what_becomes_of_links_over_others() -> None:
+    found = cluster_from_json(CHAIN)
+    assert found.only(("a", "c")).link("a", "c") == found.link("a", "c")
+    assert found.only(("a", "c")).hops("a", "c") == (("a", "c"),)
+    assert found.only(("c", "b", "a")).routes == found.routes
+    assert found.faster(2.0).link("c", "a").bytes_per_s == 8e6
+    more = found.with_copy_of("a", "d")
+    assert more.hops("c", "d") == (("c", "b"), ("b", "d")) and more.link("c", "d") == found.link("c", "a")
+
+
+def test_where_no_way_leads_is_said() -> None:
+    with pytest.raises(UsageError, match="no link leads from 'a' to 'c', over others neither"):
+        cluster_from_json(CHAIN | {"links": CHAIN["links"][:1]})
 
 
 def test_a_link_between_no_devices_has_one_direction() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from edgepart.planner.devices.cluster import Cluster, Device, cluster_from_json, cluster_to_json
+from edgepart.planner.devices.cluster import Cluster, Device
+from edgepart.planner.devices.cluster_json import cluster_from_json, cluster_to_json
 from edgepart.planner.devices.engine import Engine
 from edgepart.planner.errors import UsageError
 

@@ -15,7 +15,8 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from edgepart.planner.access import accesses
 from edgepart.planner.cost.cost import Cost
 from edgepart.planner.cost.work import Work
-from edgepart.planner.devices.cluster import Cluster, Device, cluster_from_json
+from edgepart.planner.devices.cluster import Cluster, Device
+from edgepart.planner.devices.cluster_json import cluster_from_json
 from edgepart.planner.devices.rates import Curve, curves_by_name
 from edgepart.planner.errors import UsageError
 from edgepart.planner.model.graph import Graph

@@ -9,12 +9,16 @@ import pytest
 
 from edgepart.planner.devices.boards import KINDS, PLAN_MEMORY_SHARE, BoardKind
 from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium
+from edgepart.planner.devices.cluster_json import cluster_from_json, cluster_to_json
 from edgepart.planner.devices.what_if import (
     UNCHANGED,
+    Addition,
+    add_device,
     cluster_variants,
     parse_addition,
     parse_rate,
     parse_rates,
+    remove_device,
     set_link_rates,
 )
 from edgepart.planner.errors import UsageError
@@ -102,6 +106,19 @@ def test_variants_are_each_change_and_all_of_them() -> None:
 def test_what_is_no_addition_is_said(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         parse_addition(text, CLUSTER)
+
+
+def test_a_cluster_without_a_default_link_keeps_its_ways() -> None:
+    names = ["a", "b", "c"]
+    devices = cluster_to_json(Cluster(tuple(Device(name, "k", 1e9, 1e9, 1e9) for name in names)))["devices"]
+    links = [{"a": a, "b": b, "bytes_per_s": 1e7, "latency_s": 0.0} for a, b in ("ab", "bc")]
+    chain = cluster_from_json({"devices": devices, "links": links, "default_link": None})
+    with pytest.raises(UsageError, match="--remove b: a reaches c only over it"):
+        remove_device(chain, "b")
+    assert remove_device(chain, "c").routes == {}
+    with pytest.raises(UsageError, match="the cluster has no default link"):
+        add_device(chain, Addition("pi5", "d"))
+    assert add_device(chain, Addition("pi5", "d", 2e7)).link("c", "d").bytes_per_s == 2e7
 
 
 def test_what_cannot_be_removed_or_swept_is_said() -> None:

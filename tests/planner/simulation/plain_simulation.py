@@ -4,8 +4,9 @@ looking at all of it. Slow, and short enough to be believed."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
-from edgepart.planner.devices.cluster import LOCAL, Cluster
+from edgepart.planner.devices.cluster import LOCAL, Cluster, Medium
 from edgepart.planner.plans.plan import GATEWAY, Receive, Replica
 from edgepart.planner.plans.timeline import Compute, TimedSchedule
 
@@ -131,9 +132,17 @@ class Twin:
         ways = [(device, other) if end == 0 else (other, device) for other in others]
         return max(self.cluster.link(*way).bytes_per_s for way in ways)
 
+    def uses(self, ends: tuple[str, str], device: str, end: int) -> bool:
+        """Whether data on its way leaves the device (end 0) or gets there (end 1)."""
+        return any(hop[end] == device for hop in pairwise(self.cluster.routes.get(ends, ends)))
+
+    def crossings(self, medium: Medium, ends: tuple[str, str]) -> int:
+        return sum(medium.crossings(*hop) for hop in pairwise(self.cluster.routes.get(ends, ends)))
+
     def alone(self, source: str, target: str) -> float:
-        media = [m.bytes_per_s / n for m in self.cluster.media if (n := m.crossings(source, target))]
-        cards = self.card(source, 0), self.card(target, 1)
+        media = [m.bytes_per_s / n for m in self.cluster.media if (n := self.crossings(m, (source, target)))]
+        hops = list(pairwise(self.cluster.routes.get((source, target), (source, target))))
+        cards = [card for a, b in hops for card in (self.card(a, 0), self.card(b, 1))]
         return min([self.cluster.link(source, target).bytes_per_s, *cards, *media])
 
     def flowing(self) -> list[Flight]:
@@ -151,10 +160,10 @@ class Twin:
         limits = found.copy()
         for one in self.cluster.devices:
             for end in (0, 1):
-                through = {order: 1 for order, ends in flows.items() if ends[end] == one.name}
+                through = {order: 1 for order, ends in flows.items() if self.uses(ends, one.name, end)}
                 share(found, limits, through, self.card(one.name, end)) if through else None
         for medium in self.cluster.media:
-            crossing = {order: medium.crossings(*ends) for order, ends in flows.items()}
+            crossing = {order: self.crossings(medium, ends) for order, ends in flows.items()}
             through = {order: n for order, n in crossing.items() if n}
             share(found, limits, through, medium.bytes_per_s) if through else None
         return found

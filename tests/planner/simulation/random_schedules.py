@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from random import Random
 
 from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium
@@ -35,7 +36,17 @@ def a_cluster(chance: Random, count: int) -> Cluster:
         through = frozenset(chance.sample(pairs, chance.randint(1, len(pairs))))
         media.append(Medium("cable", chance.uniform(100, 1500), links=through))
     made = tuple(Device(name, "k", 1.0, 1.0, 1e9) for name in devices)
-    return Cluster(made, links, link(chance), tuple(media))
+    return Cluster(made, links, link(chance), tuple(media), routes(chance, devices))
+
+
+def routes(chance: Random, devices: list[str]) -> dict[tuple[str, str], tuple[str, ...]]:
+    """Some links lead over another device, or over two."""
+    found = {}
+    for a, b in permutations(devices, 2):
+        between = [name for name in devices if name not in (a, b)]
+        if between and chance.random() < 0.15:
+            found[a, b] = (a, *chance.sample(between, min(len(between), chance.randint(1, 2))), b)
+    return found
 
 
 def a_schedule(chance: Random, count: int) -> TimedSchedule:

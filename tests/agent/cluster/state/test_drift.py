@@ -20,7 +20,8 @@ from edgepart.agent.cluster.state.drift import (
 )
 from edgepart.agent.wire.control import MOST_DRIFT, Drift
 from edgepart.planner.cost.cost import Cost
-from edgepart.planner.devices.cluster import Cluster, Device, cluster_from_json, cluster_to_json
+from edgepart.planner.devices.cluster import Cluster, Device
+from edgepart.planner.devices.cluster_json import cluster_from_json, cluster_to_json
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.plans.plan import Program, Segment
 

@@ -28,12 +28,36 @@ def transfer_s(workload: dict[str, Any], edges: list[dict[str, Any]], here: str,
     for edge in edges:
         if f"{here}->{there}" in edge.get("transfer_s", {}):
             return float(edge["transfer_s"][f"{here}->{there}"])
-    link = dict(workload.get("default_link", {}))
+    legs = links_between(workload, here, there)
+    slowest = min(link["bytes_per_s"] for link in legs)
+    return float(sum(link.get("latency_s", 0.0) for link in legs) + edges[0]["bytes"] / slowest)
+
+
+def links_between(workload: dict[str, Any], here: str, there: str) -> list[dict[str, Any]]:
+    """The links from one device to another: of the ways over others that there are, where they have none, the widest, and
+    of these the one with the least latency."""
+    direct = {}
     for one in workload.get("links", []):
-        if {one["a"], one["b"]} == {here, there}:
-            up = one["b"] == here and "up_bytes_per_s" in one
-            link = {**one, "bytes_per_s": one["up_bytes_per_s"] if up else one["bytes_per_s"]}
-    return float(link.get("latency_s", 0.0) + edges[0]["bytes"] / link["bytes_per_s"])
+        direct[one["a"], one["b"]] = one
+        direct[one["b"], one["a"]] = {**one, "bytes_per_s": one.get("up_bytes_per_s", one["bytes_per_s"])}
+    if (here, there) in direct or "default_link" in workload:
+        return [direct.get((here, there), workload.get("default_link", {}))]
+    ways: list[list[dict[str, Any]]] = []
+    begun: list[tuple[str, list[str], list[dict[str, Any]]]] = [(here, [here], [])]
+    while begun:
+        at, passed, legs = begun.pop()
+        for (a, b), link in direct.items():
+            if a == at and b == there:
+                ways.append([*legs, link])
+            elif a == at and b not in passed:
+                begun.append((b, [*passed, b], [*legs, link]))
+    return max(
+        ways,
+        key=lambda way: (
+            min(one["bytes_per_s"] for one in way),
+            -sum(one.get("latency_s", 0.0) for one in way),
+        ),
+    )
 
 
 def replay(workload: dict[str, Any], answer: dict[str, Any]) -> list[str]:

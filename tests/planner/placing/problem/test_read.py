@@ -63,6 +63,16 @@ def test_what_a_file_says() -> None:
     assert found.overlap and found.tasks[1].colocate == "g" and found.machines[2].kind == "cpu"
 
 
+def test_a_device_that_only_another_one_reaches_has_a_link_over_it() -> None:
+    document = copy.deepcopy(BRANCHES)
+    del document["default_link"]
+    document["links"].append({"a": "a1", "b": "host", "bytes_per_s": 2e9, "latency_s": 3e-4})
+    found = workload_of(document)
+    assert (found.bytes_per_s[0][1], found.latency_s[0][1]) == (1e9, 3e-4)
+    assert (found.bytes_per_s[1][0], found.latency_s[1][0]) == (5e8, 3e-4)
+    assert found.transfer_s(found.tensors[0], 0, 1) == 3e-4 + 2e5 / 1e9
+
+
 def put(*path: str | int, value: object) -> Callable[[dict[str, Any]], None]:
     def change(document: dict[str, Any]) -> None:
         at: Any = document
@@ -102,6 +112,8 @@ def add(key: str, value: object) -> Callable[[dict[str, Any]], None]:
         (put("default_link", "bytes_per_s", value=0), "nothing moves at 0"),
         (put("default_link", "latency_s", value=-1), "'latency_s'"),
         (drop("default_link"), "no link from 'a0' to 'a1'"),
+        (put("links", 0, "down_bytes_per_s", value=1), r"links\[0\]: a link has no 'down_bytes_per_s'"),
+        (put("default_link", "up_bytes_per_s", value=1), "default_link: a link has no 'up_bytes_per_s'"),
         (put("links", 0, "b", value="host2"), r"links\[0\]: there is no device 'host2'"),
         (put("links", 0, "b", value="a0"), "are one device"),
         (add("links", {"a": "host", "b": "a0", "bytes_per_s": 1}), "are linked already"),

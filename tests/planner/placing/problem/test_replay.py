@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgepart.planner.errors import Infeasible
+from edgepart.planner.errors import Infeasible, ModelError
 from edgepart.planner.learning.training.draw import draw_workload
+from edgepart.planner.placing.problem.read import workload_of
 from edgepart.planner.placing.problem.workload import Workload
 from edgepart.planner.placing.problem.write import answer_document
 from edgepart.planner.placing.registry import placer
@@ -36,6 +37,30 @@ def test_any_answer_can_be_replayed(graph: Workload, name: str) -> None:
     except Infeasible:
         return
     assert replay(workload, answer) == []
+
+
+RATES = st.sampled_from([50.0, 100.0, 200.0])
+
+
+@settings(max_examples=60)
+@given(
+    workloads(8, 4), st.lists(st.tuples(RATES, RATES, st.booleans()), min_size=6), st.sampled_from(PLACERS)
+)
+def test_answers_over_other_devices_can_be_replayed(
+    graph: Workload, links: list[tuple[float, float, bool]], name: str
+) -> None:
+    document = workload_document(graph)
+    document["links"] = [
+        {**link, "bytes_per_s": there, "up_bytes_per_s": back}
+        for link, (there, back, kept) in zip(document["links"], links, strict=False)
+        if kept
+    ]
+    try:
+        workload = workload_of(document)
+    except ModelError:
+        return  # No way leads from one to another.
+    answer = answer_document(workload, placer(name)(workload, asked(budget_s=12)), name, "latency", 0.0)
+    assert replay(json.loads(json.dumps(document)), json.loads(json.dumps(answer))) == []
 
 
 def test_what_is_changed_is_noticed() -> None:
