@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 from itertools import pairwise
 from typing import TypeVar
 
-Place = TypeVar("Place", bound=Hashable)
+Place = TypeVar("Place", int, str)
 Measures = tuple[float, float]
 """The bytes a second of a link, and its seconds of latency."""
 Links = Mapping[Place, Mapping[Place, Measures]]
@@ -16,7 +16,7 @@ Links = Mapping[Place, Mapping[Place, Measures]]
 
 def find_widest_way(links: Links[Place], source: Place, target: Place) -> tuple[Place, ...]:
     """Return the places on the way whose slowest link is the fastest; of equally wide ways, on one with the least latency,
-    and of these on one with the fewest links. () if no way leads there.
+    and of these on one with the fewest links, the first by the order of the places. () if no way leads there.
 
     On an indirect channel, the slowest link decides (Moirai, section 3.3)."""
     wide = _find_way(links, source, target, lambda slowest_s, link: max(slowest_s, 1 / link[0]))
@@ -34,10 +34,9 @@ def _find_way(
 ) -> tuple[Place, ...]:
     """Return a shortest way by Dijkstra's algorithm; `longer` returns the length of a way with one more link."""
     reached: set[Place] = set()
-    heap: list[tuple[float, int, int, tuple[Place, ...]]] = [(0.0, 0, 0, (source,))]
-    offered = 0
+    heap: list[tuple[float, int, tuple[Place, ...]]] = [(0.0, 0, (source,))]
     while heap:
-        length_s, count, _, way = heappop(heap)
+        length_s, count, way = heappop(heap)
         if way[-1] == target:
             return way
         if way[-1] in reached:
@@ -45,6 +44,5 @@ def _find_way(
         reached.add(way[-1])
         for there, link in links.get(way[-1], {}).items():
             if there not in reached:
-                offered += 1
-                heappush(heap, (longer(length_s, link), count + 1, offered, (*way, there)))
+                heappush(heap, (longer(length_s, link), count + 1, (*way, there)))
     return ()

@@ -23,9 +23,14 @@ def test_no_way_is_wider_or_as_wide_and_shorter(
     for (a, b), measures in given_links.items():
         links.setdefault(a, {})[b] = measures
 
-    def worth(way: tuple[int, ...]) -> tuple[float, float, int]:
+    def worth(way: tuple[int, ...]) -> tuple[float, float, int, list[int]]:
         legs = [given_links[hop] for hop in pairwise(way)]
-        return min((rate for rate, _ in legs), default=inf), -sum(latency for _, latency in legs), -len(way)
+        return (
+            min((rate for rate, _ in legs), default=inf),
+            -sum(latency for _, latency in legs),
+            -len(way),
+            [-one for one in way],
+        )
 
     ways = [
         (0, *between, 4)

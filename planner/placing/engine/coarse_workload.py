@@ -31,15 +31,7 @@ def coarsen(workload: Workload, groups: Groups) -> Workload:
         _merged_tensor(workload, source, readers, numbers)
         for (source, readers), numbers in _crossing_tensors(workload, of)
     )
-    coarse = Workload(
-        workload.name,
-        workload.machines,
-        tasks,
-        tensors,
-        workload.bytes_per_s,
-        workload.latency_s,
-        workload.overlap,
-    )
+    coarse = replace(workload, tasks=tasks, tensors=tensors)
     try:
         _ = coarse.order
     except UsageError as error:

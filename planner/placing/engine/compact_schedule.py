@@ -25,6 +25,7 @@ class _Retiming:
         self._schedule = schedule
         machines = len(workload.machines)
         self._computing, self._sending, self._receiving = ([0.0] * machines for _ in range(3))
+        self._crossing = [0.0] * len(workload.media)
         self._moved = {(t.tensor, t.target): t for t in schedule.transfers}
         self._missing = [len(read) for read in workload.read]
         self._ready_s = [0.0] * len(workload.tasks)
@@ -76,9 +77,13 @@ class _Retiming:
         tensor = self._workload.tensors[number]
         here = self._schedule.placement[tensor.source]
         made_s = self._start_s[tensor.source] + self._workload.tasks[tensor.source].compute_s[here]
-        start_s = max(made_s, self._sending[here], self._receiving[there])
+        crossed = self._workload.crossed[here][there]
+        free_s = (self._crossing[medium] for medium in crossed)
+        start_s = max(made_s, self._sending[here], self._receiving[there], *free_s)
         end_s = start_s + self._workload.transfer_s(tensor, here, there)
         self._sending[here] = self._receiving[there] = end_s
+        for medium in crossed:
+            self._crossing[medium] = end_s
         self._transfers.append(PlacedTransfer(number, here, there, start_s, end_s))
         for reader in tensor.readers:
             if self._schedule.placement[reader] == there:

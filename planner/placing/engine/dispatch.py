@@ -64,7 +64,8 @@ def dispatch(
     """Return the schedule of a placement. `ranks` has a rank for each task, larger first; the default is the
     upward ranks on that placement.
 
-    A machine runs the task that can start there first; a transfer needs both of its sides to be free."""
+    A machine runs the task that can start there first; a transfer needs both of its sides, and the media that it
+    crosses, to be free."""
     return _Dispatch(workload, placement, ranks or upward_ranks(workload, placement)).run()
 
 
@@ -75,6 +76,7 @@ class _Dispatch:
         self._ranks = ranks
         machines = len(workload.machines)
         self._computing = [False] * machines
+        self._crossing = [False] * len(workload.media)
         self._sending = [False] * machines
         self._receiving = [False] * machines
         self._ready: list[list[tuple[float, int]]] = [[] for _ in range(machines)]
@@ -130,8 +132,13 @@ class _Dispatch:
         for reader in tensor.readers:
             if self._placement[reader] == there:
                 self._got(reader)
-        # Other senders may have been waiting for this receiving side.
-        return {here, there, *(m for m, waiting in enumerate(self._waiting) if waiting[there])}
+        # Other senders may have been waiting for this receiving side, or for a medium.
+        touched = {here, there, *(m for m, waiting in enumerate(self._waiting) if waiting[there])}
+        for medium in self._workload.crossed[here][there]:
+            self._crossing[medium] = False
+            pairs = self._workload.media[medium].pairs
+            touched |= {a for a, b in pairs if self._waiting[a][b]}
+        return touched
 
     def _got(self, task: int) -> None:
         self._missing[task] -= 1
@@ -152,13 +159,20 @@ class _Dispatch:
                 self._send(now, machine)
 
     def _send(self, now: float, here: int) -> None:
-        """Begin the most urgent transfer whose receiver has its receiving side free."""
-        free = [there for there, queue in self._waiting[here].items() if queue and not self._receiving[there]]
+        """Begin the most urgent transfer whose receiver has its receiving side free, with all media on the way."""
+        crossed = self._workload.crossed[here]
+        free = [
+            there
+            for there, queue in self._waiting[here].items()
+            if queue and not self._receiving[there] and not any(self._crossing[m] for m in crossed[there])
+        ]
         if not free:
             return
         there = min(free, key=lambda receiver: (self._waiting[here][receiver][0], receiver))
         _, number = heappop(self._waiting[here][there])
         end_s = now + self._workload.transfer_s(self._workload.tensors[number], here, there)
         self._sending[here] = self._receiving[there] = True
+        for medium in crossed[there]:
+            self._crossing[medium] = True
         self._transfers.append(PlacedTransfer(number, here, there, now, end_s))
         heappush(self._events, (end_s, 0, number, there))

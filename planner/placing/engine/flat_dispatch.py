@@ -53,6 +53,8 @@ class _State(NamedTuple):
     """The transfer that each machine sends: its row in `transfers`."""
     sent_s: Floats
     receiving: Booleans
+    crossing: Booleans
+    """Whether something crosses each medium."""
     touched: Booleans
     """The machines that may begin something new."""
     wanted: Booleans
@@ -158,6 +160,7 @@ def _begin(flat: FlatWorkload, placement: Integers) -> _State:
         np.full(machines, -1, np.int64),
         np.zeros(machines),
         np.zeros(machines, np.bool_),
+        np.zeros(flat.media, np.bool_),
         np.ones(machines, np.bool_),
         np.empty(machines, np.bool_),
         np.empty(machines),
@@ -187,11 +190,12 @@ def _begin_transfers(flat: FlatWorkload, state: _State, now_s: float, begun: int
     for here in range(machines):
         if not state.touched[here] or state.sending[here] >= 0:
             continue
-        there = _most_urgent(state, here)
+        there = _most_urgent(flat, state, here)
         if there < 0:
             continue
         number = _pop(state.waiting, here * machines + there)
         state.sending[here], state.receiving[there] = begun, True
+        _occupy(flat, state, here * machines + there, True)
         state.sent_s[here] = now_s + transfer_s(flat, number, here, there)
         state.transfers[begun, 0], state.transfers[begun, 1] = number, there
         state.transfer_source[begun] = here
@@ -201,12 +205,14 @@ def _begin_transfers(flat: FlatWorkload, state: _State, now_s: float, begun: int
 
 
 @compiled_part
-def _most_urgent(state: _State, here: int) -> int:
-    """Return the receiver of the transfer that `here` begins next; -1 if nothing waits for a receiver that is free."""
+def _most_urgent(flat: FlatWorkload, state: _State, here: int) -> int:
+    """Return the receiver of the transfer that `here` begins next; -1 if nothing waits for a receiver that is free, with
+    free media on the way."""
     machines, best = state.touched.shape[0], -1
     base, keys, items = state.waiting.base, state.waiting.keys, state.waiting.items
     for there in range(machines):
-        if state.waiting.size[here * machines + there] > 0 and not state.receiving[there]:
+        way = here * machines + there
+        if state.waiting.size[way] > 0 and not state.receiving[there] and _is_free(flat, state, way):
             one, other = base[here * machines + there], base[here * machines + best]
             if (
                 best < 0
@@ -215,6 +221,33 @@ def _most_urgent(state: _State, here: int) -> int:
             ):
                 best = there
     return best
+
+
+@compiled_part
+def _is_free(flat: FlatWorkload, state: _State, way: int) -> bool:
+    """Whether nothing crosses the media on a way, which is from * m + to."""
+    busy = 0
+    for at in range(flat.crossed_starts[way], flat.crossed_starts[way + 1]):
+        busy += state.crossing[flat.crossed[at]]
+    return busy == 0
+
+
+@compiled_part
+def _occupy(flat: FlatWorkload, state: _State, way: int, busy: bool) -> None:
+    for at in range(flat.crossed_starts[way], flat.crossed_starts[way + 1]):
+        state.crossing[flat.crossed[at]] = busy
+
+
+@compiled_part
+def _touch_waiting(flat: FlatWorkload, state: _State, way: int) -> None:
+    """Touch the machines that may have waited for the media on a way."""
+    machines = state.touched.shape[0]
+    for at in range(flat.crossed_starts[way], flat.crossed_starts[way + 1]):
+        for other in range(machines * machines):
+            if state.waiting.size[other] > 0 and not state.touched[other // machines]:
+                for slot in range(flat.crossed_starts[other], flat.crossed_starts[other + 1]):
+                    if flat.crossed[slot] == flat.crossed[at]:
+                        state.touched[other // machines] = True
 
 
 @compiled_part
@@ -240,6 +273,8 @@ def _end_transfers(
         number, there = state.transfers[state.sending[here]]
         state.sending[here], state.receiving[there] = -1, False
         state.touched[here] = state.touched[there] = True
+        _occupy(flat, state, here * machines + there, False)
+        _touch_waiting(flat, state, here * machines + there)
         for other in range(machines):  # They may have waited for this receiver.
             if state.waiting.size[other * machines + there] > 0:
                 state.touched[other] = True
@@ -331,9 +366,10 @@ def chain(end_s: Floats, waited_for: Integers) -> Integers:
 
 @compiled
 def loads(flat: FlatWorkload, placement: Integers) -> Floats:
-    """Return each machine's seconds for one sample of a stream, as load.py does."""
+    """Return each machine's seconds for one sample of a stream, and then each medium's, as load.py does."""
     tasks, machines = flat.compute_s.shape
     compute_s, send_s, receive_s = np.zeros(machines), np.zeros(machines), np.zeros(machines)
+    cross_s = np.zeros(flat.media)
     for task in range(tasks):
         compute_s[placement[task]] += flat.compute_s[task, placement[task]]
     reads = np.empty(machines, np.bool_)
@@ -347,9 +383,12 @@ def loads(flat: FlatWorkload, placement: Integers) -> Floats:
                 took_s = transfer_s(flat, number, here, there)
                 send_s[here] += took_s
                 receive_s[there] += took_s
+                way = here * machines + there
+                for at in range(flat.crossed_starts[way], flat.crossed_starts[way + 1]):
+                    cross_s[flat.crossed[at]] += took_s
     if flat.overlap:
-        return np.maximum(np.maximum(compute_s, send_s), receive_s)
-    return compute_s + send_s + receive_s
+        return np.concatenate((np.maximum(np.maximum(compute_s, send_s), receive_s), cross_s))
+    return np.concatenate((compute_s + send_s + receive_s, cross_s))
 
 
 def warm_up() -> None:
@@ -373,6 +412,9 @@ def warm_up() -> None:
         starts,
         empty,
         True,
+        0,
+        starts,
+        empty,
     )
     made = schedule(flat, number, rank_upward(flat, number))
     chain(made.start_s, made.waited_for)

@@ -55,6 +55,12 @@ class FlatWorkload(NamedTuple):
     """The tensors that each task makes."""
     overlap: bool
     """Whether a machine computes, sends and receives at the same time."""
+    media: int
+    """The number of media."""
+    crossed_starts: Integers
+    """(m * m + 1,)."""
+    crossed: Integers
+    """The media that a transfer crosses, by from * m + to."""
 
 
 class FlatSchedule(NamedTuple):
@@ -80,6 +86,7 @@ def flatten(workload: Workload) -> FlatWorkload:
     reader_starts, readers = _joined([tensor.readers for tensor in workload.tensors])
     read_starts, read = _joined(workload.read)
     written_starts, written = _joined(workload.written)
+    crossed_starts, crossed = _joined([sorted(media) for row in workload.crossed for media in row])
     given, given_s = _given(workload)
     return FlatWorkload(
         np.array([task.compute_s for task in workload.tasks], np.float64).reshape(-1, count),
@@ -97,6 +104,9 @@ def flatten(workload: Workload) -> FlatWorkload:
         written_starts,
         written,
         workload.overlap,
+        len(workload.media),
+        crossed_starts,
+        crossed,
     )
 
 

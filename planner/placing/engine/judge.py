@@ -6,6 +6,7 @@ dispatch.py, with the same values.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -123,7 +124,7 @@ def _judge_by_load(workload: Workload) -> Judge:
     def judge(where: Integers, like: Judged | None) -> Judged:
         found = loads(workload, where.tolist())
         most = max(range(len(found)), key=found.__getitem__)
-        return Judged(where, found[most], None, np.flatnonzero(where == most))
+        return Judged(where, found[most], None, find_busy(workload, where, most))
 
     return judge
 
@@ -131,6 +132,7 @@ def _judge_by_load(workload: Workload) -> Judge:
 class _CompiledJudge:
     def __init__(self, workload: Workload, code: ModuleType) -> None:
         self._code = code
+        self._workload = workload
         self._flat = flatten(workload)
         self._tasks = np.arange(len(workload.tasks))
 
@@ -148,7 +150,21 @@ class _CompiledJudge:
     def _by_load(self, where: Integers, like: Judged | None) -> Judged:
         found = self._code.loads(self._flat, where)
         most = int(found.argmax())
-        return Judged(where, float(found[most]), None, np.flatnonzero(where == most))
+        return Judged(where, float(found[most]), None, find_busy(self._workload, where, most))
+
+
+def find_busy(workload: Workload, where: Integers, most: int) -> Integers:
+    """Return the tasks that load what is number `most` of `loads`: those on a machine, or those that send something over a
+    medium."""
+    if most < len(workload.machines):
+        return np.flatnonzero(where == most)
+    pairs = workload.media[most - len(workload.machines)].pairs
+    senders = {
+        tensor.source
+        for tensor in workload.tensors
+        if any((where[tensor.source], where[reader]) in pairs for reader in tensor.readers)
+    }
+    return np.array(sorted(senders), np.int64)
 
 
 def find_critical_chain(workload: Workload, schedule: PlacementSchedule) -> tuple[int, ...]:
@@ -160,7 +176,9 @@ def find_critical_chain(workload: Workload, schedule: PlacementSchedule) -> tupl
     ]
     if not ends:
         return ()
-    last_there: dict[tuple[int, float], int] = {(schedule.placement[t], end): t for t, end in enumerate(ends)}
+    ended_there: dict[tuple[int, float], list[int]] = defaultdict(list)
+    for number, end_s in enumerate(ends):
+        ended_there[schedule.placement[number], end_s].append(number)
     arrived = {(t.tensor, t.target): t.end_s for t in schedule.transfers}
     task = max(range(len(ends)), key=ends.__getitem__)
     chain, seen = [task], {task}
@@ -175,7 +193,9 @@ def find_critical_chain(workload: Workload, schedule: PlacementSchedule) -> tupl
         ]
         data_s, source = max(came, default=(-1.0, -1))
         if data_s < schedule.start_s[task]:
-            source = last_there.get((here, schedule.start_s[task]), source)
+            # What takes no time ends when it starts, and did not wait for itself.
+            before = [one for one in ended_there[here, schedule.start_s[task]] if one not in seen]
+            source = before[-1] if before else source
         if source < 0 or source in seen:
             return tuple(chain)
         task = source

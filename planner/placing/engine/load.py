@@ -19,14 +19,16 @@ Turns = Sequence[tuple[int, ...]]
 
 def loads(workload: Workload, placement: Placement) -> list[float]:
     """Return each machine's seconds per sample: the longest of computing, sending and receiving, or their sum
-    without `overlap`."""
+    without `overlap`; and then the seconds per sample for which each medium is crossed."""
     return turn_loads(workload, [(machine,) for machine in placement])
 
 
 def turn_loads(workload: Workload, turns: Turns) -> list[float]:
-    """Return each machine's seconds per sample, on average over the samples after which all turns repeat."""
+    """Return the seconds per sample of each machine and of each medium, as `loads` does, on average over the samples after
+    which all turns repeat."""
     count = len(workload.machines)
     compute, send, receive = [0.0] * count, [0.0] * count, [0.0] * count
+    cross = [0.0] * len(workload.media)
     for task, machines in zip(workload.tasks, turns, strict=True):
         for machine in machines:
             compute[machine] += task.compute_s[machine] / len(machines)
@@ -36,8 +38,10 @@ def turn_loads(workload: Workload, turns: Turns) -> list[float]:
             took_s = workload.transfer_s(tensor, here, there) / samples
             send[here] += took_s
             receive[there] += took_s
+            for medium in workload.crossed[here][there]:
+                cross[medium] += took_s
     whole = max if workload.overlap else lambda *parts: sum(parts)
-    return [whole(*parts) for parts in zip(compute, send, receive, strict=True)]
+    return [*(whole(*parts) for parts in zip(compute, send, receive, strict=True)), *cross]
 
 
 @cache
@@ -55,5 +59,5 @@ def _ways(
 
 
 def max_load(workload: Workload, placement: Placement) -> float:
-    """The load of the busiest machine. One over it is the throughput."""
+    """The load of the busiest machine or medium. One over it is the throughput."""
     return max(loads(workload, placement))

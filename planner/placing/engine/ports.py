@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from math import inf
 
 from edgepart.planner.placing.problem.workload import Workload
@@ -65,11 +66,13 @@ class Timeline:
             del self.starts[at + 1]
 
 
-def both_first(one: Timeline, other: Timeline, ready_s: float, length_s: float) -> float:
-    """The first time, from `ready_s` on, at which both timelines are free for `length_s`."""
+def all_first(timelines: Sequence[Timeline], ready_s: float, length_s: float) -> float:
+    """The first time, from `ready_s` on, at which all timelines are free for `length_s`."""
     while True:
-        start_s = other.first(one.first(ready_s, length_s), length_s)
-        if one.first(start_s, length_s) == start_s:
+        start_s = ready_s
+        for one in timelines:
+            start_s = one.first(start_s, length_s)
+        if start_s == ready_s:
             return start_s
         ready_s = start_s
 
@@ -85,6 +88,7 @@ class Sides:
         self.computing = [Timeline() for _ in range(count)]
         self.sending = [Timeline() for _ in range(count)]
         self.receiving = [Timeline() for _ in range(count)]
+        self.crossing = [Timeline() for _ in workload.media]
         self.machine = [-1] * len(workload.tasks)
         """The machine of each task; -1 before the task is placed."""
         self.start_s = [0.0] * len(workload.tasks)
@@ -119,11 +123,16 @@ class Sides:
             took_s = workload.transfer_s(tensor, here, there)
             start_s = made_s
             if self._contention:
-                start_s = both_first(self.sending[here], self.receiving[there], max(made_s, last_s), took_s)
+                start_s = all_first(self._occupied(here, there), max(made_s, last_s), took_s)
             last_s = start_s + took_s
             ready_s = max(ready_s, last_s)
             transfers.append((number, here, start_s, last_s))
         return ready_s, transfers
+
+    def _occupied(self, here: int, there: int) -> list[Timeline]:
+        """The sides and media that a transfer occupies."""
+        media = [self.crossing[medium] for medium in self._workload.crossed[here][there]]
+        return [self.sending[here], self.receiving[there], *media]
 
     def place(self, task: int, machine: int, *, gaps: bool = False) -> None:
         """Book the task and its transfers. With `gaps`, it may start before tasks that were placed earlier."""
@@ -131,8 +140,8 @@ class Sides:
         for number, here, start_s, end_s in transfers:
             self._arrived[number][machine] = end_s
             if self._contention:
-                self.sending[here].take(start_s, end_s)
-                self.receiving[machine].take(start_s, end_s)
+                for timeline in self._occupied(here, machine):
+                    timeline.take(start_s, end_s)
         took_s = self._workload.tasks[task].compute_s[machine]
         computing = self.computing[machine]
         start_s = computing.first(ready_s, took_s) if gaps else max(ready_s, computing.end)

@@ -3,10 +3,10 @@ Rules only.
 
 Each task has an interval on each machine, which is present if the task is there; each tensor has an interval
 for each pair of machines, which is present if the tensor has to travel between them. Intervals that occupy
-the computing, sending or receiving side of the same machine do not overlap. These are the paper's (4)-(8)
-without its big-M constants: precedence (4a)-(4b), one machine each (4c), memory (5), non-overlap (6),
-communication (7), congestion (8). Our additions: a tensor travels only once to a machine, and groups stay
-together.
+the computing, sending or receiving side of the same machine, or the same medium, do not overlap. These are the
+paper's (4)-(8) without its big-M constants: precedence (4a)-(4b), one machine each (4c), memory (5), non-overlap (6),
+communication (7), congestion (8). Our additions: a tensor travels only once to a machine, groups stay together, and
+links share media.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class _LatencyModel:
         self._start: list[Any] = []
         self._end: list[Any] = []
         self._sides: dict[tuple[str, int], list[Any]] = defaultdict(list)
-        """The intervals that occupy each side of each machine; a side is "computes", "sends" or "receives"."""
+        """The intervals that occupy each side of each machine, and each medium: "computes", "sends" or "receives" and the
+        machine, or "crosses" and the medium."""
         self._received: dict[tuple[int, int], tuple[Any, Any, Any]] = {}
         """Whether each tensor travels to each machine, and the start and end of its transfer, by tensor and machine."""
         self._moved: dict[tuple[int, int, int], Any] = {}
@@ -196,6 +197,8 @@ class _LatencyModel:
         )
         self._sides["sends", here].append(interval)
         self._sides["receives", there].append(interval)
+        for medium in self._workload.crossed[here][there]:
+            self._sides["crosses", medium].append(interval)
         self._moved[number, here, there] = literal
         return literal
 
@@ -430,7 +433,7 @@ def _same(workload: Workload, one: int, other: int) -> bool:
     machines = range(len(workload.machines))
     return all(
         table[a][b] == table[swap.get(a, a)][swap.get(b, b)]
-        for table in (workload.bytes_per_s, workload.latency_s)
+        for table in (workload.bytes_per_s, workload.latency_s, workload.crossed)
         for a in machines
         for b in machines
     )

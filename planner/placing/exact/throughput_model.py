@@ -49,6 +49,8 @@ class _ThroughputModel:
         self._at: list[dict[int, Any]] = [{} for _ in workload.tasks]
         self._loads: dict[int, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
         """The terms of the load of each side of each machine."""
+        self._media: dict[int, list[Any]] = defaultdict(list)
+        """The terms of the load of each medium."""
         for group in workload.groups:
             able = [m for m in range(len(workload.machines)) if all(m in took.compute[t] for t in group)]
             literals = {m: self._model.new_bool_var(f"at{group[0]},{m}") for m in able}
@@ -68,6 +70,8 @@ class _ThroughputModel:
                     self._model.add(sum(side) <= self._most)
             else:
                 self._model.add(sum(sum(side) for side in sides.values()) <= self._most)
+        for terms in self._media.values():
+            self._model.add(sum(terms) <= self._most)
         self._model.minimize(self._most)
 
     def _move(self, number: int) -> None:
@@ -85,6 +89,8 @@ class _ThroughputModel:
                         self._model.add_bool_or([made.negated(), read.negated(), literal])
                 self._loads[here]["sends"].append(took * literal)
                 self._loads[there]["receives"].append(took * literal)
+                for medium in self._workload.crossed[here][there]:
+                    self._media[medium].append(took * literal)
                 self._moved[number, here, there] = literal
 
     def search(self, start: Placement, budget_s: float, seed: int) -> Assigned:

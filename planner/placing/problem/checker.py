@@ -28,7 +28,7 @@ class Violation:
 
     rule: str
     """"shape", "runs", "memory", "colocation", "length", "precedence", "transfer", "once", "computing", "sending",
-    "receiving", "value" or "bound"."""
+    "receiving", "crossing", "value" or "bound"."""
     what: str
     """The cause of the violation, and its size."""
 
@@ -136,6 +136,7 @@ def _throughput(workload: Workload, found: PlacementFound, slack_s: float) -> It
     turns = _turns(found)
     count = len(workload.machines)
     busy = [[0.0] * count for _ in ("computing", "sending", "receiving")]
+    crossing = dict.fromkeys(workload.media, 0.0)
     for task, machines in zip(workload.tasks, turns, strict=True):
         for number in machines:
             busy[0][number] += task.compute_s[number] / len(machines)
@@ -148,8 +149,10 @@ def _throughput(workload: Workload, found: PlacementFound, slack_s: float) -> It
                 took_s = _length_s(workload, tensor, source, target) / samples
                 busy[1][source] += took_s
                 busy[2][target] += took_s
+                for medium in workload.media:
+                    crossing[medium] += took_s if (source, target) in medium.pairs else 0.0
     whole = max if workload.overlap else sum
-    most = max(whole([side[number] for side in busy]) for number in range(count))
+    most = max(*(whole([side[number] for side in busy]) for number in range(count)), 0.0, *crossing.values())
     yield from _worth("value", found.value_s, most, slack_s)
 
 
@@ -225,15 +228,17 @@ class _Replay:
             span = transfer.start_s, transfer.end_s, str(transfer)
             found["sending", transfer.source].append(span)
             found["receiving", transfer.target].append(span)
+            for number, medium in enumerate(self.workload.media):
+                if (transfer.source, transfer.target) in medium.pairs:
+                    found["crossing", number].append(span)
         return found
 
-    def _alone(self, rule: str, machine: int, spans: list[Span]) -> Iterator[Violation]:
-        """Yield a violation for each two spans that overlap."""
+    def _alone(self, rule: str, number: int, spans: list[Span]) -> Iterator[Violation]:
+        """Yield a violation for each two spans, on a side of a machine or a medium, that overlap."""
+        of = self.workload.media if rule == "crossing" else self.workload.machines
         last: Span = (-inf, -inf, "")
         for span in sorted(spans):
             # A span without length may begin together with a longer one: it then comes first.
             if span[0] < last[1] - self.slack_s and span[1] > last[0] + self.slack_s:
-                yield Violation(
-                    rule, f"{self.workload.machines[machine].name}: {span} while {last} is not done"
-                )
+                yield Violation(rule, f"{of[number].name}: {span} while {last} is not done")
             last = max(last, span, key=lambda one: one[1])

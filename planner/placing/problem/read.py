@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import pairwise
 from math import inf
 from typing import Any
 
 from edgepart.planner.errors import ModelError, UsageError
 from edgepart.planner.json_text import parse_json
+from edgepart.planner.placing.problem import fields
+from edgepart.planner.placing.problem.read_links import read_links
 from edgepart.planner.placing.problem.workload import Machine, Pair, Task, TaskTensor, Workload
-from edgepart.planner.widest_way import find_widest_way
 
 SCHEMA = "edgepart-workload/1"
 
@@ -24,10 +24,6 @@ MOST_BYTES = 256 << 20
 MOST_NODES, MOST_EDGES, MOST_DEVICES = 200_000, 2_000_000, 256
 MOST_COSTS = 8_000_000
 """The most nodes times devices, as a cost is kept for each pair."""
-LEAST, MOST = 1e-30, 1e30
-"""The smallest and the largest number other than 0: with others, sums become infinite."""
-
-Table = tuple[tuple[float, ...], ...]
 
 
 def looks_like_workload(head: bytes, name: str = "") -> bool:
@@ -49,30 +45,31 @@ def read_workload(text: str | bytes) -> Workload:
 
 def workload_of(document: Any) -> Workload:
     """Return the workload of a parsed JSON document. Raises ModelError as `read_workload` does."""
-    root = _mapping(document, "workload")
+    root = fields.mapping(document, "workload")
     if root.get("schema") != SCHEMA:
         raise ModelError(
             f"workload: expected {SCHEMA!r} under 'schema', found {str(root.get('schema'))[:40]!r}"
         )
     machines = _machines(root)
     numbers = {machine.name: number for number, machine in enumerate(machines)}
-    latency_s, bytes_per_s = _links(root, numbers)
+    links = read_links(root, numbers)
     tasks = tuple(_tasks(root, machines))
     tensors = _tensors(root, {task.name: number for number, task in enumerate(tasks)}, numbers)
     workload = Workload(
-        _text(root, "name", "workload", default="workload"),
+        fields.text(root, "name", "workload", default="workload"),
         machines,
         tasks,
         tensors,
-        bytes_per_s,
-        latency_s,
-        _truth(root, "overlap", "workload", default=True),
+        links.bytes_per_s,
+        links.latency_s,
+        fields.truth(root, "overlap", "workload", default=True),
+        links.media,
     )
     try:
         assert len(workload.order) == len(tasks)
     except UsageError as error:
         raise ModelError(str(error)) from None
-    if not _truth(root, "disconnected", "workload", default=False):
+    if not fields.truth(root, "disconnected", "workload", default=False):
         _connected(workload)
     return workload
 
@@ -101,10 +98,10 @@ def _connected(workload: Workload) -> None:
 
 def _machines(root: Mapping[str, Any]) -> tuple[Machine, ...]:
     found: dict[str, Machine] = {}
-    for number, value in enumerate(_list(root, "devices", "workload")):
+    for number, value in enumerate(fields.listed(root, "devices", "workload")):
         where = f"devices[{number}]"
-        entry = _mapping(value, where)
-        name = _text(entry, "name", where)
+        entry = fields.mapping(value, where)
+        name = fields.text(entry, "name", where)
         count = entry.get("count")
         if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
             raise ModelError(
@@ -112,8 +109,8 @@ def _machines(root: Mapping[str, Any]) -> tuple[Machine, ...]:
             )
         if len(found) + (count or 1) > MOST_DEVICES:
             raise ModelError(f"{where}: with it there are over {MOST_DEVICES} devices, the most that is read")
-        memory = _number(entry, "memory_bytes", where, default=inf)
-        one = Machine(name, _text(entry, "kind", where, default=""), memory)
+        memory = fields.number(entry, "memory_bytes", where, default=inf)
+        one = Machine(name, fields.text(entry, "kind", where, default=""), memory)
         names = [name] if count is None else [f"{name}{n}" for n in range(count)]
         for each in names:
             if each in found:
@@ -124,84 +121,8 @@ def _machines(root: Mapping[str, Any]) -> tuple[Machine, ...]:
     return tuple(found.values())
 
 
-def _links(root: Mapping[str, Any], numbers: Mapping[str, int]) -> tuple[Table, Table]:
-    """Return the seconds of latency and the bytes a second of each link, both [from][to]."""
-    given = dict(_given_links(root, numbers))
-    default = None
-    if "default_link" in root:
-        entry = _mapping(root["default_link"], "default_link")
-        default = _link(entry, "default_link", "bytes_per_s")
-    latency_s, bytes_per_s = [], []
-    for name, here in numbers.items():
-        row = []
-        for other, there in numbers.items():
-            found = (0.0, inf) if here == there else given.get((here, there), default)
-            if found is None:
-                found = _join(given, here, there)
-            if found is None:
-                raise ModelError(
-                    f"workload: no link from {name!r} to {other!r}, over other devices neither, and no 'default_link'"
-                )
-            row.append(found)
-        latency_s.append(tuple(latency for latency, _ in row))
-        bytes_per_s.append(tuple(rate for _, rate in row))
-    return tuple(latency_s), tuple(bytes_per_s)
-
-
-def _join(given: Mapping[Pair, tuple[float, float]], here: int, there: int) -> tuple[float, float] | None:
-    """Return the latency and the rate of the widest way over other devices, which is as fast as its slowest link and has
-    the latencies of all; None if there is none."""
-    nearby: dict[int, dict[int, tuple[float, float]]] = {}
-    for (a, b), (latency_s, rate) in given.items():
-        nearby.setdefault(a, {})[b] = rate, latency_s
-    legs = [given[hop] for hop in pairwise(find_widest_way(nearby, here, there))]
-    return (sum(latency for latency, _ in legs), min(rate for _, rate in legs)) if legs else None
-
-
-def _given_links(
-    root: Mapping[str, Any], numbers: Mapping[str, int]
-) -> Iterator[tuple[Pair, tuple[float, float]]]:
-    seen: set[Pair] = set()
-    entries = _list(root, "links", "workload") if "links" in root else []
-    for number, value in enumerate(entries):
-        where = f"links[{number}]"
-        entry = _mapping(value, where)
-        a, b = (_known_number(_text(entry, end, where), numbers, where, "device") for end in "ab")
-        if a == b or (a, b) in seen:
-            raise ModelError(
-                f"{where}: {entry['a']!r} and {entry['b']!r} {'are one device' if a == b else 'are linked already'}"
-            )
-        seen |= {(a, b), (b, a)}
-        yield (a, b), _link(entry, where, "bytes_per_s")
-        yield (
-            (b, a),
-            _link(entry, where, BACK if BACK in entry else "bytes_per_s"),
-        )
-
-
-LINK_KEYS = frozenset({"bytes_per_s", "latency_s"})
-"""The keys of a link, besides its ends."""
-BACK = "up_bytes_per_s"
-"""The key of a link's bytes a second from `b` to `a`, where they differ from those from `a` to `b`."""
-
-
-def _link(entry: Mapping[str, Any], where: str, key: str) -> tuple[float, float]:
-    known = LINK_KEYS if where == "default_link" else LINK_KEYS | {"a", "b", BACK}
-    if unknown := sorted(entry.keys() - known):
-        raise ModelError(
-            f"{where}: a link has no {unknown[0]!r:.40}; it has {', '.join(sorted(known))}. 'bytes_per_s' is the rate from "
-            f"a to b, and {BACK!r} that from b to a where it differs"
-        )
-    rate = _number(entry, key, where)
-    if not rate:
-        raise ModelError(
-            f"{where}: nothing moves at 0 under {key!r}; leave the link out, or say what it does"
-        )
-    return _number(entry, "latency_s", where, default=0.0), rate
-
-
 def _tasks(root: Mapping[str, Any], machines: tuple[Machine, ...]) -> Iterator[Task]:
-    entries = _list(root, "nodes", "workload")
+    entries = fields.listed(root, "nodes", "workload")
     if not entries:
         raise ModelError("workload: 'nodes' is empty; there is nothing to place")
     if len(entries) > MOST_NODES or len(entries) * len(machines) > MOST_COSTS:
@@ -213,15 +134,15 @@ def _tasks(root: Mapping[str, Any], machines: tuple[Machine, ...]) -> Iterator[T
     seen: set[str] = set()
     for number, value in enumerate(entries):
         where = f"nodes[{number}]"
-        entry = _mapping(value, where)
-        name = _text(entry, "id", where)
+        entry = fields.mapping(value, where)
+        name = fields.text(entry, "id", where)
         if name in seen:
             raise ModelError(f"{where}: there is another node {name!r}")
         seen.add(name)
         where = f"{where} ({name!r})"
         compute_s = _compute_s(entry, where, machines, known)
-        memory = _number(entry, "memory_bytes", where, default=0.0)
-        op, colocate = (_text(entry, key, where, default="") for key in ("op", "colocate"))
+        memory = fields.number(entry, "memory_bytes", where, default=0.0)
+        op, colocate = (fields.text(entry, key, where, default="") for key in ("op", "colocate"))
         yield Task(name, op, compute_s, memory, colocate)
 
 
@@ -232,9 +153,9 @@ def _compute_s(
     if "compute_s" not in entry:
         return (0.0,) * len(machines)
     inside = f"{where}.compute_s"
-    given = _mapping(entry["compute_s"], inside)
+    given = fields.mapping(entry["compute_s"], inside)
     for key in given:
-        _number(given, key, inside)
+        fields.number(given, key, inside)
         if key not in known:
             raise ModelError(f"{inside}: there is no device, and no kind, {key!r:.80}")
     found = tuple(
@@ -250,20 +171,23 @@ def _tensors(
     root: Mapping[str, Any], tasks: Mapping[str, int], numbers: Mapping[str, int]
 ) -> tuple[TaskTensor, ...]:
     """Return the tensors: edges with the same source and tensor name are merged into one."""
-    entries = _list(root, "edges", "workload") if "edges" in root else []
+    entries = fields.listed(root, "edges", "workload") if "edges" in root else []
     if len(entries) > MOST_EDGES:
         raise ModelError(f"workload: {len(entries):,} edges; {MOST_EDGES:,} are the most that is read")
     found: dict[tuple[int, str | int], TaskTensor] = {}
     readers: dict[tuple[int, str | int], set[int]] = {}
     for number, value in enumerate(entries):
         where = f"edges[{number}]"
-        entry = _mapping(value, where)
+        entry = fields.mapping(value, where)
         source, target = (
-            _known_number(_text(entry, end, where), tasks, where, "node") for end in ("source", "target")
+            fields.known_number(fields.text(entry, end, where), tasks, where, "node")
+            for end in ("source", "target")
         )
         # An edge without a tensor name is a tensor of its own.
-        key = source, _text(entry, "tensor", where, default="") or number
-        tensor = TaskTensor(source, (), _number(entry, "bytes", where), _transfer_s(entry, where, numbers))
+        key = source, fields.text(entry, "tensor", where, default="") or number
+        tensor = TaskTensor(
+            source, (), fields.number(entry, "bytes", where), _transfer_s(entry, where, numbers)
+        )
         if found.setdefault(key, tensor) != tensor:
             raise ModelError(
                 f"{where}: tensor {key[1]!r} of {entry['source']!r} has other bytes, or other times, in an edge before"
@@ -280,9 +204,9 @@ def _transfer_s(entry: Mapping[str, Any], where: str, numbers: Mapping[str, int]
         return {}
     inside = f"{where}.transfer_s"
     found: dict[Pair, float] = {}
-    given = _mapping(entry["transfer_s"], inside)
+    given = fields.mapping(entry["transfer_s"], inside)
     for key in given:
-        seconds = _number(given, key, inside)
+        seconds = fields.number(given, key, inside)
         pair = _pair(key, numbers, inside)
         if pair[0] != pair[1]:
             found[pair] = seconds
@@ -299,49 +223,3 @@ def _pair(key: str, numbers: Mapping[str, int], where: str) -> Pair:
         if a in numbers and b in numbers:
             return numbers[a], numbers[b]
     raise ModelError(f'{where}: {key!r:.80} names no two devices; write it as "a->b"')
-
-
-def _known_number(name: str, numbers: Mapping[str, int], where: str, what: str) -> int:
-    if name not in numbers:
-        raise ModelError(f"{where}: there is no {what} {name!r:.80}")
-    return numbers[name]
-
-
-def _mapping(value: Any, where: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ModelError(f"{where}: expected an object, found {type(value).__name__}")
-    return value
-
-
-def _list(root: Mapping[str, Any], key: str, where: str) -> list[Any]:
-    if not isinstance(root.get(key), list):
-        raise ModelError(f"{where}: expected a list under {key!r}")
-    return list(root[key])
-
-
-def _text(entry: Mapping[str, Any], key: str, where: str, default: str | None = None) -> str:
-    value = entry.get(key, default)
-    if not isinstance(value, str) or not (value or default == ""):
-        raise ModelError(f"{where}: expected a text under {key!r}, found {value!r:.40}")
-    return value
-
-
-def _truth(entry: Mapping[str, Any], key: str, where: str, *, default: bool) -> bool:
-    value = entry.get(key, default)
-    if not isinstance(value, bool):
-        raise ModelError(f"{where}: expected true or false under {key!r}, found {value!r:.40}")
-    return value
-
-
-def _number(entry: Mapping[str, Any], key: str, where: str, default: float | None = None) -> float:
-    """Return the number under `key`: 0, or from LEAST to MOST. Raises ModelError if it is missing without a
-    default, negative, not finite, or not a number."""
-    value = entry.get(key, default)
-    if key not in entry and default is not None:
-        return default
-    good = isinstance(value, int | float) and not isinstance(value, bool)
-    # Written so that the comparison is false for NaN.
-    if not good or value is None or not (value == 0 or LEAST <= value <= MOST):
-        said = "nothing" if key not in entry else f"{value!r:.40}"
-        raise ModelError(f"{where}: expected a number of 0 or more under {key!r:.80}, found {said}")
-    return float(value)

@@ -1,9 +1,9 @@
 """Workload: a graph of tasks with costs, and the machines that it can be placed on. Facts.
 
 Two numbers judge a placement. **Latency** is the makespan of one sample: a machine runs one task at a time; a
-transfer occupies the sender's sending side and the receiver's receiving side from its start to its end; the
-two sides of a machine are independent of each other and of computing. **Throughput** is one over the largest
-load (load.py).
+transfer occupies the sender's sending side and the receiver's receiving side from its start to its end, and the
+media between them; the two sides of a machine are independent of each other and of computing. **Throughput** is
+one over the largest load (load.py).
 """
 
 from __future__ import annotations
@@ -60,6 +60,15 @@ class TaskTensor:
     """Seconds of a transfer between two machines, where these differ from what their link says."""
 
 
+@dataclass(frozen=True, slots=True)
+class SharedMedium:
+    """What several links share, such as a Wi-Fi channel: one transfer at a time crosses it, in either direction."""
+
+    name: str
+    pairs: frozenset[Pair]
+    """The machines, from and to, between which transfers cross it."""
+
+
 @dataclass(frozen=True)
 class Workload:
     """A costed graph and its machines. read.py raises ModelError for an unsound one, and `order` UsageError for circles."""
@@ -74,6 +83,16 @@ class Workload:
     """[from][to]; 0 on the diagonal."""
     overlap: bool = True
     """Whether a machine computes, sends and receives at the same time; if not, its load is the sum of the three."""
+    media: tuple[SharedMedium, ...] = ()
+
+    @cached_property
+    def crossed(self) -> tuple[tuple[frozenset[int], ...], ...]:
+        """[from][to]: the indices of the media that a transfer crosses."""
+        machines = range(len(self.machines))
+        return tuple(
+            tuple(frozenset(n for n, one in enumerate(self.media) if (a, b) in one.pairs) for b in machines)
+            for a in machines
+        )
 
     def transfer_s(self, tensor: TaskTensor, source: int, target: int) -> float:
         """Seconds for which a transfer of the tensor occupies both ends; 0 from a machine to itself."""

@@ -54,7 +54,8 @@ def _items(workload: Workload, placement: Placement) -> list[_Item]:
         here = placement[tensor.source]
         for there in sorted({placement[reader] for reader in tensor.readers} - {here}):
             arrivals[number, there] = len(items)
-            sides = (("sends", here), ("receives", there))
+            media = (n for n, one in enumerate(workload.media) if (here, there) in one.pairs)
+            sides = (("sends", here), ("receives", there), *(("crosses", n) for n in media))
             items.append(_Item(workload.transfer_s(tensor, here, there), sides, (tensor.source,)))
     for task, machine in enumerate(placement):
         after = tuple(

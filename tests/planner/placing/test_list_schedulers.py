@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from edgepart.planner.placing.engine.dispatch import upward_ranks
-from edgepart.planner.placing.engine.ports import Sides, Timeline, both_first
+from edgepart.planner.placing.engine.ports import Sides, Timeline, all_first
 from edgepart.planner.placing.placers.favourite_child import favourites
 from edgepart.planner.placing.placers.getf import speed_groups
 from edgepart.planner.placing.placers.heft import place_by_rank
@@ -182,4 +182,4 @@ def test_two_timelines_are_free_at_once_where_no_hour_of_either_is_taken(
         taken |= hours
     if length:
         first = next(s for s in range(ready, 200) if not taken & {*range(s, s + length)})
-        assert both_first(timelines[0], timelines[1], float(ready), float(length)) == first
+        assert all_first(timelines, float(ready), float(length)) == first

@@ -24,7 +24,7 @@ def test_all_but_those_that_use_all_their_time_are_quick() -> None:
 
 
 @settings(max_examples=400)
-@given(NAMES, workloads(6, 3, memory=True, partial=True, groups=True))
+@given(NAMES, workloads(6, 3, memory=True, partial=True, groups=True, media=True))
 def test_what_is_found_keeps_the_rules_and_infeasible_is_said_only_where_nothing_fits(
     name: str, workload: Workload
 ) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import inf, isfinite
 from typing import Any
 
-from edgepart.planner.placing.problem.read import MOST, SCHEMA
+from edgepart.planner.placing.problem.fields import MOST
+from edgepart.planner.placing.problem.read import SCHEMA
 from edgepart.planner.placing.problem.workload import Machine, Task, TaskTensor, Workload
 
 
@@ -31,6 +32,10 @@ def workload_document(workload: Workload) -> dict[str, Any]:
         "disconnected": True,
         "devices": [_device(machine) for machine in workload.machines],
         "links": links,
+        "media": [
+            {"name": one.name, "links": [[names[a], names[b]] for a, b in sorted(one.pairs) if a < b]}
+            for one in workload.media
+        ],
         "nodes": [_node(task, names) for task in workload.tasks],
         "edges": [
             edge

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from edgepart.planner.placing.problem.workload import Machine, Task, TaskTensor, Workload
+from edgepart.planner.placing.problem.workload import Machine, SharedMedium, Task, TaskTensor, Workload
 
 INF = float("inf")
 
@@ -43,9 +45,10 @@ def workloads(
     memory: bool = False,
     partial: bool = False,
     groups: bool = False,
+    media: bool = False,
 ) -> Workload:
     """Any small one. `memory`: machines may have too little for all; `partial`: tasks may not run everywhere; `groups`:
-    some must be together."""
+    some must be together; `media`: links may share some."""
     tasks = draw(st.integers(1, most_tasks))
     count = draw(st.integers(1, most_machines))
     seconds = st.integers(0, 20).map(float)
@@ -61,11 +64,22 @@ def workloads(
             tensors.append((source, tuple(sorted(readers)), float(draw(st.integers(0, 500)))))
     kept = tuple(float(draw(st.integers(0, 10))) for _ in range(tasks)) if memory else ()
     room = tuple(float(draw(st.integers(0, 10 * tasks))) for _ in range(count)) if memory else ()
-    return workload(
+    made = workload(
         [tuple(row) for row in rows],
         tensors,
         latency_s=float(draw(st.integers(0, 3))),
         memory_bytes=room,
         task_bytes=kept,
         colocate=tuple(draw(st.sampled_from(["", "", "g", "h"])) for _ in range(tasks)) if groups else (),
+    )
+    links = [(a, b) for a in range(count) for b in range(a)]
+    if not media or not links:
+        return made
+    shared = draw(st.lists(st.sets(st.sampled_from(links), min_size=1), max_size=2))
+    return replace(
+        made,
+        media=tuple(
+            SharedMedium(f"w{n}", frozenset(way for a, b in some for way in ((a, b), (b, a))))
+            for n, some in enumerate(shared)
+        ),
     )

@@ -20,6 +20,7 @@ def makespan_s(drawn: Workload, placement: list[int], order: list[int]) -> float
     computing: dict[int, float] = defaultdict(float)
     sending: dict[int, float] = defaultdict(float)
     receiving: dict[int, float] = defaultdict(float)
+    crossing: dict[str, float] = defaultdict(float)
     end_s: dict[int, float] = {}
     arrived: dict[tuple[int, int], float] = {}
     for task in order:
@@ -31,9 +32,12 @@ def makespan_s(drawn: Workload, placement: list[int], order: list[int]) -> float
                 ready_s = max(ready_s, end_s[tensor.source])
                 continue
             if (number, here) not in arrived:
-                begin_s = max(end_s[tensor.source], sending[source], receiving[here])
+                media = [one.name for one in drawn.media if (source, here) in one.pairs]
+                free_s = [sending[source], receiving[here], *(crossing[name] for name in media)]
+                begin_s = max(end_s[tensor.source], *free_s)
                 at_s = begin_s + drawn.transfer_s(tensor, source, here)
                 arrived[number, here] = sending[source] = receiving[here] = at_s
+                crossing.update(dict.fromkeys(media, at_s))
             ready_s = max(ready_s, arrived[number, here])
         end_s[task] = computing[here] = max(ready_s, computing[here]) + drawn.tasks[task].compute_s[here]
     return max(end_s.values())

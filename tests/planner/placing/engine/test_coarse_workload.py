@@ -41,7 +41,7 @@ def test_groups_that_are_none_are_refused(groups: list[tuple[int, ...]], said: s
         coarsen(CHAIN, groups)
 
 
-@given(workloads(8, 3, groups=True), st.integers(1, 8), st.data())
+@given(workloads(8, 3, groups=True, media=True), st.integers(1, 8), st.data())
 def test_what_happens_to_groups_can_happen_to_their_tasks(
     workload: Workload, most: int, data: st.DataObject
 ) -> None:

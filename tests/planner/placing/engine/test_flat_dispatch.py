@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from itertools import pairwise
@@ -17,7 +18,7 @@ from edgepart.planner.placing.engine.flat_workload import flatten, unflatten
 from edgepart.planner.placing.engine.judge import dispatcher_of, find_critical_chain, judge_of, prepare
 from edgepart.planner.placing.engine.load import loads
 from edgepart.planner.placing.problem.schedule import PlacementSchedule
-from edgepart.planner.placing.problem.workload import Machine, Task, TaskTensor, Workload
+from edgepart.planner.placing.problem.workload import Machine, SharedMedium, Task, TaskTensor, Workload
 from tests.planner.placing.workloads import INF, workload
 
 NAME = "edgepart.planner.placing.engine.flat_dispatch"
@@ -54,7 +55,16 @@ def draw_workload(random: Random) -> Workload:
         tuple(tuple(INF if a == b else number(50, 200) for b in range(machines)) for a in range(machines)),
         tuple(tuple(0.0 if a == b else number(0, 3) for b in range(machines)) for a in range(machines)),
         overlap=random.random() < 0.8,
+        media=tuple(draw_media(random, pairs)),
     )
+
+
+def draw_media(random: Random, pairs: list[tuple[int, int]]) -> Iterator[SharedMedium]:
+    """At times some media that some links share, in one direction or in both."""
+    for number in range(random.choice([0, 0, 1, 3])):
+        shared = random.sample(pairs, random.randint(0, len(pairs)))
+        back = random.random() < 0.5
+        yield SharedMedium(f"w{number}", frozenset([*shared, *((b, a) for a, b in shared if back)]))
 
 
 def draw_ranks(random: Random, count: int) -> list[float] | None:

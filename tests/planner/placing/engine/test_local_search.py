@@ -40,7 +40,7 @@ def climbed(
 
 @settings(max_examples=60)
 @given(
-    workloads(8, 3, memory=True, partial=True, groups=True),
+    workloads(8, 3, memory=True, partial=True, groups=True, media=True),
     st.sampled_from(["latency", "throughput"]),
     st.data(),
 )

@@ -25,7 +25,7 @@ from tests.planner.placing.workloads import workload, workloads
 
 pytest.importorskip("ortools", reason="moirai needs OR-tools, of the extra [exact]")
 
-EVERY = workloads(8, 3, memory=True, partial=True, groups=True) | workloads(8, 3)
+EVERY = workloads(8, 3, memory=True, partial=True, groups=True) | workloads(8, 3, media=True)
 
 
 def moirai(workload: Workload, objective: str = "latency") -> PlacementFound | None:

@@ -20,7 +20,7 @@ from tests.planner.placing.workloads import workload, workloads
 
 
 @settings(max_examples=30)
-@given(workloads(6, 3, memory=True, partial=True, groups=True))
+@given(workloads(6, 3, memory=True, partial=True, groups=True, media=True))
 def test_it_is_no_worse_than_where_it_starts_and_infeasible_is_true(graph: Workload) -> None:
     for objective in ("latency", "throughput"):
         try:

@@ -4,6 +4,7 @@ the package."""
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import pairwise
 from typing import Any
 
 SLACK = 1e-9
@@ -24,38 +25,67 @@ def devices_of(workload: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def transfer_s(workload: dict[str, Any], edges: list[dict[str, Any]], here: str, there: str) -> float:
-    """The seconds that a tensor takes over a link."""
+    """The seconds that a tensor takes on its way."""
     for edge in edges:
         if f"{here}->{there}" in edge.get("transfer_s", {}):
             return float(edge["transfer_s"][f"{here}->{there}"])
-    legs = links_between(workload, here, there)
-    slowest = min(link["bytes_per_s"] for link in legs)
-    return float(sum(link.get("latency_s", 0.0) for link in legs) + edges[0]["bytes"] / slowest)
+    way, links = way_between(workload, here, there)
+    slowest = min(link["bytes_per_s"] for link in links)
+    for medium in workload.get("media", []):
+        rates = [
+            link["bytes_per_s"]
+            for hop, link in zip(pairwise(way), links, strict=True)
+            if crosses(medium, *hop)
+        ]
+        if len(rates) > 1:
+            slowest = min(slowest, 1 / sum(1 / rate for rate in rates))
+    return float(sum(link.get("latency_s", 0.0) for link in links) + edges[0]["bytes"] / slowest)
 
 
-def links_between(workload: dict[str, Any], here: str, there: str) -> list[dict[str, Any]]:
-    """The links from one device to another: of the ways over others that there are, where they have none, the widest, and
-    of these the one with the least latency."""
+def crosses(medium: dict[str, Any], a: str, b: str) -> bool:
+    """Whether what goes over a link crosses the medium."""
+    named = {a, b} & set(medium.get("devices", []))
+    return bool(named) or any({a, b} == set(link) for link in medium.get("links", []))
+
+
+def occupied(workload: dict[str, Any], here: str, there: str) -> list[tuple[str, str]]:
+    """What a transfer occupies: the two sides, and along its way the devices that pass it on, and the media."""
+    way, _ = way_between(workload, here, there)
+    hops = list(pairwise(way))
+    media = [one for one in workload.get("media", []) if any(crosses(one, *hop) for hop in hops)]
+    return [
+        *(("sends", a) for a, _ in hops),
+        *(("receives", b) for _, b in hops),
+        *(("is crossed by", one["name"]) for one in media),
+    ]
+
+
+def way_between(workload: dict[str, Any], here: str, there: str) -> tuple[list[str], list[dict[str, Any]]]:
+    """The devices on the way from one to another, and its links: of the ways over others that there are, where the two are
+    not linked, the widest, of these the one with the least latency, then with the fewest links, then the first."""
     direct = {}
     for one in workload.get("links", []):
         direct[one["a"], one["b"]] = one
         direct[one["b"], one["a"]] = {**one, "bytes_per_s": one.get("up_bytes_per_s", one["bytes_per_s"])}
     if (here, there) in direct or "default_link" in workload:
-        return [direct.get((here, there), workload.get("default_link", {}))]
-    ways: list[list[dict[str, Any]]] = []
+        return [here, there], [direct.get((here, there), workload.get("default_link", {}))]
+    order = {name: number for number, name in enumerate(devices_of(workload))}
+    ways: list[tuple[list[str], list[dict[str, Any]]]] = []
     begun: list[tuple[str, list[str], list[dict[str, Any]]]] = [(here, [here], [])]
     while begun:
         at, passed, legs = begun.pop()
         for (a, b), link in direct.items():
             if a == at and b == there:
-                ways.append([*legs, link])
+                ways.append(([*passed, b], [*legs, link]))
             elif a == at and b not in passed:
                 begun.append((b, [*passed, b], [*legs, link]))
-    return max(
+    return min(
         ways,
         key=lambda way: (
-            min(one["bytes_per_s"] for one in way),
-            -sum(one.get("latency_s", 0.0) for one in way),
+            -min(link["bytes_per_s"] for link in way[1]),
+            sum(link.get("latency_s", 0.0) for link in way[1]),
+            len(way[1]),
+            [order[name] for name in way[0]],
         ),
     )
 
@@ -133,8 +163,8 @@ def _transfers(
             wrong.append(
                 f"{source}'s transfer to {there} takes {sent['end_s'] - sent['start_s']}, not {long_s}"
             )
-        busy["sends", here].append((sent["start_s"], sent["end_s"]))
-        busy["receives", there].append((sent["start_s"], sent["end_s"]))
+        for what in occupied(workload, here, there):
+            busy[what].append((sent["start_s"], sent["end_s"]))
     for (source, _), edges in tensors.items():
         for edge in edges:
             there = where[edge["target"]]

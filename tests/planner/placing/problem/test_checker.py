@@ -14,7 +14,7 @@ from edgepart.planner.placing.engine.dispatch import dispatch
 from edgepart.planner.placing.engine.load import max_load
 from edgepart.planner.placing.problem.checker import check, violations
 from edgepart.planner.placing.problem.schedule import PlacedTransfer, PlacementFound, PlacementSchedule
-from edgepart.planner.placing.problem.workload import Workload
+from edgepart.planner.placing.problem.workload import SharedMedium, Workload
 from tests.planner.placing.workloads import INF, workload, workloads
 
 BRANCHES = workload(
@@ -33,7 +33,7 @@ def rules(workload: Workload, answer: PlacementFound, objective: str = "latency"
     return {violation.rule for violation in violations(workload, answer, objective)}
 
 
-@given(workloads(), st.data())
+@given(workloads(media=True), st.data())
 def test_what_is_dispatched_is_sound(workload: Workload, data: st.DataObject) -> None:
     machines = st.integers(0, len(workload.machines) - 1)
     placement = tuple(data.draw(machines) for _ in workload.tasks)
@@ -91,6 +91,18 @@ def test_a_side_of_a_machine_does_one_thing_at_a_time() -> None:
     assert rules(
         join, PlacementFound((0, 1, 2), 3.0, PlacementSchedule((0, 1, 2), (0.0, 0.0, 2.0), both, 3.0))
     ) == {"receiving"}
+
+
+def test_one_transfer_at_a_time_crosses_a_medium() -> None:
+    pair = workload([(1.0,) * 4] * 4, [(0, (2,), 100.0), (1, (3,), 100.0)])
+    both = T(0, 0, 2, 1.0, 2.0), T(1, 1, 3, 1.0, 2.0)
+    answer = PlacementSchedule((0, 1, 2, 3), (0.0, 0.0, 2.0, 2.0), both, 3.0)
+    assert rules(pair, PlacementFound((0, 1, 2, 3), 3.0, answer)) == set()
+    air = replace(pair, media=(SharedMedium("air", frozenset({(0, 2), (1, 3)})),))
+    assert rules(air, PlacementFound((0, 1, 2, 3), 3.0, answer)) == {"crossing"}
+    assert dispatch(air, (0, 1, 2, 3)).makespan_s == 4.0
+    assert rules(air, PlacementFound((0, 1, 2, 3), 1.0), "throughput") == {"value"}
+    assert rules(air, PlacementFound((0, 1, 2, 3), 2.0), "throughput") == set()
 
 
 def test_what_takes_no_time_is_not_in_the_middle_of_another() -> None:

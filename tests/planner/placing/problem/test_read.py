@@ -73,6 +73,31 @@ def test_a_device_that_only_another_one_reaches_has_a_link_over_it() -> None:
     assert found.transfer_s(found.tensors[0], 0, 1) == 3e-4 + 2e5 / 1e9
 
 
+def test_media_say_what_crosses_them() -> None:
+    air = {"name": "air", "devices": ["a0"]}
+    cable = {"name": "cable", "links": [["a1", "host"]]}
+    found = workload_of(BRANCHES | {"media": [air, cable]})
+    assert [(one.name, one.pairs) for one in found.media] == [
+        ("air", frozenset({(0, 1), (1, 0), (0, 2), (2, 0)})),
+        ("cable", frozenset({(1, 2), (2, 1)})),
+    ]
+    assert found.bytes_per_s == workload_of(BRANCHES).bytes_per_s
+
+
+def test_a_way_over_another_device_occupies_it_and_the_media_on_the_way() -> None:
+    document = copy.deepcopy(BRANCHES)
+    del document["default_link"]
+    document["links"].append({"a": "a1", "b": "host", "bytes_per_s": 2e9, "latency_s": 3e-4})
+    document["media"] = [{"name": "air", "links": [["a0", "host"], ["a1", "host"]]}]
+    found = workload_of(document)
+    assert found.bytes_per_s[0][1] == pytest.approx(1 / (1 / 1e9 + 1 / 2e9))
+    assert found.bytes_per_s[0][2] == 1e9
+    pairs = {one.name: one.pairs for one in found.media}
+    assert pairs["air"] == {(a, b) for a in range(3) for b in range(3) if a != b}
+    assert pairs["what host receives"] == {(0, 2), (1, 2), (0, 1), (1, 0)}
+    assert pairs["what host sends"] == {(2, 0), (2, 1), (0, 1), (1, 0)}
+
+
 def put(*path: str | int, value: object) -> Callable[[dict[str, Any]], None]:
     def change(document: dict[str, Any]) -> None:
         at: Any = document
@@ -141,6 +166,19 @@ def add(key: str, value: object) -> Callable[[dict[str, Any]], None]:
         (add("edges", {"source": "join", "target": "stem", "bytes": 1}), "wait for each other"),
         (add("edges", {"source": "join", "target": "join", "bytes": 1}), "'join' among them"),
         (add("nodes", {"id": "lost"}), r"disconnected: .*'lost' \(2 parts\)"),
+        (put("media", value=[{"name": "air"}]), r"media\[0\]: say which 'devices' or which 'links' share it"),
+        (put("media", value=[{"devices": ["a0"]}]), "text under 'name'"),
+        (put("media", value=[{"name": "air", "devices": ["b"]}]), "no device 'b'"),
+        (put("media", value=[{"name": "air", "devices": "a0"}]), "list under 'devices'"),
+        (put("media", value=[{"name": "air", "links": [["a0"]]}]), "names of two devices"),
+        (put("media", value=[{"name": "air", "links": [["a0", "a0"]]}]), "names of two devices"),
+        (put("media", value=[{"name": "air", "links": [["a0", 5]]}]), "no device '5'"),
+        (
+            put("media", value=[{"name": "air", "devices": [], "bytes_per_s": 1}]),
+            "a medium has no 'bytes_per_s'",
+        ),
+        (put("media", value=[{"name": "air", "devices": []}] * 2), "another medium called 'air'"),
+        (put("media", value=[{"name": f"m{n}", "devices": []} for n in range(65)]), "64 are the most"),
         (put("overlap", value="no"), "true or false under 'overlap'"),
         (put("name", value=""), "text under 'name'"),
     ],
@@ -177,7 +215,7 @@ def test_what_looks_like_a_workload() -> None:
     assert not looks_like_workload(b"\x08\x07", "model.onnx") and not looks_like_workload(b"", "m")
 
 
-@given(workloads(memory=True, partial=True), st.booleans())
+@given(workloads(memory=True, partial=True, media=True), st.booleans())
 def test_what_is_written_is_read_again(workload: Workload, overlap: bool) -> None:
     workload = replace(workload, overlap=overlap)
     text = json.dumps(workload_document(workload), allow_nan=False)

@@ -30,7 +30,7 @@ def documents(graph: Workload, name: str) -> tuple[dict[str, object], dict[str, 
 
 
 @settings(max_examples=60)
-@given(workloads(8, 4, memory=True, partial=True, groups=True), st.sampled_from(PLACERS))
+@given(workloads(8, 4, memory=True, partial=True, groups=True, media=True), st.sampled_from(PLACERS))
 def test_any_answer_can_be_replayed(graph: Workload, name: str) -> None:
     try:
         workload, answer = documents(graph, name)
@@ -44,7 +44,9 @@ RATES = st.sampled_from([50.0, 100.0, 200.0])
 
 @settings(max_examples=60)
 @given(
-    workloads(8, 4), st.lists(st.tuples(RATES, RATES, st.booleans()), min_size=6), st.sampled_from(PLACERS)
+    workloads(8, 4, media=True),
+    st.lists(st.tuples(RATES, RATES, st.booleans()), min_size=6),
+    st.sampled_from(PLACERS),
 )
 def test_answers_over_other_devices_can_be_replayed(
     graph: Workload, links: list[tuple[float, float, bool]], name: str
