@@ -13,9 +13,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from edgepart.planner.placing.engine.flat_serial import STANDINGS
 from edgepart.planner.placing.guided.decode import PLAIN
 from edgepart.planner.placing.guided.features import MACHINE_FEATURES, PAIR_FEATURES, TASK_FEATURES
-from edgepart.planner.placing.guided.flat_decode import STANDINGS
 
 WIDTH, PAIR_WIDTH, ROUNDS = 64, 16, 4
 """The width of what is known of a task or a machine, that of a pair, and how far a task sees, in tasks."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
+from math import inf
 from random import Random
 
 import numpy as np
@@ -13,7 +14,6 @@ import numpy as np
 from edgepart.planner.errors import Infeasible
 from edgepart.planner.learning.training.draw import draw_workload
 from edgepart.planner.placing.engine.flat_workload import Floats, Integers
-from edgepart.planner.placing.engine.judge import Judge, Judged, judge_of
 from edgepart.planner.placing.engine.local_search import climb
 from edgepart.planner.placing.guided.decode import Decoded, SampleDecoder
 from edgepart.planner.placing.guided.features import Features, describe
@@ -28,8 +28,6 @@ class Lesson:
     workload: Workload
     features: Features
     decoder: SampleDecoder
-    judge: Judge
-    """What judges placements by latency."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -41,7 +39,7 @@ class Lesson:
 def make_lesson(workload: Workload) -> Lesson:
     """Return the lesson of a graph. Raises Infeasible if some task fits on no machine."""
     features = describe(workload)
-    return Lesson(workload, features, SampleDecoder(workload, features), judge_of(workload, "latency"))
+    return Lesson(workload, features, SampleDecoder(workload, features))
 
 
 def draw_lessons(
@@ -59,16 +57,11 @@ def draw_lessons(
 
 
 def values_of(lesson: Lesson, decoded: Decoded) -> Floats:
-    """Return the makespan of each placement (k,): of the better schedule of two, in the order in which it was
-    decoded and by upward ranks on it; inf where machines lack memory."""
-    found = np.full(len(decoded.placements), np.inf)
-    columns = zip(decoded.placements, decoded.start_s, decoded.makespan_s.tolist(), strict=True)
-    for row, (where, start_s, makespan_s) in enumerate(columns):
-        placement = tuple(where.tolist())
-        if not lesson.workload.short_bytes(placement):
-            made = PlacementSchedule(placement, tuple(start_s.tolist()), (), makespan_s)
-            found[row] = lesson.judge(where, Judged(where, makespan_s, made, ())).value_s
-    return found
+    """Return the makespan of each placement (k,); inf where machines lack memory."""
+    kept = np.array([task.memory_bytes for task in lesson.workload.tasks])
+    room = np.array([machine.memory_bytes for machine in lesson.workload.machines])
+    taken = [np.bincount(where, kept, len(room)) for where in decoded.placements]
+    return np.where((np.array(taken) <= room).all(axis=1), decoded.makespan_s, np.inf)
 
 
 def best_climbed(lesson: Lesson, drawn: Decoded, seed: int, looks: int) -> Integers | None:
@@ -76,23 +69,24 @@ def best_climbed(lesson: Lesson, drawn: Decoded, seed: int, looks: int) -> Integ
     None if none of these fits."""
     tasks, machines = lesson.shape
     alone = np.repeat(np.arange(machines)[:, None], tasks, axis=1)[lesson.features.whole]
-    starts_s = np.repeat(-lesson.features.ranks[None], len(alone), axis=0)
     every = Decoded(
         np.vstack([drawn.placements, alone]),
-        np.vstack([drawn.start_s, starts_s]),
-        np.append(drawn.makespan_s, np.zeros(len(alone))),
+        np.vstack([drawn.start_s, np.repeat(lesson.features.before_s[None], len(alone), axis=0)]),
+        np.append(drawn.makespan_s, lesson.features.flat.compute_s.sum(axis=0)[lesson.features.whole]),
     )
     values = values_of(lesson, every)
     best = int(values.argmin())
     if values[best] == np.inf:
         return None
+    placement, starts_s = tuple(every.placements[best].tolist()), tuple(every.start_s[best].tolist())
     counter = count()
     found = climb(
         lesson.workload,
-        tuple(every.placements[best].tolist()),
+        placement,
         objective="latency",
         clock=lambda: float(next(counter)),
         until=float(looks),
+        schedule=PlacementSchedule(placement, starts_s, (), inf),
         seed=seed,
     )
     return found.best.where

@@ -7,11 +7,11 @@ May import: planner/errors, planner/placing/problem.
 __all__ = [
     "coarse_workload",
     "compact_schedule",
-    "compiler",
     "contract",
     "dispatch",
     "evaluate",
     "fit_memory",
+    "flat_serial",
     "flat_workload",
     "judge",
     "load",

@@ -391,31 +391,9 @@ def loads(flat: FlatWorkload, placement: Integers) -> Floats:
     return np.concatenate((compute_s + send_s + receive_s, cross_s))
 
 
-def warm_up() -> None:
-    """Call everything once, so that it is compiled, or loaded from where it is kept."""
-    number, zeros = np.zeros(1, np.int64), np.zeros((1, 1))
-    starts, empty = np.zeros(2, np.int64), np.zeros(0, np.int64)
-    nothing, given = np.zeros(0), np.zeros((0, 1, 1))
-    flat = FlatWorkload(
-        zeros,
-        number,
-        empty,
-        nothing,
-        zeros,
-        zeros,
-        empty,
-        given,
-        starts[:1],
-        empty,
-        starts,
-        empty,
-        starts,
-        empty,
-        True,
-        0,
-        starts,
-        empty,
-    )
-    made = schedule(flat, number, rank_upward(flat, number))
+def warm_up(flat: FlatWorkload) -> None:
+    """Call everything once for a workload of one task, so that it is compiled, or loaded from where it is kept."""
+    where = np.zeros(1, np.int64)
+    made = schedule(flat, where, rank_upward(flat, where))
     chain(made.start_s, made.waited_for)
-    loads(flat, number)
+    loads(flat, where)

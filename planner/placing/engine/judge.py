@@ -10,18 +10,26 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from types import ModuleType
 
 import numpy as np
 
 from edgepart.planner.errors import InternalError
-from edgepart.planner.placing.engine import flat_dispatch
+from edgepart.planner.placing.engine import flat_dispatch, flat_serial
 from edgepart.planner.placing.engine.compiler import INSTALLED, compile_module
 from edgepart.planner.placing.engine.dispatch import dispatch
-from edgepart.planner.placing.engine.flat_workload import FlatSchedule, Integers, flatten, unflatten
+from edgepart.planner.placing.engine.flat_workload import (
+    FlatSchedule,
+    FlatWorkload,
+    Floats,
+    Integers,
+    flatten,
+    unflatten,
+)
 from edgepart.planner.placing.engine.load import loads
 from edgepart.planner.placing.problem.schedule import PlacementSchedule
-from edgepart.planner.placing.problem.workload import Placement, Workload
+from edgepart.planner.placing.problem.workload import Machine, Placement, Task, Workload
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,8 @@ class Judged:
     """The schedule, if latency is the objective."""
     busy: Sequence[int] | Integers
     """Tasks of which, roughly, at least one has to move for a better value."""
+    in_order: bool = False
+    """Whether tasks were booked in an order, so that machines may wait for something better (flat_serial.py)."""
 
     @cached_property
     def placement(self) -> tuple[int, ...]:
@@ -57,8 +67,10 @@ def prepare() -> bool:
     """Have schedules compiled, so that this process judges some forty times as fast. Returns whether they are:
     numba has to be installed. This takes a second, and much longer when it is the first time on this machine."""
     if INSTALLED and _Prepared.code is None:
-        compile_module(flat_dispatch)
-        flat_dispatch.warm_up()
+        flat = flatten(Workload("", (Machine("", ""),), (Task("", "", (1.0,)),), (), ((inf,),), ((0.0,),)))
+        for module in (flat_dispatch, flat_serial):
+            compile_module(module)
+            module.warm_up(flat)
         _Prepared.code = flat_dispatch
     return is_prepared()
 
@@ -93,6 +105,17 @@ def dispatcher_of(workload: Workload) -> Dispatcher:
     return schedule
 
 
+def book_in_order(flat: FlatWorkload, where: Integers, start_s: Sequence[float] | Floats) -> FlatSchedule:
+    """Return the schedule of a placement if tasks are booked as they start in a schedule of another placement."""
+    position = np.empty(len(flat.order), np.int64)
+    position[flat.order] = np.arange(len(position))
+    # What takes no time may start with what it reads: the order of the graph then decides.
+    made: FlatSchedule = flat_serial.schedule_in_order(
+        flat, where, np.lexsort((position, np.asarray(start_s)))
+    )
+    return made
+
+
 Judge = Callable[[Integers, Judged | None], Judged]
 """Judges a placement. The second argument may be the judgement of a similar placement."""
 
@@ -106,14 +129,20 @@ def judge_of(workload: Workload, objective: str) -> Judge:
 
 def _judge_by_latency(workload: Workload) -> Judge:
     """Judge by the makespan when tasks are dispatched by their own ranks, or in the order of the similar placement."""
+    flat = flatten(workload)
 
     def judge(where: Integers, like: Judged | None) -> Judged:
-        placement = where.tolist()
+        placement, in_order = where.tolist(), False
         schedule = dispatch(workload, placement)
         if like is not None and like.made is not None:
-            again = dispatch(workload, placement, [-start for start in like.made.start_s])
-            schedule = min(schedule, again, key=lambda one: one.makespan_s)
-        return Judged(where, schedule.makespan_s, schedule, find_critical_chain(workload, schedule))
+            if like.in_order:
+                again = unflatten(where, book_in_order(flat, where, like.made.start_s))
+            else:
+                again = dispatch(workload, placement, [-start for start in like.made.start_s])
+            if again.makespan_s < schedule.makespan_s:
+                schedule, in_order = again, like.in_order
+        busy = find_critical_chain(workload, schedule)
+        return Judged(where, schedule.makespan_s, schedule, busy, in_order)
 
     return judge
 
@@ -141,11 +170,17 @@ class _CompiledJudge:
 
     def _by_latency(self, where: Integers, like: Judged | None) -> Judged:
         made = self._code.schedule(self._flat, where, self._code.rank_upward(self._flat, where))
+        in_order = False
         if like is not None and like.made is not None:
-            again = self._code.schedule(self._flat, where, -np.asarray(like.made.start_s))
-            made = again if again.makespan_s < made.makespan_s else made
+            if like.in_order:
+                again = book_in_order(self._flat, where, like.made.start_s)
+            else:
+                again = self._code.schedule(self._flat, where, -np.asarray(like.made.start_s))
+            if again.makespan_s < made.makespan_s:
+                made, in_order = again, like.in_order
         end_s = made.start_s + self._flat.compute_s[self._tasks, where]
-        return Judged(where, made.makespan_s, made, self._code.chain(end_s, made.waited_for))
+        busy = self._code.chain(end_s, made.waited_for)
+        return Judged(where, made.makespan_s, made, busy, in_order)
 
     def _by_load(self, where: Integers, like: Judged | None) -> Judged:
         found = self._code.loads(self._flat, where)

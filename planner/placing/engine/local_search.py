@@ -80,10 +80,7 @@ def climb(
     is called with the value that is better after an attempt."""
     judge = judge_of(workload, objective)
     where = np.array(placement, np.int64)
-    like = Judged(where, schedule.makespan_s, schedule, ()) if schedule else None
-    now = judge(where, like)
-    if like is not None and schedule is not None and like.value_s < now.value_s:
-        now = replace(like, busy=find_critical_chain(workload, schedule))
+    now = _judge_start(workload, judge, where, schedule)
     flat = flatten(workload) if objective == "latency" and not is_prepared() else None
     steps = failed = 0
     while failed < attempts and clock() < until:
@@ -93,6 +90,21 @@ def climb(
             now, failed = found.best, 0
             tell(now.value_s)
     return Climbed(now, steps, failed >= attempts)
+
+
+def _judge_start(
+    workload: Workload, judge: Judge, where: Integers, schedule: PlacementSchedule | None
+) -> Judged:
+    """Return the judgement of the start, by its own schedule if that is shorter than what the judge makes of it."""
+    if schedule is None:
+        return judge(where, None)
+    like = Judged(where, schedule.makespan_s, schedule, ())
+    now = judge(where, like)
+    waiting = judge(where, replace(like, in_order=True))
+    now = waiting if waiting.value_s < now.value_s else now
+    if like.value_s < now.value_s:
+        return replace(like, busy=find_critical_chain(workload, schedule), in_order=True)
+    return now
 
 
 class _Ascent(NamedTuple):

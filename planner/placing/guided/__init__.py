@@ -3,4 +3,4 @@
 May import: planner/placing/engine, planner/placing/problem.
 """
 
-__all__ = ["decode", "features", "flat_decode"]
+__all__ = ["decode", "features"]

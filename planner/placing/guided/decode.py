@@ -10,18 +10,16 @@ softmax of the scores.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgepart.planner.placing.engine.compiler import INSTALLED, compile_module
+from edgepart.planner.placing.engine import flat_serial
 from edgepart.planner.placing.engine.fit_memory import allowed
+from edgepart.planner.placing.engine.flat_serial import STANDINGS, FlatProblem
 from edgepart.planner.placing.engine.flat_workload import Booleans, Floats, Integers
-from edgepart.planner.placing.guided import flat_decode
-from edgepart.planner.placing.guided.features import Features, describe
-from edgepart.planner.placing.guided.flat_decode import STANDINGS, FlatProblem
-from edgepart.planner.placing.problem.workload import Machine, Task, Workload
+from edgepart.planner.placing.guided.features import Features
+from edgepart.planner.placing.problem.workload import Workload
 
 PLAIN = (-5.0, -5.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 """The weights with which the machine that is done first is chosen: the first two standings are about that."""
@@ -63,7 +61,6 @@ class SampleDecoder:
         roomy = allowed(workload)
         self._problem = FlatProblem(
             flat,
-            features.moves_s,
             # A task that costs nothing may have the same rank as its reader: the order of the graph then decides.
             np.lexsort((position, -features.ranks)),
             roomy[group],
@@ -89,34 +86,7 @@ class SampleDecoder:
         self, bias: NDArray[np.floating], weights: NDArray[np.floating], noise: Floats, kept: Recorded
     ) -> Decoded:
         scores = np.asarray(bias, np.float64), np.asarray(weights, np.float64)
-        return Decoded(*flat_decode.decode(self._problem, *scores, noise, kept.standings, kept.allowed))
-
-
-class _PreparedDecoding:
-    """Whether decoding is compiled."""
-
-    done = False
-
-
-def prepare() -> bool:
-    """Have decoding compiled, so that this process decodes some hundred times as fast. Returns whether it is: numba has to
-    be installed. This takes a second, and much longer when it is the first time on this machine."""
-    if INSTALLED and not _PreparedDecoding.done:
-        compile_module(flat_decode)
-        machines = (Machine("a", ""), Machine("b", ""))
-        workload = Workload(
-            "", machines, (Task("", "", (1.0, 1.0)),), (), ((inf, 1.0), (1.0, inf)), ((0.0,) * 2,) * 2
-        )
-        SampleDecoder(workload, describe(workload)).decode(
-            np.zeros((1, 2)), np.zeros((1, STANDINGS)), np.zeros((1, 1, 2))
-        )
-        _PreparedDecoding.done = True
-    return _PreparedDecoding.done
-
-
-def is_prepared() -> bool:
-    """Whether decoding is compiled."""
-    return _PreparedDecoding.done
+        return Decoded(*flat_serial.decode(self._problem, *scores, noise, kept.standings, kept.allowed))
 
 
 def gumbel(samples: int, tasks: int, machines: int, seed: int) -> Floats:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from edgepart.planner.placing.engine import flat_serial
 from edgepart.planner.placing.engine.flat_workload import Booleans, FlatWorkload, Floats, Integers, flatten
-from edgepart.planner.placing.guided import flat_decode
 from edgepart.planner.placing.problem.workload import Workload
 
 Singles = NDArray[np.float32]
@@ -44,7 +44,9 @@ class Features:
     """(n, NEIGHBOURS). The tasks that read from each task; the task itself where there are fewer."""
     flat: FlatWorkload
     ranks: Floats
-    """(n,). The upward rank of each task, in seconds, on average over machines."""
+    before_s: Floats
+    """(n,). HEFT's upward and downward rank of each task, in seconds: from its start to the end, and from the
+    beginning to its start, if nothing had to wait, on average over machines."""
     unit_s: float
     """The mean over tasks of their seconds on the machine that computes them fastest."""
     moves_s: Floats
@@ -74,6 +76,7 @@ def describe(workload: Workload) -> Features:
         _neighbours(costs.readers, costs.sources, costs.edge_bytes, len(tasks)),
         costs.flat,
         costs.ranks_s,
+        costs.before_s,
         costs.unit_s,
         costs.moves_s,
     )
@@ -137,7 +140,7 @@ def _costs(workload: Workload) -> _FeatureCosts:
         flat.readers,
         flat.nbytes[edge_tensors],
         edge_tensors,
-        *flat_decode.rank_both_ways(flat, mean_s, way_s),
+        *flat_serial.rank_both_ways(flat, mean_s, way_s),
         np.array([task.memory_bytes for task in workload.tasks], float),
         np.array([machine.memory_bytes for machine in workload.machines], float),
     )

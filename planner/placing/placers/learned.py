@@ -16,8 +16,9 @@ from edgepart.planner.errors import Infeasible, NotInstalled
 from edgepart.planner.placing.engine.coarse_workload import coarsen, expand
 from edgepart.planner.placing.engine.contract import contract
 from edgepart.planner.placing.engine.evaluate import settle
+from edgepart.planner.placing.engine.judge import is_prepared
 from edgepart.planner.placing.engine.load import max_load
-from edgepart.planner.placing.guided.decode import PLAIN, Decoded, SampleDecoder, gumbel, is_prepared
+from edgepart.planner.placing.guided.decode import PLAIN, Decoded, SampleDecoder, gumbel
 from edgepart.planner.placing.guided.features import Features, describe
 from edgepart.planner.placing.placers.best import single
 from edgepart.planner.placing.placers.climb import GROUPS, LARGE, ascend

@@ -13,11 +13,13 @@ from hypothesis import given, settings
 from edgepart.planner.errors import Infeasible
 from edgepart.planner.learning.training.draw import draw_workload
 from edgepart.planner.learning.training.families import FAMILIES
+from edgepart.planner.placing.engine import flat_serial
 from edgepart.planner.placing.engine.dispatch import upward_ranks
-from edgepart.planner.placing.guided import decode, flat_decode
-from edgepart.planner.placing.guided.decode import PLAIN, Decoded, SampleDecoder, gumbel, prepare
+from edgepart.planner.placing.engine.flat_serial import STANDINGS
+from edgepart.planner.placing.engine.judge import prepare
+from edgepart.planner.placing.guided import decode
+from edgepart.planner.placing.guided.decode import PLAIN, Decoded, SampleDecoder, gumbel
 from edgepart.planner.placing.guided.features import describe
-from edgepart.planner.placing.guided.flat_decode import STANDINGS
 from edgepart.planner.placing.problem.workload import Workload
 from tests.planner.placing.workloads import INF, workload, workloads
 
@@ -28,11 +30,11 @@ def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
         pytest.importorskip("numba", reason="of the extra [climb]")
         assert prepare()
     else:
-        spec = spec_from_file_location("flat_decode_as_written", flat_decode.__file__)
+        spec = spec_from_file_location("flat_serial_as_written", flat_serial.__file__)
         assert spec is not None and spec.loader is not None
         plain = module_from_spec(spec)
         spec.loader.exec_module(plain)
-        monkeypatch.setattr(decode, "flat_decode", plain)
+        monkeypatch.setattr(decode, "flat_serial", plain)
     yield
 
 
@@ -46,38 +48,43 @@ def decoded(graph: Workload, bias: np.ndarray | None = None, samples: int = 1, s
 
 
 def place_plainly(graph: Workload) -> tuple[list[int], list[float]]:
-    """Where and when each task runs if each goes, by upward rank, to the machine that is done with it first, behind
-    what is there already. Machines have all the memory they need."""
+    """Where and when each task runs if each goes, by upward rank, to the machine that is done with it first, in the first
+    gap there. Machines have all the memory they need."""
     machines, ranks = range(len(graph.machines)), upward_ranks(graph)
     position = {task: number for number, task in enumerate(graph.order)}
-    free, sending, receiving = ([0.0] * len(machines) for _ in range(3))
+    sending, receiving = ([0.0] * len(machines) for _ in range(2))
+    runs: list[list[tuple[float, float]]] = [[] for _ in machines]
     where: dict[int, int] = {}
     start: dict[int, float] = {}
     end: dict[int, float] = {}
     there: dict[tuple[int, int], float] = {}
+
+    def arrival(number: int, machine: int) -> float:
+        tensor = graph.tensors[number]
+        at = where[tensor.source]
+        leaves = max(end[tensor.source], sending[at], receiving[machine])
+        return there.get((number, machine), leaves + graph.transfer_s(tensor, at, machine))
+
+    def begin(task: int, machine: int, ready: float) -> float:
+        took = graph.tasks[task].compute_s[machine]
+        ends = sorted({ready, *(done for _, done in runs[machine] if done >= ready)})
+        return next(at for at in ends if all(b <= at or at + took <= a for a, b in runs[machine]))
+
     for task in sorted(graph.order, key=lambda task: (-ranks[task], position[task])):
         done = []
         for machine in machines:
-            ready = 0.0
-            for number in graph.read[task]:
-                tensor = graph.tensors[number]
-                at = where[tensor.source]
-                way = graph.transfer_s(tensor, at, machine)
-                came = max(end[tensor.source], sending[at], receiving[machine]) + way
-                ready = max(ready, there.get((number, machine), came))
-            done.append(max(ready, free[machine]) + graph.tasks[task].compute_s[machine])
+            ready = max([0.0, *(arrival(number, machine) for number in graph.read[task])])
+            done.append(begin(task, machine, ready) + graph.tasks[task].compute_s[machine])
         machine = min(machines, key=lambda one: done[one])
         ready = 0.0
         for number in graph.read[task]:
             if (number, machine) not in there:
-                tensor = graph.tensors[number]
-                at = where[tensor.source]
-                way = graph.transfer_s(tensor, at, machine)
-                came = max(end[tensor.source], sending[at], receiving[machine]) + way
-                there[number, machine] = sending[at] = receiving[machine] = came
+                at = where[graph.tensors[number].source]
+                there[number, machine] = sending[at] = receiving[machine] = arrival(number, machine)
             ready = max(ready, there[number, machine])
-        where[task], start[task] = machine, max(ready, free[machine])
-        end[task] = free[machine] = start[task] + graph.tasks[task].compute_s[machine]
+        where[task], start[task] = machine, begin(task, machine, ready)
+        end[task] = start[task] + graph.tasks[task].compute_s[machine]
+        runs[machine].append((start[task], end[task]))
         there.update({(number, machine): end[task] for number in graph.written[task]})
     every = range(len(graph.tasks))
     return [where[task] for task in every], [start[task] for task in every]
