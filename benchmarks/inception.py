@@ -1,4 +1,4 @@
-"""A graph like Inception-v3 (Szegedy et al. 2016), with seeded weights; OptCNN's search times are given for it."""
+"""Inception-v3 (Szegedy et al. 2016) without its auxiliary classifier, with seeded weights; OptCNN was tried with it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,15 @@ Way = Sequence[tuple[int, tuple[int, int]]]
 FACTORISED = ((1, 7), (7, 1))
 
 
-def inception_v3(side: int = 299, narrow: int = 1) -> ModelProto:
+def inception_v3(side: int = 299, narrow: int = 1, batch: int = 1) -> ModelProto:
     """Return the model. Channels are divided by `narrow`; batch normalisations are folded into the convolutions."""
     n = _Net(Builder("inception_v3"), narrow)
-    x = n.builder.input("pixel_values", (1, 3, side, side))
-    x, ins = n.conv(x, 3, 32, (3, 3), stride=2), 32
-    for outs, kernel in ((32, (3, 3)), (64, (3, 3))):
-        x, ins = n.conv(x, ins, outs, kernel), outs
-    x = n.pool(x)
-    for outs, kernel in ((80, (1, 1)), (192, (3, 3))):
-        x, ins = n.conv(x, ins, outs, kernel), outs
-    x = n.pool(x)
+    x = n.builder.input("pixel_values", (batch, 3, side, side))
+    x = n.conv(x, 3, 32, (3, 3), stride=2)
+    x = n.conv(x, 32, 32, (3, 3), padded=False)
+    x = n.pool(n.conv(x, 32, 64, (3, 3)))
+    x = n.conv(x, 64, 80, (1, 1))
+    x, ins = n.pool(n.conv(x, 80, 192, (3, 3), padded=False)), 192
     for pooled in (32, 64, 64):
         ways = [[(64, (1, 1))], [(48, (1, 1)), (64, (5, 5))], [(64, (1, 1)), (96, (3, 3)), (96, (3, 3))]]
         x, ins = n.module(x, ins, ways, pooled)
@@ -52,13 +50,17 @@ class _Net:
         self.builder = builder
         self.narrow = narrow
 
-    def conv(self, x: str, ins: int, outs: int, kernel: tuple[int, int], stride: int = 1) -> str:
+    def conv(
+        self, x: str, ins: int, outs: int, kernel: tuple[int, int], stride: int = 1, padded: bool = True
+    ) -> str:
+        """Add a convolution, which is padded if its stride is 1 unless not `padded`."""
         b = self.builder
         ins = ins if ins == 3 else ins // self.narrow
-        return b.add("Relu", b.conv(x, ins, outs // self.narrow, kernel, stride=stride))
+        padded = padded and stride == 1
+        return b.add("Relu", b.conv(x, ins, outs // self.narrow, kernel, stride=stride, padded=padded))
 
     def pool(self, x: str) -> str:
-        return self.builder.add("MaxPool", x, kernel_shape=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1))
+        return self.builder.add("MaxPool", x, kernel_shape=(3, 3), strides=(2, 2))
 
     def way(self, x: str, ins: int, way: Way, stride: int = 1) -> str:
         for n, (outs, kernel) in enumerate(way):

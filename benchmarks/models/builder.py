@@ -75,10 +75,12 @@ class Builder:
         dilation: int = 1,
         group: int = 1,
         gain: float = 2.0,
+        padded: bool = True,
     ) -> str:
-        """Add a Conv with bias over as many axes as `kernel` has, padded so that stride 1 keeps the extents."""
+        """Add a Conv with bias over as many axes as `kernel` has, padded so that stride 1 keeps the extents,
+        or not padded."""
         deviation = math.sqrt(gain * group / (ins * math.prod(kernel)))
-        pads = [dilation * (extent - 1) // 2 for extent in kernel]
+        pads = [dilation * (extent - 1) // 2 if padded else 0 for extent in kernel]
         return self.add(
             "Conv",
             x,

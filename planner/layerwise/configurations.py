@@ -2,9 +2,9 @@
 
 Input is a layer and the devices; output is choices, whose costs configuration_cost.py works out. Rules only.
 
-As in the paper, a layer is divided along any axis of its output, or two of them as a grid, over any number of
-devices. Our additions: only numbers and groups of devices that are worth it, parts in proportion to speed,
-the layer whole on one device or on all, and parts of a sum."""
+As in the paper, a layer is divided along any axes of its output, into any number of parts along each. Our
+additions: only numbers and groups of devices that are worth it, parts in proportion to speed, the layer whole
+on one device or on all, and parts of a sum."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from edgepart.planner.search.candidates import ALIKE_AXES
 from edgepart.planner.search.memo import Memo
 
 MOST_CONFIGURATIONS = 24
-"""The most configurations of one layer: the time of the search grows with their third power."""
+"""The most configurations of one layer in a quick search, whose time grows with their third power."""
 
 
 def max_configurations(devices: int) -> int:
-    """The most configurations of one layer for `devices` devices: few devices have few ways to share it that are worth it.
+    """The most configurations of one layer in a quick search for `devices` devices: few devices have few ways
+    to share it that are worth it.
 
     >>> [max_configurations(count) for count in (2, 4, 8, 32)]
     [12, 16, 20, 24]
@@ -52,6 +53,8 @@ class ConfigurationSpace:
     shares: Mapping[str, float]
     """Each device's part of the whole model."""
     gateway: str
+    most: int | None
+    """The most configurations of one layer that are compared; None for all."""
     axis: str | None = None
     """The only axis to divide, together with those that stand for it elsewhere
     (planner/search/candidates.py); None for all axes."""
@@ -60,11 +63,12 @@ class ConfigurationSpace:
         return self.axis is None or axis.name in (self.axis, *ALIKE_AXES.get(self.axis, ()))
 
 
-def make_space(memo: Memo) -> ConfigurationSpace:
-    """The space for the problem of `memo`."""
-    shares = dict(memo.shares(memo.by_speed))
+def make_space(memo: Memo, whole: bool = False) -> ConfigurationSpace:
+    """The space for the problem of `memo`: the `whole` one, or what a quick search compares of it."""
+    devices, shares = memo.by_speed, dict(memo.shares(memo.by_speed))
+    most = None if whole else max_configurations(len(devices))
     return ConfigurationSpace(
-        memo.by_speed, tuple(_teams(memo)), shares, memo.problem.gateway, memo.problem.axis
+        devices, tuple(_teams(memo)), shares, memo.problem.gateway, most, memo.problem.axis
     )
 
 
@@ -107,17 +111,18 @@ def list_configurations(
 def _divide(
     axes: Sequence[Axis], team: tuple[str, ...], among: ConfigurationSpace, speeds: Speeds
 ) -> Iterator[Divide]:
-    """Yield divisions along each axis that has a part for every device of the team, and along each two axes."""
+    """Yield divisions along each axis, and every grid over several axes, that have a part for every device of the team."""
     for axis in axes:
         if axis.extent >= len(team) * axis.quantum:
             own, common = _shares(team, speeds), _shares(team, among.shares)
             yield Divide((axis.name,), own)
             if _differ(own, common, axis):
                 yield Divide((axis.name,), common)
-    for one, two in combinations(axes, 2):
-        for rows, columns in grids(len(team)):
-            if one.extent >= rows * one.quantum and two.extent >= columns * two.quantum:
-                yield Divide((one.name, two.name), _shares(team, among.shares), (rows, columns))
+    for count in range(2, len(axes) + 1):
+        for several in combinations(axes, count):
+            for grid in grids(len(team), count):
+                if all(a.extent >= n * a.quantum for a, n in zip(several, grid, strict=True)):
+                    yield Divide(tuple(axis.name for axis in several), _shares(team, among.shares), grid)
 
 
 def _sum(
@@ -150,16 +155,17 @@ def _ends(shares: Shares) -> list[float]:
     return [end / sums[-1] for end in sums]
 
 
-def grids(count: int) -> tuple[tuple[int, int], ...]:
-    """The shapes of a grid of `count` parts that are nearest to a square.
+def grids(parts: int, axes: int) -> tuple[tuple[int, ...], ...]:
+    """The shapes of all grids of `parts` parts with at least two along each of `axes` axes: the degrees of
+    parallelism of the paper's section 4.
 
-    >>> grids(8), grids(9), grids(7)
-    (((2, 4), (4, 2)), ((3, 3),), ())
+    >>> grids(8, 2), grids(8, 3), grids(7, 2)
+    (((2, 4), (4, 2)), ((2, 2, 2),), ())
     """
-    rows = max((r for r in range(2, int(count**0.5) + 1) if count % r == 0), default=None)
-    if rows is None:
-        return ()
-    return tuple(dict.fromkeys(((rows, count // rows), (count // rows, rows))))
+    if axes == 1:
+        return ((parts,),) if parts > 1 else ()
+    first = (n for n in range(2, parts // 2 + 1) if parts % n == 0)
+    return tuple((n, *others) for n in first for others in grids(parts // n, axes - 1))
 
 
 def select_configurations(

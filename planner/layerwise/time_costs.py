@@ -22,7 +22,6 @@ import numpy as np
 
 from edgepart.planner.cost.layer_cost import LayerCost
 from edgepart.planner.cost.work import CONVOLUTIONS
-from edgepart.planner.devices.cluster import Link
 from edgepart.planner.layers.search_nodes import SearchNode
 from edgepart.planner.layerwise.configuration_cost import (
     ConfigurationCosts,
@@ -33,11 +32,12 @@ from edgepart.planner.layerwise.configurations import (
     ConfigurationSpace,
     is_on_one_device,
     list_configurations,
-    max_configurations,
     select_configurations,
 )
 from edgepart.planner.layerwise.elimination import Edge, Table
+from edgepart.planner.layerwise.links import Links
 from edgepart.planner.layerwise.overlap import count_overlaps
+from edgepart.planner.layerwise.search_size import SearchSize, size_of
 from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole, part
 from edgepart.planner.plans.reduced_precision import SHARE
 from edgepart.planner.search.memo import Memo
@@ -62,8 +62,15 @@ class LayerwiseProblem:
     """The seconds of each node, [configuration]."""
     edges: tuple[Edge, ...]
     """The seconds of each tensor between two nodes, [writer's configuration, reader's]."""
-    weight_bytes: tuple[Table, ...] = ()
+    weight_bytes: tuple[Table, ...]
     """The bytes of each node's weights, [configuration, device]."""
+    listed: tuple[int, ...]
+    """The number of configurations of each node in the whole space, of which `choices` has some or all."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every configuration of every node is compared."""
+        return all(len(some) == count for some, count in zip(self.choices, self.listed, strict=True))
 
     def choices_of(self, found: Sequence[int]) -> dict[int, Choice]:
         """The configuration of each layer, by its number, from the index found for each node; junctions are left out."""
@@ -79,14 +86,21 @@ class TimeCosts:
         self.among = among
         self.devices = memo.cluster.devices
         self.gateway = next(n for n, d in enumerate(self.devices) if d.name == memo.problem.gateway)
-        self.links = _make_links(memo)
+        self.links = Links(memo)
         self.share = SHARE[memo.problem.transfer_dtype]
         """The smallest part of the bytes of addends that travels."""
         self._masks: dict[Hashable, Mask] = {}
         self.start_s = np.array([memo.cost.segment_s(d.name) for d in self.devices])
         self.copy_s = np.array([memo.cost.copy_s(d.name, 1.0) for d in self.devices])
+        self._costs: dict[Hashable, ConfigurationCosts] = {}
+        self._listed: dict[Hashable, tuple[Choice, ...]] = {}
         self._configuration_tables: dict[Hashable, ConfigurationTable] = {}
         self._tables: dict[Hashable, Table] = {}
+
+    def size(self) -> SearchSize:
+        """The size of a search over every configuration."""
+        nodes = self.memo.operator_costs.search_nodes
+        return size_of(nodes, [len(self._list(node)) for node in nodes], len(self.devices))
 
     def build_problem(self) -> LayerwiseProblem:
         """The search problem over every layer and junction, and every tensor between two of them."""
@@ -108,29 +122,46 @@ class TimeCosts:
             for k, name in enumerate(node.layer.exits):
                 if name in self.memo.graph.answer_outputs:
                     unary[n] = unary[n] + self._output_s(node, k, name)
-        weight_bytes = tuple(one.weight_bytes for one in costs)
-        choices = tuple(one.choices for one in costs)
-        return LayerwiseProblem(nodes, choices, tuple(unary), tuple(edges), weight_bytes)
+        return LayerwiseProblem(
+            nodes,
+            tuple(one.choices for one in costs),
+            tuple(unary),
+            tuple(edges),
+            tuple(one.weight_bytes for one in costs),
+            tuple(len(self._list(node)) for node in nodes),
+        )
 
     def configurations_of(self, node: SearchNode) -> ConfigurationTable:
-        """The costs of a node under the configurations that are worth comparing; nodes of equal kinds share one object."""
+        """The costs of a node under the configurations that are compared; nodes of equal kinds share one object."""
         found = self._configuration_tables.get(node.kind)
         if found is None:
-            costs = ConfigurationCosts(self.memo, node)
-            speeds = costs.speeds()
-            choices = list_configurations(node.layer, self.among, speeds, self._may_sum(node, costs.whole))
-            kept = tuple(self._select(node, costs, choices))
-            one = costs.measure(kept)
+            choices, costs, most = self._list(node), self._costs_of(node), self.among.most
+            one = costs.measure(choices if most is None else tuple(self._select(node, costs, choices, most)))
             seconds = one.seconds + self._summing_s(one.addend_bytes)
             found = self._configuration_tables[node.kind] = replace(one, seconds=seconds)
         return found
 
+    def _costs_of(self, node: SearchNode) -> ConfigurationCosts:
+        if node.kind not in self._costs:
+            self._costs[node.kind] = ConfigurationCosts(self.memo, node)
+        return self._costs[node.kind]
+
+    def _list(self, node: SearchNode) -> tuple[Choice, ...]:
+        """Every configuration of a node."""
+        found = self._listed.get(node.kind)
+        if found is None:
+            costs = self._costs_of(node)
+            sums = self._may_sum(node, costs.whole)
+            found = list_configurations(node.layer, self.among, costs.speeds(), sums)
+            self._listed[node.kind] = found
+        return found
+
     def _select(
-        self, node: SearchNode, costs: ConfigurationCosts, choices: Sequence[Choice]
+        self, node: SearchNode, costs: ConfigurationCosts, choices: Sequence[Choice], most: int
     ) -> Iterator[Choice]:
-        """Yield the configurations that are worth comparing, in order. Those that are certainly too slow are
-        not measured."""
-        places = max(1, max_configurations(len(self.devices)) - sum(map(self._is_kept, choices)))
+        """Yield at most `most` configurations that are worth comparing, in order. Those that are certainly too
+        slow are not measured."""
+        places = max(1, most - sum(map(self._is_kept, choices)))
         alone_s = min(
             (costs.cost_of(one).seconds for one in choices if is_on_one_device(one)), default=float("inf")
         )
@@ -150,7 +181,7 @@ class TimeCosts:
             [choices[n] for n in known],
             [measured[n] for n in known],
             self._is_kept,
-            max_configurations(len(self.devices)),
+            most,
         )
         yield from (choices[known[n]] for n in taken)
 
@@ -297,43 +328,3 @@ class TimeCosts:
         given = holds.sizes * item_bytes * self.copy_s
         border: Table = gets * taken[None] + (gets | gives) * given[:, None]
         return border
-
-
-@dataclass(frozen=True)
-class _Links:
-    """The links between any two devices, [source, target]."""
-
-    fixed_s: Table
-    """Seconds that a message takes at each end."""
-    latency_s: Table
-    byte_s: Table
-
-    @property
-    def least_byte_s(self) -> float:
-        """Seconds a byte over the quickest link between two devices."""
-        apart = ~np.eye(len(self.byte_s), dtype=bool)
-        return float(self.byte_s[apart].min(initial=np.inf))
-
-    def seconds(self, moved: Table) -> Table:
-        """Seconds until all messages have arrived, from the bytes that move, [..., source, target]. A device
-        sends one message after another and receives one after another, as in the simulator."""
-        count = len(self.byte_s)
-        # Devices come first, as `_moved_table` has them in memory, so that numpy adds up long rows and not four numbers.
-        lanes = np.ascontiguousarray(np.moveaxis(moved, (-2, -1), (0, 1))).reshape(count, count, -1)
-        sent = lanes > 0
-        busy = lanes * self.byte_s[:, :, None] + sent * self.fixed_s[:, :, None]
-        way = sent * (self.fixed_s + self.latency_s)[:, :, None]
-        out = (busy.sum(1) + way.max(1)).max(0)
-        into = (busy.sum(0) + way.max(0)).max(0)
-        found: Table = np.maximum(out, into).reshape(moved.shape[:-2])
-        return found
-
-
-def _make_links(memo: Memo) -> _Links:
-    names = [device.name for device in memo.cluster.devices]
-    links: list[list[Link]] = [[memo.cluster.link(a, b) for b in names] for a in names]
-
-    def table(attribute: str) -> Table:
-        return np.array([[float(getattr(link, attribute)) for link in row] for row in links])
-
-    return _Links(table("message_s"), table("latency_s"), 1 / table("bytes_per_s"))

@@ -22,18 +22,19 @@ Shares = tuple[tuple[str, float], ...]
 
 @dataclass(frozen=True)
 class Divide:
-    """Divides each exit along axes, in proportion to the shares. Two axes make a grid; any number of axes
-    make halves of halves."""
+    """Divides each exit along axes, in proportion to the shares. Several axes make a grid, or halves of halves."""
 
     axes: tuple[str, ...]
-    """Names of axes of the layer: one axis, two for a grid, or for halves one axis for each level of cuts,
-    repeated if necessary."""
+    """Names of axes of the layer: one axis, several different ones for a grid, or for halves one axis for each
+    level of cuts, repeated if necessary."""
     shares: Shares
-    """Each device and its part, in order along the axis; parts need not sum to one. For a grid, row by row;
+    """Each device and its part, in order along the axis; parts need not sum to one. For a grid, the devices of
+    the first part along the first axis come first, and among these those of the first part along the second;
     for halves, the devices of the first half come first."""
     grid: tuple[int, ...] = ()
-    """The number of parts along each axis. () for one axis, and for halves: the devices and the exit are cut
-    in two along the first axis, and each half again along the next axis, until one device is left."""
+    """The number of parts along each axis, whose product is the number of devices. () for one axis, and for
+    halves: the devices and the exit are cut in two along the first axis, and each half again along the next
+    axis, until one device is left."""
     widened: bool = False
     """Whether a device also computes what its own next layers need of its neighbours' parts, so that they
     fetch nothing."""
@@ -166,22 +167,23 @@ def _cuts(
     and are cut in the same few ways."""
     if len(axes) > 1 and not grid:
         return tuple(_halves(axes, shares, {axis.name: (0, axis.extent) for axis in axes}))
-    return tuple(_grid(axes, shares, grid))
+    return tuple(_grid(axes, shares, grid or (len(shares),)))
 
 
 def _grid(
     axes: Sequence[Axis], shares: Sequence[float], grid: Sequence[int]
 ) -> list[tuple[tuple[int, int], ...]]:
-    """Bounds along each axis, for each device."""
-    if len(axes) == 1:
-        return [(bounds,) for bounds in divide(axes[0].extent, shares, axes[0].quantum)]
-    rows, columns = grid
-    lines = [shares[r * columns : (r + 1) * columns] for r in range(rows)]
-    tall = divide(axes[0].extent, [sum(line) for line in lines], axes[0].quantum)
+    """Bounds along each axis, for each device. Each part along the first axis is cut along the others by the
+    shares of its own devices."""
+    if not axes:
+        return [()]
+    each = len(shares) // grid[0]
+    groups = [shares[start : start + each] for start in range(0, len(shares), each)]
+    cuts = divide(axes[0].extent, [sum(group) for group in groups], axes[0].quantum)
     return [
-        (height, width)
-        for height, line in zip(tall, lines, strict=True)
-        for width in divide(axes[1].extent, line, axes[1].quantum)
+        (bounds, *others)
+        for group, bounds in zip(groups, cuts, strict=True)
+        for others in _grid(axes[1:], group, grid[1:])
     ]
 
 

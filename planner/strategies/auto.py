@@ -47,7 +47,7 @@ from edgepart.planner.search.recipe import (
     stretches,
 )
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies import out_of_memory, placed, tofu
+from edgepart.planner.strategies import optcnn, out_of_memory, placed, tofu
 from edgepart.planner.strategies.bbgrap import KNOWN_AXES
 from edgepart.planner.strategies.deepthings import spread_cuts
 from edgepart.planner.strategies.registry import PLACERS, get, register, strategies
@@ -65,6 +65,9 @@ UNSIMULATED = 0.15
 
 CAREFUL = 0.1
 """The part of the search budget that is spent, as the boxes that plan are slow and busy."""
+
+ALL_PART = CAREFUL / 2
+"""The part of the search budget that `optcnn` may spend to compare all configurations instead of the best ones."""
 
 AMPLE_S = 2.0
 """The search budget from which on all candidates of all strategies are looked at, whatever that costs."""
@@ -239,7 +242,15 @@ class _AutoSearch:
             first = self.study.memo.problem.objective == "throughput"
             names = ["replicas", "pipeline", *names] if first else [*names, "pipeline"]
         for name in names:
-            yield from tofu.find_likely(self.study, LIKELY) if name == "tofu" else get(name)(self.study)
+            match name:
+                case "optcnn":
+                    yield from optcnn.find_within(
+                        self.study, ALL_PART * self.study.memo.problem.search_budget_s
+                    )
+                case "tofu":
+                    yield from tofu.find_likely(self.study, LIKELY)
+                case _:
+                    yield from get(name)(self.study)
 
     def _placements(self) -> Iterator[Strategy]:
         """Yield placements of whole operators; the best one is remembered, so that its stretches can be tried elsewhere."""

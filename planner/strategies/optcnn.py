@@ -4,7 +4,8 @@ seconds of all layers and of the transfers between them (section 5.1).
 
 Our additions: unequal devices get proportional parts, and each link has its own speed; a layer may be whole
 on one device or on all, or a sum of parts; the nodes that the eliminations leave are eliminated as variables,
-so that any graph is solved, exactly unless its tables become too large.
+so that any graph is solved, exactly unless its tables become too large. If comparing all configurations would
+take too long, those that take longest are left out, and the explanation says so instead of a proof.
 
 The paper's cost knows nothing of memory. If the solution does not fit, weights get a price on each device that lacks
 memory (a Lagrange multiplier), and the problem is solved again with higher prices until what it finds fits. Then the
@@ -33,15 +34,23 @@ from edgepart.planner.strategies.single import run_alone
 PRICES = 8
 """The most times that prices of memory are raised."""
 
+PART = 0.5
+"""The part of the search budget that may be spent to compare all configurations."""
+
 
 @register("optcnn")
 def candidates(study: Study) -> Iterator[Strategy]:
     """Yield the solution, and each device alone, as the simulator sees more than a sum over layers. Of equal
     devices, only the first is yielded."""
+    yield from find_within(study, PART * study.memo.problem.search_budget_s)
+
+
+def find_within(study: Study, budget_s: float) -> Iterator[Strategy]:
+    """Yield the same candidates; all configurations are compared only if that takes about `budget_s` at most."""
     several = len(study.memo.by_speed) > 1 and bool(study.memo.layers)
     fitted = False
     if several:
-        strategy, problem, found = solve(study)
+        strategy, problem, found = solve(study, budget_s)
         yield strategy
         for priced in _price_memory(study, strategy, problem, found):
             yield priced
@@ -87,8 +96,9 @@ def _price_memory(
         yield strategy
 
 
-def solve(study: Study) -> tuple[Strategy, LayerwiseProblem, Solution]:
-    """The strategy of least cost, the problem that it solves, and the solution.
+def solve(study: Study, budget_s: float = inf) -> tuple[Strategy, LayerwiseProblem, Solution]:
+    """The strategy of least cost, the problem that it solves, and the solution. All configurations are compared
+    if that takes about `budget_s` at most, else the most promising ones of each layer.
 
     Raises UsageError for a forced axis that the model does not have."""
     wanted, there = study.memo.problem.axis, {axis.name for la in study.memo.layers for _, axis in la.reduced}
@@ -96,16 +106,37 @@ def solve(study: Study) -> tuple[Strategy, LayerwiseProblem, Solution]:
         raise UsageError(
             f"axis {wanted!r}: this model has {', '.join((*study.memo.axis_names, *sorted(there)))}"
         )
-    problem = TimeCosts(study.memo, make_space(study.memo)).build_problem()
-    found = minimise(problem.unary, problem.edges)
+    problem, found = _minimise(study.memo, budget_s)
     choices = problem.choices_of(found.choice)
-    strategy = study.candidates.make("optcnn", choices, explain_choices(study.memo, choices, found))
+    strategy = study.candidates.make("optcnn", choices, explain_choices(study.memo, problem, found))
     return strategy, problem, found
 
 
-def explain_choices(memo: Memo, choices: Mapping[int, Choice], found: Solution) -> str:
+def _minimise(memo: Memo, budget_s: float) -> tuple[LayerwiseProblem, Solution]:
+    """The problem with all configurations if it is small enough, and its solution. If that is not exact, fewer
+    configurations may have a better one, because the tables of eliminations are smaller."""
+    costs, solved = TimeCosts(memo, make_space(memo, whole=True)), []
+    if costs.size().fits(budget_s):
+        problem = costs.build_problem()
+        solved.append((problem, minimise(problem.unary, problem.edges)))
+    if not any(found.exact for _, found in solved):
+        problem = TimeCosts(memo, make_space(memo)).build_problem()
+        solved.append((problem, minimise(problem.unary, problem.edges)))
+    return min(solved, key=lambda one: one[1].cost)
+
+
+def explain_choices(memo: Memo, problem: LayerwiseProblem, found: Solution) -> str:
     """A sentence for people: the choices for most of the work, and whether they are proven to be the best."""
-    proof = "none costs less by its model" if found.exact else f"not proven best: {found.why}"
+    choices = problem.choices_of(found.choice)
+    if not found.exact:
+        proof = f"not proven best: {found.why}"
+    elif problem.is_whole:
+        proof = "none costs less by its model"
+    else:
+        compared, listed = max(map(len, problem.choices)), max(problem.listed)
+        proof = (
+            f"not proven best: at most {compared} of up to {listed} configurations of a layer were compared"
+        )
     return f"each of {len(choices)} layers has its own configuration ({proof}): {summarise_choices(memo, choices)}"
 
 

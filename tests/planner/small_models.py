@@ -81,6 +81,20 @@ def residual(rows: int = 24, channels: int = 8) -> bytes:
     )
 
 
+def batched(batch: int) -> bytes:
+    """Convolution, pooling, two dense layers, over `batch` images."""
+    make = helper.make_node
+    nodes = [
+        make("Conv", ["x", "w"], ["c"], name="conv", pads=[1, 1, 1, 1]),
+        make("GlobalAveragePool", ["c"], ["p"], name="pool"),
+        make("Flatten", ["p"], ["f"], name="flatten"),
+        make("Gemm", ["f", "w1"], ["g"], name="dense1", transB=1),
+        make("Gemm", ["g", "w2"], ["y"], name="dense2", transB=1),
+    ]
+    made = {"w": random(0, 8, 3, 3, 3), "w1": random(1, 16, 8), "w2": random(2, 6, 16)}
+    return model(nodes, {"x": (batch, 3, 12, 12)}, ["y"], made)
+
+
 def quantised() -> bytes:
     """Two quantise/dequantise groups around convolutions; a Relu inside the first.
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import product
+from math import prod
+
 import pytest
 from benchmarks.models import light
 
@@ -22,7 +25,7 @@ from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.study import Study
-from tests.planner.small_models import residual
+from tests.planner.small_models import batched, residual
 
 
 @pytest.fixture(scope="module")
@@ -124,8 +127,20 @@ def test_no_part_is_empty_and_cuts_fall_on_groups() -> None:
                 assert axis is not None and axis.extent >= len(choice.shares) * axis.quantum
 
 
-def test_grids_have_two_sides() -> None:
-    assert grids(12) == ((3, 4), (4, 3)) and grids(2) == grids(5) == ()
+@pytest.mark.parametrize(("parts", "axes"), [(5, 1), (12, 2), (2, 2), (5, 2), (24, 3), (16, 4), (8, 4)])
+def test_grids_are_all_products(parts: int, axes: int) -> None:
+    every = product(range(2, parts + 1), repeat=axes)
+    assert grids(parts, axes) == tuple(one for one in every if prod(one) == parts)
+
+
+def test_products_of_every_number_of_axes() -> None:
+    asked = study(load_graph(batched(6)), *[1e9] * 16)
+    among = make_space(asked.memo, whole=True)
+    found = list_configurations(layer(asked.memo, "conv"), among, even(among))
+    on_all = {(c.axes, c.grid) for c in found if isinstance(c, Divide) and len(c.shares) == 16}
+    assert (("batch", "channel", "height", "width"), (2, 2, 2, 2)) in on_all
+    assert (("channel", "height", "width"), (2, 2, 4)) in on_all and (("height", "width"), (8, 2)) in on_all
+    assert (("batch", "height"), (8, 2)) not in on_all  # There are six images.
 
 
 def test_what_several_do_no_quicker_than_one_is_not_weighed() -> None:

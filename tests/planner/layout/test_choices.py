@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+import random
+from itertools import pairwise, product
+from math import prod
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgepart.planner.access import access_of
+from edgepart.planner.access.declare.protocol import Axis
 from edgepart.planner.layers.coarsen import coarsen
-from edgepart.planner.layout.choices import Choice, Divide, Pull, Whole, divide
+from edgepart.planner.layout.choices import Choice, Divide, Pull, Whole, _cuts, divide
 from edgepart.planner.layout.propagate import LayoutPropagator
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.region import Region, span
@@ -39,6 +42,30 @@ def test_parts_are_in_proportion_and_cover(extent: int, shares: list[float], qua
         assert (
             abs((stop - start) / quantum - units * share / sum(shares)) < 2
         )  # The last unit may be cut short.
+
+
+@given(
+    st.lists(st.integers(1, 3), min_size=2, max_size=4), st.lists(st.integers(1, 20), min_size=4, max_size=4),
+    st.randoms(use_true_random=False),
+)  # fmt: skip
+def test_a_grid_over_any_axes_is_one_division_inside_another(
+    grid: list[int], extents: list[int], rng: random.Random
+) -> None:
+    """Each device's part along an axis is its group's, of the devices that agree on all axes before."""
+    axes = tuple(Axis(f"a{n}", n, extents[n]) for n in range(len(grid)))
+    places = list(product(*map(range, grid)))
+    share = {place: rng.choice([0.5, 1.0, 2.0]) for place in places}
+    cuts = dict(zip(places, _cuts(axes, tuple(share.values()), tuple(grid)), strict=True))
+    for place, bounds in cuts.items():
+        for level, axis in enumerate(axes):
+            groups = [0.0] * grid[level]
+            for other in places:
+                if other[:level] == place[:level]:
+                    groups[other[level]] += share[other]
+            assert bounds[level] == divide(axis.extent, groups)[place[level]]
+    assert sum(prod(stop - start for start, stop in bounds) for bounds in cuts.values()) == prod(
+        axis.extent for axis in axes
+    )
 
 
 CASES = [

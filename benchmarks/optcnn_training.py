@@ -1,0 +1,117 @@
+"""The seconds of a step of training under the paper's model (its equation 1), made from the tables of our search.
+
+The product serves inference, which has no backward passes and no parameters to synchronise; the paper's findings
+follow from both. Here they are added to the tables, so that the same search can be asked the paper's question:
+
+- t_C: the forward pass, and a backward pass of twice its work;
+- t_S: each device that holds a copy of weights sends its gradients to a parameter server, which is one of these
+  devices, and gets the weights back changed. Devices that have different channels hold different weights;
+- t_X: what moves forward moves back as a gradient.
+
+Only the paper's configurations are compared: none that divides sums, and none that repeats a layer on several devices.
+Inputs and outputs of the model are brought nowhere, as the paper's sum has no term for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgepart.planner.layers.coarsen import Layer
+from edgepart.planner.layers.search_nodes import SearchNode
+from edgepart.planner.layerwise.configurations import is_on_one_device, make_space
+from edgepart.planner.layerwise.elimination import Edge, Solution, Table, cost_of, minimise
+from edgepart.planner.layerwise.time_costs import TimeCosts
+from edgepart.planner.layout.choices import Choice, Divide, Whole
+from edgepart.planner.search.study import Study
+from edgepart.planner.strategies.owt import is_dense
+
+PASSES = 3
+"""The work of a step of training, as a multiple of the forward pass."""
+
+AxisOf = Callable[[Layer], str]
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """The search for the configurations under which a step costs least."""
+
+    study: Study
+    nodes: Sequence[SearchNode]
+    choices: Sequence[Sequence[Choice]]
+    """The paper's configurations of each node."""
+    unary: Sequence[Table]
+    """t_C + t_S of each node, [configuration]."""
+    edges: Sequence[Edge]
+    """t_X of each tensor between two nodes, [writer's configuration, reader's]."""
+
+    def solve(self) -> Solution:
+        return minimise(self.unary, self.edges)
+
+    def choices_of(self, found: Solution) -> Mapping[str, Choice]:
+        """The configuration of each layer, by the name of its main operator."""
+        named = zip(self.nodes, self.choices, found.choice, strict=True)
+        return {node.layer.anchor.name: choices[n] for node, choices, n in named if not node.is_junction}
+
+    def seconds_along(self, axis_of: AxisOf) -> float:
+        """Seconds if each layer is divided over all devices along the axis that `axis_of` names, or is whole on
+        the first device if it has no such axis."""
+        names = self.study.memo.by_speed
+        taken = []
+        for node, choices in zip(self.nodes, self.choices, strict=True):
+            axes = (axis_of(node.layer),)
+            along = (
+                n
+                for n, choice in enumerate(choices)
+                if isinstance(choice, Divide) and choice.axes == axes and len(choice.shares) == len(names)
+            )
+            taken.append(next(along, choices.index(Whole(names[:1]))))
+        return cost_of(self.unary, self.edges, taken)
+
+
+def make_step(study: Study) -> TrainingStep:
+    """A step of training of the study's model on its devices."""
+    costs = TimeCosts(study.memo, make_space(study.memo, whole=True))
+    problem = costs.build_problem()
+    kept = [
+        [n for n, choice in enumerate(choices) if isinstance(choice, Divide) or is_on_one_device(choice)]
+        for choices in problem.choices
+    ]
+    unary = [_step_s(costs, node)[rows] for node, rows in zip(problem.nodes, kept, strict=True)]
+    edges = [(a, b, 2 * table[np.ix_(kept[a], kept[b])]) for a, b, table in problem.edges]
+    choices = [[choices[n] for n in rows] for choices, rows in zip(problem.choices, kept, strict=True)]
+    return TrainingStep(study, problem.nodes, choices, unary, edges)
+
+
+def _step_s(costs: TimeCosts, node: SearchNode) -> Table:
+    """t_C + t_S, [configuration]."""
+    one = costs.configurations_of(node)
+    places = {device.name: n for n, device in enumerate(costs.devices)}
+    gradients = np.zeros((len(one.choices), len(places), len(places)))
+    for n, choice in enumerate(one.choices):
+        for server, *others in _copies(choice) if isinstance(choice, Divide) else ():
+            for other in others:
+                gradients[n, places[other], places[server]] = one.weight_bytes[n, places[other]]
+    # The way back takes as long, as links are equal in both directions.
+    found: Table = PASSES * one.seconds + 2 * costs.links.seconds(gradients)
+    return found
+
+
+def _copies(choice: Divide) -> Iterator[list[str]]:
+    """Yields the groups of devices that hold the same weights, the parameter server first."""
+    groups: dict[int, list[str]] = {}
+    for n, (name, _) in enumerate(choice.shares):
+        place = np.unravel_index(n, choice.grid or (len(choice.shares),))
+        channel = int(place[choice.axes.index("channel")]) if "channel" in choice.axes else 0
+        groups.setdefault(channel, []).append(name)
+    yield from groups.values()
+
+
+def baselines(study: Study) -> Mapping[str, AxisOf]:
+    """The axis of each layer under the paper's baselines."""
+    return {
+        "data": lambda layer: "batch",
+        "model": lambda layer: "channel",
+        "owt": lambda layer: "channel" if is_dense(study.memo, layer) else "batch",
+    }
