@@ -22,7 +22,7 @@ from edgepart.planner.layers.coarsen import Layer
 from edgepart.planner.layers.search_nodes import SearchNode
 from edgepart.planner.layerwise.configurations import is_on_one_device, make_space
 from edgepart.planner.layerwise.elimination import Edge, Solution, Table, cost_of, minimise
-from edgepart.planner.layerwise.time_costs import TimeCosts
+from edgepart.planner.layerwise.time_costs import LayerwiseProblem, TimeCosts
 from edgepart.planner.layout.choices import Choice, Divide, Whole
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.owt import is_dense
@@ -38,7 +38,8 @@ class TrainingStep:
     """The search for the configurations under which a step costs least."""
 
     study: Study
-    nodes: Sequence[SearchNode]
+    problem: LayerwiseProblem
+    """The search for inference, over all configurations, which has the same nodes."""
     choices: Sequence[Sequence[Choice]]
     """The paper's configurations of each node."""
     unary: Sequence[Table]
@@ -51,7 +52,7 @@ class TrainingStep:
 
     def choices_of(self, found: Solution) -> Mapping[str, Choice]:
         """The configuration of each layer, by the name of its main operator."""
-        named = zip(self.nodes, self.choices, found.choice, strict=True)
+        named = zip(self.problem.nodes, self.choices, found.choice, strict=True)
         return {node.layer.anchor.name: choices[n] for node, choices, n in named if not node.is_junction}
 
     def seconds_along(self, axis_of: AxisOf) -> float:
@@ -59,7 +60,7 @@ class TrainingStep:
         the first device if it has no such axis."""
         names = self.study.memo.by_speed
         taken = []
-        for node, choices in zip(self.nodes, self.choices, strict=True):
+        for node, choices in zip(self.problem.nodes, self.choices, strict=True):
             axes = (axis_of(node.layer),)
             along = (
                 n
@@ -81,7 +82,7 @@ def make_step(study: Study) -> TrainingStep:
     unary = [_step_s(costs, node)[rows] for node, rows in zip(problem.nodes, kept, strict=True)]
     edges = [(a, b, 2 * table[np.ix_(kept[a], kept[b])]) for a, b, table in problem.edges]
     choices = [[choices[n] for n in rows] for choices, rows in zip(problem.choices, kept, strict=True)]
-    return TrainingStep(study, problem.nodes, choices, unary, edges)
+    return TrainingStep(study, problem, choices, unary, edges)
 
 
 def _step_s(costs: TimeCosts, node: SearchNode) -> Table:
