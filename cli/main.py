@@ -21,6 +21,7 @@ from edgepart.cli.demo.command import demo
 from edgepart.cli.describe import commands as describe
 from edgepart.cli.doctor import doctor
 from edgepart.cli.drain import drain, remove, undrain
+from edgepart.cli.export import export
 from edgepart.cli.feed.command import feed
 from edgepart.cli.inference import infer
 from edgepart.cli.output import FAILED, exit_status, print_error
@@ -80,7 +81,7 @@ app.command(rich_help_panel=_USE)(deployment.rollback)
 app.command(rich_help_panel=_USE)(deployment.undeploy)
 app.command(rich_help_panel=_USE)(describe.apply)
 app.command(rich_help_panel=_USE)(describe.diff)
-app.command(rich_help_panel=_USE)(describe.export)
+app.command(rich_help_panel=_USE)(export)
 app.command(rich_help_panel=_USE)(infer)
 app.command(rich_help_panel=_USE)(feed)
 app.command(rich_help_panel=_USE)(chat)

@@ -6,11 +6,12 @@
         answer = client.infer("photos", photo)
 
 connecting.py has `connect` and `connect_async`, client.py the class for programs without asyncio, async_client.py the class
-for asyncio, and offline.py `edgepart.plan`, which needs no cluster. A client needs neither onnx nor ONNX Runtime; `deploy`
-and `plan` read models, and import onnx for it; weights.py starts processes that use ONNX Runtime.
+for asyncio, and offline.py `edgepart.plan` and `edgepart.export`, which need no cluster. A client needs neither onnx nor
+ONNX Runtime; `deploy`, `plan` and `export` read models, and import onnx for it; weights.py starts processes that use ONNX
+Runtime.
 
 May import: agent/api, agent/cluster/state, agent/engines, agent/gateway, agent/http, agent/options, agent/quantise,
-agent/security, agent/text, agent/trace, agent/wire, planner/devices, planner/errors, planner/figures,
+agent/security, agent/standalone, agent/text, agent/trace, agent/wire, planner/devices, planner/errors, planner/figures,
 planner/json_text, planner/access, planner/layout, planner/model, planner/planner, planner/plans, planner/region,
 planner/report, planner/search, planner/simulation, planner/tdl, planner/vocabulary.
 """

@@ -1,12 +1,13 @@
-"""Offline planning: `edgepart.plan` predicts a plan without any cluster. It is given a model, a cluster.json, and the
-options of `edgepart plan`. Door: it reads files and has a clock.
+"""Offline planning: `edgepart.plan` predicts a plan without any cluster, and `edgepart.export` writes it as files that run
+without edgepart. Both are given a model, a cluster.json, and the options of `edgepart plan`. Door: it reads and writes
+files and has a clock.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,8 @@ class Forecast:
     strategy: Strategy
     document: dict[str, Any]
     """What `edgepart plan --json` prints."""
+    problem: Problem = field(repr=False)
+    """What was planned: the model and the cluster."""
 
     @property
     def latency_s(self) -> float:
@@ -114,6 +117,46 @@ def plan(
     return forecast(problem, strategy)
 
 
+def export(
+    model: str | Path,
+    cluster: str | Path | Mapping[str, Any] | Cluster,
+    folder: str | Path,
+    *,
+    addresses: Mapping[str, str] | None = None,
+    **options: Any,
+) -> Forecast:
+    """Write the plan for an .onnx file on a cluster as files that need edgepart no longer, into a folder that is empty or
+    not there: ONNX models and a schedule for each device, and a program that runs them with onnxruntime and numpy.
+
+    The options are those of `plan`, without `transfer_dtype`. Engines are not used: the plan is made for the devices' CPUs.
+    `addresses` says where devices listen, as HOST:PORT by device. Raises UsageError and ModelError, also if the plan is
+    more than such files can say, and Infeasible; nothing is written then."""
+    if "transfer_dtype" in options:
+        raise UsageError("transfer_dtype: what is exported rounds nothing; leave it out")
+    found, entry = as_cluster(cluster, "cluster")
+    names = tuple(options.get("devices", ())) or tuple(device.name for device in found.devices)
+    gateway = options.pop("gateway", None) or (entry if entry in names else names[0])
+    check_folder(Path(folder))
+    made = plan(model, found.without_engines(), gateway=gateway, **options)
+    write_export(made, Path(folder), addresses or {})
+    return made
+
+
+def check_folder(folder: Path) -> None:
+    """Raises UsageError if something is in the folder that `write_export` would have to replace."""
+    from edgepart.agent.standalone.folder import check_free
+
+    check_free(folder)
+
+
+def write_export(made: Forecast, folder: Path, addresses: Mapping[str, str]) -> None:
+    """Write a plan as `export` does. Raises UsageError, and ModelError if the plan is more than such files can say."""
+    from edgepart.agent.standalone.folder import write_folder
+
+    threads = {device.name: device.threads for device in made.problem.cluster.devices}
+    write_folder(made.plan, made.problem.graph, folder, addresses=addresses, threads=threads)
+
+
 def problem_of(
     model: Path,
     cluster: Cluster,
@@ -169,7 +212,7 @@ def forecast(problem: Problem, strategy_name: str) -> Forecast:
         search_s=time.perf_counter() - began,
         single=best_single_device(study),
     )
-    return Forecast(made, simulation, strategy, document)
+    return Forecast(made, simulation, strategy, document, problem)
 
 
 def as_cluster(given: str | Path | Mapping[str, Any] | Cluster, where: str) -> tuple[Cluster, str]:

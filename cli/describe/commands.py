@@ -1,4 +1,4 @@
-"""`edgepart apply`, `diff` and `export`: the cluster as a file describes it. Door: files and the network."""
+"""`edgepart apply`, `diff`, and `export` without a model: a cluster as a file has it. Door: files and the network."""
 
 from __future__ import annotations
 
@@ -125,8 +125,8 @@ def diff(
         raise typer.Exit(DIFFERS)
 
 
-def export(state: State = None, agent: Agent = None, as_json: Json = False) -> None:
-    """Print the description of what is deployed, which `apply` takes. Models are named by their digests."""
+def print_description(state: Path | None, agent: str | None, *, as_json: bool) -> None:
+    """Prints the description of what is deployed, which `apply` takes. Models are named by their digests."""
     from edgepart.cli.describe.description import write_description
 
     there = read_deployed(fetch(target_of(agent, state), "/api/deployments"))

@@ -1,5 +1,5 @@
-"""`edgepart plan`: what a cluster would do with a model: predicted, explained, drawn, verified, and varied; and
-placements of workloads.
+"""`edgepart plan`: what a cluster would do with a model: predicted, explained, drawn, verified, varied, and written as
+files (`edgepart export MODEL`); and placements of workloads.
 
 May import: agent/engines, agent/measure, agent/planwork, cli/options, cli/output, cli/plan_text, cli/sources,
 cli/verification, client, planner/devices, planner/errors, planner/figures, planner/layout, planner/placing/engine,
@@ -7,4 +7,4 @@ planner/placing/placers, planner/placing/problem, planner/planner, planner/plans
 planner/simulation, planner/vocabulary.
 """
 
-__all__ = ["plan_command"]
+__all__ = ["exporting", "plan_command", "plan_inputs"]

@@ -5,9 +5,9 @@
     with edgepart.connect() as client:                      # the agent on this machine; or connect("pi-a:8433")
         answer = client.infer("photos", photo)              # numpy in, numpy out
 
-`connect_async` is the same for asyncio, and `plan` predicts a plan without any cluster. Errors are the classes of
-`edgepart.errors`. Each name is imported when it is first used, so that `import edgepart` takes no time. With
-`edgepart.tdl` users describe operators of their own.
+`connect_async` is the same for asyncio, `plan` predicts a plan without any cluster, and `export` writes one as files that
+run without edgepart. Errors are the classes of `edgepart.errors`. Each name is imported when it is first used, so that
+`import edgepart` takes no time. With `edgepart.tdl` users describe operators of their own.
 """
 
 import sys
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from edgepart.client.async_client import AsyncClient
     from edgepart.client.client import Client
     from edgepart.client.connecting import connect, connect_async
-    from edgepart.client.offline import Forecast, plan
+    from edgepart.client.offline import Forecast, export, plan
     from edgepart.client.records import Answer, Deployed
     from edgepart.planner import errors
     from edgepart.planner.errors import EdgepartError
@@ -41,6 +41,7 @@ __all__ = [
     "connect",
     "connect_async",
     "errors",
+    "export",
     "plan",
 ]
 
@@ -53,6 +54,7 @@ _HOMES = {
     "Forecast": "client.offline",
     "connect": "client.connecting",
     "connect_async": "client.connecting",
+    "export": "client.offline",
     "plan": "client.offline",
 }
 """The module of each name."""
