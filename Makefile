@@ -8,7 +8,7 @@ HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --fo
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: dist deb machines install-check rooms screenshots figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency throughput weights engines links messages truth dominance placing placing-scale placing-proofs placing-tight climb search tofu optcnn transports ciphers memory replan failover chaos generation answers exports models docs cases emulators processors avx2 aarch64 arm fuzz load simulate third lock clean
+.PHONY: dist deb machines install-check rooms screenshots figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency throughput weights engines links messages truth dominance placing placing-scale placing-proofs placing-tight climb search tofu optcnn bbgrap transports ciphers memory replan failover chaos generation answers exports models docs cases emulators processors avx2 aarch64 arm fuzz load simulate third lock clean
 .DEFAULT_GOAL := test
 # Tests start hundreds of processes, and each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -180,6 +180,10 @@ tofu: .venv/.dev | results  ## Tofu's search on WResNet-152 and RNN-10, and what
 optcnn: .venv/.dev | results  ## OptCNN's findings on AlexNet, VGG-16 and Inception-v3, planned for up to 16 GPUs; takes three minutes
 	$(BIN)/python -m benchmarks.optcnn --markdown --json results/optcnn.json > results/optcnn.md
 	$(call record,optcnn)
+
+bbgrap: .venv/.dev | results  ## BBGraP's batch sweep (its figure 7), as simulated; takes some minutes
+	$(BIN)/python -m benchmarks.bbgrap --markdown --json results/bbgrap.json > results/bbgrap.md
+	$(call record,bbgrap)
 
 transports: .venv/.dev | results  ## the data path over TCP and through a broker (mosquitto has to be installed); takes a minute
 	$(BIN)/python -m benchmarks.transports --markdown > results/transports.md
