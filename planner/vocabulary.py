@@ -44,6 +44,9 @@ STRATEGIES = (
 GUIDED: tuple[str, ...] = ()
 """The strategies that a trained network guides."""
 
+ON_ALL_DEVICES = frozenset({"modnn", "deepthings", "bbgrap", "data", "model", "owt"})
+"""The strategies that divide over all devices that there are. The others choose devices, by what they find to be best."""
+
 
 def check_word(word: str, allowed: Sequence[str], option: str) -> str:
     """`word` itself. Raises UsageError if it is not among `allowed`.

@@ -1,7 +1,7 @@
 """Parts that strategies share: knowledge about a problem, candidates and their scores, moves between them, and bounds.
 
 May import: planner/cost, planner/devices, planner/errors, planner/figures, planner/layers, planner/layout,
-planner/lowering, planner/model, planner/plans, planner/region, planner/simulation.
+planner/lowering, planner/model, planner/plans, planner/region, planner/simulation, planner/vocabulary.
 """
 
 __all__ = [

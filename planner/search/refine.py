@@ -10,9 +10,10 @@ from collections.abc import Iterator
 
 from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.search.checkpoint import SavedStrategy
-from edgepart.planner.search.moves import rescale
+from edgepart.planner.search.moves import devices_of, rescale
 from edgepart.planner.search.scorer import Scorer
 from edgepart.planner.search.study import Study
+from edgepart.planner.vocabulary import ON_ALL_DEVICES
 
 ROUNDS = 6
 """The most rounds in which parts are moved."""
@@ -28,8 +29,8 @@ WHY = "parts are fitted to what was measured"
 
 def refine(study: Study, present: SavedStrategy) -> Iterator[Strategy]:
     """Yields the strategy `present` unchanged, then with parts moved as long as that helps. Yields nothing if
-    `present` was chosen for another model or other devices."""
-    if not present.fits(study.memo):
+    `present` was chosen for another model or other devices, or leaves out a device that its strategy has to use."""
+    if not present.fits(study.memo) or _leaves_out_a_device(study, present):
         return
     best, choices = present.remake(study.candidates, present.choices), present.choices
     yield best
@@ -47,6 +48,13 @@ def refine(study: Study, present: SavedStrategy) -> Iterator[Strategy]:
                 break
         else:
             return
+
+
+def _leaves_out_a_device(study: Study, present: SavedStrategy) -> bool:
+    """Whether `present` is a division over all devices, and there is one now that has no part in it: one that joined. Such
+    a strategy is what the user asked for, so it may not go on without that device because it was faster that way."""
+    there = {device.name for device in study.memo.cluster.devices}
+    return present.name in ON_ALL_DEVICES and not there.issubset(devices_of(present.choices))
 
 
 def _factors(scorer: Scorer, strategy: Strategy, step: float) -> dict[str, float]:

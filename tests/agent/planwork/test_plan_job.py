@@ -22,14 +22,16 @@ from edgepart.planner.plans.plan import plan_from_bytes
 from edgepart.planner.report.sentences import as_sentence
 
 NODES = ("aa" * 8, "bb" * 8)
+JOINER = "cc" * 8
 VERSION = Version(1, NODES[0])
 DEVICE = Device("any", "board", 1e10, 1e10, 4e9)
 
 
 def order(count: int, strategy: str, current: bytes = b"") -> ComputePlan:
     """To plan squeezenet on `count` equal devices."""
-    key = PlanKey("sq", VERSION, tuple((node, f"d{n}", "digest") for n, node in enumerate(NODES[:count])))
-    cards = tuple(Card(node, write_card(MeasuredDevice(DEVICE))) for node in NODES[:count])
+    boxes = (*NODES, JOINER)[:count]
+    key = PlanKey("sq", VERSION, tuple((node, f"d{n}", "digest") for n, node in enumerate(boxes)))
+    cards = tuple(Card(node, write_card(MeasuredDevice(DEVICE))) for node in boxes)
     deployment = Deployment("sq", "model", 5_000_000, DeployOptions(strategy=strategy), VERSION)
     return ComputePlan(key, deployment, cards, current, urgent=False, quick=True)
 
@@ -152,6 +154,21 @@ def test_what_a_segment_took_is_what_it_takes() -> None:
 def test_a_plan_that_names_a_lost_device_is_worth_nothing() -> None:
     both = computed(order(2, "bbgrap"))
     assert computed(order(1, "bbgrap", both.plan)).current_latency_s == math.inf
+
+
+@pytest.mark.parametrize("strategy", ["bbgrap", "modnn"])
+def test_a_device_that_joins_is_used_though_a_refined_plan_without_it_is_faster(strategy: str) -> None:
+    """The leader asks for a plan with what the serving one was made from, and a joiner that is 20 times as slow."""
+    made = order(3, strategy)
+    slow = replace(made, key=replace(made.key, drifts=((JOINER, 20.0),)))
+    before = computed(order(2, strategy))
+    found = computed(replace(slow, current=before.plan, chosen=before.chosen))
+    assert found.latency_s > before.latency_s
+    assert set(found.names) == {"d0", "d1", "d2"}
+    assert found.current_latency_s == math.inf  # The plan that serves is not weighed against it.
+    assert ReplanPolicy(PlanningTiming()).is_gain(found.latency_s, found.current_latency_s)
+    again = computed(replace(slow, current=found.plan, chosen=found.chosen, refines=True))
+    assert set(again.names) == {"d0", "d1", "d2"} and again.latency_s <= found.latency_s
 
 
 def test_an_unknown_strategy_is_the_users_and_final() -> None:

@@ -7,6 +7,7 @@ from functools import cache
 
 import pytest
 from benchmarks.models import light
+from benchmarks.models.vision import resnet50
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,11 +16,12 @@ from edgepart.planner.layout.choices import Choice, Divide, Pull, Reduce, Whole
 from edgepart.planner.layout.strategy import Problem, Sync
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.planner import best_strategy
+from edgepart.planner.planner import best_strategy, choose_plan
 from edgepart.planner.search import checkpoint
 from edgepart.planner.search.moves import devices_of
 from edgepart.planner.search.refine import refine
 from edgepart.planner.search.study import Study
+from edgepart.planner.vocabulary import ON_ALL_DEVICES
 
 NAMES = ("a", "b", "c")
 WAYS = ("bbgrap", "modnn", "deepthings", "optcnn", "tofu", "single")
@@ -104,6 +106,30 @@ def test_one_whole_device_has_no_parts_to_move() -> None:
     one = study()
     before = checkpoint.read(checkpoint.write(one.candidates, best_strategy(one.memo.problem, "single", one)))
     assert len(list(refine(study(a=4.0), before))) == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_division_over_all_devices_does_not_go_on_without_one_that_joined(way: str) -> None:
+    """Even where the joiner only holds the others up; what chooses its devices may go on."""
+    fewer = Study(replace(study().memo.problem, cluster=study().memo.cluster.only(("a", "b"))))
+    before = checkpoint.read(
+        checkpoint.write(fewer.candidates, best_strategy(fewer.memo.problem, way, fewer))
+    )
+    assert next(refine(fewer, before))
+    slow = study(c=50.0)
+    assert bool(list(refine(slow, before))) == (way not in ON_ALL_DEVICES)
+    _, _, found = choose_plan(slow.memo.problem, way, study=slow, also=refine(slow, before))
+    if way in ON_ALL_DEVICES:
+        assert set(devices_of(slow.candidates.choices_of(found))) == set(NAMES)
+
+
+def test_every_strategy_on_all_devices_is_one() -> None:
+    """What docs/strategies.md says of them, on a model with a batch, rows, channels and a dense layer."""
+    made = load_graph(resnet50(batch=6, side=64, base=16, blocks=(1, 1, 1, 1)).SerializeToString())
+    for way in sorted(ON_ALL_DEVICES):
+        one = Study(replace(study().memo.problem, graph=made))
+        found = best_strategy(one.memo.problem, way, one)
+        assert set(devices_of(one.candidates.choices_of(found))) == set(NAMES), way
 
 
 def test_nothing_is_refined_where_its_devices_are_not() -> None:
