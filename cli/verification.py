@@ -95,6 +95,15 @@ def of_plan(report: Mapping[str, Any], measured_s: float | None, requests: int) 
     return comparison(report["predicted_latency_s"], measured_s, devices, requests)
 
 
+def check_measurable(problem: Problem) -> None:
+    """Raises UsageError if plans for this problem are for other machines, which cannot be measured from here."""
+    if len(problem.cluster.devices) > 1:
+        raise UsageError(
+            "--verify cannot measure a cluster that a file describes. Give the name of a deployment instead of a model, "
+            "or leave out --cluster to measure this machine"
+        )
+
+
 def verify_here(
     problem: Problem, plan: Plan, predicted_s: float, compute_s: Mapping[str, float]
 ) -> dict[str, Any]:
@@ -102,11 +111,7 @@ def verify_here(
     from edgepart.agent.verify.local_run import LocalRun
     from edgepart.agent.verify.sample_inputs import random_inputs
 
-    if len(problem.cluster.devices) > 1:
-        raise UsageError(
-            "--verify cannot measure a cluster that a file describes. Give the name of a deployment instead of a model, "
-            "or leave out --cluster to measure this machine"
-        )
+    check_measurable(problem)
     (device,) = problem.cluster.devices
     running = LocalRun(plan, problem.graph, threads=device.threads)
     inputs = random_inputs(problem.graph)

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,18 +14,18 @@ import typer
 
 from edgepart.agent.planwork.garbage_collection import collect_rarely
 from edgepart.cli.options import Agent, Json, Operators, State, TransferDtype, Weights
-from edgepart.cli.output import console, say, table
+from edgepart.cli.output import console, say
 from edgepart.cli.plan_text import device_table, say_reasons
+from edgepart.cli.planning.comparison import compare_strategies, print_comparison
 from edgepart.cli.planning.placement import is_workload, place, prepare_search
 from edgepart.cli.planning.placement import read as read_workload
 from edgepart.cli.planning.plan_inputs import problem_of
-from edgepart.cli.planning.refused import in_short, refused_row
 from edgepart.cli.sources.quantising import quantised_graph
 from edgepart.cli.verification import is_deployment, show, verify_here, verify_live
 from edgepart.client.offline import SEARCH_S, forecast
 from edgepart.client.target import target_of
 from edgepart.planner.errors import UsageError
-from edgepart.planner.figures import format_bytes, format_figure, format_seconds
+from edgepart.planner.figures import format_figure, format_seconds
 from edgepart.planner.plans.reduced_precision import EXACT, check_kind
 from edgepart.planner.report.sentences import headline
 from edgepart.planner.vocabulary import GUIDED, OBJECTIVES, STRATEGIES, check_word
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from edgepart.client.offline import Forecast
     from edgepart.planner.layout.strategy import Problem
     from edgepart.planner.placing.problem.networks import Networks
-    from edgepart.planner.search.study import Study
 
 CLIMBING = ("climb", "moirai")
 """The strategies for a model that spend seconds on judging placements. `auto` climbs for so short a time that loading what
@@ -125,7 +123,7 @@ Verify = Annotated[
     bool,
     typer.Option(
         "--verify",
-        help="Measure the plan as well: on this machine, or on the cluster where MODEL is the name of a deployment.",
+        help="Measure the plan (with --compare, each) on this machine, or on the cluster if MODEL is a deployment's name.",
     ),
 ]
 Add = Annotated[
@@ -187,8 +185,10 @@ def plan(
         place(workload, strategy, objective, budget, networks, compare=compare, reasons=why, as_json=as_json)
         return
     what_if = WhatIf(add or (), remove or (), sweep)
-    _check_combination(what_if, compare=compare, html=html is not None, verify=verify)
-    if verify and is_deployment(model):
+    live = verify and is_deployment(model)
+    measured = str(model) if live else ""
+    _check_combination(what_if, compare=compare, html=html is not None, verify=verify, deployment=measured)
+    if live:
         _print_verified(verify_live(target_of(agent, state), str(model)), as_json)
         return
     check_word(strategy, STRATEGIES, "--strategy")
@@ -245,11 +245,17 @@ def _networks(strategy: str, file: Path | None) -> Networks:
     return networks_of({} if file is None else {strategy: file})
 
 
-def _check_combination(what_if: WhatIf, *, compare: bool, html: bool, verify: bool) -> None:
+def _check_combination(what_if: WhatIf, *, compare: bool, html: bool, verify: bool, deployment: str) -> None:
+    """Raises UsageError for options that exclude each other. `deployment` is the one to measure; "" if it is a model."""
     if what_if and (compare or html or verify):
         raise UsageError("--add, --remove and --sweep do not go with --compare, --html and --verify")
     if compare and html:
         raise UsageError("--html draws one plan; leave --compare out, or choose with --strategy")
+    if compare and deployment:
+        raise UsageError(
+            f"--compare: {deployment} is a deployment, which has one plan; leave --compare out to measure that, or give a "
+            "model's file to measure the plan of each strategy on this machine"
+        )
 
 
 def _predict(
@@ -263,7 +269,8 @@ def _predict(
 
         print_variants(problem, strategy, what_if.add, what_if.remove, what_if.sweep, printing.as_json)
     elif printing.compare:
-        _print_comparison(_compare(problem), printing)
+        document = compare_strategies(problem, verify=printing.verify)
+        print_comparison(document, reasons=printing.reasons, as_json=printing.as_json)
     else:
         if strategy in CLIMBING:
             prepare_search()
@@ -321,118 +328,3 @@ def _print_verified(document: dict[str, Any], as_json: bool) -> None:
         print(json.dumps(document))
     else:
         show(document)
-
-
-def _study(problem: Problem) -> Study:
-    from edgepart.planner.search.study import Study
-
-    return Study(problem)
-
-
-def _compare(problem: Problem) -> dict[str, Any]:
-    from edgepart.planner.planner import compare, without_engines_s
-    from edgepart.planner.report.engines import engine_documents
-
-    study = _study(problem)
-    start = time.perf_counter()
-    found: dict[str, Any] = {}
-    for result in compare(problem, study):
-        if result.strategy is None or result.simulation is None:
-            assert result.infeasible is not None, "what was not found has a reason"
-            found[result.name] = refused_row(result.infeasible)
-            continue
-        simulation = result.simulation
-        found[result.name] = {
-            "feasible": True,
-            "predicted_latency_s": simulation.latency_s,
-            "predicted_throughput_per_s": result.throughput_per_s if simulation.compute_s else None,
-            "devices": sorted(simulation.compute_s),
-            "sent_bytes": sum(simulation.sent_bytes.values()),
-            "peak_memory_bytes": max(simulation.peak_memory_bytes.values(), default=0),
-            "why": result.strategy.why,
-        }
-    return {
-        "model": problem.graph.name,
-        "objective": problem.objective,
-        "strategies": found,
-        "engines": engine_documents(study.memo),
-        "without_engines_s": without_engines_s(study),
-        "search_s": time.perf_counter() - start,
-    }
-
-
-def _print_comparison(document: dict[str, Any], printing: PlanPrinting) -> None:
-    if printing.as_json:
-        print(json.dumps(document))
-        return
-    from rich.table import Table
-    from rich.text import Text
-
-    strategies = Table("strategy", title=Text(document["model"]), title_justify="left")
-    for column in ("latency", "req/s", "devices", "sent", "memory"):
-        strategies.add_column(column, justify="right")
-    rows = document["strategies"]
-    best = _best(document)
-    for name, row in rows.items():
-        if not row["feasible"]:
-            strategies.add_row(name, in_short(row), "", "", "", "", style="red")
-            continue
-        strategies.add_row(
-            name,
-            format_seconds(row["predicted_latency_s"], 4),
-            format_figure(row["predicted_throughput_per_s"] or 0, 4),
-            str(len(row["devices"])),
-            format_bytes(row["sent_bytes"]),
-            format_bytes(row["peak_memory_bytes"]),
-            style="bold" if name in best else None,
-        )
-    out = console(soft_wrap=False)
-    out.print(strategies)
-    _print_engines(document)
-    for name, row in rows.items():
-        if printing.reasons or not row["feasible"]:
-            out.print(Text.assemble((name, "bold"), f": {row['why']}"))
-    if not printing.reasons:
-        say(f"{_verdict(document, best)} (--why describes each plan.)", prose=True)
-
-
-def _print_engines(document: Mapping[str, Any]) -> None:
-    """Prints what each engine would give; nothing if there is none."""
-    if not document["engines"]:
-        return
-    rows = [
-        (
-            figures["engine"],
-            figures["device"],
-            str(figures["operators"]),
-            format_seconds(figures["cpu_s"]),
-            format_seconds(figures["engine_s"]),
-            f"{format_figure(figures['times_as_long'])}x as long",
-        )
-        for figures in document["engines"]
-    ]
-    out = console(soft_wrap=False)
-    out.print()
-    out.print(table(("engine", "device", "operators", "on the CPU", "on the engine", ""), rows))
-    if document["without_engines_s"] is not None:
-        say(f"Without engines, auto takes {format_seconds(document['without_engines_s'], 4)}.")
-
-
-def _verdict(document: Mapping[str, Any], best: Set[str]) -> str:
-    """One sentence on which strategy is the best."""
-    if not best:
-        return "No strategy has a plan that fits."
-    names, row = ", ".join(sorted(best)), document["strategies"][min(best)]
-    if document["objective"] == "throughput":
-        return f"The most requests: {format_figure(row['predicted_throughput_per_s'] or 0, 4)} a second, by {names}."
-    return f"The fastest: {format_seconds(row['predicted_latency_s'], 4)}, by {names}."
-
-
-def _best(document: Mapping[str, Any]) -> set[str]:
-    """The strategies whose plans are the best, by the objective."""
-    rows = {name: row for name, row in document["strategies"].items() if row["feasible"]}
-    if document["objective"] == "throughput":
-        score = {name: -(row["predicted_throughput_per_s"] or 0.0) for name, row in rows.items()}
-    else:
-        score = {name: row["predicted_latency_s"] for name, row in rows.items()}
-    return {name for name in score if score[name] == min(score.values())}

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from edgepart.cli import verification
+from edgepart.cli.planning import comparison
 from edgepart.cli.planning.plan_command import plan
 from edgepart.cli.planning.plan_inputs import bytes_option, shape_option
 from edgepart.planner.errors import Infeasible, ModelError, UsageError
+from edgepart.planner.layout.strategy import Problem
+from edgepart.planner.plans.plan import Plan
 from edgepart.planner.strategies.registry import MODULES
 from tests.planner.small_models import residual
 
-CLUSTER = {
+CLUSTER: dict[str, Any] = {
     "devices": [
         {"name": f"pi-{n}", "kind": "k", "flops_per_s": 2e6, "memory_bytes_per_s": 1e6, "memory_bytes": 1e9}
         for n in "abc"
@@ -63,6 +69,45 @@ def test_a_plan_for_this_machine_is_measured_on_it(files: tuple[str, str]) -> No
         verified["predicted_latency_s"] / verified["measured_latency_s"] - 1, abs=1e-3
     )
     assert "a request alone" in run(files[0], "--verify", "--budget", "1").stdout
+
+
+def test_each_plan_of_a_comparison_is_measured_and_equal_plans_once(
+    files: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Plan] = []
+
+    def verify(
+        problem: Problem, plan: Plan, predicted_s: float, compute_s: Mapping[str, float]
+    ) -> dict[str, Any]:
+        asked.append(plan)
+        return verification.comparison(predicted_s, 2 * predicted_s, {}, 1)
+
+    monkeypatch.setattr(comparison, "verify_here", verify)
+    one = {**CLUSTER, "devices": CLUSTER["devices"][:1]}
+    Path(files[1]).write_text(json.dumps(one))
+    options = (files[0], "--cluster", files[1], "--compare", "--verify", "--budget", "0.2")
+    result = run(*options, "--json")
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)["strategies"]
+    feasible = {name: row for name, row in rows.items() if row["feasible"]}
+    assert len(feasible) > 1
+    for row in feasible.values():
+        assert row["verified"]["predicted_latency_s"] == pytest.approx(row["predicted_latency_s"])
+        assert row["verified"]["off"] == -0.5
+    assert len(asked) == len({plan.structure for plan in asked}) < len(feasible)
+    text = run(*options).stdout
+    assert "measured" in text and "-50.0 %" in text
+    assert "measured" not in run(*options[:4], *options[5:]).stdout
+
+
+def test_a_comparison_that_cannot_be_measured_is_refused_before_the_search(
+    files: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparison, "_study", lambda problem: pytest.fail("it searches"))
+    several = run(files[0], "--cluster", files[1], "--compare", "--verify", "--budget", "1")
+    assert isinstance(several.exception, UsageError) and "that a file describes" in str(several.exception)
+    deployed = run("photos", "--compare", "--verify")
+    assert isinstance(deployed.exception, UsageError) and "leave --compare out" in str(deployed.exception)
 
 
 def test_what_cannot_be_measured_from_here_is_said(files: tuple[str, str]) -> None:
