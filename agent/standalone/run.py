@@ -26,7 +26,7 @@ import numpy as np
 import onnxruntime as ort
 
 HERE = Path(__file__).resolve().parent
-PLAN: Any = json.loads((HERE / "plan.json").read_text())
+PLAN: dict[str, Any] = {}  # What plan.json says.
 BEGIN = -1  # In place of a transfer's number: a client begins a request.
 REQUESTS: dict[str, SimpleQueue[Any]] = {}  # Of each request, what has come: transfer, arrays, fault.
 
@@ -168,6 +168,7 @@ def ask(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
+    PLAN.update(json.loads((HERE / "plan.json").read_text()))
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

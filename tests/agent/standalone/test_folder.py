@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -29,7 +31,7 @@ from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.planner import choose_plan
-from edgepart.planner.plans.plan import Plan
+from edgepart.planner.plans.plan import GATEWAY, KeptState, Plan
 from tests.agent.verify.test_local_run import Infos
 from tests.agent.verify.test_local_run import model as small
 from tests.planner.plans.test_join import among
@@ -50,6 +52,7 @@ def program_of(folder: Path) -> ModuleType:
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    module.PLAN.update(json.loads((folder / "plan.json").read_text()))
     return module
 
 
@@ -242,9 +245,19 @@ def test_what_the_files_cannot_say_is_refused(tmp_path: Path) -> None:
         (strings, ModelError, "'words' is of type string.*edgepart deploy"),
         (bfloat, ModelError, "'y' is of type bfloat16"),
     ]
+    plain = load_graph(residual(rows=12, channels=4))
+    plan = divided(plain, "height")
+    keeping = replace(plan, states=(KeptState(plan.inputs[0], plan.outputs[0].name),))
+    travels = next(one for one in plan.transfers if GATEWAY not in (one.source, one.target))
+    half = replace(travels, dtypes=("float16",) * len(travels.pieces))
+    rounded = replace(plan, transfers=tuple(half if one == travels else one for one in plan.transfers))
     for graph, error, text in said:
         with pytest.raises(error, match=text):
             write(divided(graph, None), graph, tmp_path / "out")
+    with pytest.raises(ModelError, match="keeps states between requests"):
+        write(keeping, plain, tmp_path / "out")
+    with pytest.raises(UsageError, match="to float16"):
+        write(rounded, plain, tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
