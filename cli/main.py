@@ -28,6 +28,7 @@ from edgepart.cli.output import FAILED, exit_status, print_error
 from edgepart.cli.planning.plan_command import plan
 from edgepart.cli.service.commands import service
 from edgepart.cli.tracing.trace_command import trace
+from edgepart.cli.train import train
 from edgepart.cli.watching.events_command import events
 from edgepart.cli.watching.logs_command import logs
 from edgepart.cli.watching.top_command import top
@@ -94,6 +95,7 @@ app.command(rich_help_panel=_SEE)(events)
 app.command(rich_help_panel=_SEE)(logs)
 app.command(rich_help_panel=_SEE)(doctor)
 app.command(rich_help_panel=_SEE)(plan)
+app.command(rich_help_panel=_SEE)(train)
 app.command(rich_help_panel=_SEE)(trace)
 app.command(rich_help_panel=_SEE)(check)
 app.command(rich_help_panel=_START)(demo)

@@ -37,11 +37,12 @@ STRATEGIES = (
     "metis",
     "climb",
     "moirai",
+    "placeto",
     "auto",
 )
 """The strategies in the order of `edgepart plan --compare`."""
 
-GUIDED: tuple[str, ...] = ()
+GUIDED = ("placeto",)
 """The strategies that a trained network guides."""
 
 ON_ALL_DEVICES = frozenset({"modnn", "deepthings", "bbgrap", "data", "model", "owt"})

@@ -1,5 +1,5 @@
-"""`edgepart plan WORKLOAD.json`: places the nodes of a graph of costs on devices, without any model. Door: it reads the
-file, has a clock, and prints."""
+"""`edgepart plan WORKLOAD.json`: places the nodes of a graph of costs on devices, without any model. Door: it has a
+clock, and prints."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from signal import SIG_DFL, SIGINT, signal
 from threading import Event, Thread, Timer, current_thread, main_thread
 from typing import TYPE_CHECKING, Any
@@ -15,15 +14,12 @@ from typing import TYPE_CHECKING, Any
 from edgepart.cli.output import note, say, table
 from edgepart.cli.planning.refused import in_short, refused_row
 from edgepart.client.offline import SEARCH_S
-from edgepart.planner.errors import Infeasible, ModelError, NotInstalled
+from edgepart.planner.errors import Infeasible, NotInstalled
 from edgepart.planner.figures import format_bytes, format_figure, format_seconds
 
 if TYPE_CHECKING:
     from edgepart.planner.placing.problem.networks import Networks
     from edgepart.planner.placing.problem.workload import Workload
-
-HEAD_BYTES = 64
-"""Bytes of a file that are read to see whether it is a workload."""
 
 COMPILED = ("climb", "moirai", "auto")
 """The strategies that judge so many placements that it pays to have that compiled."""
@@ -36,31 +32,6 @@ MOST_SEARCH_S = 60.0
 
 FEW = 40
 """The most nodes that are listed one by one."""
-
-
-def is_workload(path: Path) -> bool:
-    """Whether the file is a workload, and not a model."""
-    from edgepart.planner.placing.problem.read import looks_like_workload
-
-    if not path.is_file():
-        return False
-    try:
-        with path.open("rb") as file:
-            return looks_like_workload(file.read(HEAD_BYTES), path.name)
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
-
-
-def read(path: Path) -> Workload:
-    """The workload in the file. Raises ModelError, which says what is wrong with it."""
-    from edgepart.planner.placing.problem.read import MOST_BYTES, read_workload
-
-    try:
-        if path.stat().st_size > MOST_BYTES:
-            raise ModelError(f"{path}: a workload may have {MOST_BYTES:,} bytes at most")
-        return read_workload(path.read_bytes())
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def place(

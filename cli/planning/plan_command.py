@@ -17,10 +17,10 @@ from edgepart.cli.options import Agent, Json, Operators, State, TransferDtype, W
 from edgepart.cli.output import console, say
 from edgepart.cli.plan_text import device_table, say_reasons
 from edgepart.cli.planning.comparison import compare_strategies, print_comparison
-from edgepart.cli.planning.placement import is_workload, place, prepare_search
-from edgepart.cli.planning.placement import read as read_workload
+from edgepart.cli.planning.placement import place, prepare_search
 from edgepart.cli.planning.plan_inputs import problem_of
 from edgepart.cli.sources.quantising import quantised_graph
+from edgepart.cli.sources.workload import is_workload, read_workload_file
 from edgepart.cli.verification import is_deployment, show, verify_here, verify_live
 from edgepart.client.offline import SEARCH_S, forecast
 from edgepart.client.target import target_of
@@ -176,7 +176,7 @@ def plan(
         raise UsageError(f"--search-budget {budget}: give a positive number of seconds")
     networks = _networks(strategy, network)
     if is_workload(model):
-        workload = read_workload(model)
+        workload = read_workload_file(model)
         given = {"--cluster": cluster, "--axis": axis, "--shape": shape, "--devices": devices, "--gateway": gateway,
                  "--memory-limit": memory_limit, "--borders-first": borders_first, "--relays": relays, "--html": html,
                  "--no-fusion": not fusion, "--transfer-dtype": transfer_dtype != EXACT, "--verify": verify, "--add": add,

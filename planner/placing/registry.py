@@ -24,6 +24,7 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "pipeline": "placers.contiguous",
         "moirai": "exact.moirai",
         "climb": "placers.climb",
+        "placeto": "placers.placeto",
     }
 )
 """The module that registers each placer, by the placer's name."""

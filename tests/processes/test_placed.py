@@ -15,12 +15,14 @@ from benchmarks.models import light, sample_inputs
 from edgepart.cli.local import LocalCluster
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.strategies.registry import PLACERS
+from edgepart.planner.vocabulary import GUIDED
 from tests.nightly import nightly
 from tests.planner.placing.models import branches, forked, looped
 from tests.processes.asking import deploy, differences, infer, run_alone, undeploy
 
 pytestmark = pytest.mark.processes
 
+UNGUIDED = [name for name in PLACERS if name not in GUIDED]
 NEED_SOLVER = ("moirai", "m-sct", "getf")
 
 
@@ -52,7 +54,7 @@ QUICK = ("heft",)
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("strategy", [name if name in QUICK else nightly(name)[0] for name in PLACERS])
+@pytest.mark.parametrize("strategy", [name if name in QUICK else nightly(name)[0] for name in UNGUIDED])
 def test_placed_models_answer_as_one_session(pair: LocalCluster, tmp_path: Path, strategy: str) -> None:
     if strategy in NEED_SOLVER and find_spec("ortools") is None:
         pytest.skip("the extra 'exact' is not installed")
@@ -62,7 +64,7 @@ def test_placed_models_answer_as_one_session(pair: LocalCluster, tmp_path: Path,
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("strategy", PLACERS)
+@pytest.mark.parametrize("strategy", UNGUIDED)
 def test_a_network_of_modules_is_placed(pair: LocalCluster, strategy: str) -> None:
     if strategy in NEED_SOLVER and find_spec("ortools") is None:
         pytest.skip("the extra 'exact' is not installed")

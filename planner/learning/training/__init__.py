@@ -3,4 +3,4 @@
 May import: planner/errors, planner/placing/engine, planner/placing/guided, planner/placing/problem.
 """
 
-__all__: list[str] = []
+__all__ = ["families", "trainers"]

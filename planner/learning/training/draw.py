@@ -7,6 +7,7 @@ drawn from two decades around what computing takes, and in three of ten clusters
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from math import inf
 from random import Random
 from statistics import mean
@@ -28,9 +29,37 @@ TIGHT = 0.3
 
 def draw_workload(family: str, random: Random, size: int, machines: int) -> Workload:
     """Return a graph of the family with about `size` tasks, on so many machines."""
-    sketch = draw_sketch(family, random, size)
+    return draw_workloads([family], random, size, machines)[0]
+
+
+def draw_workloads(families: Sequence[str], random: Random, size: int, machines: int) -> tuple[Workload, ...]:
+    """Return a graph of about `size` tasks of each of the families, which may be the same again, all on one cluster.
+
+    Memory is tight or not for the heaviest of them, and links are wide for all of them together."""
+    sketches = [draw_sketch(family, random, size) for family in families]
     speeds = [8 ** random.random() if random.random() < 0.7 else 1.0 for _ in range(machines)]
     suits: dict[tuple[str, int], float] = {}
+    tasks = [_cost_tasks(sketch, random, speeds, suits) for sketch in sketches]
+    typical_s = mean(min(task.compute_s) for graph in tasks for task in graph)
+    typical_bytes = mean(task.nbytes for sketch in sketches for task in sketch)
+    kept = [[task.memory_bytes for task in graph] for graph in tasks]
+    most = _draw_memory(random, max(map(max, kept)), max(map(sum, kept)), machines)
+    bytes_per_s, latency_s = _draw_links(random, machines, typical_s, typical_bytes)
+    drawn = tuple(Machine(f"m{n}", f"kind{n}", nbytes) for n, nbytes in enumerate(most))
+    return tuple(
+        Workload(family, drawn, graph, _tensors(sketch), bytes_per_s, latency_s)
+        for family, graph, sketch in zip(families, tasks, sketches, strict=True)
+    )
+
+
+def _cost_tasks(
+    sketch: Sequence[SketchedTask],
+    random: Random,
+    speeds: Sequence[float],
+    suits: dict[tuple[str, int], float],
+) -> tuple[Task, ...]:
+    """Return the tasks with what they take on machines of these speeds. `suits` has how well a kind of operator suits a
+    machine, and is added to."""
     tasks = []
     for number, task in enumerate(sketch):
         row = []
@@ -38,25 +67,15 @@ def draw_workload(family: str, random: Random, size: int, machines: int) -> Work
             suit = suits.setdefault((task.op, machine), random.uniform(0.7, 1.3))
             row.append(LAUNCH_S + (task.flops + task.nbytes) / (FLOPS_PER_S * speed * suit))
         tasks.append(Task(f"{number}: {task.op}", task.op, tuple(row), task.weight_bytes))
-    typical_s = mean(min(task.compute_s) for task in tasks)
-    typical_bytes = mean(task.nbytes for task in sketch)
-    most = _draw_memory(random, [task.memory_bytes for task in tasks], machines)
-    bytes_per_s, latency_s = _draw_links(random, machines, typical_s, typical_bytes)
-    return Workload(
-        family,
-        tuple(Machine(f"m{n}", f"kind{n}", nbytes) for n, nbytes in enumerate(most)),
-        tuple(tasks),
-        _tensors(sketch),
-        bytes_per_s,
-        latency_s,
-    )
+    return tuple(tasks)
 
 
-def _draw_memory(random: Random, kept: list[float], machines: int) -> list[float]:
+def _draw_memory(random: Random, largest: float, total: float, machines: int) -> list[float]:
+    """Return the bytes of each machine, for graphs whose largest task and heaviest graph keep so many."""
     if random.random() >= TIGHT:
         return [inf] * machines
     # The largest task has to fit beside others, or the packing alone is hard.
-    least, total = 2 * max(kept), sum(kept)
+    least = 2 * largest
     shares = [random.uniform(0.5, 1.5) for _ in range(machines)]
     room = random.uniform(1.2, 2.0) * total / sum(shares)
     return [max(least, room * share) for share in shares]
@@ -78,7 +97,7 @@ def _draw_links(
     return tuple(map(tuple, bytes_per_s)), tuple(map(tuple, latency_s))
 
 
-def _tensors(sketch: tuple[SketchedTask, ...]) -> tuple[TaskTensor, ...]:
+def _tensors(sketch: Sequence[SketchedTask]) -> tuple[TaskTensor, ...]:
     readers: dict[int, list[int]] = defaultdict(list)
     for number, task in enumerate(sketch):
         for source in task.inputs:

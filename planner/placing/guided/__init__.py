@@ -1,6 +1,6 @@
 """Guided placement: what placers compute around the networks that guide them.
 
-May import: planner/placing/engine, planner/placing/problem.
+May import: planner/errors, planner/placing/engine, planner/placing/problem.
 """
 
-__all__ = ["decode", "features"]
+__all__ = ["decode", "features", "placeto_state", "trained"]

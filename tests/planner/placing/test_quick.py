@@ -11,6 +11,7 @@ from edgepart.planner.placing.engine.dispatch import dispatch
 from edgepart.planner.placing.engine.load import max_load, turn_loads
 from edgepart.planner.placing.problem.workload import Workload
 from edgepart.planner.placing.registry import MODULES
+from edgepart.planner.vocabulary import GUIDED
 from tests.planner.placing.asking import QUICK, every_placement, found_by, obeyed, shortest_s
 from tests.planner.placing.workloads import workload, workloads
 
@@ -19,8 +20,8 @@ pytest.importorskip("ortools", reason="m-sct and getf need OR-tools, of the extr
 NAMES = st.sampled_from(QUICK)
 
 
-def test_all_but_those_that_use_all_their_time_are_quick() -> None:
-    assert {*QUICK, "moirai", "climb"} == {*MODULES}
+def test_all_but_those_that_use_all_their_time_or_a_network_are_quick() -> None:
+    assert {*QUICK, "moirai", "climb", *GUIDED} == {*MODULES}
 
 
 @settings(max_examples=400)

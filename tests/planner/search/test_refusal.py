@@ -14,6 +14,7 @@ from edgepart.planner.planner import best_strategy
 from edgepart.planner.search.refusal import least_bytes
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.registry import strategies
+from edgepart.planner.vocabulary import GUIDED
 from tests.planner.small_models import residual
 from tests.planner.strategies.test_out_of_memory import chain, one_large
 
@@ -37,7 +38,7 @@ def test_no_candidate_takes_less_than_the_least(graph: Graph, objective: str) ->
     study = Study(Problem(graph, cluster(4e9), "d0", objective, search_budget_s=0.2))
     least, seen = least_bytes(study.memo), 0
     for name, candidates in strategies().items():
-        if name not in ("moirai", "m-sct", "getf"):
+        if name not in ("moirai", "m-sct", "getf", *GUIDED):
             for strategy in candidates(study):
                 assert sum(study.scorer.forecast(strategy).peak_memory_bytes.values()) >= least, name
                 seen += 1

@@ -19,15 +19,17 @@ from edgepart.planner.search.study import Study
 from edgepart.planner.strategies import auto
 from edgepart.planner.strategies.registry import get, strategies
 from edgepart.planner.strategies.single import holds, run_alone, singles
+from edgepart.planner.vocabulary import GUIDED
 from tests.nightly import nightly
 
+UNGUIDED = [name for name in strategies() if name not in GUIDED]
 CELLS = [(model, *where) for model in QUICK[0] for where in QUICK[1]]
 
 
 @pytest.mark.parametrize("where", [CELLS[1], *nightly(*CELLS[2:4])], ids=str)
 def test_auto_is_as_fast_as_every_strategy_and_no_device_hurts(where: tuple[str, str, float]) -> None:
     cell = measure(where)
-    assert set(cell.seconds) == set(strategies())
+    assert set(cell.seconds) == set(UNGUIDED)
     assert not cell.dominated, (cell.next_best, cell.ratio)
     assert not cell.hurts, cell.lighter
     assert cell.seconds["auto"] <= cell.seconds["single"]
@@ -53,7 +55,7 @@ def test_cells_that_were_measured_before_are_not_measured_again(tmp_path: Path) 
 def everything(study: Study) -> Iterator[Strategy]:
     for device in study.memo.by_speed:
         yield run_alone(study, device)
-    for name in strategies():
+    for name in UNGUIDED:
         if name != "auto":
             yield from get(name)(study)
 
@@ -120,7 +122,7 @@ def test_an_ample_budget_looks_at_every_strategy() -> None:
     """What auto tries is as good as the best of each strategy, in cells that no test above has."""
     study = Study(Problem(graph("squeezenet"), cluster("4 equal", 1e10), "d0"))
     best = study.scorer.forecast(study.scorer.pick_best(auto.candidates(study))).latency_s
-    for name in strategies():
+    for name in UNGUIDED:
         assert best <= study.scorer.forecast(study.scorer.pick_best(get(name)(study))).latency_s * (
             1 + 1e-9
         ), name

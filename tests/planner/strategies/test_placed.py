@@ -29,6 +29,7 @@ from edgepart.planner.strategies.model_workload import (
     build_workload,
 )
 from edgepart.planner.strategies.registry import PLACERS
+from edgepart.planner.vocabulary import GUIDED
 from tests.planner.placing.models import branches, forked, looped
 
 SLOW = Cluster(
@@ -38,7 +39,11 @@ SLOW = Cluster(
 )
 
 exact = pytest.mark.skipif(find_spec("ortools") is None, reason="the extra 'exact' is not installed")
-EACH = [pytest.param(name, marks=[exact] if name in ("moirai", "m-sct", "getf") else []) for name in PLACERS]
+EACH = [
+    pytest.param(name, marks=[exact] if name in ("moirai", "m-sct", "getf") else [])
+    for name in PLACERS
+    if name not in GUIDED
+]
 
 
 def study_of(model: bytes, among: Cluster = SLOW, **options: object) -> Study:
