@@ -40,7 +40,7 @@ def test_a_seed_decides_everything() -> None:
 
 
 def test_machines_that_cannot_run_a_group_are_not_drawn_and_groups_move_together() -> None:
-    rows = [(1.0, INF), (INF, 1.0), (1.0, 1.0), (1.0, 1.0)]
+    rows: list[tuple[float, ...]] = [(1.0, INF), (INF, 1.0), (1.0, 1.0), (1.0, 1.0)]
     graph = placeto_graph(workload(rows, [(0, (2,), 1.0)], colocate=("", "", "g", "g")))
     learning = RecurrentTraining(graph, RecurrentSettings(), seed=0)
     learning.step(0.0)
