@@ -5,6 +5,7 @@ May import: planner/errors, planner/placing/problem.
 """
 
 __all__ = [
+    "batched_dispatch",
     "coarse_workload",
     "compact_schedule",
     "contract",

@@ -3,4 +3,4 @@
 May import: planner/errors, planner/placing/engine, planner/placing/problem.
 """
 
-__all__ = ["decode", "features", "placeto_state", "trained"]
+__all__ = ["decode", "features", "gdp_features", "placeto_state", "trained"]

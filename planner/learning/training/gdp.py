@@ -1,0 +1,167 @@
+"""GDP's training: proximal policy optimisation over one graph, or over several at once. Rules only.
+
+From the source (GDP, 2019, as a lecture of March 2020 presents it): the reward (rewards.py), PPO, and that the
+objective is the mean over graphs, J = 1/N sum over G of E[r_G]. A network is trained for one graph alone (GDP-one),
+for several (GDP-batch), or for several and then for one more (fine-tuning); the answer for a graph is the best
+placement that was found.
+
+The source leaves open what is ours: the numbers of `GdpSettings`, and the advantage, which is the reward less the mean of
+the graph's samples, over their standard deviation. As the machines of all nodes are drawn independently, the
+clipped ratio is that of each node: the product of hundreds would be clipped after one step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from edgepart.planner.learning.training.gdp_network import GdpNetwork, GdpSizes
+from edgepart.planner.learning.training.rewards import Judgement, Rewards
+from edgepart.planner.placing.engine.flat_workload import Integers
+from edgepart.planner.placing.guided.gdp_features import GdpFeatures, features_of, joined
+from edgepart.planner.placing.problem.workload import Workload
+
+
+@dataclass(frozen=True)
+class GdpSettings:
+    """The numbers of the training; all are ours."""
+
+    samples: int = 32
+    """Placements drawn of each graph in a step."""
+    epochs: int = 4
+    """How often a step's samples are learned from."""
+    clip: float = 0.2
+    """How far, in proportion, a node's probability may move in a step."""
+    entropy: float = 0.01
+    last_entropy: float = 0.001
+    """The weight of the entropy in the first step and in the last; linear between."""
+    learning_rate: float = 1e-3
+    most_norm: float = 1.0
+    """The norm to which gradients are cut."""
+
+
+@dataclass(frozen=True)
+class BestDrawn:
+    """The best placement of a graph that was drawn so far."""
+
+    placement: tuple[int, ...] = ()
+    """() if none that was drawn fits."""
+    makespan_s: float = inf
+
+
+def new_network(sizes: GdpSizes, seed: int) -> GdpNetwork:
+    """Return an untrained network; the same one for the same seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return GdpNetwork(sizes)
+
+
+def tensors_of(features: GdpFeatures) -> dict[str, Tensor]:
+    """Return the network's inputs, by name."""
+    return {name: torch.as_tensor(array) for name, array in features.inputs().items()}
+
+
+class GdpTraining:
+    """Trains a network on workloads that all have its number of machines."""
+
+    def __init__(
+        self,
+        workloads: Sequence[Workload],
+        network: GdpNetwork,
+        seed: int,
+        settings: GdpSettings | None = None,
+    ) -> None:
+        self.network = network
+        self._settings = settings or GdpSettings()
+        self._features = [features_of(workload) for workload in workloads]
+        self._rewards = [Rewards(workload) for workload in workloads]
+        self.best = [BestDrawn() for _ in workloads]
+        """For each workload, the best placement that was drawn of it."""
+        self._generator = torch.Generator().manual_seed(seed)
+        self._adam = torch.optim.Adam(network.parameters(), lr=self._settings.learning_rate)
+
+    def run(
+        self, steps: int, batch: int, tell: Callable[[int, float], None] = lambda step, mean: None
+    ) -> None:
+        """Take so many steps, each on a batch of the workloads; all of them come up equally often. `tell` gets the
+        number of each step, and the mean of its drawn makespans that fit, in units of the fastest machine alone."""
+        first, last = self._settings.entropy, self._settings.last_entropy
+        turns: list[int] = []
+        for step in range(steps):
+            if len(turns) < batch:
+                turns += torch.randperm(len(self._features), generator=self._generator).tolist()
+            which, turns = turns[:batch], turns[batch:]
+            tell(step, self._step(sorted(set(which)), first + (last - first) * step / max(steps - 1, 1)))
+
+    def _step(self, which: Sequence[int], entropy: float) -> float:
+        """Draw placements of these workloads and learn from them. Return the mean of their makespans, in units."""
+        features = joined([self._features[number] for number in which])
+        inputs = tensors_of(features)
+        with torch.no_grad():
+            before = torch.log_softmax(self.network(**inputs), 1)
+        drawn = torch.multinomial(before.exp(), self._settings.samples, True, generator=self._generator)
+        advantage = torch.zeros(drawn.shape)
+        weight = torch.zeros(len(drawn))
+        means = []
+        for place, number in enumerate(which):
+            judged = self._judge(number, features.placements(drawn.numpy().T, place))
+            rows = torch.as_tensor(np.unique(features.rows[place]))
+            advantage[rows] = _normalised(judged)
+            weight[rows] = 1.0 / (len(rows) * len(which))
+            means.append(
+                float(judged.makespan_s[judged.fits].mean()) / self._rewards[number].unit_s
+                if judged.fits.any()
+                else inf
+            )
+        for _ in range(self._settings.epochs):
+            self._learn(inputs, before, drawn, advantage, weight, entropy)
+        return float(np.mean(means))
+
+    def _judge(self, number: int, placements: Integers) -> Judgement:
+        """Judge placements of a workload, and keep the best one."""
+        judged = self._rewards[number].judge(placements)
+        best = int(judged.reward.argmax())
+        if judged.fits[best] and judged.makespan_s[best] < self.best[number].makespan_s:
+            self.best[number] = BestDrawn(tuple(placements[best].tolist()), float(judged.makespan_s[best]))
+        return judged
+
+    def _learn(
+        self,
+        inputs: dict[str, Tensor],
+        before: Tensor,
+        drawn: Tensor,
+        advantage: Tensor,
+        weight: Tensor,
+        entropy: float,
+    ) -> None:
+        """Take one step of Adam. before: (r, d), the logarithms of the odds that placements were drawn by; drawn and
+        advantage: (r, b); weight: (r,), what each row counts, 1 in all."""
+        clip = self._settings.clip
+        now = torch.log_softmax(self.network(**inputs), 1)
+        ratio = (now.gather(1, drawn) - before.gather(1, drawn)).exp()
+        gained = torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage).mean(1)
+        spread = -(now.exp() * now).sum(1)
+        loss = -(weight * (gained + entropy * spread)).sum()
+        self._adam.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.network.parameters(), self._settings.most_norm)
+        self._adam.step()
+
+
+def _normalised(judged: Judgement) -> Tensor:
+    """Return the advantage of each placement of one workload, (b,)."""
+    spread = judged.reward.std()
+    return torch.as_tensor((judged.reward - judged.reward.mean()) / (spread + 1e-8), dtype=torch.float32)
+
+
+def decide(network: GdpNetwork, workload: Workload) -> tuple[int, ...]:
+    """Return the placement that the network finds the likeliest: the answer without any search."""
+    features = features_of(workload)
+    with torch.no_grad():
+        columns = network(**tensors_of(features)).argmax(1).numpy()
+    return tuple(features.placements(columns).tolist())

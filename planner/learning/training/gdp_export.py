@@ -1,0 +1,49 @@
+"""GDP's network as an ONNX file, for any number of rows. Rules only."""
+
+from __future__ import annotations
+
+import warnings
+from io import BytesIO
+
+import onnx
+import torch
+
+from edgepart.planner.learning.training.gdp import tensors_of
+from edgepart.planner.learning.training.gdp_network import GdpNetwork
+from edgepart.planner.placing.guided.gdp_features import INPUTS, features_of
+from edgepart.planner.placing.problem.networks import NetworkCard
+from edgepart.planner.placing.problem.workload import Workload
+
+OPSET = 17
+
+ROWS = {0: "rows"}
+AXES = {
+    **dict.fromkeys(("ops", "numbers", "real", "able", "logits"), ROWS),
+    "sources": {0: "rows", 1: "most_sources"},
+    "readers": {0: "rows", 1: "most_readers"},
+    "continues": {0: "segments"},
+}
+"""The axes of the inputs and of the output that may have any length."""
+
+
+def export_gdp(network: GdpNetwork, card: NetworkCard, example: Workload) -> bytes:
+    """Return the bytes of the ONNX file, with the card among its metadata. It is the same for any `example` of the
+    network's number of machines."""
+    inputs = tensors_of(features_of(example))
+    kept = BytesIO()
+    with warnings.catch_warnings():
+        # The exporter that traces is called outdated; the other one needs a package more and is slower.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.onnx.export(
+            network,
+            tuple(inputs[name] for name in INPUTS),
+            kept,
+            input_names=list(INPUTS),
+            output_names=["logits"],
+            opset_version=OPSET,
+            dynamic_axes=AXES,
+            dynamo=False,
+        )
+    model = onnx.load_model_from_string(kept.getvalue())
+    onnx.helper.set_model_props(model, card.metadata)
+    return bytes(model.SerializeToString())
