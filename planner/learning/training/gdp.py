@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from edgepart.planner.learning.training.gdp_network import GdpNetwork, GdpSizes
-from edgepart.planner.learning.training.rewards import Judgement, Rewards
+from edgepart.planner.learning.training.rewards import BestDrawn, Judgement, Rewards
 from edgepart.planner.placing.engine.flat_workload import Integers
 from edgepart.planner.placing.guided.gdp_features import GdpFeatures, features_of, joined
 from edgepart.planner.placing.problem.workload import Workload
@@ -43,15 +43,6 @@ class GdpSettings:
     learning_rate: float = 1e-3
     most_norm: float = 1.0
     """The norm to which gradients are cut."""
-
-
-@dataclass(frozen=True)
-class BestDrawn:
-    """The best placement of a graph that was drawn so far."""
-
-    placement: tuple[int, ...] = ()
-    """() if none that was drawn fits."""
-    makespan_s: float = inf
 
 
 def new_network(sizes: GdpSizes, seed: int) -> GdpNetwork:
@@ -111,7 +102,7 @@ class GdpTraining:
         for place, number in enumerate(which):
             judged = self._judge(number, features.placements(drawn.numpy().T, place))
             rows = torch.as_tensor(np.unique(features.rows[place]))
-            advantage[rows] = _normalised(judged)
+            advantage[rows] = torch.as_tensor(judged.advantage(), dtype=torch.float32)
             weight[rows] = 1.0 / (len(rows) * len(which))
             means.append(
                 float(judged.makespan_s[judged.fits].mean()) / self._rewards[number].unit_s
@@ -125,9 +116,7 @@ class GdpTraining:
     def _judge(self, number: int, placements: Integers) -> Judgement:
         """Judge placements of a workload, and keep the best one."""
         judged = self._rewards[number].judge(placements)
-        best = int(judged.reward.argmax())
-        if judged.fits[best] and judged.makespan_s[best] < self.best[number].makespan_s:
-            self.best[number] = BestDrawn(tuple(placements[best].tolist()), float(judged.makespan_s[best]))
+        self.best[number] = self.best[number].or_better(placements, judged)
         return judged
 
     def _learn(
@@ -151,12 +140,6 @@ class GdpTraining:
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), self._settings.most_norm)
         self._adam.step()
-
-
-def _normalised(judged: Judgement) -> Tensor:
-    """Return the advantage of each placement of one workload, (b,)."""
-    spread = judged.reward.std()
-    return torch.as_tensor((judged.reward - judged.reward.mean()) / (spread + 1e-8), dtype=torch.float32)
 
 
 def decide(network: GdpNetwork, workload: Workload) -> tuple[int, ...]:

@@ -27,6 +27,26 @@ class Judgement:
     reward: Floats
     """(b,). GDP's: minus the square root of the makespan, or `INVALID`."""
 
+    def advantage(self) -> Floats:
+        """Return how much better than the mean each reward is, in standard deviations, (b,)."""
+        return np.asarray((self.reward - self.reward.mean()) / (self.reward.std() + 1e-8))
+
+
+@dataclass(frozen=True)
+class BestDrawn:
+    """The best placement of a graph that was drawn so far."""
+
+    placement: tuple[int, ...] = ()
+    """() if none that was drawn fits."""
+    makespan_s: float = inf
+
+    def or_better(self, placements: Integers, judged: Judgement) -> BestDrawn:
+        """Return the best of `placements`, (b, n), if it is better than this one, and this one otherwise."""
+        best = int(judged.makespan_s.argmin())
+        if judged.makespan_s[best] >= self.makespan_s:
+            return self
+        return BestDrawn(tuple(placements[best].tolist()), float(judged.makespan_s[best]))
+
 
 class Rewards:
     """Judges placements of one workload.
