@@ -77,20 +77,30 @@ class GdpTraining:
         self._adam = torch.optim.Adam(network.parameters(), lr=self._settings.learning_rate)
 
     def run(
-        self, steps: int, batch: int, tell: Callable[[int, float], None] = lambda step, mean: None
+        self,
+        share_over: Callable[[int], float],
+        batch: int,
+        tell: Callable[[int, float, float], None] = lambda step, mean, spread: None,
     ) -> None:
-        """Take so many steps, each on a batch of the workloads; all of them come up equally often. `tell` gets the
-        number of each step, and the mean of its drawn makespans that fit, in units of the fastest machine alone."""
+        """Take steps until `share_over`, of the steps that were taken, is 1: the share of the training that is over.
+        Each step is on a batch of the workloads; all of them come up equally often.
+
+        `tell` gets the number of each step, the mean of its drawn makespans that fit, in units of the fastest machine
+        alone, and the mean entropy of a task's decision, in nats."""
         first, last = self._settings.entropy, self._settings.last_entropy
         turns: list[int] = []
-        for step in range(steps):
+        step = 0
+        while (share := share_over(step)) < 1:
             if len(turns) < batch:
                 turns += torch.randperm(len(self._features), generator=self._generator).tolist()
             which, turns = turns[:batch], turns[batch:]
-            tell(step, self._step(sorted(set(which)), first + (last - first) * step / max(steps - 1, 1)))
+            mean, spread = self._step(sorted(set(which)), first + (last - first) * share)
+            tell(step, mean, spread)
+            step += 1
 
-    def _step(self, which: Sequence[int], entropy: float) -> float:
-        """Draw placements of these workloads and learn from them. Return the mean of their makespans, in units."""
+    def _step(self, which: Sequence[int], entropy: float) -> tuple[float, float]:
+        """Draw placements of these workloads and learn from them. Return the mean of their makespans, in units, and the
+        mean entropy that they were drawn with."""
         features = joined([self._features[number] for number in which])
         inputs = tensors_of(features)
         with torch.no_grad():
@@ -104,14 +114,11 @@ class GdpTraining:
             rows = torch.as_tensor(np.unique(features.rows[place]))
             advantage[rows] = torch.as_tensor(judged.advantage(), dtype=torch.float32)
             weight[rows] = 1.0 / (len(rows) * len(which))
-            means.append(
-                float(judged.makespan_s[judged.fits].mean()) / self._rewards[number].unit_s
-                if judged.fits.any()
-                else inf
-            )
+            fitting = judged.makespan_s[judged.fits]
+            means.append(float(fitting.mean()) / self._rewards[number].unit_s if len(fitting) else inf)
         for _ in range(self._settings.epochs):
             self._learn(inputs, before, drawn, advantage, weight, entropy)
-        return float(np.mean(means))
+        return float(np.mean(means)), float((weight * _entropy(before)).sum())
 
     def _judge(self, number: int, placements: Integers) -> Judgement:
         """Judge placements of a workload, and keep the best one."""
@@ -134,12 +141,16 @@ class GdpTraining:
         now = torch.log_softmax(self.network(**inputs), 1)
         ratio = (now.gather(1, drawn) - before.gather(1, drawn)).exp()
         gained = torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage).mean(1)
-        spread = -(now.exp() * now).sum(1)
-        loss = -(weight * (gained + entropy * spread)).sum()
+        loss = -(weight * (gained + entropy * _entropy(now))).sum()
         self._adam.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), self._settings.most_norm)
         self._adam.step()
+
+
+def _entropy(odds: Tensor) -> Tensor:
+    """Return the entropy of each row's decision, (r,), for the logarithms of its odds, (r, d)."""
+    return -(odds.exp() * odds).sum(1)
 
 
 def decide(network: GdpNetwork, workload: Workload) -> tuple[int, ...]:

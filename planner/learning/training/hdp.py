@@ -58,12 +58,19 @@ class HdpTraining:
         self._generator = torch.Generator().manual_seed(seed)
         self._adam = torch.optim.Adam(network.parameters(), lr=self._settings.learning_rate)
 
-    def run(self, steps: int, tell: Callable[[int, float], None] = lambda step, mean: None) -> None:
-        """Take so many steps. `tell` gets the number of each, and the mean of its drawn makespans that fit, in units of the
-        fastest machine alone."""
+    def run(
+        self,
+        share_over: Callable[[int], float],
+        tell: Callable[[int, float], None] = lambda step, mean: None,
+    ) -> None:
+        """Take steps until `share_over`, of the steps that were taken, is 1: the share of the training that is over.
+        `tell` gets the number of each, and the mean of its drawn makespans that fit, in units of the fastest machine
+        alone."""
         first, last = self._settings.entropy, self._settings.last_entropy
-        for step in range(steps):
-            tell(step, self._step(first + (last - first) * step / max(steps - 1, 1)))
+        step = 0
+        while (share := share_over(step)) < 1:
+            tell(step, self._step(first + (last - first) * share))
+            step += 1
 
     def _step(self, entropy: float) -> float:
         drawn = self.network.draw(

@@ -39,7 +39,7 @@ def test_the_unit_is_the_fastest_machine_alone() -> None:
 
 def mean_drawn(training: GdpTraining, steps: int, batch: int) -> list[float]:
     means: list[float] = []
-    training.run(steps, batch, lambda step, mean: means.append(mean))
+    training.run(lambda step: step / steps, batch, lambda step, mean, spread: means.append(mean))
     return means
 
 
@@ -75,7 +75,7 @@ def test_it_learns_on_several_graphs_and_for_others() -> None:
 def test_what_does_not_fit_is_unlearned() -> None:
     tight = workload([(1.0, 2.0)] * 6, [], memory_bytes=(3.0, 6.0), task_bytes=(1.0,) * 6)
     training = GdpTraining([tight], new_network(SMALL, 0), 0)
-    training.run(25, 1)
+    training.run(lambda step: step / 25, 1)
     assert not tight.short_bytes(decide(training.network, tight))
 
 
@@ -83,6 +83,6 @@ def test_the_same_seed_trains_the_same_network() -> None:
     found = []
     for seed in (0, 0, 1):
         training = GdpTraining([FORK], new_network(SMALL, seed), seed, GdpSettings(samples=8))
-        training.run(3, 1)
+        training.run(lambda step: step / 3, 1)
         found.append(training.network.head.bias.tolist())
     assert found[0] == found[1] != found[2]

@@ -54,7 +54,7 @@ def test_odds_are_those_of_all_decisions() -> None:
 def test_it_learns_on_one_graph() -> None:
     training = HdpTraining(CHAINS, new_hierarchical(SIZES, 0), 0)
     means: list[float] = []
-    training.run(40, lambda step, mean: means.append(mean))
+    training.run(lambda step: step / 40, lambda step, mean: means.append(mean))
     assert np.mean(means[-5:]) < 0.9 * np.mean(means[:3])
     best = training.best
     assert best.makespan_s == Rewards(CHAINS).judge(np.array([best.placement])).makespan_s[0] <= 12.0
@@ -64,5 +64,5 @@ def test_nothing_that_fits_is_no_answer() -> None:
     short = workload([(1.0, 1.0)] * 2, [], memory_bytes=(1.0, 1.0), task_bytes=(2.0, 2.0))
     training = HdpTraining(short, new_hierarchical(SIZES, 0), 0)
     told: list[float] = []
-    training.run(2, lambda step, mean: told.append(mean))
+    training.run(lambda step: step / 2, lambda step, mean: told.append(mean))
     assert told == [inf, inf] and training.best.placement == ()

@@ -1,0 +1,340 @@
+"""What GDP finds on drawn graphs: alone, in a batch, without having seen them and fine-tuned, and what its parts are worth.
+
+    python -m benchmarks.learning_gdp [--minutes 25] [--seeds 1] [--json FILE]
+
+Prints Markdown. `--minutes` is what it takes on a free core, and decides how many steps each network is trained for.
+A figure of 1.10 means ten percent longer than what it is compared with. In brackets is the middle 95 % of 2,000
+resamples of the graphs. The graphs are those of families like the source's models: recurrent ones over the steps of a
+sequence, without and with attention (RNNLM, GNMT), attention (Transformer-XL), inception, and repeated cells
+(AmoebaNet), on four machines that differ. There is none like WaveNet. Nothing that is evaluated was trained on, save
+by the method that it is evaluated for; `cells` is in no training of the zero-shot network."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count, islice
+from math import exp, log
+from pathlib import Path
+from random import Random
+from statistics import mean
+
+import torch
+
+from benchmarks.climbing import interval
+from benchmarks.learning_gdp_published import published_batch, published_ratio
+from benchmarks.machine import as_markdown, sentence
+from edgepart.cli.output import note, say, table
+from edgepart.planner.errors import Infeasible
+from edgepart.planner.learning.training.draw import draw_workload
+from edgepart.planner.learning.training.gdp import GdpSettings, GdpTraining, decide, new_network
+from edgepart.planner.learning.training.gdp_network import GdpNetwork, GdpSizes
+from edgepart.planner.learning.training.hdp import HdpTraining, new_hierarchical
+from edgepart.planner.learning.training.hdp_network import HdpSizes
+from edgepart.planner.learning.training.rewards import BestDrawn
+from edgepart.planner.placing.engine import judge
+from edgepart.planner.placing.engine.evaluate import settle
+from edgepart.planner.placing.placers.best import find
+from edgepart.planner.placing.problem.schedule import Asked
+from edgepart.planner.placing.problem.workload import Workload
+
+KINDS: Mapping[str, tuple[str, bool | None]] = {
+    "recurrent": ("sequence", False),
+    "recurrent, attends": ("sequence", True),
+    "attention": ("attention", None),
+    "inception": ("inception", None),
+    "cells": ("cells", None),
+}
+"""The family of each kind of graph, and whether those of it are wanted that attend to other steps."""
+
+UNTRAINED = "cells"
+"""The kind that no zero-shot network was trained on."""
+
+EACH = 8
+"""The evaluated graphs of each kind."""
+
+TASKS, MOST_TASKS, MACHINES = 90, 128, 4
+
+PLACERS = ("single", "expert", "metis", "heft", "m-etf")
+"""Those that GDP is compared with; the source's are experts and METIS."""
+
+FULL_MINUTES, FULL_STEPS = 25, 60
+"""The steps that each graph is trained for, and the minutes that all of it takes on one free core."""
+
+BATCH = 8
+"""The graphs of a step of GDP-batch."""
+
+TUNING = 3
+"""Fine-tuning takes one step in so many that training takes."""
+
+ONE_SIDED = 0.95
+"""The share of the tasks on one machine from which a placement counts as collapsed."""
+
+Values = list[float | None]
+"""The value of each graph, in seconds; None where nothing fits."""
+
+
+@dataclass(frozen=True)
+class Arms:
+    """What each method finds on each graph, in seconds, by the method's name."""
+
+    values: Mapping[str, Values]
+    collapsed: Mapping[str, float]
+    """The share of graphs whose likeliest placement is on one machine, nearly or all."""
+
+
+def drawn(kind: str, which: str) -> Iterator[Workload]:
+    """Yield graphs of a kind; others for another `which`."""
+    family, attends = KINDS[kind]
+    for seed in count():
+        graph = draw_workload(family, Random(f"{which} {kind} {seed}"), TASKS, MACHINES)
+        wanted = attends is None or attends == any(task.op == "Softmax" for task in graph.tasks)
+        if wanted and len(graph.tasks) <= MOST_TASKS:
+            yield graph
+
+
+def evaluated() -> dict[str, list[Workload]]:
+    """Return the evaluated graphs, by kind."""
+    return {kind: list(islice(drawn(kind, "evaluated"), EACH)) for kind in KINDS}
+
+
+def trained_on() -> list[Workload]:
+    """Return as many graphs of other kinds and seeds than the evaluated ones."""
+    kinds = [kind for kind in KINDS if kind != UNTRAINED]
+    each = EACH * len(KINDS) // len(kinds)
+    return [graph for kind in kinds for graph in islice(drawn(kind, "trained on"), each)]
+
+
+def asked() -> Asked:
+    return Asked(time.perf_counter)
+
+
+def settled(graph: Workload, best: BestDrawn) -> float | None:
+    """Return the value of what was found, judged as all placers are."""
+    return settle(graph, best.placement, asked(), "").value_s if best.placement else None
+
+
+def placed(graph: Workload, name: str) -> float | None:
+    try:
+        return find(graph, name, asked()).value_s
+    except Infeasible:
+        return None
+
+
+def decided(graph: Workload, network: GdpNetwork) -> tuple[float | None, float]:
+    """Return the value of the likeliest placement, made to fit, and the share of the tasks on its fullest machine."""
+    placement = decide(network, graph)
+    share = max(placement.count(machine) for machine in set(placement)) / len(placement)
+    return settle(graph, placement, asked(), "").value_s, share
+
+
+def drawn_best(graph: Workload, network: GdpNetwork, seed: int, samples: int = 64) -> float | None:
+    """Return the value of the best of placements that the network draws, without learning from them."""
+    looking = GdpTraining([graph], network, seed, GdpSettings(samples=samples, epochs=0))
+    looking.run(float, 1)
+    return settled(graph, looking.best[0])
+
+
+def steps_of(steps: int) -> Callable[[int], float]:
+    return lambda step: step / steps
+
+
+def in_batch(graphs: Sequence[Workload], sizes: GdpSizes, seed: int, steps: int) -> GdpTraining:
+    """Train one network on all graphs, each of which comes up `steps` times."""
+    training = GdpTraining(graphs, new_network(sizes, seed), seed)
+    training.run(steps_of(steps * len(graphs) // BATCH), BATCH)
+    return training
+
+
+def train_all(graphs: Sequence[Workload], steps: int, seed: int) -> Arms:
+    """Train every network, and return what each finds."""
+    sizes = GdpSizes(MACHINES)
+    values: dict[str, Values] = {}
+    shares: dict[str, list[float]] = {}
+    alone, looked, likeliest, tuned, hdp = ([] for _ in range(5))  # type: tuple[Values, Values, Values, Values, Values]
+    shares["GDP-one"] = []
+    for graph in graphs:
+        one = GdpTraining([graph], new_network(sizes, seed), seed)
+        one.run(steps_of(steps), 1)
+        alone.append(settled(graph, one.best[0]))
+        shares["GDP-one"].append(decided(graph, one.network)[1])
+        grouped = HdpTraining(graph, new_hierarchical(HdpSizes(MACHINES), seed), seed)
+        grouped.run(steps_of(steps))
+        hdp.append(settled(graph, grouped.best))
+    note("each graph alone: done")
+    values |= {"GDP-one": alone, "HDP": hdp}
+    for name, kind in (
+        ("GDP-batch", sizes),
+        ("GDP-batch without superposition", GdpSizes(MACHINES, superposition=False)),
+        ("GDP-batch without attention", GdpSizes(MACHINES, attention=False)),
+    ):
+        batch = in_batch(graphs, kind, seed, steps)
+        values[name] = [settled(graph, best) for graph, best in zip(graphs, batch.best, strict=True)]
+        shares[name] = [decided(graph, batch.network)[1] for graph in graphs]
+        note(f"{name}: done")
+    before = in_batch(trained_on(), sizes, seed, steps).network
+    kept = {name: one.clone() for name, one in before.state_dict().items()}
+    shares["zero-shot"] = []
+    for graph in graphs:
+        before.load_state_dict(kept)
+        value_s, share = decided(graph, before)
+        likeliest.append(value_s)
+        shares["zero-shot"].append(share)
+        looked.append(drawn_best(graph, before, seed))
+        tuning = GdpTraining([graph], before, seed)
+        tuning.run(steps_of(max(1, steps // TUNING)), 1)
+        tuned.append(settled(graph, tuning.best[0]))
+    values |= {"zero-shot, best of 64": looked, "zero-shot, likeliest": likeliest, "fine-tuned": tuned}
+    collapsed = {name: mean(one >= ONE_SIDED for one in found) for name, found in shares.items()}
+    return Arms(values, collapsed)
+
+
+def over_seeds(found: Sequence[Values]) -> Values:
+    """Return the geometric mean of each graph's values over the seeds."""
+    return [
+        exp(mean(log(one) for one in ones if one is not None)) if None not in ones else None
+        for ones in zip(*found, strict=True)
+    ]
+
+
+def ratios(ones: Values, others: Values) -> list[float]:
+    """Return one value over the other, for graphs that have both."""
+    return [
+        one / other for one, other in zip(ones, others, strict=True) if one is not None and other is not None
+    ]
+
+
+def cell(found: Sequence[float]) -> str:
+    """Return the geometric mean, with its interval where there are enough graphs for one."""
+    if not found:
+        return "none fits"
+    middle, low, high = interval(list(found))
+    return f"{middle:.3f} ({low:.3f} to {high:.3f})" if len(found) > EACH else f"{middle:.3f}"
+
+
+def compare_alone(values: Mapping[str, Values], kinds: Sequence[str]) -> Iterator[str]:
+    """Yield the table of GDP-one against other methods, by kind of graph, with the source's figures."""
+    names = (*PLACERS, "HDP")
+    columns = ("graphs", "n", *names, "source: expert", "metis", "HDP")
+    rows = []
+    for kind in (*KINDS, None):
+        which = [number for number, one in enumerate(kinds) if kind in (one, None)]
+
+        def of(name: str, which: list[int] = which) -> Values:
+            return [values[name][number] for number in which]
+
+        published = (published_ratio(method, kind) for method in ("expert", "metis", "hdp"))
+        rows.append(
+            (
+                kind or "all",
+                str(len(which)),
+                *(cell(ratios(of(name), of("GDP-one"))) for name in names),
+                *("no memory" if one is None else f"{one:.3f}" for one in published),
+            )
+        )
+    yield from as_markdown(table(columns, rows, columns[1:]))
+
+
+def compare_arms(
+    values: Mapping[str, Values], collapsed: Mapping[str, float], kinds: Sequence[str]
+) -> Iterator[str]:
+    """Yield the table of the ways to train, against GDP-one and the best of the placers."""
+    every = zip(*(values[name] for name in PLACERS), strict=True)
+    best: Values = [min((one for one in ones if one is not None), default=None) for ones in every]
+    seen = [kind != UNTRAINED for kind in kinds]
+    columns = ("method", "over GDP-one", "over the best placer", f"the same, {UNTRAINED}", "collapsed")
+    rows = []
+    for name in values:
+        if name in PLACERS:
+            continue
+        rest = [None if was else value for was, value in zip(seen, values[name], strict=True)]
+        share = f"{collapsed[name]:.0%}" if name in collapsed else ""
+        over = (cell(ratios(values[name], values["GDP-one"])), cell(ratios(values[name], best)))
+        rows.append((name, *over, cell(ratios(rest, best)), share))
+    yield from as_markdown(table(columns, rows, columns[1:]))
+
+
+def differences(values: Mapping[str, Values]) -> Iterator[str]:
+    """Yield a sentence for each figure of the source that ours is on the other side of."""
+    pairs = [
+        ("expert", ratios(values["expert"], values["GDP-one"]), published_ratio("expert")),
+        ("metis", ratios(values["metis"], values["GDP-one"]), published_ratio("metis")),
+        ("HDP", ratios(values["HDP"], values["GDP-one"]), published_ratio("hdp")),
+        ("GDP-batch", ratios(values["GDP-batch"], values["GDP-one"]), published_batch()),
+    ]
+    for name, found, theirs in pairs:
+        middle, low, high = interval(found)
+        if theirs is None or low <= theirs <= high:
+            continue
+        side = "more" if middle > theirs else "less"
+        yield f"- {name} takes {middle:.3f} times as long as GDP-one here, and {theirs:.3f} times in the source: {side}."
+
+
+def report(minutes: float, seeds: int) -> str:
+    """Measure for about so many minutes of one free core, and return the tables and what to say of them as Markdown."""
+    begun_s = time.process_time()
+    torch.set_num_threads(1)
+    compiled = judge.prepare()
+    graphs = [(kind, graph) for kind, ones in evaluated().items() for graph in ones]
+    kinds, ones = [kind for kind, _ in graphs], [graph for _, graph in graphs]
+    values: dict[str, Values] = {name: [placed(graph, name) for graph in ones] for name in PLACERS}
+    steps = max(TUNING, round(FULL_STEPS * minutes / FULL_MINUTES / seeds))
+    arms = [train_all(ones, steps, seed) for seed in range(seeds)]
+    for name in arms[0].values:
+        values[name] = over_seeds([one.values[name] for one in arms])
+    collapsed = {name: mean(one.collapsed[name] for one in arms) for name in arms[0].collapsed}
+    samples = GdpSettings().samples
+    lacking = {name: missing for name in values if (missing := values[name].count(None))}
+    lines = [
+        f"{len(ones)} graphs of up to {MOST_TASKS} tasks on {MACHINES} machines; {seeds} "
+        f"{'seed' if seeds == 1 else 'seeds'}; {steps} steps of {samples} placements for each graph and network "
+        f"({steps * samples:,} placements), {max(1, steps // TUNING)} steps of fine-tuning.",
+        "",
+        "Times over GDP-one's, geometric means; the source's are ratios of its seconds.",
+        "",
+        *compare_alone(values, kinds),
+        "",
+        "Ways to train. Collapsed are graphs whose likeliest placement has "
+        f"{ONE_SIDED:.0%} or more of the tasks on one machine. The source's GDP-batch takes {published_batch():.3f} "
+        "times as long as its GDP-one; it has no figures, only a picture, of zero-shot and fine-tuned placements, and "
+        "none of parts left out.",
+        "",
+        *compare_arms(values, collapsed, kinds),
+        "",
+        *(differences(values)),
+        *(
+            f"- {name} finds nothing that fits on {missing} of the graphs."
+            for name, missing in lacking.items()
+        ),
+        "",
+        f"{(time.process_time() - begun_s) / 60:.0f} minutes of one core; schedules were "
+        f"{'' if compiled else 'not '}compiled. On {sentence()}.",
+    ]
+    kept = {"kinds": kinds, "steps": steps, "seeds": seeds, "values": values, "collapsed": collapsed}
+    KEPT.update(kept)
+    return "\n".join(lines)
+
+
+KEPT: dict[str, object] = {}
+"""Every number of the last report, for `--json`."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.learning_gdp", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=FULL_MINUTES, help="of one free core, roughly")
+    parser.add_argument("--seeds", type=int, default=1, help="how often every network is trained")
+    parser.add_argument("--json", type=Path, help="every number is kept there")
+    options = parser.parse_args()
+    say(report(options.minutes, options.seeds))
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(KEPT, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
