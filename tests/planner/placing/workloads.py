@@ -36,6 +36,11 @@ def workload(
     )
 
 
+def roomy(tight: Workload) -> Workload:
+    """The same with memory for everything on each machine."""
+    return replace(tight, machines=tuple(replace(machine, memory_bytes=INF) for machine in tight.machines))
+
+
 @st.composite
 def workloads(
     draw: DrawFn,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import inf, sqrt
 from random import Random
 
@@ -15,7 +14,7 @@ from edgepart.planner.learning.training.gdp import GdpSettings, GdpTraining, dec
 from edgepart.planner.learning.training.gdp_network import GdpSizes
 from edgepart.planner.learning.training.rewards import INVALID, Rewards
 from edgepart.planner.placing.problem.workload import Workload
-from tests.planner.placing.workloads import workload
+from tests.planner.placing.workloads import roomy, workload
 
 torch.set_num_threads(1)  # More threads take longer on graphs this small.
 
@@ -43,13 +42,12 @@ def mean_drawn(training: GdpTraining, steps: int, batch: int) -> list[float]:
     return means
 
 
-def roomy(seed: int) -> Workload:
-    one = draw_workload("inception", Random(seed), 40, 2)
-    return replace(one, machines=tuple(replace(machine, memory_bytes=inf) for machine in one.machines))
+def drawn(seed: int) -> Workload:
+    return roomy(draw_workload("inception", Random(seed), 40, 2))
 
 
 def test_it_learns_on_one_graph() -> None:
-    graph = roomy(0)
+    graph = drawn(0)
     training = GdpTraining([graph], new_network(SMALL, 0), 0)
     means = mean_drawn(training, 20, 1)
     assert np.mean(means[-5:]) < 0.9 * means[0]
@@ -60,14 +58,14 @@ def test_it_learns_on_one_graph() -> None:
 
 def test_it_learns_on_several_graphs_and_for_others() -> None:
     network = new_network(SMALL, 0)
-    unseen = [roomy(seed) for seed in range(10, 14)]
+    unseen = [drawn(seed) for seed in range(10, 14)]
 
     def value() -> float:
         """The mean of placements that are drawn of unseen graphs, without learning from them."""
         return mean_drawn(GdpTraining(unseen, network, 0, GdpSettings(epochs=0)), 1, 4)[0]
 
     before = value()
-    means = mean_drawn(GdpTraining([roomy(seed) for seed in range(4)], network, 0), 12, 4)
+    means = mean_drawn(GdpTraining([drawn(seed) for seed in range(4)], network, 0), 12, 4)
     assert np.mean(means[-3:]) < 0.9 * means[0]
     assert value() < 0.9 * before
 
