@@ -38,11 +38,12 @@ STRATEGIES = (
     "climb",
     "moirai",
     "placeto",
+    "gdp",
     "auto",
 )
 """The strategies in the order of `edgepart plan --compare`."""
 
-GUIDED = ("placeto",)
+GUIDED = ("placeto", "gdp")
 """The strategies that a trained network guides."""
 
 ON_ALL_DEVICES = frozenset({"modnn", "deepthings", "bbgrap", "data", "model", "owt"})

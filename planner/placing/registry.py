@@ -25,6 +25,7 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "moirai": "exact.moirai",
         "climb": "placers.climb",
         "placeto": "placers.placeto",
+        "gdp": "placers.gdp",
     }
 )
 """The module that registers each placer, by the placer's name."""

@@ -5,13 +5,11 @@ from __future__ import annotations
 import warnings
 from io import BytesIO
 
-import onnx
 import torch
 
 from edgepart.planner.learning.training.gdp import tensors_of
 from edgepart.planner.learning.training.gdp_network import GdpNetwork
 from edgepart.planner.placing.guided.gdp_features import INPUTS, features_of
-from edgepart.planner.placing.problem.networks import NetworkCard
 from edgepart.planner.placing.problem.workload import Workload
 
 OPSET = 17
@@ -26,9 +24,8 @@ AXES = {
 """The axes of the inputs and of the output that may have any length."""
 
 
-def export_gdp(network: GdpNetwork, card: NetworkCard, example: Workload) -> bytes:
-    """Return the bytes of the ONNX file, with the card among its metadata. It is the same for any `example` of the
-    network's number of machines."""
+def export_gdp(network: GdpNetwork, example: Workload) -> bytes:
+    """Return the bytes of an ONNX model. It is the same for any `example` of the network's number of machines."""
     inputs = tensors_of(features_of(example))
     kept = BytesIO()
     with warnings.catch_warnings():
@@ -44,6 +41,4 @@ def export_gdp(network: GdpNetwork, card: NetworkCard, example: Workload) -> byt
             dynamic_axes=AXES,
             dynamo=False,
         )
-    model = onnx.load_model_from_string(kept.getvalue())
-    onnx.helper.set_model_props(model, card.metadata)
-    return bytes(model.SerializeToString())
+    return kept.getvalue()
