@@ -1,13 +1,15 @@
 """What GDP finds on drawn graphs: alone, in a batch, without having seen them and fine-tuned, and what its parts are worth.
 
-    python -m benchmarks.learning_gdp [--minutes 25] [--seeds 1] [--json FILE]
+    python -m benchmarks.learning_gdp [--minutes 25] [--seeds 1] [--graphs 8] [--json FILE]
 
 Prints Markdown. `--minutes` is what it takes on a free core, and decides how many steps each network is trained for.
 A figure of 1.10 means ten percent longer than what it is compared with. In brackets is the middle 95 % of 2,000
 resamples of the graphs. The graphs are those of families like the source's models: recurrent ones over the steps of a
 sequence, without and with attention (RNNLM, GNMT), attention (Transformer-XL), inception, and repeated cells
-(AmoebaNet), on four machines that differ. There is none like WaveNet. Nothing that is evaluated was trained on, save
-by the method that it is evaluated for; `cells` is in no training of the zero-shot network."""
+(AmoebaNet), on four machines that differ. There is none like WaveNet. All have one segment, so that nothing here
+tells what the cache of segments is worth. Nothing that is evaluated was trained on, save by the method that it is
+evaluated for; `cells` is in no training of the zero-shot network.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,9 @@ import argparse
 import json
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from itertools import count, islice
 from math import exp, log
 from pathlib import Path
@@ -55,7 +58,7 @@ UNTRAINED = "cells"
 """The kind that no zero-shot network was trained on."""
 
 EACH = 8
-"""The evaluated graphs of each kind."""
+"""The evaluated graphs of each kind, if nothing is said."""
 
 TASKS, MOST_TASKS, MACHINES = 90, 128, 4
 
@@ -63,10 +66,14 @@ PLACERS = ("single", "expert", "metis", "heft", "m-etf")
 """Those that GDP is compared with; the source's are experts and METIS."""
 
 FULL_MINUTES, FULL_STEPS = 25, 60
-"""The steps that each graph is trained for, and the minutes that all of it takes on one free core."""
+"""The steps that each graph is trained for, and the minutes that all of it takes on one free core, for `EACH` graphs of
+each kind."""
 
 BATCH = 8
 """The graphs of a step of GDP-batch."""
+
+FEW = 10
+"""The graphs from which a mean has an interval."""
 
 TUNING = 3
 """Fine-tuning takes one step in so many that training takes."""
@@ -79,12 +86,31 @@ Values = list[float | None]
 
 
 @dataclass(frozen=True)
-class Arms:
-    """What each method finds on each graph, in seconds, by the method's name."""
+class Measured:
+    """What each method found on each graph."""
 
-    values: Mapping[str, Values]
-    collapsed: Mapping[str, float]
-    """The share of graphs whose likeliest placement is on one machine, nearly or all."""
+    kinds: list[str]
+    """The kind of each graph."""
+    steps: int
+    """The steps that each network was trained for each graph."""
+    seeds: int
+    values: dict[str, Values]
+    """By the method's name."""
+    collapsed: dict[str, float]
+    """The share of graphs whose likeliest placement is on one machine, nearly or all; for methods of GDP."""
+    minutes: float
+    """What it took of one core."""
+    compiled: bool
+    """Whether schedules were compiled."""
+
+
+@dataclass
+class _Found:
+    """What the methods of one seed find."""
+
+    values: dict[str, Values] = field(default_factory=lambda: defaultdict(list))
+    shares: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """The share of each graph's tasks on the fullest machine of its likeliest placement."""
 
 
 def drawn(kind: str, which: str) -> Iterator[Workload]:
@@ -97,15 +123,15 @@ def drawn(kind: str, which: str) -> Iterator[Workload]:
             yield graph
 
 
-def evaluated() -> dict[str, list[Workload]]:
-    """Return the evaluated graphs, by kind."""
-    return {kind: list(islice(drawn(kind, "evaluated"), EACH)) for kind in KINDS}
+def evaluated(each: int) -> dict[str, list[Workload]]:
+    """Return so many graphs of each kind to evaluate."""
+    return {kind: list(islice(drawn(kind, "evaluated"), each)) for kind in KINDS}
 
 
-def trained_on() -> list[Workload]:
-    """Return as many graphs of other kinds and seeds than the evaluated ones."""
+def trained_on(each: int) -> list[Workload]:
+    """Return about as many graphs to train on, of other seeds and without the kind that is not trained on."""
     kinds = [kind for kind in KINDS if kind != UNTRAINED]
-    each = EACH * len(KINDS) // len(kinds)
+    each = each * len(KINDS) // len(kinds)
     return [graph for kind in kinds for graph in islice(drawn(kind, "trained on"), each)]
 
 
@@ -150,47 +176,69 @@ def in_batch(graphs: Sequence[Workload], sizes: GdpSizes, seed: int, steps: int)
     return training
 
 
-def train_all(graphs: Sequence[Workload], steps: int, seed: int) -> Arms:
-    """Train every network, and return what each finds."""
-    sizes = GdpSizes(MACHINES)
-    values: dict[str, Values] = {}
-    shares: dict[str, list[float]] = {}
-    alone, looked, likeliest, tuned, hdp = ([] for _ in range(5))  # type: tuple[Values, Values, Values, Values, Values]
-    shares["GDP-one"] = []
+def train_alone(graphs: Sequence[Workload], steps: int, seed: int, found: _Found) -> None:
+    """Train a network of GDP and one of HDP for each graph by itself."""
     for graph in graphs:
-        one = GdpTraining([graph], new_network(sizes, seed), seed)
+        one = GdpTraining([graph], new_network(GdpSizes(MACHINES), seed), seed)
         one.run(steps_of(steps), 1)
-        alone.append(settled(graph, one.best[0]))
-        shares["GDP-one"].append(decided(graph, one.network)[1])
+        found.values["GDP-one"].append(settled(graph, one.best[0]))
+        found.shares["GDP-one"].append(decided(graph, one.network)[1])
         grouped = HdpTraining(graph, new_hierarchical(HdpSizes(MACHINES), seed), seed)
         grouped.run(steps_of(steps))
-        hdp.append(settled(graph, grouped.best))
-    note("each graph alone: done")
-    values |= {"GDP-one": alone, "HDP": hdp}
-    for name, kind in (
-        ("GDP-batch", sizes),
-        ("GDP-batch without superposition", GdpSizes(MACHINES, superposition=False)),
-        ("GDP-batch without attention", GdpSizes(MACHINES, attention=False)),
+        found.values["HDP"].append(settled(graph, grouped.best))
+
+
+def train_together(graphs: Sequence[Workload], steps: int, seed: int, found: _Found) -> None:
+    """Train one network for all graphs, also without parts of it."""
+    whole = GdpSizes(MACHINES)
+    for name, sizes in (
+        ("GDP-batch", whole),
+        ("GDP-batch without superposition", replace(whole, superposition=False)),
+        ("GDP-batch without attention", replace(whole, attention=False)),
     ):
-        batch = in_batch(graphs, kind, seed, steps)
-        values[name] = [settled(graph, best) for graph, best in zip(graphs, batch.best, strict=True)]
-        shares[name] = [decided(graph, batch.network)[1] for graph in graphs]
-        note(f"{name}: done")
-    before = in_batch(trained_on(), sizes, seed, steps).network
-    kept = {name: one.clone() for name, one in before.state_dict().items()}
-    shares["zero-shot"] = []
+        batch = in_batch(graphs, sizes, seed, steps)
+        found.values[name] = [settled(graph, best) for graph, best in zip(graphs, batch.best, strict=True)]
+        found.shares[name] = [decided(graph, batch.network)[1] for graph in graphs]
+
+
+def train_before(graphs: Sequence[Workload], steps: int, seed: int, found: _Found) -> None:
+    """Train one network for other graphs, ask it for these, and fine-tune it for each of them."""
+    others = trained_on(len(graphs) // len(KINDS))
+    network = in_batch(others, GdpSizes(MACHINES), seed, steps).network
+    kept = {name: one.clone() for name, one in network.state_dict().items()}
     for graph in graphs:
-        before.load_state_dict(kept)
-        value_s, share = decided(graph, before)
-        likeliest.append(value_s)
-        shares["zero-shot"].append(share)
-        looked.append(drawn_best(graph, before, seed))
-        tuning = GdpTraining([graph], before, seed)
+        network.load_state_dict(kept)
+        value_s, share = decided(graph, network)
+        found.values["zero-shot, likeliest"].append(value_s)
+        found.shares["zero-shot, likeliest"].append(share)
+        found.values["zero-shot, best of 64"].append(drawn_best(graph, network, seed))
+        tuning = GdpTraining([graph], network, seed)
         tuning.run(steps_of(max(1, steps // TUNING)), 1)
-        tuned.append(settled(graph, tuning.best[0]))
-    values |= {"zero-shot, best of 64": looked, "zero-shot, likeliest": likeliest, "fine-tuned": tuned}
-    collapsed = {name: mean(one >= ONE_SIDED for one in found) for name, found in shares.items()}
-    return Arms(values, collapsed)
+        found.values["fine-tuned"].append(settled(graph, tuning.best[0]))
+
+
+def measure(minutes: float, seeds: int, each: int) -> Measured:
+    """Train for about so many minutes of one free core, and ask the placers."""
+    begun_s = time.process_time()
+    torch.set_num_threads(1)
+    compiled = judge.prepare()
+    pairs = [(kind, graph) for kind, ones in evaluated(each).items() for graph in ones]
+    graphs = [graph for _, graph in pairs]
+    values = {name: [placed(graph, name) for graph in graphs] for name in PLACERS}
+    steps = max(TUNING, round(FULL_STEPS * minutes / FULL_MINUTES / seeds * EACH / each))
+    every = [_Found() for _ in range(seeds)]
+    for seed, found in enumerate(every):
+        for train in (train_alone, train_together, train_before):
+            train(graphs, steps, seed, found)
+            note(f"seed {seed}: {train.__name__} is done")
+    for name in every[0].values:
+        values[name] = over_seeds([found.values[name] for found in every])
+    collapsed = {
+        name: mean(share >= ONE_SIDED for found in every for share in found.shares[name])
+        for name in every[0].shares
+    }
+    took_minutes = (time.process_time() - begun_s) / 60
+    return Measured([kind for kind, _ in pairs], steps, seeds, values, collapsed, took_minutes, compiled)
 
 
 def over_seeds(found: Sequence[Values]) -> Values:
@@ -213,13 +261,13 @@ def cell(found: Sequence[float]) -> str:
     if not found:
         return "none fits"
     middle, low, high = interval(list(found))
-    return f"{middle:.3f} ({low:.3f} to {high:.3f})" if len(found) > EACH else f"{middle:.3f}"
+    return f"{middle:.3f} ({low:.3f} to {high:.3f})" if len(found) >= FEW else f"{middle:.3f}"
 
 
 def compare_alone(values: Mapping[str, Values], kinds: Sequence[str]) -> Iterator[str]:
     """Yield the table of GDP-one against other methods, by kind of graph, with the source's figures."""
     names = (*PLACERS, "HDP")
-    columns = ("graphs", "n", *names, "source: expert", "metis", "HDP")
+    columns = ("graphs", "n", *names, "source: expert", "source: metis", "source: HDP")
     rows = []
     for kind in (*KINDS, None):
         which = [number for number, one in enumerate(kinds) if kind in (one, None)]
@@ -274,53 +322,39 @@ def differences(values: Mapping[str, Values]) -> Iterator[str]:
         yield f"- {name} takes {middle:.3f} times as long as GDP-one here, and {theirs:.3f} times in the source: {side}."
 
 
+def tables(found: Measured) -> Iterator[str]:
+    """Yield the lines of the tables and of what there is to say of them."""
+    steps, samples = found.steps, GdpSettings().samples
+    yield (
+        f"{len(found.kinds)} graphs of up to {MOST_TASKS} tasks on {MACHINES} machines; {found.seeds} "
+        f"{'seed' if found.seeds == 1 else 'seeds'}; {steps} steps of {samples} placements for each graph and network "
+        f"({steps * samples:,} placements), {max(1, steps // TUNING)} steps of fine-tuning."
+    )
+    yield from ("", "Times over GDP-one's, geometric means; the source's are ratios of its seconds.", "")
+    yield from compare_alone(found.values, found.kinds)
+    yield from (
+        "",
+        f"Ways to train. Collapsed are graphs whose likeliest placement has {ONE_SIDED:.0%} or more of the tasks on one "
+        f"machine. The source's GDP-batch takes {published_batch():.3f} times as long as its GDP-one; it has no figures, "
+        "only a picture, of zero-shot and fine-tuned placements, and none of parts left out.",
+        "",
+    )
+    yield from compare_arms(found.values, found.collapsed, found.kinds)
+    yield ""
+    yield from differences(found.values)
+    for name, values in found.values.items():
+        if missing := values.count(None):
+            yield f"- {name} finds nothing that fits on {missing} of the graphs."
+    yield from (
+        "",
+        f"{found.minutes:.1f} minutes of one core; schedules were {'' if found.compiled else 'not '}compiled. "
+        f"On {sentence()}.",
+    )
+
+
 def report(minutes: float, seeds: int) -> str:
-    """Measure for about so many minutes of one free core, and return the tables and what to say of them as Markdown."""
-    begun_s = time.process_time()
-    torch.set_num_threads(1)
-    compiled = judge.prepare()
-    graphs = [(kind, graph) for kind, ones in evaluated().items() for graph in ones]
-    kinds, ones = [kind for kind, _ in graphs], [graph for _, graph in graphs]
-    values: dict[str, Values] = {name: [placed(graph, name) for graph in ones] for name in PLACERS}
-    steps = max(TUNING, round(FULL_STEPS * minutes / FULL_MINUTES / seeds))
-    arms = [train_all(ones, steps, seed) for seed in range(seeds)]
-    for name in arms[0].values:
-        values[name] = over_seeds([one.values[name] for one in arms])
-    collapsed = {name: mean(one.collapsed[name] for one in arms) for name in arms[0].collapsed}
-    samples = GdpSettings().samples
-    lacking = {name: missing for name in values if (missing := values[name].count(None))}
-    lines = [
-        f"{len(ones)} graphs of up to {MOST_TASKS} tasks on {MACHINES} machines; {seeds} "
-        f"{'seed' if seeds == 1 else 'seeds'}; {steps} steps of {samples} placements for each graph and network "
-        f"({steps * samples:,} placements), {max(1, steps // TUNING)} steps of fine-tuning.",
-        "",
-        "Times over GDP-one's, geometric means; the source's are ratios of its seconds.",
-        "",
-        *compare_alone(values, kinds),
-        "",
-        "Ways to train. Collapsed are graphs whose likeliest placement has "
-        f"{ONE_SIDED:.0%} or more of the tasks on one machine. The source's GDP-batch takes {published_batch():.3f} "
-        "times as long as its GDP-one; it has no figures, only a picture, of zero-shot and fine-tuned placements, and "
-        "none of parts left out.",
-        "",
-        *compare_arms(values, collapsed, kinds),
-        "",
-        *(differences(values)),
-        *(
-            f"- {name} finds nothing that fits on {missing} of the graphs."
-            for name, missing in lacking.items()
-        ),
-        "",
-        f"{(time.process_time() - begun_s) / 60:.0f} minutes of one core; schedules were "
-        f"{'' if compiled else 'not '}compiled. On {sentence()}.",
-    ]
-    kept = {"kinds": kinds, "steps": steps, "seeds": seeds, "values": values, "collapsed": collapsed}
-    KEPT.update(kept)
-    return "\n".join(lines)
-
-
-KEPT: dict[str, object] = {}
-"""Every number of the last report, for `--json`."""
+    """Measure for about so many minutes of one free core, and return the tables as Markdown."""
+    return "\n".join(tables(measure(minutes, seeds, EACH)))
 
 
 def main() -> int:
@@ -328,11 +362,13 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=FULL_MINUTES, help="of one free core, roughly")
     parser.add_argument("--seeds", type=int, default=1, help="how often every network is trained")
     parser.add_argument("--json", type=Path, help="every number is kept there")
+    parser.add_argument("--graphs", type=int, default=EACH, help="how many graphs of each kind are evaluated")
     options = parser.parse_args()
-    say(report(options.minutes, options.seeds))
+    found = measure(options.minutes, options.seeds, options.graphs)
+    say("\n".join(tables(found)))
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(KEPT, indent=1) + "\n")
+        options.json.write_text(json.dumps(asdict(found), indent=1) + "\n")
     return 0
 
 
