@@ -2,9 +2,9 @@
 
     python -m benchmarks.learning_gdp [--minutes 25] [--seeds 1] [--graphs 8] [--json FILE]
 
-Prints Markdown. `--minutes` is what it takes on a free core, and decides how many steps each network is trained for.
-A figure of 1.10 means ten percent longer than what it is compared with. In brackets is the middle 95 % of 2,000
-resamples of the graphs. The graphs are those of families like the source's models: recurrent ones over the steps of a
+Prints Markdown. `--minutes` is what each seed takes on a free core, and decides how many steps each network is
+trained for. A figure of 1.10 means ten percent longer than what it is compared with. In brackets is the middle 95 % of
+2,000 resamples of the graphs. The graphs are those of families like the source's models: recurrent ones over the steps of a
 sequence, without and with attention (RNNLM, GNMT), attention (Transformer-XL), inception, and repeated cells
 (AmoebaNet), on four machines that differ. There is none like WaveNet. All have one segment, so that nothing here
 tells what the cache of segments is worth. Nothing that is evaluated was trained on, save by the method that it is
@@ -218,14 +218,14 @@ def train_before(graphs: Sequence[Workload], steps: int, seed: int, found: _Foun
 
 
 def measure(minutes: float, seeds: int, each: int) -> Measured:
-    """Train for about so many minutes of one free core, and ask the placers."""
+    """Train for about so many minutes of one free core for each seed, and ask the placers."""
     begun_s = time.process_time()
     torch.set_num_threads(1)
     compiled = judge.prepare()
     pairs = [(kind, graph) for kind, ones in evaluated(each).items() for graph in ones]
     graphs = [graph for _, graph in pairs]
     values = {name: [placed(graph, name) for graph in graphs] for name in PLACERS}
-    steps = max(TUNING, round(FULL_STEPS * minutes / FULL_MINUTES / seeds * EACH / each))
+    steps = max(TUNING, round(FULL_STEPS * minutes / FULL_MINUTES * EACH / each))
     every = [_Found() for _ in range(seeds)]
     for seed, found in enumerate(every):
         for train in (train_alone, train_together, train_before):
@@ -345,27 +345,27 @@ def tables(found: Measured) -> Iterator[str]:
     for name, values in found.values.items():
         if missing := values.count(None):
             yield f"- {name} finds nothing that fits on {missing} of the graphs."
-    yield from (
-        "",
-        f"{found.minutes:.1f} minutes of one core; schedules were {'' if found.compiled else 'not '}compiled. "
-        f"On {sentence()}.",
-    )
+    yield ""
+    yield f"It took {found.minutes:.1f} minutes of one core; schedules were {'' if found.compiled else 'not '}compiled."
 
 
 def report(minutes: float, seeds: int) -> str:
-    """Measure for about so many minutes of one free core, and return the tables as Markdown."""
+    """Measure for about so many minutes of one free core for each seed, and return the tables as Markdown."""
     return "\n".join(tables(measure(minutes, seeds, EACH)))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.learning_gdp", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=FULL_MINUTES, help="of one free core, roughly")
+    parser.add_argument(
+        "--minutes", type=float, default=FULL_MINUTES, help="of one free core for each seed, roughly"
+    )
     parser.add_argument("--seeds", type=int, default=1, help="how often every network is trained")
     parser.add_argument("--json", type=Path, help="every number is kept there")
     parser.add_argument("--graphs", type=int, default=EACH, help="how many graphs of each kind are evaluated")
     options = parser.parse_args()
     found = measure(options.minutes, options.seeds, options.graphs)
     say("\n".join(tables(found)))
+    say(f"On {sentence()}.")
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(asdict(found), indent=1) + "\n")

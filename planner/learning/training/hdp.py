@@ -1,7 +1,8 @@
 """The training of a hierarchical placer, as GDP is compared with (HDP): REINFORCE for one graph. Rules only.
 
-From the source: grouper and placer are trained together, by the reward of the whole placement, which is GDP's
-(rewards.py). Ours are the numbers of `HdpSettings` and the baseline, which is the mean of the step's rewards."""
+Grouper and placer are trained together, by the reward of the whole placement, which is GDP's (rewards.py). Ours are the
+numbers of `HdpSettings`, and the baseline: the mean of the step's rewards, over whose standard deviation gains are.
+"""
 
 from __future__ import annotations
 

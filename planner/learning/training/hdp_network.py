@@ -1,9 +1,11 @@
 """The network of a hierarchical placer: a grouper puts operators into groups, and a placer gives each group a machine.
 
-From the source (HDP, as GDP is compared with it): the grouper is a feed-forward network with a softmax over groups,
-for each operator by itself; the placer is a sequence-to-sequence LSTM with attention, which reads the groups and
-writes a machine for each; both are trained together. Ours are the sizes, and what a group is told as: the mean of its
-operators' features, its share of them, and the bytes that it hands to each other group."""
+The lecture that GDP is built from compares it with HDP and says no more of that than its name, and its paper was not at
+hand. What is generally known of HDP: the grouper is a feed-forward network with a softmax over groups, for each
+operator by itself; the placer is a sequence-to-sequence LSTM with attention, which reads the groups and writes a
+machine for each; both are trained together. Ours are the sizes, and what a group is told as: the mean of its operators'
+features, its share of them, and the bytes that it hands to each other group.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ class HdpSizes:
 
     machines: int
     groups: int = 16
-    """The most groups (the paper's are 256, of graphs with a hundred times as many operators)."""
+    """The most groups."""
     width: int = 64
     op_width: int = 16
 
