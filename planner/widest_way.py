@@ -44,5 +44,6 @@ def _find_way(
         reached.add(way[-1])
         for there, link in links.get(way[-1], {}).items():
             if there not in reached:
-                heappush(heap, (longer(length_s, link), count + 1, (*way, there)))
+                one_more: tuple[Place, ...] = (*way, there)
+                heappush(heap, (longer(length_s, link), count + 1, one_more))
     return ()

@@ -7,7 +7,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from edgepart.planner.placing.problem.workload import TaskTensor, Workload
+from edgepart.planner.placing.problem.workload import Workload
 
 Array = NDArray[np.float64]
 
@@ -25,8 +25,7 @@ def latency_bound(workload: Workload) -> float:
 
 def path_bound(workload: Workload) -> float:
     """Seconds until the last task ends if nothing waits and each task is placed anew for each of its readers."""
-    ends = _ends(workload)
-    return float(max((row.min() for row in ends), default=0.0))
+    return float(max((row.min() for row in _ends(workload)), default=0.0))
 
 
 def longest_way(workload: Workload) -> list[int]:
@@ -42,32 +41,45 @@ def longest_way(workload: Workload) -> list[int]:
     return way
 
 
-def _ends(workload: Workload) -> list[Array]:
-    """Return the earliest end of each task on each machine."""
-    latency_s, per_byte_s = _links(workload)
-    ends: list[Array] = [np.zeros(0)] * len(workload.tasks)
-    for task in workload.order:
-        start = np.zeros(len(workload.machines))
-        for number in workload.read[task]:
-            tensor = workload.tensors[number]
-            moved = _transfer_s(tensor, latency_s, per_byte_s)
-            np.maximum(start, (ends[tensor.source][:, None] + moved).min(axis=0), out=start)
-        ends[task] = start + np.array(workload.tasks[task].compute_s)
+def _ends(workload: Workload) -> Array:
+    """Return the earliest end of each task on each machine, (tasks, machines)."""
+    rows = np.array([task.compute_s for task in workload.tasks]).reshape(-1, len(workload.machines))
+    ends: Array = earliest_starts(workload) + rows
     return ends
 
 
-def _links(workload: Workload) -> tuple[Array, Array]:
-    per_byte_s = np.array(
-        [[1 / b if a != c else 0.0 for c, b in enumerate(row)] for a, row in enumerate(workload.bytes_per_s)]
-    )
-    return np.array(workload.latency_s) * (1 - np.eye(len(workload.machines))), per_byte_s
+def earliest_starts(workload: Workload) -> Array:
+    """Return the seconds until each task can start on each machine, (tasks, machines), if nothing waits and each task is
+    placed anew for each of its readers."""
+    rows = [np.array(task.compute_s) for task in workload.tasks]
+    starts = np.zeros((len(rows), len(workload.machines)))
+    table = TransferTable(workload)
+    for task in workload.order:
+        for number in workload.read[task]:
+            source = workload.tensors[number].source
+            came = ((starts[source] + rows[source])[:, None] + table.seconds(number)).min(axis=0)
+            np.maximum(starts[task], came, out=starts[task])
+    return starts
 
 
-def _transfer_s(tensor: TaskTensor, latency_s: Array, per_byte_s: Array) -> Array:
-    moved: Array = latency_s + tensor.nbytes * per_byte_s
-    for pair, took_s in tensor.transfer_s.items():
-        moved[pair] = took_s
-    return moved
+class TransferTable:
+    """The seconds of transfers between all machines."""
+
+    def __init__(self, workload: Workload) -> None:
+        machines = range(len(workload.machines))
+        self._tensors = workload.tensors
+        self._latency_s = np.array(workload.latency_s) * (1 - np.eye(len(workload.machines)))
+        self._per_byte_s = np.array(
+            [[1 / workload.bytes_per_s[a][b] if a != b else 0.0 for b in machines] for a in machines]
+        )
+
+    def seconds(self, number: int) -> Array:
+        """Return those of one tensor, [from, to]."""
+        tensor = self._tensors[number]
+        moved: Array = self._latency_s + tensor.nbytes * self._per_byte_s
+        for pair, took_s in tensor.transfer_s.items():
+            moved[pair] = took_s
+        return moved
 
 
 def load_bound(workload: Workload) -> float:
@@ -114,7 +126,7 @@ class _Prices:
         per_byte = scale_s / max(float(self._bytes.sum()), 1e-300)
         found = 0.0
         for number in range(ROUNDS):
-            prices = _shares(logs) if self._shared else np.ones(count)
+            prices = shares(logs) if self._shared else np.ones(count)
             value, load, over = self._value(prices, memory)
             found = max(found, value)
             step = 1 / (1 + number / 10)
@@ -139,7 +151,8 @@ class _Prices:
         return value, load, over
 
 
-def _shares(logs: Array) -> Array:
+def shares(logs: Array) -> Array:
+    """Return positive numbers with these differences of logarithms, and with the sum 1."""
     raised: Array = np.exp(logs - logs.max())
     raised /= raised.sum()
     return raised

@@ -96,26 +96,28 @@ def pieces(workload: Workload) -> tuple[GraphPiece, ...]:
     borders = [position[task] for task in dominators(workload)]
     found, entry, first = [], None, 0
     for border in borders:
-        found.append(_piece(workload, order[first : border + 1], entry, order[border]))
+        found.append(cut_piece(workload, order[first : border + 1], entry, order[border]))
         entry, first = order[border], border
     if not borders or borders[-1] < len(order) - 1:
-        found.append(_piece(workload, order[first:], entry, None))
+        found.append(cut_piece(workload, order[first:], entry, None))
     return tuple(found)
 
 
-def _piece(workload: Workload, tasks: tuple[int, ...], entry: int | None, exit: int | None) -> GraphPiece:
+def cut_piece(workload: Workload, tasks: tuple[int, ...], entry: int | None, exit: int | None) -> GraphPiece:
+    """Return the piece of these tasks, which are in an order that they can run in, from `entry` to `exit`. What others read
+    of its tensors is left out."""
     local = {task: number for number, task in enumerate(tasks)}
     made: list[Task] = []
     for task in tasks:
         known = workload.tasks[task]
         row = tuple(0.0 if s < inf else inf for s in known.compute_s) if task == entry else known.compute_s
         made.append(replace(known, compute_s=row))
-    numbers = [number for task in tasks if task != exit for number in workload.written[task]]
-    tensors = []
-    for number in numbers:
+    numbers, tensors = [], []
+    for number in (number for task in tasks if task != exit for number in workload.written[task]):
         tensor = workload.tensors[number]
-        readers = tuple(sorted(local[reader] for reader in tensor.readers))
-        tensors.append(TaskTensor(local[tensor.source], readers, tensor.nbytes, tensor.transfer_s))
+        if readers := tuple(sorted(local[reader] for reader in tensor.readers if reader in local)):
+            numbers.append(number)
+            tensors.append(TaskTensor(local[tensor.source], readers, tensor.nbytes, tensor.transfer_s))
     inner = replace(workload, tasks=tuple(made), tensors=tuple(tensors))
     return GraphPiece(
         inner,

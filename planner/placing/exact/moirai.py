@@ -27,6 +27,7 @@ from edgepart.planner.placing.engine.load import max_load
 from edgepart.planner.placing.engine.local_search import ATTEMPTS, climb
 from edgepart.planner.placing.engine.ortools import cp_model
 from edgepart.planner.placing.exact.bounds import latency_bound, load_bound
+from edgepart.planner.placing.exact.chain_bound import chain_bound
 from edgepart.planner.placing.exact.dominators import pieces
 from edgepart.planner.placing.exact.latency_model import FEW, solve
 from edgepart.planner.placing.exact.pieces import fits, passage
@@ -63,6 +64,9 @@ WINDOW_S = 5.0
 
 PATIENCE_S, PATIENCE = 10.0, 0.5
 """A search that is not patient ends when nothing better came for so many seconds and for this part of its time."""
+
+BOUND = 0.3
+"""The part of the remaining time that a bound along the longest path may take, where there are many tasks."""
 
 LAYERS = 0.8
 """The part of the remaining time for pieces that repeat, if there are any."""
@@ -147,6 +151,9 @@ class _MoiraiSearch:
                 self._why.append(f"there was no time to ask {', '.join(best.left_out)}")
         latency = self._asked.objective == "latency"
         self._bound_s = (latency_bound if latency else load_bound)(self._workload)
+        if latency and len(self._workload.tasks) > FEW:
+            until = self._asked.clock() + BOUND * self._left_s
+            self._prove(chain_bound(self._workload, clock=self._asked.clock, until=until))
 
     def _offer(self, placement: Sequence[int], schedule: PlacementSchedule | None) -> bool:
         """Keep the placement if it fits and is better than the best so far; return whether it was kept."""

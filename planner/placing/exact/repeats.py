@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 
 from edgepart.planner.placing.engine.dispatch import dispatch
 from edgepart.planner.placing.engine.local_search import climb
-from edgepart.planner.placing.exact.bounds import latency_bound
 from edgepart.planner.placing.exact.dominators import GraphPiece, pieces
 from edgepart.planner.placing.exact.pieces import PiecePath, PiecePaths, fits
+from edgepart.planner.placing.exact.window_bound import stretch_bound
 from edgepart.planner.placing.problem.schedule import PlacementSchedule
 from edgepart.planner.placing.problem.workload import Workload
 
@@ -111,7 +111,7 @@ class _RepeatSearch:
         self._seed = seed
         self._tries: Counter[int] = Counter()
         self.best = start
-        self.ways = PiecePaths(workload, latency_bound, parts)
+        self.ways = PiecePaths(workload, stretch_bound, parts)
         for number, part in enumerate(parts):
             self._begin(number, part, start)
 
