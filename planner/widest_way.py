@@ -36,7 +36,9 @@ def _find_way(
     reached: set[Place] = set()
     heap: list[tuple[float, int, tuple[Place, ...]]] = [(0.0, 0, (source,))]
     while heap:
-        length_s, count, way = heappop(heap)
+        nearest = heappop(heap)
+        length_s, count = nearest[:2]
+        way: tuple[Place, ...] = nearest[2]
         if way[-1] == target:
             return way
         if way[-1] in reached:
@@ -44,6 +46,5 @@ def _find_way(
         reached.add(way[-1])
         for there, link in links.get(way[-1], {}).items():
             if there not in reached:
-                one_more: tuple[Place, ...] = (*way, there)
-                heappush(heap, (longer(length_s, link), count + 1, one_more))
+                heappush(heap, (longer(length_s, link), count + 1, (*way, there)))
     return ()

@@ -23,6 +23,7 @@ SMALL = {
     "gpt": lambda: gpt(2, 64, 4, tokens=16, words=100),
     "swin": lambda: swin((2, 2), 32, 2, side=100, window=7),
     "evoformer": lambda: evoformer(1, Widths(64, 4, 64, 8, 4, 2), 6, 10),
+    "evoformer, biases": lambda: evoformer(1, Widths(64, 4, 64, 8, 2, 1, biases=True), 6, 10),
     "evoformer, whole heads": lambda: evoformer(1, Widths(64, 2, 32, 8), 6, 10),
 }
 
