@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from itertools import pairwise
 from typing import TypeVar
 
-Place = TypeVar("Place", int, str)
+Place = TypeVar("Place", bound=int | str)
 Measures = tuple[float, float]
 """The bytes a second of a link, and its seconds of latency."""
 Links = Mapping[Place, Mapping[Place, Measures]]
