@@ -36,6 +36,7 @@ STRATEGIES = (
     "getf",
     "metis",
     "climb",
+    "learned",
     "moirai",
     "placeto",
     "gdp",
@@ -43,7 +44,7 @@ STRATEGIES = (
 )
 """The strategies in the order of `edgepart plan --compare`."""
 
-GUIDED = ("placeto", "gdp")
+GUIDED = ("learned", "placeto", "gdp")
 """The strategies that a trained network guides."""
 
 ON_ALL_DEVICES = frozenset({"modnn", "deepthings", "bbgrap", "data", "model", "owt"})

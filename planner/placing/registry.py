@@ -24,6 +24,7 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "pipeline": "placers.contiguous",
         "moirai": "exact.moirai",
         "climb": "placers.climb",
+        "learned": "placers.learned",
         "placeto": "placers.placeto",
         "gdp": "placers.gdp",
     }

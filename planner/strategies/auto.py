@@ -52,7 +52,6 @@ from edgepart.planner.strategies.bbgrap import KNOWN_AXES
 from edgepart.planner.strategies.deepthings import spread_cuts
 from edgepart.planner.strategies.registry import PLACERS, get, register, strategies
 from edgepart.planner.strategies.single import holds, singles
-from edgepart.planner.vocabulary import GUIDED
 
 STRETCHES = 12
 """The most stretches of the model, which can be treated differently."""
@@ -108,10 +107,11 @@ PLACED_S = 1e-4
 QUICK = ("heft", "m-etf")
 """The placers that take so little time that they are always asked; below an ample budget (`AMPLE_S`), only the first."""
 
-THOROUGH = tuple(name for name in PLACERS if name not in (*QUICK, *GUIDED))
-"""The placers that are asked if a quick placement is nearly as good as the best so far; none that needs a network."""
+THOROUGH = tuple(name for name in PLACERS if name not in (*QUICK, "placeto", "gdp"))
+"""The placers that are asked if a quick placement is nearly as good as the best so far; none whose network a user has to
+train."""
 
-SHARES: Mapping[str, float] = MappingProxyType({"climb": 0.1, "moirai": 0.2})
+SHARES: Mapping[str, float] = MappingProxyType({"learned": 0.05, "climb": 0.1, "moirai": 0.2})
 """The part of the search budget for those that use all the time that they are given. They are asked only if the
 problem has a clock."""
 

@@ -17,7 +17,19 @@ Candidates = Callable[[Study], Iterator[Strategy]]
 MODULES = STRATEGIES
 """To add a strategy, add a file here, and its name to planner/vocabulary.py."""
 
-PLACERS = ("expert", "heft", "m-etf", "m-sct", "getf", "metis", "climb", "moirai", "placeto", "gdp")
+PLACERS = (
+    "expert",
+    "heft",
+    "m-etf",
+    "m-sct",
+    "getf",
+    "metis",
+    "climb",
+    "learned",
+    "moirai",
+    "placeto",
+    "gdp",
+)
 """The strategies that place whole operators; placed.py has them all."""
 
 _registered: dict[str, Candidates] = {}

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
-from io import BytesIO
-
-import torch
-
 from edgepart.planner.learning.training.gdp import tensors_of
 from edgepart.planner.learning.training.gdp_network import GdpNetwork
+from edgepart.planner.learning.training.onnx_export import export_network
 from edgepart.planner.placing.guided.gdp_features import INPUTS, features_of
 from edgepart.planner.placing.problem.workload import Workload
-
-OPSET = 17
 
 ROWS = {0: "rows"}
 AXES = {
@@ -27,18 +21,4 @@ AXES = {
 def export_gdp(network: GdpNetwork, example: Workload) -> bytes:
     """Return the bytes of an ONNX model. It is the same for any `example` of the network's number of machines."""
     inputs = tensors_of(features_of(example))
-    kept = BytesIO()
-    with warnings.catch_warnings():
-        # The exporter that traces is called outdated; the other one needs a package more and is slower.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        torch.onnx.export(
-            network,
-            tuple(inputs[name] for name in INPUTS),
-            kept,
-            input_names=list(INPUTS),
-            output_names=["logits"],
-            opset_version=OPSET,
-            dynamic_axes=AXES,
-            dynamo=False,
-        )
-    return kept.getvalue()
+    return export_network(network, {name: inputs[name] for name in INPUTS}, ["logits"], AXES)

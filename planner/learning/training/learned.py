@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -48,8 +49,9 @@ Label = tuple[Lesson, Integers]
 
 
 class LearnedTraining:
-    """Trains one network. Each part of it is an iterator that learns while it is asked for more, until so much of
-    the training is over as `share_over` says of the number of graphs that were learned from."""
+    """Trains one network, the same one for the same seed, lessons and shares. Each part of it is an iterator that
+    learns while it is asked for more, until so much of the training is over as `share_over` says of the number of
+    graphs that were learned from."""
 
     def __init__(self, lessons: Iterator[Lesson], seed: int, share_over: Callable[[int], float]) -> None:
         torch.manual_seed(seed)
@@ -60,20 +62,22 @@ class LearnedTraining:
         self._random = Random(f"learned {seed}")
         self._optimiser = torch.optim.Adam(self.network.parameters(), RATE)
         self._pool: list[Lesson] = []
+        self._batch: list[tuple[float, float]] = []
+        """The losses and entropies of the graphs since the last update."""
 
     @property
     def pool(self) -> Sequence[Lesson]:
         """The graphs that it was trained on, or the first of them."""
         return self._pool
 
-    def run(self) -> Iterator[float]:
-        """Learn; yield the loss of each graph."""
+    def run(self) -> Iterator[tuple[float, float]]:
+        """Learn; yield the mean loss of each update's graphs, and the mean entropy of the choices on them, in nats."""
         yield from self.imitate(self._make_labels())
         yield from self.reinforce()
 
     def _make_labels(self) -> list[Label]:
         found: list[Label] = []
-        while self._share_over(self.graphs) < LABELLED:
+        while self._share_over(self.graphs // BATCH) < LABELLED:
             lesson = self._next()
             with torch.no_grad():
                 scores = _arrays(self._scores(lesson))
@@ -84,22 +88,22 @@ class LearnedTraining:
                 found.append((lesson, where))
         return found
 
-    def imitate(self, labels: Sequence[Label]) -> Iterator[float]:
+    def imitate(self, labels: Sequence[Label]) -> Iterator[tuple[float, float]]:
         """Learn to place graphs as their labels have it."""
         self._set_rate(RATE)
-        while labels and self._share_over(self.graphs) < IMITATED:
+        while labels and self._share_over(self.graphs // BATCH) < IMITATED:
             lesson, where = self._random.choice(labels)
             tasks, machines = lesson.shape
             forced = np.zeros((1, tasks, machines))
             forced[0, np.arange(tasks), where] = np.inf
             scores = self._scores(lesson)
             decoded, recorded = lesson.decoder.record(*_arrays(scores), forced)
-            likely, _ = _likelihood(scores, decoded, recorded)
-            yield self._learn(-likely.mean() / tasks)
+            likely, entropy = _likelihood(scores, decoded, recorded)
+            yield from self._learn(-likely.mean() / tasks, entropy)
 
-    def reinforce(self) -> Iterator[float]:
+    def reinforce(self) -> Iterator[tuple[float, float]]:
         """Learn from what the network draws."""
-        while (over := self._share_over(self.graphs)) < 1:
+        while (over := self._share_over(self.graphs // BATCH)) < 1:
             left = min(1.0, (1 - over) / (1 - IMITATED))
             self._set_rate(RATE / 2 * left + LEAST_RATE * (1 - left))
             lesson = self._next()
@@ -109,7 +113,7 @@ class LearnedTraining:
             advantage = _advantages(values_of(lesson, decoded))
             likely, entropy = _likelihood(scores, decoded, recorded)
             loss = -(torch.as_tensor(advantage) * likely).mean() / lesson.shape[0] ** 0.5
-            yield self._learn(loss - ENTROPY * left * entropy)
+            yield from self._learn(loss - ENTROPY * left * entropy, entropy)
 
     def _next(self) -> Lesson:
         """Return a new graph, or one of the pool once that is full."""
@@ -126,15 +130,18 @@ class LearnedTraining:
         for group in self._optimiser.param_groups:
             group["lr"] = rate
 
-    def _learn(self, loss: Tensor) -> float:
-        """Add the gradient of a graph's loss; update the network once there are those of a batch."""
-        (loss / BATCH).backward()  # type: ignore[no-untyped-call]
+    def _learn(self, loss: Tensor, entropy: Tensor) -> Iterator[tuple[float, float]]:
+        """Add the gradient of a graph's loss; update the network once there are those of a batch, and say how they were."""
+        (loss / BATCH).backward()
         self.graphs += 1
-        if self.graphs % BATCH == 0:
+        self._batch.append((float(loss.detach()), float(entropy.detach())))
+        if len(self._batch) == BATCH:
             torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
             self._optimiser.step()
             self._optimiser.zero_grad()
-        return float(loss.detach())
+            losses, entropies = zip(*self._batch, strict=True)
+            self._batch = []
+            yield fmean(losses), fmean(entropies)
 
 
 def _arrays(scores: tuple[Tensor, Tensor]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

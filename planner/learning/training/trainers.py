@@ -18,7 +18,9 @@ from edgepart.planner.errors import UsageError
 from edgepart.planner.placing.problem.networks import NetworkCard
 from edgepart.planner.placing.problem.workload import Workload
 
-TRAINERS: Mapping[str, str] = MappingProxyType({"placeto": "placeto", "gdp": "gdp_trainer"})
+TRAINERS: Mapping[str, str] = MappingProxyType(
+    {"learned": "learned_trainer", "placeto": "placeto", "gdp": "gdp_trainer"}
+)
 """The module that trains the network of each placer, by the placer's name."""
 
 MACHINES = 4

@@ -16,14 +16,14 @@ from edgepart.planner.placing.registry import MODULES, Placer, placer
 
 OBJECTIVES = ("latency", "throughput")
 
-IN_TURN = ("heft", "m-etf", "expert", "pipeline", "metis", "m-sct", "getf", "moirai", "climb")
+IN_TURN = ("heft", "m-etf", "learned", "expert", "pipeline", "metis", "m-sct", "getf", "moirai", "climb")
 """The placers in the order in which `auto` asks them: the cheapest first. The last one gets all the time that is left, and
 starts, as moirai does, from the best that was found before."""
 
 SHARE = 0.25
 """The part of the remaining budget that each placer may take."""
 
-SHARES: Mapping[str, float] = MappingProxyType({"moirai": 0.8, "climb": 1.0})
+SHARES: Mapping[str, float] = MappingProxyType({"learned": 0.05, "moirai": 0.8, "climb": 1.0})
 """The part for those that use all of their time. Without OR-tools moirai needs none of it."""
 
 

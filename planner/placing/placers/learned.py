@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from edgepart.planner.errors import Infeasible, NotInstalled
+from edgepart.planner.errors import Infeasible
 from edgepart.planner.placing.engine.coarse_workload import coarsen, expand
 from edgepart.planner.placing.engine.contract import contract
 from edgepart.planner.placing.engine.evaluate import settle
@@ -20,6 +20,7 @@ from edgepart.planner.placing.engine.judge import is_prepared
 from edgepart.planner.placing.engine.load import max_load
 from edgepart.planner.placing.guided.decode import PLAIN, Decoded, SampleDecoder, gumbel
 from edgepart.planner.placing.guided.features import Features, describe
+from edgepart.planner.placing.guided.trained import trained_network
 from edgepart.planner.placing.placers.best import single
 from edgepart.planner.placing.placers.climb import GROUPS, LARGE, ascend
 from edgepart.planner.placing.problem.networks import NeuralNetwork
@@ -42,9 +43,7 @@ SETTLED = 2
 def place_by_network(workload: Workload, asked: Asked) -> PlacementFound:
     """Place by the network, and climb from there within the budget. Raises NotInstalled without a network, and
     Infeasible if nothing fits."""
-    if asked.networks is None:
-        raise NotInstalled("learned needs what runs its network; nothing was handed to this search that does")
-    network = asked.networks("learned")
+    network = trained_network(asked, "learned", len(workload.machines))
     until = asked.clock() + asked.budget_s
     if len(workload.tasks) <= LARGE:
         return ascend(workload, _place(workload, network, asked), asked, until)

@@ -90,5 +90,5 @@ def test_a_large_graph_is_contracted_for_the_network_if_there_is_time(
 
 def test_without_a_network_it_refuses_and_says_why() -> None:
     graph = workload([(1.0,)], [])
-    with pytest.raises(NotInstalled, match="learned needs"):
+    with pytest.raises(NotInstalled, match="learned needs a trained network"):
         place_by_network(graph, asked())
