@@ -20,6 +20,7 @@ from edgepart.planner.search import checkpoint, choose_detours
 from edgepart.planner.search.choose_detours import WHY, add_detours, as_wide_as_around
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.registry import MODULES
+from edgepart.planner.vocabulary import GUIDED
 from tests.nightly import nightly
 from tests.planner.cost.test_chain_cost import drawn, studied
 from tests.planner.lowering.test_detours import fan
@@ -115,7 +116,7 @@ def test_others_do_where_they_are_asked_to() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in MODULES if name not in ("auto", "single", "replicas", "pipeline")]
+    "name", [name for name in MODULES if name not in ("auto", "single", "replicas", "pipeline", *GUIDED)]
 )
 def test_as_published_nothing_goes_around(name: str) -> None:
     study = study_of("squeezenet", linked(3, Link(1.25e7, 2e-4), Link(2.5e5, 2e-4)))

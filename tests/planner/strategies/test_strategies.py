@@ -21,6 +21,7 @@ from edgepart.planner.planner import best_strategy, choose_plan, compare
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.auto import budget, teams
 from edgepart.planner.strategies.registry import MODULES, strategies
+from tests.planner.placing.untrained import untrained
 from tests.planner.small_models import quantised, residual
 
 FAST_LINK = Link(bytes_per_s=1.17e8, latency_s=1e-4)
@@ -45,7 +46,7 @@ def squeezenet() -> tuple[Path, Graph]:
 def assert_same_answer(
     model: bytes | Path, graph: Graph, name: str, axis: str | None, among: Cluster
 ) -> None:
-    problem = Problem(graph, among, "d0", axis=axis, search_budget_s=1.0)
+    problem = Problem(graph, among, "d0", axis=axis, search_budget_s=1.0, networks=untrained)
     made, _, _ = choose_plan(problem, name, "m")
     inputs = sample_inputs(graph, 3)
     whole, parts = run_alone(model, inputs), LocalRun(made, graph).run(inputs)
@@ -75,7 +76,10 @@ def test_squeezenet_gives_the_same_answer(
     ids=["two equal", "three unequal", "slow links", "one far faster"],
 )
 def test_auto_is_at_least_as_good_as_everything_else(squeezenet: tuple[Path, Graph], among: Cluster) -> None:
-    results = {r.name: r for r in compare(Problem(squeezenet[1], among, "d0", search_budget_s=2.0))}
+    results = {
+        r.name: r
+        for r in compare(Problem(squeezenet[1], among, "d0", search_budget_s=2.0, networks=untrained))
+    }
     seconds = {name: r.simulation.latency_s for name, r in results.items() if r.simulation}
     assert set(seconds) == set(MODULES)
     assert seconds["auto"] <= seconds["single"]
