@@ -13,12 +13,15 @@ from collections.abc import Callable, Mapping
 from datetime import date
 from pathlib import Path
 
-from benchmarks import learning_placeto
+from benchmarks import learning_gdp, learning_placeto
 from benchmarks.machine import commit, sentence
 from benchmarks.page import replaced
 from edgepart.cli.output import note, say
 
-REPORTS: Mapping[str, Callable[[float, int], str]] = {"placeto": learning_placeto.report}
+REPORTS: Mapping[str, Callable[[float, int], str]] = {
+    "placeto": learning_placeto.report,
+    "gdp": learning_gdp.report,
+}
 """What writes the tables of each system, by minutes and seeds. To add one, add its line here, and its marks to the page."""
 
 MINUTES = 50.0

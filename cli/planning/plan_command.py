@@ -58,7 +58,8 @@ StrategyName = Annotated[
     typer.Option(
         "--strategy",
         help="auto, single, modnn, deepthings, bbgrap, data, model, owt, optcnn, tofu, pipeline or replicas. To place "
-        "whole operators: expert, heft, m-etf, m-sct, getf, metis, climb or moirai.",
+        "whole operators: expert, heft, m-etf, m-sct, getf, metis, climb, learned or moirai; with --network also "
+        "placeto or gdp.",
     ),
 ]
 Compare = Annotated[bool, typer.Option("--compare", help="Compare the plans of all strategies.")]
