@@ -2,9 +2,10 @@
 
     python -m benchmarks.learned [--graphs 40] [--network FILE.onnx] [--markdown] [--json FILE]
 
-Makespans are geometric means over drawn graphs, in units of the best quick placer's; in brackets is the middle 95 % of
-2,000 resamples of the graphs. The untrained network is plain list scheduling. Where climbing is compared, both have the same
-time in all: what the quick placers take together, or the network with its samples, is taken off. Exits with 1 without numba.
+Makespans are geometric means over drawn graphs, in units of the best quick placer's; in brackets is the middle 95 %
+of 2,000 resamples of the graphs. The untrained network is plain list scheduling. Where climbing is compared, both
+have the same time in all: what the quick placers take together, or the network with its samples, is taken off. Exits
+with 1 without numba.
 """
 
 from __future__ import annotations
