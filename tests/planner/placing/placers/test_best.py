@@ -87,7 +87,7 @@ def test_auto_takes_the_best_and_says_whose_it_is(those: Callable[..., list[str]
     asked = those(on(0, 1), getf=on(1, 1), moirai=on(0, 0, bound_s=1.5))
     found = check(PAIR, auto(PAIR, ASKED))
     assert found.value_s == 2.0 and found.bound_s == 1.5
-    assert found.why.startswith("single is the best of 10 strategies")
+    assert found.why.startswith("single is the best of 11 strategies")
     assert asked == list(best.IN_TURN)
 
 
@@ -110,7 +110,7 @@ def test_auto_keeps_to_its_time_and_stops_at_what_is_proved(those: Callable[...,
     found = auto(PAIR, Asked(lambda: float(next(now)), budget_s=3.0))
     assert asked == ["heft"] and "moirai (no time left)" in found.why
     asked = those(on(0, 1), expert=on(1, 1, bound_s=2.0))
-    assert "proved" in auto(PAIR, ASKED).why and asked == ["heft", "m-etf", "expert"]
+    assert "proved" in auto(PAIR, ASKED).why and asked == ["heft", "m-etf", "learned", "expert"]
 
 
 def test_who_is_not_there_is_named() -> None:
