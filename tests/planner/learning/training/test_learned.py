@@ -56,7 +56,7 @@ def test_before_it_is_trained_a_network_is_plain_list_scheduling() -> None:
 
 def test_reinforcement_learns_one_graph() -> None:
     # The first task of each pair is done first on the first machine, from where its bytes take long to the second task.
-    pairs = [(2 * n, (2 * n + 1,), 2000.0) for n in range(3)]
+    pairs: list[tuple[int, tuple[int, ...], float]] = [(2 * n, (2 * n + 1,), 2000.0) for n in range(3)]
     lesson = make_lesson(workload([(1.0, 1.1), (50.0, 1.0)] * 3, pairs))
     training = LearnedTraining(repeat(lesson), seed=0, share_over=lambda step: 0.2 + step / 30)
     before = mean_value(training.network, lesson)
