@@ -2,9 +2,9 @@
 files (`edgepart export MODEL`); and placements of workloads.
 
 May import: agent/engines, agent/measure, agent/planwork, cli/options, cli/output, cli/plan_text, cli/sources,
-cli/verification, client, planner/devices, planner/errors, planner/figures, planner/layout, planner/placing/engine,
-planner/placing/placers, planner/placing/problem, planner/planner, planner/plans, planner/report, planner/search,
-planner/simulation, planner/vocabulary.
+cli/verification, client, planner/devices, planner/errors, planner/figures, planner/json_text, planner/layout,
+planner/placing/engine, planner/placing/placers, planner/placing/problem, planner/planner, planner/plans,
+planner/report, planner/search, planner/simulation, planner/vocabulary.
 """
 
 __all__ = ["exporting", "plan_command", "plan_inputs"]

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from signal import SIG_DFL, SIGINT, signal
-from threading import Event, Thread, Timer, current_thread, main_thread
+from collections.abc import Callable, Mapping, Sequence
+from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 from edgepart.cli.output import note, say, table
+from edgepart.cli.planning.long_search import SILENT_S, interruptible, said_now_and_then
 from edgepart.cli.planning.refused import in_short, refused_row
 from edgepart.client.offline import SEARCH_S
 from edgepart.planner.errors import Infeasible, NotInstalled
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
 
 COMPILED = ("climb", "moirai", "auto")
 """The strategies that judge so many placements that it pays to have that compiled."""
-
-SILENT_S, REMINDER_S = 2.0, 10.0
-"""How long the command may say nothing at first, and later."""
 
 MOST_SEARCH_S = 60.0
 """The budget of a search that may end before it, once nothing better has come for long."""
@@ -70,51 +66,30 @@ def place_model(
         prepare_search()
     start = time.perf_counter()
     most_s = MOST_SEARCH_S if budget_s is None else budget_s
-    with _interruptible(), _said(strategy, objective, most_s) as tell:
+    values: list[float] = []
+    with interruptible(), said_now_and_then(_news(strategy, objective, most_s, values)):
         asked = Asked(
-            time.perf_counter, objective, most_s, patient=budget_s is not None, tell=tell, networks=networks
+            time.perf_counter,
+            objective,
+            most_s,
+            patient=budget_s is not None,
+            tell=values.append,
+            networks=networks,
         )
         found = find(workload, strategy, asked)
     took_s = time.perf_counter() - start
     return answer_document(workload, check(workload, found, objective), strategy, objective, took_s)
 
 
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Has Ctrl-C end the program at once, also while a solver computes: Python would look at the signal only when the
-    solver is done. There is nothing to clean up."""
-    if current_thread() is not main_thread():
-        yield
-        return
-    before = signal(SIGINT, SIG_DFL)
-    try:
-        yield
-    finally:
-        signal(SIGINT, before)
+def _news(strategy: str, objective: str, most_s: float, values: Sequence[float]) -> Callable[[float], str]:
+    """What to say of a search after so many seconds: that it goes on, and how good the best placement is of those with
+    these values."""
 
+    def news(searched_s: float) -> str:
+        best = f"; the best so far: {_format_value(objective, min(values))}" if values else ""
+        return f"{strategy} has searched for {searched_s:.0f} s, {most_s:.0f} s at most{best}"
 
-@contextmanager
-def _said(strategy: str, objective: str, most_s: float) -> Iterator[Callable[[float], None]]:
-    """Says now and then that the search goes on, and how good the best placement is of whose value it is told."""
-    values: list[float] = []
-    done = Event()
-
-    def say_so() -> None:
-        begun_s, silent_s = time.perf_counter(), SILENT_S
-        while not done.wait(silent_s):
-            silent_s = REMINDER_S
-            best = f"; the best so far: {_format_value(objective, min(values))}" if values else ""
-            note(
-                f"{strategy} has searched for {time.perf_counter() - begun_s:.0f} s, {most_s:.0f} s at most{best}"
-            )
-
-    speaker = Thread(target=say_so, daemon=True)
-    speaker.start()
-    try:
-        yield values.append
-    finally:
-        done.set()
-        speaker.join()
+    return news
 
 
 def prepare_search() -> None:

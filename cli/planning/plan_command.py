@@ -16,6 +16,7 @@ from edgepart.agent.planwork.garbage_collection import collect_rarely
 from edgepart.cli.options import Agent, Json, Operators, State, TransferDtype, Weights
 from edgepart.cli.output import console, say
 from edgepart.cli.plan_text import device_table, say_reasons
+from edgepart.cli.planning.advise import ADVICE_SEARCH_S, print_advice
 from edgepart.cli.planning.comparison import compare_strategies, print_comparison
 from edgepart.cli.planning.placement import place, prepare_search
 from edgepart.cli.planning.plan_inputs import problem_of
@@ -137,6 +138,24 @@ Remove = Annotated[list[str] | None, typer.Option(help="Predict the loss of this
 Sweep = Annotated[
     str | None, typer.Option(help="Predict the effect of faster or slower links: links=10M,100M,1G.")
 ]
+Advise = Annotated[
+    bool,
+    typer.Option(
+        "--advise", help="Rank what to buy next: boxes, networks and memory, and say what would not help."
+    ),
+]
+Spend = Annotated[
+    float | None,
+    typer.Option("--spend", metavar="EUR", help="With --advise, also what to buy at once for so many euros."),
+]
+CatalogueFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--catalogue",
+        help="With --advise, offers of your own.",
+        show_default="the one that comes with edgepart",
+    ),
+]
 Why = Annotated[
     bool, typer.Option("--why", help="Print every reason for the plan. With --compare, describe every plan.")
 ]
@@ -166,6 +185,9 @@ def plan(
     add: Add = None,
     remove: Remove = None,
     sweep: Sweep = None,
+    advise: Advise = False,
+    spend: Spend = None,
+    catalogue: CatalogueFile = None,
     state: State = None,
     agent: Agent = None,
     html: Html = None,
@@ -173,22 +195,19 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Predict how a model would be split over devices, how fast it would be, and why."""
-    if budget is not None and budget <= 0:
-        raise UsageError(f"--search-budget {budget}: give a positive number of seconds")
-    networks = _networks(strategy, network)
+    _check_positive("--search-budget", budget, "seconds")
+    networks, printing = _networks(strategy, network), PlanPrinting(compare, verify, why, as_json)
     if is_workload(model):
-        workload = read_workload_file(model)
         given = {"--cluster": cluster, "--axis": axis, "--shape": shape, "--devices": devices, "--gateway": gateway,
                  "--memory-limit": memory_limit, "--borders-first": borders_first, "--relays": relays, "--html": html,
                  "--no-fusion": not fusion, "--transfer-dtype": transfer_dtype != EXACT, "--verify": verify, "--add": add,
-                 "--remove": remove, "--sweep": sweep, "--weights": weights, "--operators": operators}  # fmt: skip
-        _refuse(given, model)
-        place(workload, strategy, objective, budget, networks, compare=compare, reasons=why, as_json=as_json)
+                 "--remove": remove, "--sweep": sweep, "--weights": weights, "--operators": operators, "--advise": advise,
+                 "--spend": spend is not None, "--catalogue": catalogue}  # fmt: skip
+        _place(model, given, strategy, objective, budget, networks, printing)
         return
-    what_if = WhatIf(add or (), remove or (), sweep)
+    what_if = WhatIf(add or (), remove or (), sweep, AdviceAsked(advise, spend, catalogue))
     live = verify and is_deployment(model)
-    measured = str(model) if live else ""
-    _check_combination(what_if, compare=compare, html=html is not None, verify=verify, deployment=measured)
+    _check_combination(what_if, printing, html=html is not None, deployment=str(model) if live else "")
     if live:
         _print_verified(verify_live(target_of(agent, state), str(model)), as_json)
         return
@@ -196,13 +215,23 @@ def plan(
     check_word(objective, OBJECTIVES, "--objective")
     collect_rarely()
     model = quantised_graph(model, weights)
-    limits, within_s = memory_limit or (), budget or SEARCH_S
+    limits, within_s = memory_limit or (), budget or (ADVICE_SEARCH_S if advise else SEARCH_S)
     inputs = model, cluster, shape or (), devices, gateway, limits, objective, axis, within_s, operators
     problem = problem_of(*inputs)
-    kind = check_kind(transfer_dtype, "--transfer-dtype")
     problem = replace(problem, borders_first=borders_first, relays=relays, fusion=fusion)
-    problem = replace(problem, transfer_dtype=kind, networks=networks)
-    _predict(problem, strategy, what_if, html, PlanPrinting(compare, verify, why, as_json))
+    problem = replace(
+        problem, transfer_dtype=check_kind(transfer_dtype, "--transfer-dtype"), networks=networks
+    )
+    _predict(problem, strategy, what_if, html, printing)
+
+
+@dataclass(frozen=True)
+class AdviceAsked:
+    """Whether advice on what to buy is asked for, and the options for it."""
+
+    wanted: bool
+    spend_eur: float | None
+    catalogue: Path | None
 
 
 @dataclass(frozen=True)
@@ -212,8 +241,10 @@ class WhatIf:
     add: Sequence[str]
     remove: Sequence[str]
     sweep: str | None
+    advice: AdviceAsked
 
-    def __bool__(self) -> bool:
+    @property
+    def has_variants(self) -> bool:
         return bool(self.add or self.remove or self.sweep)
 
 
@@ -227,12 +258,28 @@ class PlanPrinting:
     as_json: bool
 
 
-def _refuse(given: Mapping[str, Any], model: Path) -> None:
-    """Raises UsageError for options that only a model has."""
+def _check_positive(option: str, value: float | None, unit: str) -> None:
+    if value is not None and not value > 0:
+        raise UsageError(f"{option} {value}: give a positive number of {unit}")
+
+
+def _place(
+    model: Path,
+    given: Mapping[str, Any],
+    strategy: str,
+    objective: str,
+    budget: float | None,
+    networks: Networks,
+    printing: PlanPrinting,
+) -> None:
+    """Places a workload. Raises UsageError for options that only a model has."""
+    workload = read_workload_file(model)
     if options := [name for name, value in given.items() if value]:
         raise UsageError(
             f"{', '.join(options)}: not for {model}, a workload, which describes everything itself"
         )
+    compare, reasons, as_json = printing.compare, printing.reasons, printing.as_json
+    place(workload, strategy, objective, budget, networks, compare=compare, reasons=reasons, as_json=as_json)
 
 
 def _networks(strategy: str, file: Path | None) -> Networks:
@@ -246,10 +293,18 @@ def _networks(strategy: str, file: Path | None) -> Networks:
     return networks_of({} if file is None else {strategy: file})
 
 
-def _check_combination(what_if: WhatIf, *, compare: bool, html: bool, verify: bool, deployment: str) -> None:
+def _check_combination(what_if: WhatIf, printing: PlanPrinting, *, html: bool, deployment: str) -> None:
     """Raises UsageError for options that exclude each other. `deployment` is the one to measure; "" if it is a model."""
-    if what_if and (compare or html or verify):
-        raise UsageError("--add, --remove and --sweep do not go with --compare, --html and --verify")
+    advice, compare = what_if.advice, printing.compare
+    if (what_if.has_variants or advice.wanted) and (compare or html or printing.verify):
+        raise UsageError(
+            "--add, --remove, --sweep and --advise do not go with --compare, --html and --verify"
+        )
+    if advice.wanted and what_if.has_variants:
+        raise UsageError("--advise tries what can be bought; leave --add, --remove and --sweep out")
+    if not advice.wanted and (advice.spend_eur is not None or advice.catalogue):
+        raise UsageError("--spend and --catalogue are for --advise")
+    _check_positive("--spend", advice.spend_eur, "euros")
     if compare and html:
         raise UsageError("--html draws one plan; leave --compare out, or choose with --strategy")
     if compare and deployment:
@@ -262,10 +317,15 @@ def _check_combination(what_if: WhatIf, *, compare: bool, html: bool, verify: bo
 def _predict(
     problem: Problem, strategy: str, what_if: WhatIf, html: Path | None, printing: PlanPrinting
 ) -> None:
-    """Prints the result that the options ask for: variants of the cluster, a comparison, or one plan."""
+    """Prints the result that the options ask for: advice, variants of the cluster, a comparison, or one plan."""
     for note in problem.graph.notes:
         print(f"note: {note}", file=sys.stderr)
-    if what_if:
+    if what_if.advice.wanted:
+        asked = what_if.advice
+        if strategy in CLIMBING:
+            prepare_search()
+        print_advice(problem, strategy, asked.catalogue, asked.spend_eur, printing.reasons, printing.as_json)
+    elif what_if.has_variants:
         from edgepart.cli.planning.what_if import print_variants
 
         print_variants(problem, strategy, what_if.add, what_if.remove, what_if.sweep, printing.as_json)

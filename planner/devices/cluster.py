@@ -148,9 +148,6 @@ class Medium:
         return ends if self.relayed else 1
 
 
-SMALLEST_FIGURE, LARGEST_FIGURE = 1e-30, 1e30
-"""Bounds for figures of devices and links: a figure outside them is not a measurement, and would make results infinite."""
-
 LOCAL = Link(bytes_per_s=1e10, latency_s=0.0, message_s=2e-5)
 """The link from a device to itself, which connects its agent as gateway with its own part of the plan."""
 

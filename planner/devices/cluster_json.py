@@ -7,16 +7,9 @@ from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any
 
-from edgepart.planner.devices.cluster import (
-    FIXED_S,
-    LARGEST_FIGURE,
-    SMALLEST_FIGURE,
-    Cluster,
-    Device,
-    Link,
-    Medium,
-)
+from edgepart.planner.devices.cluster import FIXED_S, Cluster, Device, Link, Medium
 from edgepart.planner.devices.engine import EXACT, Engine
+from edgepart.planner.devices.fields import list_at, mapping_at, positive_at, text_at
 from edgepart.planner.devices.rates import curves_by_name
 from edgepart.planner.errors import UsageError
 from edgepart.planner.widest_way import find_widest_way
@@ -73,47 +66,47 @@ def _engine_document(engine: Engine) -> dict[str, Any]:
 def cluster_from_json(document: Any) -> Cluster:
     """The cluster in a parsed JSON document. Raises UsageError, naming the place, for a missing key or an
     impossible number."""
-    root = _mapping(document, "cluster")
+    root = mapping_at(document, "cluster")
     devices = tuple(
-        _device(entry, f"devices[{i}]") for i, entry in enumerate(_list(root, "devices", "cluster"))
+        _device(entry, f"devices[{i}]") for i, entry in enumerate(list_at(root, "devices", "cluster"))
     )
     if not devices:
         raise UsageError("cluster: 'devices' is empty; name at least one")
-    links = _links(_list(root, "links", "cluster") if "links" in root else [])
+    links = _links(list_at(root, "links", "cluster") if "links" in root else [])
     default = Cluster.default_link
     routes: dict[tuple[str, str], tuple[str, ...]] = {}
     if root.get("default_link", default) is None:
         routes = _find_routes([device.name for device in devices], links)
         links |= {ends: _join(way, links) for ends, way in routes.items()}
     elif "default_link" in root:
-        default = _link(_mapping(root["default_link"], "default_link"), "default_link", LINK_KEYS)
+        default = _link(mapping_at(root["default_link"], "default_link"), "default_link", LINK_KEYS)
     media = tuple(
         _medium(entry, f"media[{i}]")
-        for i, entry in enumerate(_list(root, "media", "cluster") if "media" in root else [])
+        for i, entry in enumerate(list_at(root, "media", "cluster") if "media" in root else [])
     )
     return Cluster(devices, links, default, media, routes)
 
 
 def _device(entry: Any, where: str) -> Device:
-    entry = _mapping(entry, where)
+    entry = mapping_at(entry, where)
     return Device(
-        name=_text(entry, "name", where),
+        name=text_at(entry, "name", where),
         kind=str(entry.get("kind", "unknown")),
-        flops_per_s=_positive(entry, "flops_per_s", where),
-        memory_bytes_per_s=_positive(entry, "memory_bytes_per_s", where),
-        memory_bytes=_positive(entry, "memory_bytes", where),
-        threads=int(_positive(entry, "threads", where, default=1)),
-        segment_s=_positive(entry, "segment_s", where, default=FIXED_S),
+        flops_per_s=positive_at(entry, "flops_per_s", where),
+        memory_bytes_per_s=positive_at(entry, "memory_bytes_per_s", where),
+        memory_bytes=positive_at(entry, "memory_bytes", where),
+        threads=int(positive_at(entry, "threads", where, default=1)),
+        segment_s=positive_at(entry, "segment_s", where, default=FIXED_S),
         families=_rates(entry, "families", where),
         moves=_rates(entry, "moves", where),
-        kernel_s=_positive(entry, "kernel_s", where, default=0.0, or_zero=True),
-        drift=_positive(entry, "drift", where, default=1.0),
+        kernel_s=positive_at(entry, "kernel_s", where, default=0.0, or_zero=True),
+        drift=positive_at(entry, "drift", where, default=1.0),
         engines=_engines(entry, where),
     )
 
 
 def _engines(entry: Mapping[str, Any], where: str) -> tuple[Engine, ...]:
-    listed = _list(entry, "engines", where) if "engines" in entry else []
+    listed = list_at(entry, "engines", where) if "engines" in entry else []
     engines = tuple(_engine(one, f"{where}.engines[{i}]") for i, one in enumerate(listed))
     names = [engine.name for engine in engines]
     if len(set(names)) < len(names):
@@ -122,28 +115,30 @@ def _engines(entry: Mapping[str, Any], where: str) -> tuple[Engine, ...]:
 
 
 def _engine(entry: Any, where: str) -> Engine:
-    entry = _mapping(entry, where)
-    own = {key: _positive(entry, key, where) for key in ("copy_bytes_per_s", "memory_bytes") if key in entry}
-    refused, lacks = (_list(entry, key, where) if key in entry else [] for key in ("refused", "lacks"))
+    entry = mapping_at(entry, where)
+    own = {
+        key: positive_at(entry, key, where) for key in ("copy_bytes_per_s", "memory_bytes") if key in entry
+    }
+    refused, lacks = (list_at(entry, key, where) if key in entry else [] for key in ("refused", "lacks"))
     if not all(isinstance(digest, str) for digest in refused):
         raise UsageError(f"{where}: expected digests of segments under 'refused'")
     if not all(isinstance(name, str) for name in lacks):
         raise UsageError(f"{where}: expected names of operators under 'lacks'")
     return Engine(
-        name=_text(entry, "name", where),
-        provider=_text(entry, "provider", where),
+        name=text_at(entry, "name", where),
+        provider=text_at(entry, "provider", where),
         families=_rates(entry, "families", where),
         moves=_rates(entry, "moves", where),
-        flops_per_s=_positive(entry, "flops_per_s", where),
-        memory_bytes_per_s=_positive(entry, "memory_bytes_per_s", where),
-        segment_s=_positive(entry, "segment_s", where, default=FIXED_S, or_zero=True),
-        kernel_s=_positive(entry, "kernel_s", where, default=0.0, or_zero=True),
-        copy_s=_positive(entry, "copy_s", where, default=0.0, or_zero=True),
+        flops_per_s=positive_at(entry, "flops_per_s", where),
+        memory_bytes_per_s=positive_at(entry, "memory_bytes_per_s", where),
+        segment_s=positive_at(entry, "segment_s", where, default=FIXED_S, or_zero=True),
+        kernel_s=positive_at(entry, "kernel_s", where, default=0.0, or_zero=True),
+        copy_s=positive_at(entry, "copy_s", where, default=0.0, or_zero=True),
         copy_bytes_per_s=own.get("copy_bytes_per_s"),
         memory_bytes=own.get("memory_bytes"),
-        precision=_text(entry, "precision", where) if "precision" in entry else EXACT,
-        threads=int(_positive(entry, "threads", where, default=1)),
-        drift=_positive(entry, "drift", where, default=1.0),
+        precision=text_at(entry, "precision", where) if "precision" in entry else EXACT,
+        threads=int(positive_at(entry, "threads", where, default=1)),
+        drift=positive_at(entry, "drift", where, default=1.0),
         untried=entry.get("untried") is True,
         refused=frozenset(refused),
         lacks=frozenset(lacks),
@@ -152,8 +147,8 @@ def _engine(entry: Any, where: str) -> Engine:
 
 def _rates(entry: Mapping[str, Any], key: str, where: str) -> dict[str, float]:
     inside = f"{where}.{key}"
-    rates = _mapping(entry.get(key, {}), inside)
-    found = {str(name): _positive(rates, name, inside) for name in rates}
+    rates = mapping_at(entry.get(key, {}), inside)
+    found = {str(name): positive_at(rates, name, inside) for name in rates}
     try:
         curves_by_name(found)
     except ValueError as error:
@@ -167,11 +162,11 @@ def _links(entries: list[Any]) -> dict[tuple[str, str], Link]:
     backs: dict[tuple[str, str], tuple[str, Link]] = {}
     for number, value in enumerate(entries):
         where = f"links[{number}]"
-        entry = _mapping(value, where)
-        a, b = _text(entry, "a", where), _text(entry, "b", where)
+        entry = mapping_at(value, where)
+        a, b = text_at(entry, "a", where), text_at(entry, "b", where)
         link = found[a, b] = _link(entry, where, {"a", "b", *LINK_KEYS, BACK})
         if BACK in entry:
-            backs[b, a] = where, replace(link, bytes_per_s=_positive(entry, BACK, where))
+            backs[b, a] = where, replace(link, bytes_per_s=positive_at(entry, BACK, where))
     for (a, b), (where, link) in backs.items():
         if (a, b) in found:
             raise UsageError(f"{where}: another link says how {a!r} sends to {b!r}; leave {BACK!r} out")
@@ -217,16 +212,16 @@ def _link(entry: Mapping[str, Any], where: str, known: Collection[str]) -> Link:
             f"a to b, and {BACK!r} that from b to a where it differs"
         )
     return Link(
-        bytes_per_s=_positive(entry, "bytes_per_s", where),
-        latency_s=_positive(entry, "latency_s", where, or_zero=True),
-        message_s=_positive(entry, "message_s", where, default=FIXED_S, or_zero=True),
+        bytes_per_s=positive_at(entry, "bytes_per_s", where),
+        latency_s=positive_at(entry, "latency_s", where, or_zero=True),
+        message_s=positive_at(entry, "message_s", where, default=FIXED_S, or_zero=True),
     )
 
 
 def _medium(entry: Any, where: str) -> Medium:
-    entry = _mapping(entry, where)
-    devices = _list(entry, "devices", where) if "devices" in entry else []
-    pairs = _list(entry, "links", where) if "links" in entry else []
+    entry = mapping_at(entry, where)
+    devices = list_at(entry, "devices", where) if "devices" in entry else []
+    pairs = list_at(entry, "links", where) if "links" in entry else []
     named = [*devices, *(name for pair in pairs for name in (pair if isinstance(pair, list) else [None]))]
     if not named or not all(isinstance(name, str) for name in named) or any(len(pair) != 2 for pair in pairs):
         raise UsageError(
@@ -236,42 +231,9 @@ def _medium(entry: Any, where: str) -> Medium:
     if not isinstance(relayed, bool):
         raise UsageError(f"{where}: expected true or false under 'relayed', found {relayed!r}")
     return Medium(
-        name=_text(entry, "name", where),
-        bytes_per_s=_positive(entry, "bytes_per_s", where),
+        name=text_at(entry, "name", where),
+        bytes_per_s=positive_at(entry, "bytes_per_s", where),
         devices=frozenset(devices),
         links=frozenset((a, b) for a, b in pairs),
         relayed=relayed,
     )
-
-
-def _mapping(value: Any, where: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise UsageError(f"{where}: expected an object, found {type(value).__name__}")
-    return value
-
-
-def _list(root: Mapping[str, Any], key: str, where: str) -> list[Any]:
-    if not isinstance(root.get(key), list):
-        raise UsageError(f"{where}: expected a list under {key!r}")
-    return list(root[key])
-
-
-def _text(entry: Mapping[str, Any], key: str, where: str) -> str:
-    if not isinstance(entry.get(key), str) or not entry[key]:
-        raise UsageError(f"{where}: expected a name under {key!r}")
-    return str(entry[key])
-
-
-def _positive(
-    entry: Mapping[str, Any], key: str, where: str, *, default: float | None = None, or_zero: bool = False
-) -> float:
-    value = entry.get(key, default)
-    good = isinstance(value, int | float) and not isinstance(value, bool)
-    # A negated comparison, because it rejects NaN as well.
-    if (
-        not good
-        or value is None
-        or not (SMALLEST_FIGURE <= value <= LARGEST_FIGURE or (value == 0 and or_zero))
-    ):
-        raise UsageError(f"{where}: expected a positive number under {key!r}, found {str(value)[:40]}")
-    return float(value)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 from edgepart.planner.devices.boards import KINDS, PLAN_MEMORY_SHARE
-from edgepart.planner.devices.cluster import LARGEST_FIGURE, SMALLEST_FIGURE, Cluster, Device, Link
+from edgepart.planner.devices.cluster import Cluster, Device, Link
+from edgepart.planner.devices.fields import LARGEST_FIGURE, SMALLEST_FIGURE
 from edgepart.planner.errors import UsageError
 
 UNIT_FACTORS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9}
@@ -58,11 +60,20 @@ def parse_addition(text: str, cluster: Cluster) -> Addition:
             f"--add {text!r}: there is no kind {kind!r}; there are {', '.join(sorted({*KINDS, *own}))}"
         )
     names = {device.name for device in cluster.devices}
-    name = given.get("name") or next(n for k in range(1, 10_000) if (n := f"{kind}-{k}") not in names)
+    name = given.get("name") or free_name(kind, names)
     if name in names:
         raise UsageError(f"--add {text!r}: there is a device {name!r}; give it another name")
     rate = parse_rate(given["link"], "--add") / 8 if "link" in given else None
     return Addition(kind, name, rate, _bytes(given["memory"]) if "memory" in given else None)
+
+
+def free_name(kind: str, taken: Collection[str]) -> str:
+    """A name for one more device of that kind.
+
+    >>> free_name("pi5", ["pi5-1"])
+    'pi5-2'
+    """
+    return next(name for number in count(1) if (name := f"{kind}-{number}") not in taken)
 
 
 def parse_rate(text: str, option: str) -> float:

@@ -4,4 +4,4 @@ May import: planner/devices, planner/figures, planner/layers, planner/layout, pl
 planner/search, planner/simulation, planner/strategies.
 """
 
-__all__ = ["document", "drawing", "engines", "explain", "sentences", "shares"]
+__all__ = ["advice", "document", "drawing", "engines", "explain", "sentences", "shares"]

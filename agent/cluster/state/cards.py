@@ -20,8 +20,6 @@ from edgepart.agent.engines.verdicts import (
 )
 from edgepart.agent.wire.control import Card
 from edgepart.planner.devices.cluster import (
-    LARGEST_FIGURE,
-    SMALLEST_FIGURE,
     Cluster,
     Device,
     Link,
@@ -29,6 +27,7 @@ from edgepart.planner.devices.cluster import (
 )
 from edgepart.planner.devices.cluster_json import cluster_from_json, cluster_to_json
 from edgepart.planner.devices.equal_devices import equalise_devices
+from edgepart.planner.devices.fields import LARGEST_FIGURE, SMALLEST_FIGURE
 from edgepart.planner.errors import FrameError, UsageError
 from edgepart.planner.json_text import parse_json
 

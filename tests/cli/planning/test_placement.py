@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from edgepart.cli.main import main
-from edgepart.cli.planning import placement
+from edgepart.cli.planning import long_search, placement
 from edgepart.planner.learning.training.draw import draw_workload
 from edgepart.planner.placing.placers.best import names
 from edgepart.planner.placing.problem.checker import check
@@ -137,18 +137,15 @@ def test_a_long_search_says_how_good_the_best_is(monkeypatch: pytest.MonkeyPatch
         said.append(text)
         heard.set()
 
-    monkeypatch.setattr(placement, "note", note)
-    monkeypatch.setattr(placement, "SILENT_S", 0.0)
-    with placement._said("moirai", "latency", 60.0) as tell:
+    values = list[float]()
+    monkeypatch.setattr(long_search, "note", note)
+    monkeypatch.setattr(long_search, "SILENT_S", 0.0)
+    with long_search.said_now_and_then(placement._news("moirai", "latency", 60.0, values)):
         assert heard.wait(60)
-        tell(0.012)
-        tell(0.011)
-        heard.clear()
     assert said[0].startswith("moirai has searched") and said[0].endswith("60 s at most")
-    monkeypatch.setattr(placement, "REMINDER_S", 0.0)
-    with placement._said("moirai", "throughput", 60.0) as tell:
-        tell(0.012)
-        tell(0.01)
+    monkeypatch.setattr(long_search, "REMINDER_S", 0.0)
+    with long_search.said_now_and_then(placement._news("moirai", "throughput", 60.0, values)):
+        values += [0.012, 0.01]
         while not any("the best so far: 100/s" in text for text in said):
             heard.clear()
             assert heard.wait(60)
