@@ -157,7 +157,7 @@ truth: .venv/.dev  ## predicted against measured on slow devices; takes half an 
 dominance: .venv/.dev  ## auto against every other strategy, simulated, in 198 cells; takes a quarter of an hour on two cores
 	$(BIN)/python -m benchmarks.dominance --json results/dominance.json
 
-placing: .venv/.dev  ## Moirai's comparison of placers, and the figures in docs/placing.md; goes on where it was stopped; under 40 minutes
+placing: .venv/.dev  ## Moirai's comparison of placers, and the figures in docs/placing.md; goes on where it was stopped; an hour
 	$(BIN)/python -m benchmarks.placing --json results/placing.json --docs docs/placing.md
 
 placing-scale: .venv/.dev  ## more than 50,000 operators on eight devices, by every placer; takes some minutes

@@ -1,4 +1,4 @@
-"""The two settings of Moirai's table III: four GPUs in servers of their own, and four in one server.
+"""The two settings of Moirai's table III: four GPUs in servers of their own, and four in one server; and one of ours.
 
 Memory and bandwidths are as printed: Gbit/s from the row's device to the column's. Speeds are not printed.
 They come from the makers' data sheets, in single precision, because that is the precision that all of the
@@ -85,7 +85,7 @@ class Setting:
 
 INF = float("inf")
 
-SETTINGS: Mapping[str, Setting] = MappingProxyType(
+_PAPER: Mapping[str, Setting] = MappingProxyType(
     {
         one.name: one
         for one in (
@@ -114,9 +114,24 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
 )
 
 
+def _two_classes() -> Setting:
+    """A V100 and seven P4s in servers of their own, each link as fast as the slowest of the first setting."""
+    gpus = ("V100", *("P4",) * 7)
+    slowest = min(min(row) for row in _PAPER["inter-server"].gbit_per_s)
+    count = range(len(gpus))
+    return Setting(
+        "two classes", gpus, tuple(tuple(INF if a == b else slowest for b in count) for a in count)
+    )
+
+
+SETTINGS: Mapping[str, Setting] = MappingProxyType({**_PAPER, "two classes": _two_classes()})
+"""The paper's two settings; and ours, whose devices have speeds of two classes by GETF's rule. Four devices never have more
+than one."""
+
+
 def setting(name: str) -> Setting:
-    """Return one of `SETTINGS`, or two of one ("two NAME"), which have eight devices."""
-    return doubled(SETTINGS[name.removeprefix("two ")]) if name.startswith("two ") else SETTINGS[name]
+    """Return one of `SETTINGS`, or two of one ("two NAME"), which have twice the devices."""
+    return SETTINGS[name] if name in SETTINGS else doubled(SETTINGS[name.removeprefix("two ")])
 
 
 def doubled(setting: Setting) -> Setting:

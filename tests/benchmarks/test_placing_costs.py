@@ -11,6 +11,7 @@ from benchmarks.placing_trial import as_run
 
 from edgepart.planner.layers.runtime_fusion import find_fused_groups
 from edgepart.planner.model.graph import Graph
+from edgepart.planner.placing.placers.getf import speed_groups
 
 INTER = SETTINGS["inter-server"]
 
@@ -79,6 +80,14 @@ def test_settings_are_as_printed() -> None:
         and two.gbit_per_s[0][4] == 32.92
         and two.gbit_per_s[5][5] == float("inf")
     )
+
+
+def test_only_the_setting_of_two_classes_has_two_groups_by_getf() -> None:
+    graph = sketch("gpt-330M")
+    for name, one in SETTINGS.items():
+        placed = workload("gpt", graph, [(op,) for op in graph.operators], one)
+        groups = [group.machines for group in speed_groups(placed)]
+        assert groups == ([tuple(range(1, 8)), (0,)] if name == "two classes" else [(0, 1, 2, 3)])
 
 
 def test_devices_fuse_only_what_they_have() -> None:

@@ -1,5 +1,12 @@
-"""GETF (Su, Ren, Vardi and Wierman, 2020): earliest start first, each task within the group of machines of
-similar speed that a linear relaxation found for it. Rules only.
+"""GETF (Su, Ren, Vardi and Wierman, Communication-Aware Scheduling of Precedence-Constrained Tasks on Related Machines,
+2020, arXiv 2004.14639): earliest start first, each task within the group of machines of similar speed that a linear
+relaxation found for it. Rules only.
+
+The paper's rule. Of m machines those slower than 1/m of the fastest are left out. The others are in groups, within each of
+which speeds differ by less than the factor log m / log log m. The mixed-integer program of the problem without transfers is
+relaxed: a task may be divided over groups. Let the fewest fastest groups that together have half of a task be its good
+ones; the task goes to the good group whose machines have the largest speed together. Then, again and again, the task that
+can start first, on the machines of its group. If there is one group, that is ETF, and so m-etf.
 
 The paper's machines are related: each has one speed. Here a machine's speed is how fast it runs the tasks
 that it can run, compared with the best machine for each of them. The relaxation ignores transfers, as in the

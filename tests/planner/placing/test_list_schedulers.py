@@ -155,6 +155,35 @@ def test_machines_of_like_speed_are_a_group_and_very_slow_ones_in_none() -> None
     assert [group.machines for group in speed_groups(crossed)] == [(0, 1)]
 
 
+@pytest.mark.parametrize(
+    ("count", "machines", "length_s"),
+    [
+        # n equal tasks that nothing connects, 1 s on the fast machine and 3 s on each of seven: the relaxation gives each
+        # the share x of the fast one for which 3 - 2 x = n x, as its end is the longest task and the fast machine's work
+        # (up to eight tasks; with more it is also the work of the seven).
+        (3, {0}, 3.0),  # x = 3/5, more than half: only the fast one is good.
+        (5, set(range(1, 8)), 3.0),  # x = 3/7: both are good, and seven are faster together.
+        (7, set(range(1, 8)), 3.0),  # x = 1/3.
+    ],
+)
+def test_getf_gives_to_the_good_group_that_is_fastest_together(
+    count: int, machines: set[int], length_s: float
+) -> None:
+    pytest.importorskip("ortools", reason="needs OR-tools, of the extra [exact]")
+    free = workload([(1.0, *[3.0] * 7)] * count, [])
+    assert [group.machines for group in speed_groups(free)] == [tuple(range(1, 8)), (0,)]
+    getf, metf = found_by("getf", free), found_by("m-etf", free)
+    assert set(getf.placement) <= machines and getf.value_s == length_s
+    if count > 3:
+        # m-etf uses the fast machine, and the others once that is busy for longer than they are slower.
+        assert 0 in metf.placement and getf.placement != metf.placement
+
+
+def test_getf_is_metf_where_machines_are_of_one_group() -> None:
+    four = workload([(1.0, 2.0, 3.0, 3.9)] * 9, [(0, (4, 5), 100.0), (1, (6,), 300.0)])
+    assert found_by("getf", four).placement == found_by("m-etf", four).placement
+
+
 def test_what_cannot_run_in_its_group_runs_elsewhere() -> None:
     pytest.importorskip("ortools", reason="needs OR-tools, of the extra [exact]")
     odd = workload([(1.0, 4.0), (INF, 4.0), (1.0, 4.0)], [(0, (1,), 1.0), (1, (2,), 1.0)])
