@@ -151,7 +151,7 @@ engines: $(OPENVINO)/.made | results  ## what OpenVINO gives on one box and on t
 links: .venv/.dev lab-commands  ## as root: every strategy over slow links; takes two hours
 	$(BIN)/python -m benchmarks.links --markdown --json results/links.json
 
-truth: .venv/.dev  ## predicted against measured on slow devices; takes half an hour on a machine that does nothing else
+truth: .venv/.dev  ## predicted against measured on slow devices, optcnn and a placer too; takes an hour on a machine that does nothing else
 	$(BIN)/python -m benchmarks.truth --markdown
 
 dominance: .venv/.dev  ## auto against every other strategy, simulated, in 198 cells; takes a quarter of an hour on two cores

@@ -36,7 +36,9 @@ CLUSTERS: Mapping[str, tuple[float, ...]] = {"equal": (8, 8, 8, 8), "unequal": (
 
 MODELS = ("resnet50", "vgg19", "inception_v1", "squeezenet", "minilm_l6_int8")
 COUNTS = (1, 2, 4)
-STRATEGIES = ("auto", "bbgrap", "modnn")
+STRATEGIES = ("auto", "bbgrap", "modnn", "optcnn", "heft")
+"""Besides our own search: divisions of each kind (all layers alike, by a hub, layer by layer), and a placer of whole
+operators."""
 ALONE = "single"
 """The strategy on one device, whatever was asked for."""
 
