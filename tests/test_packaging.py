@@ -150,6 +150,7 @@ def test_the_wheel_holds_what_the_folders_hold_and_nothing_else(clone: Path, whe
     assert {
         "edgepart/py.typed",
         "edgepart/cli/demo/page.png",
+        "edgepart/cli/planning/catalogue.json",
         "edgepart/agent/http/page/static/index.html",
         "edgepart/systemd/edgepart-agent.service",  # for `edgepart service install`
     } <= packed

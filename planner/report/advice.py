@@ -181,7 +181,7 @@ class Adviser:
         part = sum(speeds[name] for name in new) / sum(speeds.values())
         if part < LITTLE:
             return f"too slow beside the others: {part:.1%} of the speed of all"
-        return "the model does not divide further: it would be left out even if moving data took no time"
+        return "the model does not divide further: even if moving data took no time, it would give little"
 
 
 def _without_waiting(cluster: Cluster) -> Cluster:
