@@ -3,13 +3,15 @@ with the offers is opened elsewhere (cli/planning/advise.py).
 
 A box that is bought joins where the gateway is: over links like the gateway's, through the media that the gateway is on,
 and at most as fast as the box's own port. A network that is bought takes the place of every slower link between the boxes
-that are there, and of slower media; for that, all boxes have to be in reach of its cables.
+that are there, even if it leads over other boxes, and of slower media; for that, all boxes have to be in reach of its
+cables.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 from typing import Any
 
 from edgepart.planner.devices.boards import KINDS, PLAN_MEMORY_SHARE
@@ -194,7 +196,7 @@ def measured_kind(box: BoxOffer, cluster: Cluster) -> str:
 def replaces_something(network: NetworkOffer, cluster: Cluster) -> bool:
     """Whether some link, or a medium that links share, is slower than the network."""
     names = [device.name for device in cluster.devices]
-    links = [cluster.link(a, b) for number, a in enumerate(names) for b in names[:number]]
+    links = [cluster.link(a, b) for a, b in permutations(names, 2)]
     rates = [*(link.bytes_per_s for link in links), *(medium.bytes_per_s for medium in cluster.media)]
     return len(names) > 1 and min(rates) < network.bytes_per_s
 
@@ -206,11 +208,16 @@ def _with_network(cluster: Cluster, network: NetworkOffer) -> Cluster:
         latency_s = min(link.latency_s, network.latency_s)
         return replace(link, bytes_per_s=network.bytes_per_s, latency_s=latency_s)
 
-    return Cluster(
-        cluster.devices,
-        {pair: faster(link) for pair, link in cluster.links.items()},
-        faster(cluster.default_link),
-        tuple(medium for medium in cluster.media if medium.bytes_per_s >= network.bytes_per_s),
+    return replace(
+        cluster,
+        links={pair: faster(link) for pair, link in cluster.links.items()},
+        default_link=faster(cluster.default_link),
+        media=tuple(medium for medium in cluster.media if medium.bytes_per_s >= network.bytes_per_s),
+        routes={
+            ends: way
+            for ends, way in cluster.routes.items()
+            if cluster.link(*ends).bytes_per_s >= network.bytes_per_s
+        },
     )
 
 
@@ -226,7 +233,7 @@ def _with_memory(cluster: Cluster, memory: MemoryOffer, name: str) -> Cluster:
 def _with_box(cluster: Cluster, box: BoxOffer, gateway: str) -> Cluster:
     name = free_name(box.kind, [device.name for device in cluster.devices])
     kind = measured_kind(box, cluster) or box.kind
-    devices = add_device(cluster, Addition(kind, name, memory_bytes=box.memory_bytes)).devices
+    devices = add_device(cluster, Addition(kind, name, box.bytes_per_s, box.memory_bytes)).devices
     beside = cluster.with_copy_of(gateway, name)
 
     def through_port(link: Link) -> Link:

@@ -137,7 +137,7 @@ def test_a_long_search_says_how_good_the_best_is(monkeypatch: pytest.MonkeyPatch
         said.append(text)
         heard.set()
 
-    values = list[float]()
+    values: list[float] = []
     monkeypatch.setattr(long_search, "note", note)
     monkeypatch.setattr(long_search, "SILENT_S", 0.0)
     with long_search.said_now_and_then(placement._news("moirai", "latency", 60.0, values)):

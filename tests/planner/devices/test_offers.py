@@ -137,6 +137,27 @@ def test_a_network_takes_the_place_of_slower_links_only() -> None:
     assert [one.price_eur for one in purchases_for(three, [SWITCH])] == [20 + 3 * 5]
 
 
+def test_a_network_takes_the_place_of_the_slower_direction_of_a_link() -> None:
+    fast = Link(3e8, 1e-4)
+    for slow, other in (("a", "b"), ("b", "a")):
+        cluster = Cluster(CLUSTER.devices, {(slow, other): WIFI, (other, slow): fast})
+        bought, _ = buy(cluster, "a", [Purchase(SWITCH, 30)])
+        assert replaces_something(SWITCH, cluster)
+        assert bought.link(slow, other).bytes_per_s == SWITCH.bytes_per_s
+        assert bought.link(other, slow) == fast
+
+
+def test_what_leads_over_other_boxes_does_so_for_a_new_box_until_a_network_links_all() -> None:
+    links = {("a", "c"): Link(3e8, 1e-4), ("c", "b"): WIFI, ("a", "b"): WIFI}
+    routes = {("a", "b"): ("a", "c", "b"), ("b", "a"): ("b", "c", "a")}
+    cluster = Cluster((*CLUSTER.devices, Device("c", "k", 1e9, 1e9, 1e9)), links, routes=routes)
+    bought, (name,) = buy(cluster, "a", [Purchase(BOX, 100)])
+    assert bought.hops(name, "b") == ((name, "c"), ("c", "b")) and bought.hops(name, "a") == ((name, "a"),)
+    assert bought.link(name, "b").bytes_per_s == WIFI.bytes_per_s
+    bought, (name,) = buy(cluster, "a", [Purchase(BOX, 100), Purchase(SWITCH, 35)])
+    assert not bought.routes and bought.link(name, "b").bytes_per_s == SWITCH.bytes_per_s
+
+
 @pytest.mark.parametrize(
     ("cluster", "better"),
     [(CLUSTER, True), (CLUSTER.only(("a",)), False), (Cluster(CLUSTER.devices, {}, Link(1e8, 2e-4)), False)],
