@@ -218,10 +218,8 @@ def plan(
     limits, within_s = memory_limit or (), budget or (ADVICE_SEARCH_S if advise else SEARCH_S)
     inputs = model, cluster, shape or (), devices, gateway, limits, objective, axis, within_s, operators
     problem = problem_of(*inputs)
-    problem = replace(problem, borders_first=borders_first, relays=relays, fusion=fusion)
-    problem = replace(
-        problem, transfer_dtype=check_kind(transfer_dtype, "--transfer-dtype"), networks=networks
-    )
+    problem = replace(problem, borders_first=borders_first, relays=relays, fusion=fusion, networks=networks)
+    problem = replace(problem, transfer_dtype=check_kind(transfer_dtype, "--transfer-dtype"))
     _predict(problem, strategy, what_if, html, printing)
 
 
