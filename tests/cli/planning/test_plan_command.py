@@ -128,7 +128,8 @@ def test_compare_puts_every_strategy_side_by_side(files: tuple[str, str]) -> Non
 def test_throughput_is_shown_and_stages_answer_more_requests(files: tuple[str, str]) -> None:
     wanted = ("--cluster", files[1], "--budget", "1", "--objective", "throughput")
     rows = json.loads(run(files[0], *wanted, "--compare", "--json").stdout)["strategies"]
-    rates = {name: row["predicted_throughput_per_s"] for name, row in rows.items()}
+    rates = {name: row["predicted_throughput_per_s"] for name, row in rows.items() if row["feasible"]}
+    assert set(MODULES) - set(rates) == {"placeto", "gdp"}  # They need a network of the user's.
     assert rates["auto"] >= rates["pipeline"] > 1.5 * rates["single"]
     text = run(files[0], *wanted).stdout
     assert f"{rates['auto']:.4g} requests/s with many in flight" in text
