@@ -39,8 +39,8 @@ MEASURE = "heft"
 OTHERS = ("m-etf",)
 """Other placers that a network is compared with, besides itself before it was trained."""
 
-SEARCH_S = 10.0
-"""What each placer may take for a graph of the comparison."""
+SEARCH_S = 0.1
+"""What each placer may take for a graph of the comparison: enough for samples, and too little to search on from there."""
 
 REMINDER_S = 10.0
 """How often a training says how far it is."""

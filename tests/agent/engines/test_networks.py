@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import onnx
@@ -12,6 +13,10 @@ from onnx import TensorProto, helper
 from edgepart.agent.engines import networks as module
 from edgepart.agent.engines.networks import networks_of
 from edgepart.planner.errors import ModelError, NotInstalled
+from edgepart.planner.learning.training.draw import draw_workload
+from edgepart.planner.learning.training.families import HELD_OUT
+from edgepart.planner.placing.guided.decode import PLAIN, SampleDecoder
+from edgepart.planner.placing.guided.features import describe
 from edgepart.planner.placing.problem.networks import KEY, NetworkCard
 
 CARD = NetworkCard("gdp", 4, ("cells",), 7, "abc", "2026-01-01", "edgepart train", {"x": 1.0}, {"k": 8})
@@ -78,3 +83,18 @@ def test_a_placer_without_a_network_says_how_to_make_one() -> None:
 def test_a_card_survives_onnx(tmp_path: Path) -> None:
     model = onnx.load_model_from_string(network(CARD.metadata))
     assert {prop.key for prop in model.metadata_props} == {KEY}
+
+
+def test_the_network_that_comes_with_the_package_is_better_than_none() -> None:
+    network = networks_of({})("learned")
+    assert network.card.placer == "learned" and network.card.machines == 0 and network.card.scores
+    assert network.card.families and HELD_OUT not in network.card.families
+    gained = []
+    for number, family in enumerate(network.card.families):
+        features = describe(graph := draw_workload(family, Random(f"shipped {family}"), 80, 2 + number % 5))
+        tasks, machines = features.flat.compute_s.shape
+        decoder, noise = SampleDecoder(graph, features), np.zeros((1, tasks, machines))
+        plain = decoder.decode(np.zeros((tasks, machines)), np.tile(PLAIN, (tasks, 1)), noise)
+        bias, weights = network.run(features.inputs)
+        gained.append(decoder.decode(bias, weights, noise).makespan_s[0] / plain.makespan_s[0])
+    assert np.log(gained).mean() < np.log(0.99)
