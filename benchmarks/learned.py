@@ -224,12 +224,15 @@ def main() -> int:
 def report(found: Mapping[str, Any], network: NeuralNetwork, *, markdown: bool) -> None:
     """Print the tables."""
     card = network.card
-    say(f"On {sentence()}. The network: seed {card.seed}, trained on {card.trained_on} by `{card.command}`.")
+    say(
+        f"On {sentence()}. The network: seed {card.seed}, trained on {card.trained_on} by `{card.command}`.\n"
+    )
     names = [name for name in found["cells"][0] if name not in ("what", "graphs")]
     columns = ("makespan over the best quick placer's", *(row["what"] for row in found["cells"]))
     rows = [("graphs", *(str(row["graphs"]) for row in found["cells"]))]
     rows += [(name, *(_ratio(row[name]) for row in found["cells"])) for name in names]
     show_table(table(columns, rows, columns[1:]), markdown)
+    print()
     columns = (
         "family",
         "nodes",
@@ -252,6 +255,7 @@ def report(found: Mapping[str, Any], network: NeuralNetwork, *, markdown: bool) 
         for row in found["large"]
     ]
     show_table(table(columns, rows, columns[1:]), markdown)
+    print()
     for what, key in (("compiled", "replanning_s"), ("as written", "replanning_as_written_s")):
         cuts = quantiles(found[key], n=20)
         say(

@@ -10,6 +10,7 @@ from edgepart.planner.model.load import load_graph
 from edgepart.planner.planner import choose_plan
 from edgepart.planner.plans.plan import Plan
 from edgepart.planner.strategies.registry import strategies
+from edgepart.planner.vocabulary import GUIDED
 from tests.planner.small_models import residual
 
 HOME, FAR = Device("home", "slow", 1e8, 1e9, 1e9), Device("far", "quick", 1e10, 1e10, 1e9)
@@ -33,9 +34,7 @@ def test_the_request_goes_away_where_it_goes_quickly(strategy: str) -> None:
     assert planned({("home", "far"): SLOW}, strategy)[1] == pytest.approx(here_s)
 
 
-@pytest.mark.parametrize(
-    "strategy", sorted(set(strategies()) - {"auto", "moirai", "m-sct", "getf", "placeto", "gdp"})
-)
+@pytest.mark.parametrize("strategy", sorted(set(strategies()) - {"auto", "moirai", "m-sct", "getf", *GUIDED}))
 @pytest.mark.parametrize("link", [QUICK, SLOW])
 def test_two_equal_directions_are_one_link(strategy: str, link: Link) -> None:
     one = planned({("home", "far"): link}, strategy)
