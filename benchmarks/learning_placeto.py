@@ -274,8 +274,9 @@ def text(found: Results, seeds: int) -> str:
     return "\n\n".join(
         [
             f"{TASKS} operators of the family {FAMILY}, contracted to {GROUPS} groups, on {MACHINES} equal machines; "
-            f"{seeds} seed{'s' if seeds > 1 else ''}. The policy for the family has {updates['family']} updates on {TRAINED_ON} graphs, one for a "
-            f"graph has {updates['graph']}, of {SETTINGS.workers} episodes each. The recurrent placer has as many, of "
+            f"{seeds} seed{'s' if seeds > 1 else ''}. The policy for the family has {updates['family']} updates on "
+            f"{TRAINED_ON} graphs, one for a graph has {updates['graph']}, of "
+            f"{SETTINGS.workers} episodes each. The recurrent placer has as many, of "
             f"{RecurrentSettings().samples} placements each. In brackets is the middle 95 % of resamples.",
             "Rewards: the makespan of drawn placements, in parts of the training; geometric means over graphs.",
             rewards_table(found),
