@@ -118,6 +118,10 @@ problem has a clock."""
 SHARE = 0.05
 """The part for each of the others."""
 
+MANY = 400
+"""The layers from which on exact search is too slow, so that `learned` is asked as well: of smaller models it found no
+better placement, and took a tenth of the search."""
+
 NEARLY = 1.3
 """Thorough placers are asked only if a quick placement takes less than this many times as long as the best so far."""
 
@@ -270,6 +274,8 @@ class _AutoSearch:
         if self.placed is None or self.placed.score >= NEARLY * best:
             return
         for name in THOROUGH:
+            if name == "learned" and len(study.memo.layers) < MANY:
+                continue
             if name not in SHARES or problem.clock is not None:
                 yield from self._place(name, SHARES.get(name, SHARE) * problem.search_budget_s)
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from edgepart.planner.errors import Infeasible
+from edgepart.planner.figures import format_count
 from edgepart.planner.placing.engine.coarse_workload import coarsen, expand
 from edgepart.planner.placing.engine.contract import contract
 from edgepart.planner.placing.engine.evaluate import settle
@@ -29,8 +30,8 @@ from edgepart.planner.placing.problem.workload import Workload
 from edgepart.planner.placing.registry import register
 
 SAMPLES, FEW_SAMPLES = 64, 4
-"""The placements that are drawn by the network, where decoding is compiled and where it is not. The first one is the most
-likely one. Not compiled, one takes as long as one of HEFT's."""
+"""The placements that are drawn by the network, where decoding is compiled, and at most where it is not, as then one takes
+as long as one of HEFT's. The first one is the most likely one."""
 
 CONTRACT_S = 0.0005
 """The approximate seconds in which a task is contracted with others."""
@@ -70,6 +71,7 @@ def _place_groups(workload: Workload, network: NeuralNetwork, asked: Asked, unti
 
 def _place(workload: Workload, network: NeuralNetwork | None, asked: Asked) -> PlacementFound:
     """Return the best of plain list scheduling and of what the network draws, if there is one."""
+    until = asked.clock() + asked.budget_s
     features = describe(workload)
     decoder = SampleDecoder(workload, features)
     tasks, machines = features.flat.compute_s.shape
@@ -77,9 +79,12 @@ def _place(workload: Workload, network: NeuralNetwork | None, asked: Asked) -> P
     drawn = [decoder.decode(np.zeros((tasks, machines)), plain, np.zeros((1, tasks, machines)))]
     samples = 0
     if network is not None:
-        samples = SAMPLES if is_prepared() else FEW_SAMPLES
-        bias, weights = network.run(features.inputs)
-        drawn.append(decoder.decode(bias, weights, gumbel(samples, tasks, machines, seed=0)))
+        scores = network.run(features.inputs)
+        noise = gumbel(SAMPLES, tasks, machines, seed=0)
+        at_once, most = (SAMPLES, SAMPLES) if is_prepared() else (1, FEW_SAMPLES)
+        while samples < most and (not samples or asked.clock() < until):
+            drawn.append(decoder.decode(scores[0], scores[1], noise[samples : samples + at_once]))
+            samples += at_once
     return _best(workload, features, drawn, samples, asked)
 
 
@@ -94,13 +99,17 @@ def _best(
         values = every.makespan_s
     found = []
     for row in np.argsort(values, kind="stable")[:SETTLED].tolist():
-        whose = f"the best of {samples} samples of the network" if row else "plain list scheduling"
+        whose = (
+            f"the best of {format_count(samples, 'sample')} of the network"
+            if row
+            else "plain list scheduling"
+        )
         orders = [(-every.start_s[row]).tolist()]
         found.append(settle(workload, every.placements[row].tolist(), asked, whose, orders=orders))
     with suppress(Infeasible):  # One machine alone may lack the memory.
         found.append(single(workload, asked))
     best = min(found, key=lambda one: one.value_s)
-    few = ", few as decoding is not compiled (extra [climb])" if samples == FEW_SAMPLES else ""
+    few = ", few as decoding is not compiled (extra [climb])" if 0 < samples < SAMPLES else ""
     return replace(best, why=f"{best.why}{few},")
 
 
