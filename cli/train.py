@@ -4,7 +4,6 @@ clock, writes the network, and prints."""
 from __future__ import annotations
 
 import shlex
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -104,7 +103,9 @@ def train(
     workloads = tuple(map(read_workload_file, workload or ()))
     names = _families(families, all_of_them=not workloads)
     prepare()
-    command = shlex.join(["edgepart", *sys.argv[1:]])
+    given = {"placer": placer, "out": out, "seed": seed, "steps": steps, "minutes": None if steps else minutes,
+             "machines": machines, "families": ",".join(names), "graphs": graphs, "tasks": tasks}  # fmt: skip
+    command = _command(given, workload or ())
     with _counted(steps, 60 * minutes) as over:
         asked = TrainingAsked(
             over, names, graphs, tasks, workloads, machines, seed, date.today().isoformat(), command,
@@ -117,6 +118,13 @@ def train(
     _write(out, stamped(trained.network, replace(trained.card, scores=scores)))
     document = _document(out, asked, trained, found)
     print_json(document) if as_json else _show(document)
+
+
+def _command(given: Mapping[str, Any], workloads: Sequence[Path]) -> str:
+    """The command with these options, without those that say nothing."""
+    options = [(f"--{name}", str(value)) for name, value in given.items() if value not in (None, "")]
+    options += [("--workload", str(path)) for path in workloads]
+    return shlex.join(["edgepart", "train", *(word for option in options for word in option)])
 
 
 def _families(given: Sequence[str] | None, *, all_of_them: bool) -> tuple[str, ...]:

@@ -58,7 +58,10 @@ def test_what_is_trained_guides_a_plan(run: Run, tmp_path: Path, workload: Path)
     card = read_card(kept, "out")
     assert card.placer == "placeto" and card.machines == 2 and card.families == ("branches",)
     assert card.scores["cells: trained"] == document["compared"]["cells"]["trained"]
-    assert card.command.startswith("edgepart ") and card.trained_on
+    assert card.command.startswith(
+        f"edgepart train --placer placeto --out {out} --seed 0 --steps 2 --machines 2"
+    )
+    assert "--minutes" not in card.command and card.trained_on
     status, text, _ = run(workload, "--strategy", "placeto", "--network", out, command="plan")
     assert status == 0 and "a policy trained on branches" in " ".join(text.split())
 
