@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from edgepart.planner.placing.problem.networks import Networks
     from edgepart.planner.placing.problem.workload import Workload
 
-COMPILED = ("climb", "moirai", "auto")
+COMPILED = ("climb", "learned", "moirai", "auto")
 """The strategies that judge so many placements that it pays to have that compiled."""
 
 MOST_SEARCH_S = 60.0

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from edgepart.planner.layout.strategy import Problem
     from edgepart.planner.placing.problem.networks import Networks
 
-CLIMBING = ("climb", "moirai")
+CLIMBING = ("climb", "learned", "moirai")
 """The strategies for a model that spend seconds on judging placements. `auto` climbs for so short a time that loading what
 is compiled does not pay."""
 
