@@ -111,21 +111,23 @@ def best_quick(graph: Workload) -> PlacementFound | None:
         return None
 
 
+def climbed(graph: Workload, start: PlacementFound, seconds: float) -> float:
+    """Return the makespan after so many seconds of climbing."""
+    until = time.perf_counter() + seconds
+    found = climb(
+        graph,
+        start.placement,
+        objective="latency",
+        clock=time.perf_counter,
+        until=until,
+        schedule=start.schedule,
+    )
+    return found.best.value_s
+
+
 def gains(graphs: list[tuple[Workload, PlacementFound]], budget_s: float) -> list[float]:
     """Return for each graph what climbing leaves of the best quick placer's makespan."""
-    ratios = []
-    for graph, start in graphs:
-        until = time.perf_counter() + budget_s
-        found = climb(
-            graph,
-            start.placement,
-            objective="latency",
-            clock=time.perf_counter,
-            until=until,
-            schedule=start.schedule,
-        )
-        ratios.append(found.best.value_s / start.value_s)
-    return ratios
+    return [climbed(graph, start, budget_s) / start.value_s for graph, start in graphs]
 
 
 def main() -> int:

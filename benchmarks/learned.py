@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.climbing import interval
+from benchmarks.climbing import climbed, interval
 from benchmarks.machine import sentence, show_table
 from edgepart.agent.engines.networks import networks_of
 from edgepart.cli.output import note, say, table
@@ -32,7 +32,6 @@ from edgepart.planner.learning.training.draw import draw_workload
 from edgepart.planner.learning.training.families import FAMILIES, HELD_OUT
 from edgepart.planner.placing.engine import judge
 from edgepart.planner.placing.engine.evaluate import settle
-from edgepart.planner.placing.engine.local_search import climb
 from edgepart.planner.placing.guided.decode import PLAIN, Decoded, SampleDecoder, gumbel
 from edgepart.planner.placing.guided.features import describe
 from edgepart.planner.placing.placers.best import find
@@ -92,20 +91,6 @@ def sampled(workload: Workload, network: NeuralNetwork | None, samples: int) -> 
     best = int(found.makespan_s.argmin())
     orders = [(-found.start_s[best]).tolist()]
     return settle(workload, found.placements[best].tolist(), Asked(time.perf_counter), "", orders=orders)
-
-
-def climbed(workload: Workload, start: PlacementFound, seconds: float) -> float:
-    """Return the makespan after so many seconds of climbing."""
-    until = time.perf_counter() + seconds
-    found = climb(
-        workload,
-        start.placement,
-        objective="latency",
-        clock=time.perf_counter,
-        until=until,
-        schedule=start.schedule,
-    )
-    return found.best.value_s
 
 
 def compare(workload: Workload, network: NeuralNetwork) -> dict[str, float]:

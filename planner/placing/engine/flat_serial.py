@@ -86,7 +86,10 @@ def _begin(flat: FlatWorkload) -> _SerialBooking:
 
 @compiled_part
 def _way_s(flat: FlatWorkload, number: int, here: int, there: int) -> float:
-    """Return the seconds for which a transfer of the tensor occupies both ends; 0 from a machine to itself."""
+    """Return the seconds for which a transfer of the tensor occupies both ends; 0 from a machine to itself.
+
+    This is written as in flat_dispatch.py and not called there, as numba keeps what it compiled by the file of the caller,
+    and would not notice a change in another file."""
     if here == there:
         return 0.0
     row = flat.given[number]

@@ -107,12 +107,9 @@ def dispatcher_of(workload: Workload) -> Dispatcher:
 
 def book_in_order(flat: FlatWorkload, where: Integers, start_s: Sequence[float] | Floats) -> FlatSchedule:
     """Return the schedule of a placement if tasks are booked as they start in a schedule of another placement."""
-    position = np.empty(len(flat.order), np.int64)
-    position[flat.order] = np.arange(len(position))
     # What takes no time may start with what it reads: the order of the graph then decides.
-    made: FlatSchedule = flat_serial.schedule_in_order(
-        flat, where, np.lexsort((position, np.asarray(start_s)))
-    )
+    order = flat.order[np.argsort(np.asarray(start_s)[flat.order], kind="stable")]
+    made: FlatSchedule = flat_serial.schedule_in_order(flat, where, order)
     return made
 
 

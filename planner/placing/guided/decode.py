@@ -53,8 +53,6 @@ class SampleDecoder:
     def __init__(self, workload: Workload, features: Features) -> None:
         """Raises Infeasible if no machine can take a group of tasks that must be together."""
         flat, groups = features.flat, workload.groups
-        position = np.empty(len(flat.order))
-        position[flat.order] = np.arange(len(flat.order))
         group = np.empty(len(flat.order), np.int64)
         for number, tasks in enumerate(groups):
             group[list(tasks)] = number
@@ -62,7 +60,7 @@ class SampleDecoder:
         self._problem = FlatProblem(
             flat,
             # A task that costs nothing may have the same rank as its reader: the order of the graph then decides.
-            np.lexsort((position, -features.ranks)),
+            flat.order[np.argsort(-features.ranks[flat.order], kind="stable")],
             roomy[group],
             group,
             np.array([sum(workload.tasks[task].memory_bytes for task in tasks) for tasks in groups], float),
