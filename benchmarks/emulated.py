@@ -1,7 +1,7 @@
 """Emulated hosts with agents, for benchmarks. Models are deployed on some hosts and clients ask the first one.
 
-A bare ONNX Runtime session on the fastest of those hosts is the baseline of speed-ups. Only ONNX Runtime's
-runs are slowed down. What an agent does besides (frames, TLS, Python) runs at full speed, and this machine's
+A bare ONNX Runtime session on the fastest of those hosts is the baseline of speed-ups. ONNX Runtime's runs are slowed
+down. What an agent does besides (frames, TLS, Python) runs at full speed without `slow_python`, and this machine's
 cores do it for all hosts. Does I/O: the laboratory.
 """
 
@@ -244,12 +244,22 @@ class Hosts:
 
 
 @contextmanager
-def hosts(slow: Sequence[float], rate: str, say: Any, *, options: Sequence[str] = ()) -> Iterator[Hosts]:
+def hosts(
+    slow: Sequence[float],
+    rate: str,
+    say: Any,
+    *,
+    options: Sequence[str] = (),
+    slow_python: float | None = None,
+) -> Iterator[Hosts]:
     """Start a host for each factor, all at one rate, and yield them when their agents have found and measured each other.
 
     Raises LabError if there can be no laboratory. `say(text)` reports the progress.
     """
-    names = [Host(f"box-{number}", slow=factor, rate=rate) for number, factor in enumerate(slow, 1)]
+    names = [
+        Host(f"box-{number}", slow=factor, slow_python=slow_python, rate=rate)
+        for number, factor in enumerate(slow, 1)
+    ]
     with (
         tempfile.TemporaryDirectory(prefix="edgepart-bench-") as folder,
         Lab(names) as lab,

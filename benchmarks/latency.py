@@ -84,14 +84,24 @@ def arguments(description: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--slow", default=f"{SLOW:g}", help="times as slow as this machine; or for each: 4,8,8,16"
     )
+    parser.add_argument(
+        "--slow-python", type=float, help="times as slow for Python, TLS and the network; without it, as fast"
+    )
     parser.add_argument("--rate", type=names, default=(RATE,), help="what hosts send at, in turn (1gbit)")
     parser.add_argument("--markdown", action="store_true", help="print tables as documents have them")
     parser.add_argument("--json", type=Path, help="write every number there")
     return parser
 
 
-def measured(slow: str, rate: str, cases: Sequence[Case], options: Sequence[str] = ()) -> Iterator[Row]:
-    with hosts(factors(slow, max(case.hosts for case in cases)), rate, note, options=options) as made:
+def measured(
+    slow: str,
+    rate: str,
+    cases: Sequence[Case],
+    options: Sequence[str] = (),
+    slow_python: float | None = None,
+) -> Iterator[Row]:
+    each_slow = factors(slow, max(case.hosts for case in cases))
+    with hosts(each_slow, rate, note, options=options, slow_python=slow_python) as made:
         yield from each(made, cases)
 
 
@@ -112,11 +122,13 @@ def main(given: Sequence[str] | None = None) -> int:
     rows: list[Row] = []
     cases = [Case(model, count, options.strategy) for model in options.models for count in options.hosts]
     for rate in options.rate:
-        rows.extend(measured(options.slow, rate, cases, shlex.split(options.agents)))
+        agents = shlex.split(options.agents)
+        rows.extend(measured(options.slow, rate, cases, agents, options.slow_python))
         write(options.json, rows, load)
     print(sentence())
     for rate in options.rate:
-        print(f"\nHosts {options.slow} times as slow, {rate}:\n")
+        python = f", Python {options.slow_python:g} times" if options.slow_python else ""
+        print(f"\nHosts {options.slow} times as slow{python}, {rate}:\n")
         show_table(latencies([row for row in rows if row.rate == rate]), options.markdown)
     return 0
 

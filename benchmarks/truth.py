@@ -1,6 +1,6 @@
-"""Accuracy of predictions: real agents on loopback, each slowed down from outside (tests/lab/slow).
+"""Accuracy of predictions: real agents on loopback, each slowed down from outside (cli/emulation/sitecustomize.py).
 
-    python -m benchmarks.truth --models squeezenet --counts 1 2
+    python -m benchmarks.truth --models squeezenet --counts 1 2 [--slow-python 8]
 
 For each model, number of devices and strategy it prints the prediction, the measurement, and the prediction once segments
 have been timed: one row for each model and strategy, one column for each number of devices.
@@ -99,12 +99,14 @@ def cases(models: Sequence[str], counts: Sequence[int], strategies: Sequence[str
                 yield Case(model, count, strategy)
 
 
-def measure(cluster: str, wanted: Sequence[Case], say: Any) -> Iterator[Truth]:
+def measure(
+    cluster: str, wanted: Sequence[Case], say: Any, slow_python: float | None = None
+) -> Iterator[Truth]:
     """Yield rows as they are measured; cases that cannot be planned are reported and left out."""
     factors = CLUSTERS[cluster][: max(case.devices for case in wanted)]
     names = tuple("abcdefgh"[: len(factors)])
     environments = {
-        name: slow_environment(factor=factor) for name, factor in zip(names, factors, strict=True)
+        name: slow_environment(factor, slow_python) for name, factor in zip(names, factors, strict=True)
     }
     with (
         tempfile.TemporaryDirectory(prefix="edgepart-truth-") as folder,
@@ -213,13 +215,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--counts", nargs="+", type=int, default=list(COUNTS))
     parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES))
     parser.add_argument("--clusters", nargs="+", choices=list(CLUSTERS), default=list(CLUSTERS))
+    parser.add_argument(
+        "--slow-python", type=float, help="times as slow for Python, TLS and the network; without it, as fast"
+    )
     parser.add_argument("--markdown", action="store_true", help="print tables as documents have them")
     parser.add_argument("--json", type=Path, default=Path("results/truth.json"))
     options = parser.parse_args(arguments)
     say = Console(stderr=True, highlight=False).print
     rows: list[Truth] = []
     for cluster in options.clusters:
-        for row in measure(cluster, list(cases(options.models, options.counts, options.strategies)), say):
+        wanted = list(cases(options.models, options.counts, options.strategies))
+        for row in measure(cluster, wanted, say, options.slow_python):
             say(f"{cluster} {row.model} {row.strategy} on {row.devices}: {_cell(row)}")
             rows.append(row)
     if not rows:

@@ -20,6 +20,8 @@ load. Each fsync waits by itself, as if nothing else were to be written.
 With EDGEPART_LAB_RUNS=FILE, a line with the beginning and the end of each run is appended to FILE, such as "1.5 2.5"
 on the machine's monotonic clock, with the sleep: a record of the device's work that does not depend on the product.
 
+With EDGEPART_LAB_SLOW_PYTHON=8, Python, TLS and what threads do in the kernel are stretched too: slow_python.py.
+
 With EDGEPART_LAB_ENGINE=lab the device has an engine beside its CPU, of another speed or with faults: lab_engine.py.
 """
 
@@ -46,6 +48,7 @@ MODULE = "onnxruntime.capi.onnxruntime_inference_collection"
 """Module of ONNX Runtime's Python API that defines InferenceSession."""
 PACKAGE = "onnxruntime"
 ENGINE_VARIABLE = "EDGEPART_LAB_ENGINE"
+PYTHON_VARIABLE = "EDGEPART_LAB_SLOW_PYTHON"
 SYSTEM = "edgepart.agent.host.system"
 """Module that tells an agent how long its threads wait for a CPU."""
 
@@ -70,15 +73,15 @@ def sharpen_sleep() -> None:
         print(f"each run of a slow device takes some 50 microseconds more: {error}", file=sys.stderr)
 
 
-def factor_of(text: str) -> float:
-    """Return the factor in the environment variable. Ends the process if it is invalid: a lab must not be
+def factor_of(text: str, variable: str = VARIABLE) -> float:
+    """Return the factor in an environment variable. Ends the process if it is invalid: a lab must not be
     fast unnoticed."""
     try:
         factor = float(text)
     except ValueError:
         factor = 0.0
     if not 1.0 <= factor < float("inf"):
-        sys.exit(f"{VARIABLE}={text!r}: expected a number from 1 up, by which runs are to be slower")
+        sys.exit(f"{variable}={text!r}: expected a number from 1 up, by which runs are to be slower")
     return factor
 
 
@@ -172,14 +175,30 @@ Change = Callable[[ModuleType], None]
 """Changes a module after it has been loaded."""
 
 
-def stretch_sessions(factor: Callable[[], float]) -> Change:
+def stretch_sessions(factor: Callable[[], float], leave_out: Callable[[], None] | None = None) -> Change:
+    """Return a change that stretches runs, and calls `leave_out` after each."""
+
     def change(module: ModuleType) -> None:
         told = telling(os.environ.get(RUNS_VARIABLE, ""))
         for name in RUNS:
             session: Any = module.InferenceSession
-            setattr(session, name, stretch(getattr(session, name), factor, told, FIRST_RUNS))
+            run = stretch(getattr(session, name), factor, told, FIRST_RUNS)
+            setattr(session, name, run if leave_out is None else followed(run, leave_out))
 
     return change
+
+
+def followed(run: Callable[..., Any], then: Callable[[], None]) -> Callable[..., Any]:
+    """Return `run`, changed to call `then` at its end."""
+
+    @functools.wraps(run)
+    def both(*args: Any, **options: Any) -> Any:
+        try:
+            return run(*args, **options)
+        finally:
+            then()
+
+    return both
 
 
 def engine_changes(text: str) -> dict[str, list[Change]]:
@@ -245,9 +264,15 @@ if __name__ == "sitecustomize":
     changes: dict[str, list[Change]] = {}
     if value := os.environ.get(ENGINE_VARIABLE):
         changes = engine_changes(value)
+    leave_out: Callable[[], None] | None = None
+    if value := os.environ.get(PYTHON_VARIABLE):
+        from edgepart.cli.emulation.slow_python import stretch_python
+
+        sharpen_sleep()
+        leave_out = stretch_python(factor_of(value, PYTHON_VARIABLE)).leave_out
     if value := os.environ.get(VARIABLE):
         sharpen_sleep()
-        changes.setdefault(MODULE, []).append(stretch_sessions(source_of(value)))
+        changes.setdefault(MODULE, []).append(stretch_sessions(source_of(value), leave_out))
         changes[SYSTEM] = [hide_threads]
     if changes:
         sys.meta_path.insert(0, ChangingFinder(changes))

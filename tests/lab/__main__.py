@@ -24,6 +24,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--hosts", type=int, default=4, help="how many (4)")
     made.add_argument("--slow", default="8", help="times as slow as this machine; or for each: 4,8,8,16 (8)")
     made.add_argument(
+        "--slow-python", type=float, help="times as slow as this machine for Python, TLS and the network (1)"
+    )
+    made.add_argument(
         "--rate", help="what each sends at, such as 1gbit, 100mbit or 20mbit (as fast as it goes)"
     )
     made.add_argument("--memory", help="what all processes of a host take at most, such as 1G")
@@ -44,7 +47,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             removed = claims.clean()
             print(f"removed: {', '.join(removed)}" if removed else "there was nothing to remove")
             return
-        hosts = numbered(given.hosts, given.slow, rate=given.rate, memory=given.memory, disk=given.disk)
+        hosts = numbered(
+            given.hosts,
+            given.slow,
+            slow_python=given.slow_python,
+            rate=given.rate,
+            memory=given.memory,
+            disk=given.disk,
+        )
         print(
             f"Making {len(hosts)} hosts; each starts an agent, and they find each other. Some seconds for each."
         )

@@ -32,6 +32,9 @@ class Host:
     slow: float | None = None
     """ONNX Runtime takes this many times as long as on this machine's core; `Lab.pace` changes it. None: not
     slowed."""
+    slow_python: float | None = None
+    """Python, TLS and the kernel's work for it take this many times as long (cli/emulation/slow_python.py); None: they
+    are as fast as on this machine."""
     engine: str | None = None
     """An engine beside its CPU, as cli/emulation/lab_engine.py has it; None: the host has none."""
     memory: str | None = None
@@ -48,8 +51,10 @@ class Host:
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name) or self.name == OUTSIDE:
             raise LabError(f"host {self.name!r}: give lower case letters, digits and '-', not {OUTSIDE!r}")
-        if self.slow is not None and not 1.0 <= self.slow < float("inf"):
-            raise LabError(f"{self.name}: slow={self.slow}: give a number from 1 up")
+        for what in ("slow", "slow_python"):
+            factor = getattr(self, what)
+            if factor is not None and not 1.0 <= factor < float("inf"):
+                raise LabError(f"{self.name}: {what}={factor}: give a number from 1 up")
         if self.cpus is not None and not 0.01 <= self.cpus < float("inf"):
             raise LabError(f"{self.name}: cpus={self.cpus}: give a number of CPUs from 0.01 up")
         if self.rate is not None:
@@ -73,7 +78,13 @@ def parse_rate(text: str) -> float:
 
 
 def numbered(
-    count: int, slow: str, *, rate: str | None = None, memory: str | None = None, disk: str | None = None
+    count: int,
+    slow: str,
+    *,
+    slow_python: float | None = None,
+    rate: str | None = None,
+    memory: str | None = None,
+    disk: str | None = None,
 ) -> list[Host]:
     """Return `count` hosts, named from box-1; `slow` is one number, or one for each with commas. Raises LabError."""
     if not 1 <= count <= MOST_HOSTS:
@@ -86,6 +97,6 @@ def numbered(
         raise LabError(f"slow {slow!r}: give one number, or one for each of {count} hosts")
     factors *= count // len(factors)
     return [
-        Host(f"box-{n}", slow=factor, rate=rate, memory=memory, disk=disk)
+        Host(f"box-{n}", slow=factor, slow_python=slow_python, rate=rate, memory=memory, disk=disk)
         for n, factor in enumerate(factors, 1)
     ]

@@ -119,6 +119,8 @@ class Lab:
         here, found = self._hosts[self._host(host)], {}
         if here.slow is not None:
             found[sitecustomize.VARIABLE] = f"@{self._pace_file(host)}"
+        if here.slow_python is not None:
+            found[sitecustomize.PYTHON_VARIABLE] = repr(here.slow_python)
         if here.engine is not None:
             found[sitecustomize.ENGINE_VARIABLE] = here.engine
             found["EDGEPART_PROVIDERS"] = here.engine.partition(",")[0]
