@@ -22,6 +22,9 @@ from torch.nn import functional
 
 from edgepart.planner.placing.guided.gdp_features import OPS, SEGMENT, width_of
 
+# The products are so small that threads would only wait for each other.
+torch.set_num_threads(1)
+
 OP_WIDTH = 16
 """The numbers that stand for the type of an operator."""
 

@@ -17,6 +17,9 @@ from edgepart.planner.placing.engine.flat_serial import STANDINGS
 from edgepart.planner.placing.guided.decode import PLAIN
 from edgepart.planner.placing.guided.features import MACHINE_FEATURES, PAIR_FEATURES, TASK_FEATURES
 
+# The products are so small that threads would only wait for each other.
+torch.set_num_threads(1)
+
 WIDTH, PAIR_WIDTH, ROUNDS = 64, 16, 4
 """The width of what is known of a task or a machine, that of a pair, and how far a task sees, in tasks."""
 
