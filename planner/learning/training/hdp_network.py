@@ -17,7 +17,6 @@ from torch.nn import functional
 
 from edgepart.planner.placing.guided.gdp_features import OPS, width_of
 
-
 # The products are so small that threads would only wait for each other.
 torch.set_num_threads(1)
 
