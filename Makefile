@@ -12,7 +12,7 @@ CPU_TORCH = $(PIP) install --retries 0 --extra-index-url https://download.pytorc
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: dist deb machines install-check rooms screenshots figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency throughput weights engines links messages truth dominance placing placing-scale placing-proofs placing-tight climb search tofu optcnn bbgrap learned learning transports ciphers memory replan failover chaos generation answers exports models docs cases emulators processors avx2 aarch64 arm fuzz load simulate third lock clean
+.PHONY: dist deb machines install-check rooms screenshots figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency latency-slow-python slow-python throughput weights engines links messages truth dominance placing placing-scale placing-proofs placing-tight climb search tofu optcnn bbgrap learned learning transports ciphers memory replan failover chaos generation answers exports models docs cases emulators processors avx2 aarch64 arm fuzz load simulate third lock clean
 .DEFAULT_GOAL := test
 # Tests start hundreds of processes, and each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -97,7 +97,7 @@ lab-commands:  ## what the laboratory, and the tests of the broker and of the pa
 	apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends $$missing
 
 # Benchmarks print what they found, and $(call record,TABLE) keeps that in docs/benchmarks.md with the commit, the day and the machine.
-record = cat $(1:%=results/%.md) && $(BIN)/python -m benchmarks.page $(firstword $(1)) "make $@" $(1:%=results/%.md)
+record = cat $(1:%=results/%.md) && $(BIN)/python -m benchmarks.page $(firstword $(1)) "$(strip make $@ $(MAKEOVERRIDES))" $(1:%=results/%.md)
 
 results:
 	mkdir -p $@
@@ -118,6 +118,14 @@ bench: .venv/.dev | results  ## what an agent adds on one device; takes about si
 latency: .venv/.dev lab-commands | results  ## as root: how much sooner several hosts answer; takes a quarter of an hour
 	$(BIN)/python -m benchmarks.latency --markdown --json results/latency.json > results/latency.md
 	$(call record,latency)
+
+latency-slow-python: .venv/.dev lab-commands | results  ## as root: the same on hosts on which Python, TLS and the network are 8 times as slow too; takes half an hour
+	$(BIN)/python -m benchmarks.latency --slow-python 8 --models vgg19,resnet50 --markdown --json results/latencypython.json > results/latencypython.md
+	$(call record,latencypython)
+
+slow-python: .venv/.dev | results  ## whether Python that the laboratory slows down is as slow as it should be; takes a minute
+	$(BIN)/python -m benchmarks.slow_python --markdown > results/slowpython.md
+	$(call record,slowpython)
 
 unequal: .venv/.dev lab-commands | results  ## as root: the same on unequal hosts, and on two to eight equal ones; takes half an hour
 	$(BIN)/python -m benchmarks.latency --models vgg19,resnet50 --hosts 4 --slow 4,8,8,16 --markdown
@@ -151,8 +159,10 @@ engines: $(OPENVINO)/.made | results  ## what OpenVINO gives on one box and on t
 links: .venv/.dev lab-commands  ## as root: every strategy over slow links; takes two hours
 	$(BIN)/python -m benchmarks.links --markdown --json results/links.json
 
-truth: .venv/.dev  ## predicted against measured on slow devices, optcnn and a placer too; takes an hour on a machine that does nothing else
-	$(BIN)/python -m benchmarks.truth --markdown
+# TRUTH="--slow-python 8": on devices that are slow at everything, and not only where they run models.
+truth: .venv/.dev | results  ## predicted against measured on slow devices, optcnn and a placer too; takes an hour on a machine that does nothing else
+	-$(BIN)/python -m benchmarks.truth --markdown --json results/truth.json $(TRUTH) > results/truth.md
+	$(call record,truth)
 
 dominance: .venv/.dev  ## auto against every other strategy, simulated, in 198 cells; takes a quarter of an hour on two cores
 	$(BIN)/python -m benchmarks.dominance --json results/dominance.json
@@ -216,8 +226,9 @@ memory: .venv/.dev | results  ## what agents take against what is predicted; tak
 	$(BIN)/python -m benchmarks.memory --json results/memory.json > results/memory.md
 	$(call record,memory)
 
-replan: .venv/.dev lab-commands  ## as root: how long requests wait when a device joins, leaves or dies; takes an hour
-	$(BIN)/python -m benchmarks.replan --markdown
+replan: .venv/.dev lab-commands | results  ## as root: how long requests wait when a device joins, leaves or dies; takes an hour; REPLAN="--rounds 2"
+	$(BIN)/python -m benchmarks.replan --markdown --json results/replan.json $(REPLAN) > results/replan.md
+	$(call record,replan)
 
 failover: .venv/.dev | results  ## what clients notice when the agent that they talk to is killed; takes two minutes
 	$(BIN)/python -m benchmarks.failover --markdown > results/failover.md

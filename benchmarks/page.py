@@ -62,6 +62,19 @@ def rewritten(page: str, table: str, command: str, commit: str, day: date, print
     return replaced(page, f"<!-- table {table} -->", "<!-- end -->", f"{source}\n\n{printed.strip()}")
 
 
+def with_place(page: str, table: str, command: str, makefile: str) -> str:
+    """Return the page with a place for that table: the one that it has, or a section at its end, which is called what
+    the Makefile says of the target. Raises InternalError if the Makefile has no such target."""
+    if f"<!-- table {table} -->" in page:
+        return page
+    target = command.split()[1]
+    purpose = re.search(rf"^{re.escape(target)}:.*## (?:as root: )?([^;\n]+)", makefile, re.MULTILINE)
+    if purpose is None:
+        raise InternalError(f"the Makefile does not say what `{command}` is for")
+    head = purpose[1][0].upper() + purpose[1][1:]
+    return f"{page.rstrip()}\n\n## {head}\n\n<!-- table {table} -->\n<!-- end -->\n"
+
+
 def sources(page: str) -> Iterator[Source]:
     """Yield the origin of each table. Raises InternalError for a table without one."""
     for match in _SECTION.finditer(page):
@@ -143,6 +156,7 @@ def main(given: Sequence[str] | None = None) -> int:
     printed = "\n\n".join(file.read_text().strip() for file in options.printed)
     if "\n|" not in printed:  # Not made for documents: keep its columns.
         printed = f"```\n{printed}\n```"
+    page = with_place(page, options.table, options.command, (ROOT / "Makefile").read_text())
     page = rewritten(page, options.table, options.command, commit(), date.today(), printed)
     PAGE.write_text(page)
     if options.table == "latency":

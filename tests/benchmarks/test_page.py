@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date
 
 import pytest
@@ -17,6 +18,7 @@ from benchmarks.page import (
     sources,
     stale,
     unplaced,
+    with_place,
 )
 
 from edgepart.planner.errors import InternalError
@@ -37,6 +39,25 @@ def test_a_table_needs_one_place_and_a_source() -> None:
         replaced(EMPTY, "<!-- table other -->", "<!-- end -->", "")
     with pytest.raises(InternalError, match="does not say"):
         list(sources(EMPTY))
+
+
+def test_a_table_that_has_no_place_gets_a_section_that_says_what_it_shows() -> None:
+    makefile = "chaos: .venv/.dev  ## as root: kills, and cuts; CHAOS=\"--seed 2\"\n\tpython -m benchmarks.chaos\n"
+    page = with_place(EMPTY, "chaos", "make chaos CHAOS='--seed 3'", makefile)
+    assert page == f"{EMPTY}\n## Kills, and cuts\n\n<!-- table chaos -->\n<!-- end -->\n"
+    assert with_place(page, "chaos", "make chaos", makefile) == page
+    with pytest.raises(InternalError, match="does not say what `make peace` is for"):
+        with_place(EMPTY, "peace", "make peace", makefile)
+
+
+def test_every_target_that_keeps_its_table_has_a_place_or_gets_one() -> None:
+    page, makefile = PAGE.read_text(), (ROOT / "Makefile").read_text()
+    kept = re.findall(r"^([\w-]+):.*##.*\n(?:\t.*\n)*?\t\$\(call record,([\w ]+)\)", makefile, re.MULTILINE)
+    assert len(kept) == makefile.count("$(call record,") - 1  # the comment that explains it
+    for target, tables in kept:
+        assert f"<!-- table {tables.split()[0]} -->" in with_place(
+            page, tables.split()[0], f"make {target}", makefile
+        )
 
 
 def test_a_table_of_an_unknown_commit_or_long_ago_is_stale() -> None:
