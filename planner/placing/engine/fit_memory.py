@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgepart.planner.errors import Infeasible
+from edgepart.planner.placing.engine.flat_workload import flatten
 from edgepart.planner.placing.problem.workload import Placement, Workload
 
 MOST_STEPS = 50_000
@@ -28,13 +29,8 @@ class Room:
         self.left_bytes = [machine.memory_bytes for machine in workload.machines]
         self.choices = choices(workload)
         """The machines that can run all of each group and have the memory for it alone."""
-        self.group = [0] * len(workload.tasks)
-        """The index of each task's group in `workload.groups`."""
-        for number, group in enumerate(workload.groups):
-            for task in group:
-                self.group[task] = number
-        self.bytes = [sum(workload.tasks[task].memory_bytes for task in group) for group in workload.groups]
-        """The bytes that each group takes."""
+        self.group = workload.graph.group
+        self.bytes = workload.group_bytes
         self.chosen = [-1] * len(workload.groups)
         """The machine of each group; -1 before it has one."""
 
@@ -77,6 +73,10 @@ class Room:
 
 def choices(workload: Workload) -> tuple[tuple[int, ...], ...]:
     """Return the machines that can run all tasks of each group and keep them. Raises Infeasible if a group has none."""
+    return workload.once(_choices)
+
+
+def _choices(workload: Workload) -> tuple[tuple[int, ...], ...]:
     roomy, machines = allowed(workload), range(len(workload.machines))
     # There are few different rows, and many groups.
     known = {row: tuple(m for m in machines if row[m]) for row in set(map(tuple, roomy.tolist()))}
@@ -86,14 +86,13 @@ def choices(workload: Workload) -> tuple[tuple[int, ...], ...]:
 def allowed(workload: Workload) -> NDArray[np.bool_]:
     """Return, as (groups, machines), which machines can run all tasks of each group and keep them. Raises Infeasible if a
     group has none."""
-    group = np.empty(len(workload.tasks), np.int64)
-    for number, tasks in enumerate(workload.groups):
-        for task in tasks:
-            group[task] = number
-    machines = len(workload.machines)
-    unable = np.isinf(np.array([task.compute_s for task in workload.tasks], float).reshape(-1, machines))
-    able = np.ones((len(workload.groups), machines), bool)
-    np.logical_and.at(able, group, ~unable)
+    return workload.once(_allowed)
+
+
+def _allowed(workload: Workload) -> NDArray[np.bool_]:
+    group = np.array(workload.graph.group, np.int64)
+    able = np.ones((len(workload.groups), len(workload.machines)), bool)
+    np.logical_and.at(able, group, np.isfinite(flatten(workload).compute_s))
     need = np.bincount(group, [task.memory_bytes for task in workload.tasks], len(able))
     room = np.array([machine.memory_bytes for machine in workload.machines])
     roomy = able & (need[:, None] <= room)

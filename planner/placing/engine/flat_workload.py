@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgepart.planner.placing.problem.schedule import PlacedTransfer, PlacementSchedule
+from edgepart.planner.placing.problem.task_graph import TaskGraph
 from edgepart.planner.placing.problem.workload import Workload
 
 Floats = NDArray[np.float64]
@@ -80,33 +81,58 @@ class FlatSchedule(NamedTuple):
     """(k,)."""
 
 
+class FlatGraph(NamedTuple):
+    """Those arrays of a flat workload that follow from its graph."""
+
+    order: Integers
+    source: Integers
+    nbytes: Floats
+    reader_starts: Integers
+    readers: Integers
+    read_starts: Integers
+    read: Integers
+    written_starts: Integers
+    written: Integers
+
+
+def flatten_graph(graph: TaskGraph) -> FlatGraph:
+    """Return what the graph alone tells, as arrays, which nobody may change. Raises UsageError if tasks wait for each other
+    in a circle."""
+    return graph.once(_flatten_graph)
+
+
+def _flatten_graph(graph: TaskGraph) -> FlatGraph:
+    return FlatGraph(
+        np.array(graph.order, np.int64),
+        np.array(graph.sources, np.int64),
+        np.array(graph.nbytes, np.float64),
+        *_joined(graph.readers),
+        *_joined(graph.read),
+        *_joined(graph.written),
+    )
+
+
 def flatten(workload: Workload) -> FlatWorkload:
-    """Return the workload's numbers as arrays. Raises UsageError if tasks wait for each other in a circle."""
+    """Return the workload's numbers as arrays, which nobody may change. Raises UsageError if tasks wait for each other in
+    a circle."""
+    return workload.once(_flatten)
+
+
+def _flatten(workload: Workload) -> FlatWorkload:
     count = len(workload.machines)
-    reader_starts, readers = _joined([tensor.readers for tensor in workload.tensors])
-    read_starts, read = _joined(workload.read)
-    written_starts, written = _joined(workload.written)
     crossed_starts, crossed = _joined([sorted(media) for row in workload.crossed for media in row])
     given, given_s = _given(workload)
     return FlatWorkload(
-        np.array([task.compute_s for task in workload.tasks], np.float64).reshape(-1, count),
-        np.array(workload.order, np.int64),
-        np.array([tensor.source for tensor in workload.tensors], np.int64),
-        np.array([tensor.nbytes for tensor in workload.tensors], np.float64),
-        np.array(workload.latency_s, np.float64).reshape(count, count),
-        np.array(workload.bytes_per_s, np.float64).reshape(count, count),
-        given,
-        given_s,
-        reader_starts,
-        readers,
-        read_starts,
-        read,
-        written_starts,
-        written,
-        workload.overlap,
-        len(workload.media),
-        crossed_starts,
-        crossed,
+        compute_s=np.array([task.compute_s for task in workload.tasks], np.float64).reshape(-1, count),
+        latency_s=np.array(workload.latency_s, np.float64).reshape(count, count),
+        bytes_per_s=np.array(workload.bytes_per_s, np.float64).reshape(count, count),
+        given=given,
+        given_s=given_s,
+        overlap=workload.overlap,
+        media=len(workload.media),
+        crossed_starts=crossed_starts,
+        crossed=crossed,
+        **flatten_graph(workload.graph)._asdict(),
     )
 
 

@@ -122,12 +122,9 @@ class _Climb:
         self._now = now
         self._flat = flat
         """What steps are estimated by, if they are."""
-        self._group = [0] * len(workload.tasks)
-        for number, group in enumerate(workload.groups):
-            for task in group:
-                self._group[task] = number
+        self._group = workload.graph.group
         self._able = choices(workload)
-        self._bytes = [sum(workload.tasks[t].memory_bytes for t in group) for group in workload.groups]
+        self._bytes = workload.group_bytes
         self._left_bytes = [machine.memory_bytes for machine in workload.machines]
         for group, nbytes in zip(workload.groups, self._bytes, strict=True):
             self._left_bytes[now.where[group[0]]] -= nbytes

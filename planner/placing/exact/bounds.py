@@ -109,7 +109,7 @@ class _Prices:
             kept[way] = 1.0
             counted = counted * kept[:, None]
         self._compute = np.array([counted[list(group)].sum(axis=0) for group in groups])
-        self._bytes = np.array([sum(workload.tasks[t].memory_bytes for t in group) for group in groups])
+        self._bytes = np.array(workload.group_bytes)
         self._room = np.array([machine.memory_bytes for machine in workload.machines])
         self._limited = np.isfinite(self._room)
         self._shared = way is None

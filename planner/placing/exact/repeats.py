@@ -87,9 +87,7 @@ def _without_entry(part: GraphPiece) -> GraphPiece:
 
 
 def _with_memory(part: GraphPiece, share: float) -> GraphPiece:
-    most = max(
-        sum(part.workload.tasks[task].memory_bytes for task in group) for group in part.workload.groups
-    )
+    most = max(part.workload.group_bytes)
     machines = tuple(
         replace(machine, memory_bytes=min(machine.memory_bytes, max(machine.memory_bytes * share, most)))
         for machine in part.workload.machines

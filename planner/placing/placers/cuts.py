@@ -67,7 +67,7 @@ def _units(workload: Workload) -> list[tuple[int, ...]]:
     if len(workload.groups) == len(workload.tasks):
         return [(task,) for task in workload.order]
     position = {task: number for number, task in enumerate(workload.order)}
-    group = {task: number for number, tasks in enumerate(workload.groups) for task in tasks}
+    group = workload.graph.group
     graph = nx.DiGraph()
     graph.add_nodes_from(range(len(workload.groups)))
     graph.add_edges_from(

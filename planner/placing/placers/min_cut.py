@@ -8,6 +8,7 @@ smaller.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -41,7 +42,7 @@ class Level:
     """Seconds of each vertex on each machine; inf where it cannot run."""
     work_s: list[float]
     """Seconds of each vertex on an average machine."""
-    nbytes: list[float]
+    nbytes: Sequence[float]
     choices: list[frozenset[int]]
     """The machines that could have each vertex."""
     finer: list[list[int]]

@@ -3,4 +3,4 @@
 May import: planner/errors, planner/json_text, planner/widest_way.
 """
 
-__all__ = ["checker", "networks", "read", "schedule", "workload", "write"]
+__all__ = ["checker", "networks", "read", "schedule", "task_graph", "workload", "write"]

@@ -8,14 +8,12 @@ one over the largest load (load.py).
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from heapq import heapify, heappop, heappush
 from math import inf
 
-from edgepart.planner.errors import UsageError
+from edgepart.planner.placing.problem.task_graph import Remembering, TaskGraph
 
 Pair = tuple[int, int]
 """Indices of two machines: from, to."""
@@ -70,7 +68,7 @@ class SharedMedium:
 
 
 @dataclass(frozen=True)
-class Workload:
+class Workload(Remembering):
     """A costed graph and its machines. read.py raises ModelError for an unsound one, and `order` UsageError for circles."""
 
     name: str
@@ -104,34 +102,45 @@ class Workload:
         return self.latency_s[source][target] + tensor.nbytes / self.bytes_per_s[source][target]
 
     @cached_property
+    def graph(self) -> TaskGraph:
+        """What is the same on other machines."""
+        return TaskGraph(
+            self.name,
+            tuple(task.name for task in self.tasks),
+            tuple(task.colocate for task in self.tasks),
+            tuple(tensor.source for tensor in self.tensors),
+            tuple(tensor.readers for tensor in self.tensors),
+            tuple(tensor.nbytes for tensor in self.tensors),
+        )
+
+    def like(self, other: Workload) -> Workload:
+        """Return this workload with the very graph of the other one, if the two are equal: then nothing that follows from
+        the graph alone is computed again."""
+        if self.graph is other.graph or self.graph != other.graph:
+            return self
+        found = replace(self)
+        found.__dict__["graph"] = other.graph  # Fills the cached property.
+        return found
+
+    @cached_property
     def written(self) -> tuple[tuple[int, ...], ...]:
         """Indices of the tensors that each task makes."""
-        found: list[list[int]] = [[] for _ in self.tasks]
-        for number, tensor in enumerate(self.tensors):
-            found[tensor.source].append(number)
-        return tuple(map(tuple, found))
+        return self.graph.written
 
     @cached_property
     def read(self) -> tuple[tuple[int, ...], ...]:
         """Indices of the tensors that each task reads."""
-        found: list[list[int]] = [[] for _ in self.tasks]
-        for number, tensor in enumerate(self.tensors):
-            for reader in tensor.readers:
-                found[reader].append(number)
-        return tuple(map(tuple, found))
+        return self.graph.read
 
     @cached_property
     def before(self) -> tuple[tuple[int, ...], ...]:
         """The tasks whose tensors each task reads, each once, ascending."""
-        return tuple(tuple(sorted({self.tensors[t].source for t in read})) for read in self.read)
+        return self.graph.before
 
     @cached_property
     def after(self) -> tuple[tuple[int, ...], ...]:
         """The tasks that read each task's tensors, each once, ascending."""
-        return tuple(
-            tuple(sorted({reader for t in written for reader in self.tensors[t].readers}))
-            for written in self.written
-        )
+        return self.graph.after
 
     @cached_property
     def order(self) -> tuple[int, ...]:
@@ -139,36 +148,17 @@ class Workload:
         comes next.
 
         UsageError if tasks wait for each other."""
-        waits = [len(before) for before in self.before]
-        ready = [task for task, count in enumerate(waits) if not count]
-        heapify(ready)
-        found: list[int] = []
-        while ready:
-            task = heappop(ready)
-            found.append(task)
-            for reader in self.after[task]:
-                waits[reader] -= 1
-                if not waits[reader]:
-                    heappush(ready, reader)
-        if len(found) < len(self.tasks):
-            stuck = next(task.name for task, count in zip(self.tasks, waits, strict=True) if count)
-            raise UsageError(
-                f"{self.name}: {len(self.tasks) - len(found)} nodes wait for each other in a circle or behind one, "
-                f"{stuck!r} among them; a workload's edges must lead in one direction"
-            )
-        return tuple(found)
+        return self.graph.order
 
     @cached_property
     def groups(self) -> tuple[tuple[int, ...], ...]:
         """Groups of tasks that must share a machine, ordered by their first tasks. Every task is in one group."""
-        named: dict[str, list[int]] = defaultdict(list)
-        alone: list[list[int]] = []
-        for number, task in enumerate(self.tasks):
-            if task.colocate:
-                named[task.colocate].append(number)
-            else:
-                alone.append([number])
-        return tuple(sorted(map(tuple, [*named.values(), *alone])))
+        return self.graph.groups
+
+    @cached_property
+    def group_bytes(self) -> tuple[float, ...]:
+        """The memory that each group takes."""
+        return tuple(sum(self.tasks[task].memory_bytes for task in group) for group in self.groups)
 
     def memory_bytes(self, placement: Placement) -> list[float]:
         """Return the bytes that each machine keeps."""
