@@ -7,8 +7,7 @@ therefore determine a schedule, by which the answers of all placers are judged.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from math import inf
 
@@ -76,13 +75,14 @@ class _Dispatch:
         self._ranks = ranks
         machines = len(workload.machines)
         self._computing = [False] * machines
-        self._crossing = [False] * len(workload.media)
+        self._crossing: set[int] = set()
+        """The media that something crosses."""
         self._sending = [False] * machines
         self._receiving = [False] * machines
         self._ready: list[list[tuple[float, int]]] = [[] for _ in range(machines)]
         """The tasks that could start on each machine, as (-rank, task)."""
-        self._waiting: list[dict[int, list[tuple[float, int]]]] = [defaultdict(list) for _ in range(machines)]
-        """The tensors that wait only for a busy side, as (-rank, tensor), by sender and receiver."""
+        self._waiting: list[dict[int, list[tuple[float, int]]]] = [{} for _ in range(machines)]
+        """The tensors that wait only for a busy side, as (-rank, tensor), by sender and receiver; no list is empty."""
         self._missing = [0] * len(workload.tasks)
         self._start_s = [0.0] * len(workload.tasks)
         self._transfers: list[PlacedTransfer] = []
@@ -122,7 +122,7 @@ class _Dispatch:
                     # From below all ranks: those that are negated starts are negative.
                     urgency[there] = max(urgency.get(there, -inf), self._ranks[reader])
             for there, rank in urgency.items():
-                heappush(self._waiting[here][there], (-rank, number))
+                heappush(self._waiting[here].setdefault(there, []), (-rank, number))
         return {here}
 
     def _note_arrival(self, number: int, there: int) -> set[int]:
@@ -133,11 +133,11 @@ class _Dispatch:
             if self._placement[reader] == there:
                 self._got(reader)
         # Other senders may have been waiting for this receiving side, or for a medium.
-        touched = {here, there, *(m for m, waiting in enumerate(self._waiting) if waiting[there])}
+        touched = {here, there}
+        touched.update([m for m, waiting in enumerate(self._waiting) if there in waiting])
         for medium in self._workload.crossed[here][there]:
-            self._crossing[medium] = False
-            pairs = self._workload.media[medium].pairs
-            touched |= {a for a, b in pairs if self._waiting[a][b]}
+            self._crossing.remove(medium)
+            touched.update([a for a, b in self._workload.media[medium].pairs if b in self._waiting[a]])
         return touched
 
     def _got(self, task: int) -> None:
@@ -145,34 +145,36 @@ class _Dispatch:
         if not self._missing[task]:
             self._offer(task)
 
-    def _begin(self, now: float, machines: Sequence[int] | set[int] | range) -> None:
-        for machine in sorted(machines):
-            if not self._computing[machine] and self._ready[machine]:
+    def _begin(self, now: float, touched: Iterable[int]) -> None:
+        machines = sorted(touched)
+        for machine in machines:
+            if self._ready[machine] and not self._computing[machine]:
                 _, task = heappop(self._ready[machine])
                 self._computing[machine] = True
                 self._start_s[task] = now
                 heappush(
                     self._events, (now + self._workload.tasks[task].compute_s[machine], 1, task, machine)
                 )
-        for machine in sorted(machines):
-            if not self._sending[machine]:
+        for machine in machines:
+            if self._waiting[machine] and not self._sending[machine]:
                 self._send(now, machine)
 
     def _send(self, now: float, here: int) -> None:
         """Begin the most urgent transfer whose receiver has its receiving side free, with all media on the way."""
-        crossed = self._workload.crossed[here]
+        crossed, waiting = self._workload.crossed[here], self._waiting[here]
         free = [
-            there
-            for there, queue in self._waiting[here].items()
-            if queue and not self._receiving[there] and not any(self._crossing[m] for m in crossed[there])
+            (queue[0], there)
+            for there, queue in waiting.items()
+            if not self._receiving[there] and self._crossing.isdisjoint(crossed[there])
         ]
         if not free:
             return
-        there = min(free, key=lambda receiver: (self._waiting[here][receiver][0], receiver))
-        _, number = heappop(self._waiting[here][there])
+        (_, number), there = min(free)
+        heappop(waiting[there])
+        if not waiting[there]:
+            del waiting[there]
         end_s = now + self._workload.transfer_s(self._workload.tensors[number], here, there)
         self._sending[here] = self._receiving[there] = True
-        for medium in crossed[there]:
-            self._crossing[medium] = True
+        self._crossing |= crossed[there]
         self._transfers.append(PlacedTransfer(number, here, there, now, end_s))
         heappush(self._events, (end_s, 0, number, there))
