@@ -6,10 +6,15 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from edgepart.planner.placing.engine.dispatch import upward_ranks
 from edgepart.planner.placing.engine.fit_memory import fit
-from edgepart.planner.placing.engine.flat_workload import flatten, unflatten
-from edgepart.planner.placing.engine.judge import book_in_order, dispatcher_of
+from edgepart.planner.placing.engine.flat_workload import flatten
+from edgepart.planner.placing.engine.judge import (
+    as_record,
+    book_in_order,
+    find_ranks,
+    make_schedule,
+    mean_ranks,
+)
 from edgepart.planner.placing.engine.load import max_load
 from edgepart.planner.placing.problem.schedule import Asked, PlacementFound, PlacementSchedule
 from edgepart.planner.placing.problem.workload import Placement, Workload
@@ -46,12 +51,11 @@ def find_shortest(
     """Return the shortest schedule of a placement by several ranks: `orders`, the upward ranks on this
     placement and on average, and the order of the file. By the first and the second of these, tasks are also booked one
     after another, so that machines may wait for something better."""
-    position = [0.0] * len(workload.tasks)
-    for number, task in enumerate(workload.order):
-        position[task] = -float(number)
-    orders, own = list(orders), upward_ranks(workload, placement)
-    schedule, where, flat = dispatcher_of(workload), np.array(placement, np.int64), flatten(workload)
-    found = [schedule(placement, ranks) for ranks in (own, upward_ranks(workload), position, *orders)]
-    for ranks in (own, *orders):
-        found.append(unflatten(where, book_in_order(flat, where, [-rank for rank in ranks])))
-    return min(found, key=lambda one: one.makespan_s)
+    where, flat = np.array(placement, np.int64), flatten(workload)
+    position = np.empty(len(where))
+    position[flat.order] = -np.arange(len(where), dtype=float)
+    own, given = np.asarray(find_ranks(workload, where)), [np.array(order) for order in orders]
+    everyone = own, workload.once(mean_ranks), position, *given
+    found = [make_schedule(workload, where, ranks) for ranks in everyone]
+    found += [book_in_order(flat, where, -ranks) for ranks in (own, *given)]
+    return as_record(where, min(found, key=lambda one: one.makespan_s))

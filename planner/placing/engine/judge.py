@@ -1,7 +1,7 @@
 """Judging: the value of one placement after another, each like one before, and where it could be better. Rules only.
 
-Placements are judged by compiled schedules on arrays (flat_dispatch.py) once `prepare` was called, and before by
-dispatch.py, with the same values.
+Placements are judged by compiled schedules on arrays (flat_dispatch.py, flat_serial.py) once `prepare` was called, and
+before by dispatch.py and serial.py, with the same values.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from types import ModuleType
 import numpy as np
 
 from edgepart.planner.errors import InternalError
-from edgepart.planner.placing.engine import flat_dispatch, flat_serial
+from edgepart.planner.placing.engine import flat_dispatch, flat_serial, serial
 from edgepart.planner.placing.engine.compiler import INSTALLED, compile_module
-from edgepart.planner.placing.engine.dispatch import dispatch
+from edgepart.planner.placing.engine.dispatch import dispatch, mean_costs, upward_ranks
 from edgepart.planner.placing.engine.flat_workload import (
     FlatSchedule,
     FlatWorkload,
@@ -31,6 +31,14 @@ from edgepart.planner.placing.engine.load import loads
 from edgepart.planner.placing.problem.schedule import PlacementSchedule
 from edgepart.planner.placing.problem.workload import Machine, Placement, Task, Workload
 
+Made = PlacementSchedule | FlatSchedule
+"""A schedule, as a record or as arrays."""
+
+
+def as_record(where: Integers, made: Made) -> PlacementSchedule:
+    """Return the schedule of a placement as a record."""
+    return unflatten(where, made) if isinstance(made, FlatSchedule) else made
+
 
 @dataclass(frozen=True)
 class Judged:
@@ -39,12 +47,12 @@ class Judged:
     where: Integers
     """(n,). The machine of each task."""
     value_s: float
-    made: PlacementSchedule | FlatSchedule | None
+    made: Made | None
     """The schedule, if latency is the objective."""
     busy: Sequence[int] | Integers
     """Tasks of which, roughly, at least one has to move for a better value."""
     in_order: bool = False
-    """Whether tasks were booked in an order, so that machines may wait for something better (flat_serial.py)."""
+    """Whether tasks were booked in an order, so that machines may wait for something better (serial.py)."""
 
     @cached_property
     def placement(self) -> tuple[int, ...]:
@@ -54,7 +62,7 @@ class Judged:
     @cached_property
     def schedule(self) -> PlacementSchedule | None:
         """The schedule, if latency is the objective."""
-        return unflatten(self.where, self.made) if isinstance(self.made, FlatSchedule) else self.made
+        return None if self.made is None else as_record(self.where, self.made)
 
 
 class _Prepared:
@@ -87,29 +95,55 @@ def compiled_code() -> ModuleType:
     return _Prepared.code
 
 
+def serial_code() -> ModuleType:
+    """Return the module of serial schedules: the compiled one if it is prepared, or the one for lists."""
+    return flat_serial if is_prepared() else serial
+
+
 Dispatcher = Callable[[Placement, Sequence[float] | None], PlacementSchedule]
 """Returns the schedule of a placement by ranks, or by the upward ranks on this placement."""
 
 
 def dispatcher_of(workload: Workload) -> Dispatcher:
     """Return what makes schedules of the workload, as `dispatch` does."""
-    if not is_prepared():
-        return lambda placement, ranks: dispatch(workload, placement, ranks)
-    flat, code = flatten(workload), compiled_code()
 
     def schedule(placement: Placement, ranks: Sequence[float] | None) -> PlacementSchedule:
         where = np.array(placement, np.int64)
-        order = code.rank_upward(flat, where) if ranks is None else np.array(ranks, np.float64)
-        return unflatten(where, code.schedule(flat, where, order))
+        return as_record(
+            where, make_schedule(workload, where, find_ranks(workload, where) if ranks is None else ranks)
+        )
 
     return schedule
+
+
+def make_schedule(workload: Workload, where: Integers, ranks: Sequence[float] | Floats) -> Made:
+    """Return the schedule of a placement by ranks, as `dispatch` does."""
+    if is_prepared():
+        made: FlatSchedule = compiled_code().schedule(flatten(workload), where, np.array(ranks, np.float64))
+        return made
+    return dispatch(workload, where.tolist(), np.asarray(ranks).tolist())
+
+
+def find_ranks(workload: Workload, where: Integers) -> Sequence[float] | Floats:
+    """Return the upward rank of each task on a placement, as `upward_ranks` does."""
+    if is_prepared():
+        ranks: Floats = compiled_code().rank_upward(flatten(workload), where)
+        return ranks
+    return upward_ranks(workload, where.tolist())
+
+
+def mean_ranks(workload: Workload) -> Floats:
+    """Return the upward rank of each task on average over machines and pairs of machines, as `upward_ranks` does."""
+    compute_s, transfer_s = map(np.array, mean_costs(workload))
+    ranks: Floats = serial_code().rank_both_ways(flatten(workload), compute_s, transfer_s)[0]
+    return ranks
 
 
 def book_in_order(flat: FlatWorkload, where: Integers, start_s: Sequence[float] | Floats) -> FlatSchedule:
     """Return the schedule of a placement if tasks are booked as they start in a schedule of another placement."""
     # What takes no time may start with what it reads: the order of the graph then decides.
     order = flat.order[np.argsort(np.asarray(start_s)[flat.order], kind="stable")]
-    made: FlatSchedule = flat_serial.schedule_in_order(flat, where, order)
+    made: FlatSchedule = serial_code().schedule_in_order(flat, where, order)
     return made
 
 
@@ -126,14 +160,13 @@ def judge_of(workload: Workload, objective: str) -> Judge:
 
 def _judge_by_latency(workload: Workload) -> Judge:
     """Judge by the makespan when tasks are dispatched by their own ranks, or in the order of the similar placement."""
-    flat = flatten(workload)
 
     def judge(where: Integers, like: Judged | None) -> Judged:
         placement, in_order = where.tolist(), False
         schedule = dispatch(workload, placement)
         if like is not None and like.made is not None:
             if like.in_order:
-                again = unflatten(where, book_in_order(flat, where, like.made.start_s))
+                again = unflatten(where, book_in_order(flatten(workload), where, like.made.start_s))
             else:
                 again = dispatch(workload, placement, [-start for start in like.made.start_s])
             if again.makespan_s < schedule.makespan_s:

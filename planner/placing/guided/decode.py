@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edgepart.planner.placing.engine import flat_serial
 from edgepart.planner.placing.engine.fit_memory import allowed
 from edgepart.planner.placing.engine.flat_serial import STANDINGS, FlatProblem
 from edgepart.planner.placing.engine.flat_workload import Booleans, Floats, Integers
+from edgepart.planner.placing.engine.judge import serial_code
 from edgepart.planner.placing.guided.features import Features
 from edgepart.planner.placing.problem.workload import Workload
 
@@ -52,18 +52,14 @@ class SampleDecoder:
 
     def __init__(self, workload: Workload, features: Features) -> None:
         """Raises Infeasible if no machine can take a group of tasks that must be together."""
-        flat, groups = features.flat, workload.groups
-        group = np.empty(len(flat.order), np.int64)
-        for number, tasks in enumerate(groups):
-            group[list(tasks)] = number
-        roomy = allowed(workload)
+        flat, group = features.flat, np.array(workload.graph.group, np.int64)
         self._problem = FlatProblem(
             flat,
             # A task that costs nothing may have the same rank as its reader: the order of the graph then decides.
             flat.order[np.argsort(-features.ranks[flat.order], kind="stable")],
-            roomy[group],
+            allowed(workload)[group],
             group,
-            np.array([sum(workload.tasks[task].memory_bytes for task in tasks) for tasks in groups], float),
+            np.array(workload.group_bytes, float),
             np.array([machine.memory_bytes for machine in workload.machines], float),
             features.unit_s,
         )
@@ -84,7 +80,7 @@ class SampleDecoder:
         self, bias: NDArray[np.floating], weights: NDArray[np.floating], noise: Floats, kept: Recorded
     ) -> Decoded:
         scores = np.asarray(bias, np.float64), np.asarray(weights, np.float64)
-        return Decoded(*flat_serial.decode(self._problem, *scores, noise, kept.standings, kept.allowed))
+        return Decoded(*serial_code().decode(self._problem, *scores, noise, kept.standings, kept.allowed))
 
 
 def gumbel(samples: int, tasks: int, machines: int, seed: int) -> Floats:

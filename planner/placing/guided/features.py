@@ -12,8 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edgepart.planner.placing.engine import flat_serial
-from edgepart.planner.placing.engine.flat_workload import Booleans, FlatWorkload, Floats, Integers, flatten
+from edgepart.planner.placing.engine.flat_workload import (
+    Booleans,
+    FlatWorkload,
+    Floats,
+    Integers,
+    flatten,
+    flatten_graph,
+)
+from edgepart.planner.placing.engine.judge import serial_code
+from edgepart.planner.placing.problem.task_graph import TaskGraph
 from edgepart.planner.placing.problem.workload import Workload
 
 Singles = NDArray[np.float32]
@@ -72,8 +80,7 @@ def describe(workload: Workload) -> Features:
         _finite(np.hstack([tasks, np.broadcast_to(overall, (len(tasks), len(overall)))])),
         _finite(np.hstack([_describe_machines(costs), np.tile(overall, (costs.able.shape[1], 1))])),
         _finite(_describe_pairs(costs)),
-        _neighbours(costs.sources, costs.readers, costs.edge_bytes, len(tasks)),
-        _neighbours(costs.readers, costs.sources, costs.edge_bytes, len(tasks)),
+        *workload.graph.once(_neighbours),
         costs.flat,
         costs.ranks_s,
         costs.before_s,
@@ -102,10 +109,8 @@ class _FeatureCosts:
     """(t,). The mean seconds of a transfer."""
     sources: Integers
     readers: Integers
-    edge_bytes: Floats
-    """(e,). The task that makes the tensor of each edge, the task that reads it, and its bytes."""
     edge_tensors: Integers
-    """(e,)."""
+    """(e,). The task that makes the tensor of each edge, the task that reads it, and the tensor."""
     ranks_s: Floats
     before_s: Floats
     """(n,). The seconds from each task's start to the end, and from the beginning to its start, if nothing had to wait, on
@@ -126,7 +131,8 @@ def _costs(workload: Workload) -> _FeatureCosts:
     moves_s = _moves_s(flat)
     machines = compute_s.shape[1]
     way_s = moves_s.sum(axis=(1, 2)) / max(1, machines * (machines - 1))
-    edge_tensors = np.repeat(np.arange(len(flat.source)), np.diff(flat.reader_starts))
+    edge_tensors = _edge_tensors(flat.reader_starts)
+    ranks_s, before_s = serial_code().rank_both_ways(flat, mean_s, way_s)
     return _FeatureCosts(
         flat,
         able,
@@ -138,9 +144,9 @@ def _costs(workload: Workload) -> _FeatureCosts:
         way_s,
         flat.source[edge_tensors],
         flat.readers,
-        flat.nbytes[edge_tensors],
         edge_tensors,
-        *flat_serial.rank_both_ways(flat, mean_s, way_s),
+        ranks_s,
+        before_s,
         np.array([task.memory_bytes for task in workload.tasks], float),
         np.array([machine.memory_bytes for machine in workload.machines], float),
     )
@@ -238,7 +244,23 @@ def _describe_pairs(costs: _FeatureCosts) -> Floats:
     return found
 
 
-def _neighbours(ends: Integers, tasks: Integers, nbytes: Floats, count: int) -> Integers:
+def _edge_tensors(reader_starts: Integers) -> Integers:
+    """Return the tensor of each edge."""
+    return np.repeat(np.arange(len(reader_starts) - 1), np.diff(reader_starts))
+
+
+def _neighbours(graph: TaskGraph) -> tuple[Integers, Integers]:
+    """Return the tasks before each task and those behind it that the network looks at, (n, NEIGHBOURS) each."""
+    flat = flatten_graph(graph)
+    edge_tensors = _edge_tensors(flat.reader_starts)
+    sources, readers, nbytes = flat.source[edge_tensors], flat.readers, flat.nbytes[edge_tensors]
+    return (
+        _heaviest(sources, readers, nbytes, len(graph.tasks)),
+        _heaviest(readers, sources, nbytes, len(graph.tasks)),
+    )
+
+
+def _heaviest(ends: Integers, tasks: Integers, nbytes: Floats, count: int) -> Integers:
     """Return, for each of `count` tasks, the ends of those edges of the task over which most bytes move."""
     pairs, edge = np.unique(np.stack([tasks, ends], axis=1), axis=0, return_inverse=True)
     moved = np.bincount(edge.ravel(), nbytes, len(pairs))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgepart.planner.placing.engine import flat_serial, judge
+from edgepart.planner.placing.engine import flat_serial, judge, serial
 from edgepart.planner.placing.engine.dispatch import dispatch, upward_ranks
 from edgepart.planner.placing.engine.evaluate import find_shortest
 from edgepart.planner.placing.engine.flat_workload import flatten, unflatten
@@ -30,13 +30,23 @@ def as_written() -> Any:
     return plain
 
 
-@pytest.fixture(params=["as written", "compiled"])
-def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    if request.param == "compiled":
+def use(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have serial schedules computed on lists, on arrays as written, or compiled."""
+    if kind == "compiled":
         pytest.importorskip("numba", reason="of the extra [climb]")
         assert prepare()
-    else:
-        monkeypatch.setattr(judge, "flat_serial", as_written())
+        return
+    monkeypatch.setattr(judge._Prepared, "code", None)
+    if kind == "as written":
+        monkeypatch.setattr(judge, "serial", as_written())
+
+
+KINDS = "on lists", "as written", "compiled"
+
+
+@pytest.fixture(params=KINDS)
+def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    use(request.param, monkeypatch)
     yield
 
 
@@ -59,16 +69,28 @@ def test_every_order_keeps_every_rule(code: None) -> None:
             assert not violations(graph, found)
 
 
-def test_compiled_and_as_written_are_the_same() -> None:
+@pytest.mark.parametrize("plain", [serial, as_written()], ids=KINDS[:2])
+def test_compiled_and_not_compiled_are_the_same(plain: Any) -> None:
     pytest.importorskip("numba", reason="of the extra [climb]")
     assert prepare()
-    random, plain = Random(3), as_written()
+    random = Random(3)
     for _ in range(40):
         graph = draw_workload(random)
         flat, where = flatten(graph), np.array([random.randrange(len(graph.machines)) for _ in graph.tasks])
         order = np.array(graph.order)
         one, other = (module.schedule_in_order(flat, where, order) for module in (plain, flat_serial))
-        assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+        assert all(
+            np.array_equal(a, b) and np.shape(a) == np.shape(b) for a, b in zip(one, other, strict=True)
+        )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_mean_ranks_are_those_of_the_record(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(kind, monkeypatch)
+    random = Random(8)
+    for _ in range(40):
+        graph = draw_workload(random)
+        assert judge.mean_ranks(graph).tolist() == upward_ranks(graph)
 
 
 WAITING = workload(
@@ -92,14 +114,9 @@ def test_a_gap_that_is_long_enough_is_used() -> None:
     assert made.start_s[4] == 0.0  # It was booked last, and takes as long as the gap before the urgent task.
 
 
-@pytest.mark.parametrize("kind", ["as written", "compiled"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_waits_is_judged_by_what_waits(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if kind == "compiled":
-        pytest.importorskip("numba", reason="of the extra [climb]")
-        assert prepare()
-    else:
-        monkeypatch.setattr(judge._Prepared, "code", None)
-        monkeypatch.setattr(judge, "flat_serial", as_written())
+    use(kind, monkeypatch)
     made, where = booked(WAITING, PLACEMENT, [0.0, 1.1, 2.2, 3.0, 12.0]), np.array(PLACEMENT)
     judged = judge_of(WAITING, "latency")
     plain = judged(where, Judged(where, made.makespan_s, made, ()))

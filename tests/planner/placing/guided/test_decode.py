@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.util import module_from_spec, spec_from_file_location
 from random import Random
 
 import numpy as np
@@ -13,28 +12,19 @@ from hypothesis import given, settings
 from edgepart.planner.errors import Infeasible
 from edgepart.planner.learning.training.draw import draw_workload
 from edgepart.planner.learning.training.families import FAMILIES
-from edgepart.planner.placing.engine import flat_serial
 from edgepart.planner.placing.engine.dispatch import upward_ranks
 from edgepart.planner.placing.engine.flat_serial import STANDINGS
-from edgepart.planner.placing.engine.judge import prepare
-from edgepart.planner.placing.guided import decode
 from edgepart.planner.placing.guided.decode import PLAIN, Decoded, SampleDecoder, gumbel
 from edgepart.planner.placing.guided.features import describe
 from edgepart.planner.placing.problem.workload import Workload
+from tests.planner.placing.engine.test_flat_dispatch import draw_workload as draw_anything
+from tests.planner.placing.engine.test_flat_serial import KINDS, use
 from tests.planner.placing.workloads import INF, workload, workloads
 
 
-@pytest.fixture(params=["as written", "compiled"])
+@pytest.fixture(params=KINDS)
 def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    if request.param == "compiled":
-        pytest.importorskip("numba", reason="of the extra [climb]")
-        assert prepare()
-    else:
-        spec = spec_from_file_location("flat_serial_as_written", flat_serial.__file__)
-        assert spec is not None and spec.loader is not None
-        plain = module_from_spec(spec)
-        spec.loader.exec_module(plain)
-        monkeypatch.setattr(decode, "flat_serial", plain)
+    use(request.param, monkeypatch)
     yield
 
 
@@ -144,6 +134,33 @@ def test_machines_are_drawn_by_the_softmax_of_their_scores(code: None) -> None:
     found = decoded(graph, bias=np.array([[0.0, np.log(3.0)]]), samples=4000, seed=7)
     assert found.placements[1:, 0].mean() == pytest.approx(0.75, abs=0.03)
     assert found.placements[0, 0] == 1  # The first sample has no noise.
+
+
+@pytest.mark.parametrize("kind", KINDS[:2])
+def test_compiled_and_not_compiled_decode_the_same(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    random, compared = Random(4), 0
+    for number in range(40):
+        graph = draw_anything(random)
+        if any(min(task.compute_s) == INF for task in graph.tasks):
+            continue
+        compared += len(graph.machines) > 1
+        features, shape = describe(graph), (len(graph.tasks), len(graph.machines))
+        drawn = np.random.default_rng(number)
+        bias, weights = drawn.normal(size=shape), drawn.normal(size=(shape[0], STANDINGS))
+        noise = gumbel(3, *shape, number)
+        with monkeypatch.context() as patch:
+            use("compiled", patch)
+            found, kept = SampleDecoder(graph, features).record(bias, weights, noise)
+            use(kind, patch)
+            again, kept_again = SampleDecoder(graph, features).record(bias, weights, noise)
+            alone = SampleDecoder(graph, features).decode(bias, weights, noise)
+        for one in (again, alone):
+            assert np.array_equal(one.placements, found.placements)
+            assert np.array_equal(one.start_s, found.start_s)
+            assert np.array_equal(one.makespan_s, found.makespan_s)
+        assert np.array_equal(kept_again.allowed, kept.allowed)
+        assert np.array_equal(kept_again.standings, kept.standings)
+    assert compared > 20
 
 
 def test_the_record_explains_every_choice(code: None) -> None:
