@@ -8,7 +8,7 @@ from math import inf
 from types import MappingProxyType
 
 from edgepart.planner.errors import Infeasible, NotInstalled, UsageError
-from edgepart.planner.placing.engine.dispatch import dispatch
+from edgepart.planner.placing.engine.judge import dispatcher_of
 from edgepart.planner.placing.engine.load import max_load
 from edgepart.planner.placing.problem.schedule import Asked, PlacementFound
 from edgepart.planner.placing.problem.workload import Workload
@@ -66,7 +66,7 @@ def single(workload: Workload, asked: Asked) -> PlacementFound:
     why = f"everything is on {workload.machines[fastest].name}"
     if asked.objective == "throughput":
         return PlacementFound(placement, max_load(workload, placement), why=why)
-    schedule = dispatch(workload, placement)
+    schedule = dispatcher_of(workload)(placement, None)
     return PlacementFound(placement, schedule.makespan_s, schedule, why=why)
 
 

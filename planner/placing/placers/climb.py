@@ -78,6 +78,9 @@ def ascend(
     workload: Workload, start: PlacementFound, asked: Asked, until: float, begun: str = ""
 ) -> PlacementFound:
     """Climb from `start` until the time is up or nothing better is likely to be found."""
+    value = format_seconds(start.value_s, 4)
+    if asked.clock() >= until:
+        return replace(start, why=f"{begun}from {start.why} {value}, with no time left to climb")
     found = climb(
         workload,
         start.placement,
@@ -91,7 +94,7 @@ def ascend(
     estimated = asked.objective == "latency" and not is_prepared()
     how = ", most of them only estimated, as schedules are not compiled (extra [climb])" if estimated else ""
     ended = "; more time is not likely to give more" if found.stale else ""
-    why = f"{begun}from {start.why} {format_seconds(start.value_s, 4)}, {found.steps} placements tried{how}{ended}"
+    why = f"{begun}from {start.why} {value}, {found.steps} placements tried{how}{ended}"
     if found.best.value_s >= start.value_s:
         return replace(start, why=why)
     return PlacementFound(found.best.placement, found.best.value_s, found.best.schedule, why=why)

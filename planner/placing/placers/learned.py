@@ -20,7 +20,7 @@ from edgepart.planner.placing.engine.evaluate import settle
 from edgepart.planner.placing.engine.judge import is_prepared
 from edgepart.planner.placing.engine.load import max_load
 from edgepart.planner.placing.guided.decode import PLAIN, Decoded, SampleDecoder, gumbel
-from edgepart.planner.placing.guided.features import Features, describe
+from edgepart.planner.placing.guided.features import describe
 from edgepart.planner.placing.guided.trained import trained_network
 from edgepart.planner.placing.placers.best import single
 from edgepart.planner.placing.placers.climb import GROUPS, LARGE, ascend
@@ -37,7 +37,8 @@ CONTRACT_S = 0.0005
 """The approximate seconds in which a task is contracted with others."""
 
 SETTLED = 2
-"""Of how many samples, the best by what decoding says, the schedule is worked out."""
+"""Of how many samples, the best by what decoding says, the schedule is worked out; of one where this is not compiled and no
+time is left."""
 
 
 @register("learned")
@@ -80,16 +81,17 @@ def _place(workload: Workload, network: NeuralNetwork | None, asked: Asked) -> P
     samples = 0
     if network is not None:
         scores = network.run(features.inputs)
-        noise = gumbel(SAMPLES, tasks, machines, seed=0)
         at_once, most = (SAMPLES, SAMPLES) if is_prepared() else (1, FEW_SAMPLES)
+        noise = gumbel(most, tasks, machines, seed=0)
         while samples < most and (not samples or asked.clock() < until):
             drawn.append(decoder.decode(scores[0], scores[1], noise[samples : samples + at_once]))
             samples += at_once
-    return _best(workload, features, drawn, samples, asked)
+    settled = SETTLED if is_prepared() or asked.clock() < until else 1
+    return _best(workload, drawn, samples, settled, asked)
 
 
 def _best(
-    workload: Workload, features: Features, drawn: list[Decoded], samples: int, asked: Asked
+    workload: Workload, drawn: list[Decoded], samples: int, settled: int, asked: Asked
 ) -> PlacementFound:
     """Return the best of what was drawn, with its schedule or load."""
     every = Decoded(*(np.concatenate(columns) for columns in zip(*map(_columns, drawn), strict=True)))
@@ -98,7 +100,7 @@ def _best(
     else:
         values = every.makespan_s
     found = []
-    for row in np.argsort(values, kind="stable")[:SETTLED].tolist():
+    for row in np.argsort(values, kind="stable")[:settled].tolist():
         whose = (
             f"the best of {format_count(samples, 'sample')} of the network"
             if row
@@ -110,7 +112,8 @@ def _best(
         found.append(single(workload, asked))
     best = min(found, key=lambda one: one.value_s)
     few = ", few as decoding is not compiled (extra [climb])" if 0 < samples < SAMPLES else ""
-    return replace(best, why=f"{best.why}{few},")
+    only = ", of which one was worked out as no time was left" if settled < SETTLED else ""
+    return replace(best, why=f"{best.why}{few}{only},")
 
 
 def _columns(drawn: Decoded) -> tuple[np.ndarray, ...]:
