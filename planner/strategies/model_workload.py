@@ -9,8 +9,9 @@ The memory of a task is what a session keeps of its weights, and what making the
 second part is an upper bound, because a device makes one session after another, and is reached if all of its tasks are in
 one session (`charge` takes less of it). A machine has the memory of its device without an empty session.
 
-The workload leaves out media that links share, the memory for values that are alive at once, and work that several devices
-do. A placement that was found on it has to be simulated.
+A medium of the cluster carries what crosses it at its own rate at most. Where one transfer nearly fills it, transfers take
+turns there; where it has room for several, it is left out. The workload also leaves out the memory for values that are
+alive at once, and work that several devices do. A placement that was found on it has to be simulated.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import permutations
 from math import inf
 
 import networkx as nx
@@ -28,11 +30,22 @@ from edgepart.planner.layers.coarsen import Layer
 from edgepart.planner.layers.runtime_fusion import find_fused_groups
 from edgepart.planner.layout.choices import Choice, Whole
 from edgepart.planner.model.graph import Operator
-from edgepart.planner.placing.problem.workload import Machine, Placement, Task, TaskTensor, Workload
+from edgepart.planner.placing.problem.workload import (
+    Machine,
+    Placement,
+    SharedMedium,
+    Task,
+    TaskTensor,
+    Workload,
+)
 from edgepart.planner.search.memo import Memo
 
 ENTRY, END = "inputs", "outputs"
 """Names of the gateway's tasks; no layer's name is one of them."""
+
+FULL = 0.7
+"""The part of a medium that one transfer fills from which on transfers take turns there. Two that each fill this part of it
+take 1.4 times as long together as either alone: that is as far from twice as long, in turn, as from no longer."""
 
 
 @dataclass(frozen=True)
@@ -159,10 +172,9 @@ class _WorkloadBuilder:
         copied = self._copy_s()
         rates = tuple(
             tuple(
-                inf if a == b else 1 / (1 / link.bytes_per_s + copied[a] + copied[b])
-                for b, link in zip(self.names, row, strict=True)
+                inf if a == b else 1 / (1 / self._carried(a, b) + copied[a] + copied[b]) for b in self.names
             )
-            for a, row in zip(self.names, links, strict=True)
+            for a in self.names
         )
         machines = tuple(
             Machine(
@@ -173,7 +185,33 @@ class _WorkloadBuilder:
             for device in cluster.devices
         )
         tasks = (self._at_gateway(ENTRY), *self._tasks(), self._at_gateway(END))
-        return Workload(self.memo.graph.name, machines, tasks, tuple(self._tensors()), rates, latency_s)
+        return Workload(
+            self.memo.graph.name,
+            machines,
+            tasks,
+            tuple(self._tensors()),
+            rates,
+            latency_s,
+            media=tuple(self._media()),
+        )
+
+    def _carried(self, a: str, b: str) -> float:
+        """The bytes/s of a transfer from one device to another that has the media on its way to itself."""
+        cluster = self.memo.cluster
+        crossed = ((m.bytes_per_s, cluster.crossings(m, a, b)) for m in cluster.media)
+        return min(cluster.link(a, b).bytes_per_s, *(rate / n for rate, n in crossed if n), inf)
+
+    def _media(self) -> Iterator[SharedMedium]:
+        """The media that transfers cross in turn, between those devices where one transfer nearly fills them."""
+        cluster = self.memo.cluster
+        for medium in cluster.media:
+            pairs = frozenset(
+                (i, j)
+                for (i, a), (j, b) in permutations(enumerate(self.names), 2)
+                if self._carried(a, b) * cluster.crossings(medium, a, b) >= FULL * medium.bytes_per_s
+            )
+            if pairs:
+                yield SharedMedium(medium.name, pairs)
 
     def _copy_s(self) -> dict[str, float]:
         """Seconds a byte, on each device, to copy a tensor out of a segment that sends it or into one that

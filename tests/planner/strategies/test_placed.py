@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib.util import find_spec
+from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from benchmarks.models import light, sample_inputs
 
 from edgepart.agent.verify.local_run import LocalRun
 from edgepart.agent.verify.reference import run_alone
-from edgepart.planner.devices.cluster import Cluster, Device, Link
+from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium
 from edgepart.planner.errors import Infeasible, NotInstalled
 from edgepart.planner.layout.choices import Divide, Whole
 from edgepart.planner.layout.strategy import Problem
@@ -67,6 +68,53 @@ def test_a_model_is_tasks_between_what_the_gateway_has_and_wants() -> None:
     assert (ENTRY, (1,), 3 * 24 * 24 * 4) in ends and ("1: stem", (2, 4), 8 * 24 * 24 * 4) in ends
     assert ("7: pool", (8,), 8 * 4) in ends
     assert made.workload.latency_s[0][1] == 1e-4 + 2 * SLOW.default_link.message_s + SLOW.devices[1].segment_s
+
+
+EVERY_WAY = set(permutations(range(3), 2))
+
+
+@pytest.mark.parametrize(
+    ("medium", "rate", "pairs"),
+    [
+        # The traffic of its devices with any other fills it.
+        (Medium("wifi", 1e6, frozenset("ab")), 1e6, EVERY_WAY),
+        # From one of its devices to another, each byte crosses it twice.
+        (Medium("wifi", 1e6, frozenset("ab"), relayed=True), 5e5, EVERY_WAY),
+        # One device is behind it.
+        (Medium("cable", 1e6, frozenset("c")), 2e6, {(0, 2), (2, 0), (1, 2), (2, 1)}),
+        # One transfer takes less than 0.7 of it, so that two go at once.
+        (Medium("switch", 3e6, frozenset("abc")), 2e6, set()),
+        (Medium("switch", 2.8e6, frozenset("abc")), 2e6, EVERY_WAY),
+        (Medium("bus", 1e6, links=frozenset({("b", "a")})), 1e6, {(0, 1), (1, 0)}),
+    ],
+)
+def test_media_are_crossed_in_turn_if_one_transfer_fills_them(
+    medium: Medium, rate: float, pairs: set[tuple[int, int]]
+) -> None:
+    devices = tuple(Device(name, "k", 2e7, 5e6, 4e9) for name in "abc")
+    among = [Cluster(devices, {}, Link(2e6, 1e-4), media) for media in ((), (medium,))]
+    free, shared = (build_workload(study_of(branches(), one).memo).workload for one in among)
+    assert {pair for one in shared.media for pair in one.pairs} == pairs
+    assert [one.name for one in shared.media] == ([medium.name] if pairs else []) and not free.media
+    assert 1 / shared.bytes_per_s[0][1] - 1 / free.bytes_per_s[0][1] == pytest.approx(
+        1 / rate - 1 / 2e6, abs=1e-12
+    )
+
+
+def test_transfers_take_turns_on_a_medium_of_the_cluster() -> None:
+    """One branch moves to the second device, and from the first to the third in its middle."""
+    devices = tuple(Device(name, "k", 2e7, 5e6, 4e9) for name in "abc")
+    wifi = Medium("wifi", 2e6, frozenset("abc"))
+    apart = []
+    for media in ((), (wifi,)):
+        graph = build_workload(
+            study_of(branches(), Cluster(devices, {}, Link(2e6, 1e-4), media)).memo
+        ).workload
+        made = dispatch(graph, [0, 0, 1, 1, 0, 2, 0, 0, 0])
+        spans = sorted((moved.start_s, moved.end_s) for moved in made.transfers)
+        apart.append((all(end <= start for (_, end), (start, _) in pairwise(spans)), made.makespan_s))
+    (at_once, free_s), (in_turn, turns_s) = apart
+    assert in_turn and not at_once and free_s < turns_s
 
 
 def test_the_gateways_tasks_stay_there() -> None:
