@@ -12,7 +12,7 @@ CPU_TORCH = $(PIP) install --retries 0 --extra-index-url https://download.pytorc
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: dist deb machines install-check rooms screenshots figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency latency-slow-python slow-python throughput weights engines links messages truth dominance placing placing-scale placing-proofs placing-tight climb search tofu optcnn bbgrap learned learning transports ciphers memory replan failover chaos generation answers exports models docs cases emulators processors avx2 aarch64 arm fuzz load simulate third lock clean
+.PHONY: dist deb machines install-check rooms screenshots figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency latency-slow-python slow-python throughput weights engines links messages truth dominance placing placing-scale placing-proofs placing-tight climb search tofu optcnn bbgrap learned learned-seeds learning transports ciphers memory replan failover chaos generation answers exports models docs cases emulators processors avx2 aarch64 arm fuzz load simulate third lock clean
 .DEFAULT_GOAL := test
 # Tests start hundreds of processes, and each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -192,6 +192,17 @@ learning: .venv/.dev  ## what learned placers gain, and the tables of docs/learn
 
 learned: .venv/.dev | results  ## what the network of `learned` gives on graphs and clusters that it was not trained on; takes a quarter of an hour
 	$(BIN)/python -m benchmarks.learned --markdown --json results/learned.json > results/learned.md
+	$(call record,learned)
+
+# A network that is there already is not trained anew: delete it for that.
+results/learned-%.onnx: | .venv/.dev results
+	$(BIN)/edgepart train --placer learned --minutes 40 --seed $* --out $@
+
+LEARNED_SEEDS := results/learned-1.onnx results/learned-2.onnx
+
+learned-seeds: .venv/.dev $(LEARNED_SEEDS) | results  ## the same, with two more networks of other seeds, each trained for 40 minutes at first
+	$(BIN)/python -m benchmarks.learned --markdown --json results/learned.json \
+	  $(addprefix --network ,planner/placing/guided/weights/learned.onnx $(LEARNED_SEEDS)) > results/learned.md
 	$(call record,learned)
 
 search: .venv/.dev | results  ## how long strategies search; takes some minutes

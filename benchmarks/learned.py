@@ -1,11 +1,15 @@
 """What the network of `learned` gives on graphs and clusters that it was not trained on, beside the quick placers.
 
-    python -m benchmarks.learned [--graphs 40] [--network FILE.onnx] [--markdown] [--json FILE]
+    python -m benchmarks.learned [--graphs 40] [--network FILE.onnx]... [--markdown] [--json FILE]
 
 Makespans are geometric means over drawn graphs, in units of the best quick placer's; in brackets is the middle 95 %
 of 2,000 resamples of the graphs. The untrained network is plain list scheduling. Where climbing is compared, both
 have the same time in all: what the quick placers take together, or the network with its samples, is taken off. Exits
 with 1 without numba.
+
+Of several networks, the first is compared with everything, and the others, of other seeds, with the quick placers. How
+long a graph takes to be placed again is measured as if it were seen for the first time, and with what was computed of it
+before a machine left.
 """
 
 from __future__ import annotations
@@ -93,7 +97,9 @@ def sampled(workload: Workload, network: NeuralNetwork | None, samples: int) -> 
     return settle(workload, found.placements[best].tolist(), Asked(time.perf_counter), "", orders=orders)
 
 
-def compare(workload: Workload, network: NeuralNetwork) -> dict[str, float]:
+def compare(
+    workload: Workload, network: NeuralNetwork, others: Sequence[NeuralNetwork] = ()
+) -> dict[str, float]:
     """Return the makespan of each, in seconds. Raises Infeasible if a quick placer finds no placement."""
     asked = Asked(time.perf_counter)
     quick, spent_s = {}, 0.0
@@ -103,7 +109,7 @@ def compare(workload: Workload, network: NeuralNetwork) -> dict[str, float]:
     best = min(quick.values(), key=lambda one: one.value_s)
     learned, network_s = timed(sampled, workload, network, SAMPLES)
     whole_s = CLIMB_S + max(spent_s, network_s)
-    return {
+    found = {
         "best quick": best.value_s,
         "heft": quick["heft"].value_s,
         "m-etf": quick["m-etf"].value_s,
@@ -115,34 +121,60 @@ def compare(workload: Workload, network: NeuralNetwork) -> dict[str, float]:
         "best quick, climbed": climbed(workload, best, whole_s - spent_s),
         "best of 64, climbed": climbed(workload, learned, whole_s - network_s),
     }
+    for other in others:
+        drawn_by, took_s = timed(sampled, workload, other, SAMPLES)
+        found[f"{seed_of(other)}: greedy"] = sampled(workload, other, 1).value_s
+        found[f"{seed_of(other)}: best of 64"] = drawn_by.value_s
+        found[f"{seed_of(other)}: climbed"] = climbed(workload, drawn_by, whole_s - took_s)
+    return found
 
 
-def cell_row(cell: Cell, network: NeuralNetwork, graphs: int) -> dict[str, Any]:
+def seed_of(network: NeuralNetwork) -> str:
+    """Return what the rows of a network are called."""
+    return f"seed {network.card.seed}"
+
+
+def cell_row(
+    cell: Cell, network: NeuralNetwork, graphs: int, others: Sequence[NeuralNetwork] = ()
+) -> dict[str, Any]:
     """Return the figures of one cell: means of ratios with their intervals."""
     found = []
     for workload in drawn(cell, graphs):
         try:
-            found.append(compare(workload, network))
+            found.append(compare(workload, network, others))
         except Infeasible as error:
             note(f"left out: {error}")
-    names = [name for name in found[0] if name != "best quick"]
+
+    def over(one: str, other: str) -> tuple[float, float, float]:
+        return interval([each[one] / each[other] for each in found])
+
     row: dict[str, Any] = {"what": cell.what, "graphs": len(found)}
-    for name in names:
-        row[name] = interval([one[name] / one["best quick"] for one in found])
-    row["greedy / m-etf"] = interval([one["greedy"] / one["m-etf"] for one in found])
-    row["greedy / heft"] = interval([one["greedy"] / one["heft"] for one in found])
-    pairs = [one["best of 64, climbed"] / one["best quick, climbed"] for one in found]
-    row["climbed / climbed"] = interval(pairs)
+    for name in found[0]:
+        if name != "best quick" and not name.startswith("seed "):
+            row[name] = over(name, "best quick")
+    row["greedy / m-etf"] = over("greedy", "m-etf")
+    row["greedy / heft"] = over("greedy", "heft")
+    row["climbed / climbed"] = over("best of 64, climbed", "best quick, climbed")
+    for seed in map(seed_of, others):
+        row[f"{seed}: greedy / m-etf"] = over(f"{seed}: greedy", "m-etf")
+        row[f"{seed}: greedy / heft"] = over(f"{seed}: greedy", "heft")
+        row[f"{seed}: best of 64"] = over(f"{seed}: best of 64", "best quick")
+        row[f"{seed}: climbed / climbed"] = over(f"{seed}: climbed", "best quick, climbed")
     return row
 
 
-def large_rows(network_file: Mapping[str, Path]) -> list[dict[str, Any]]:
+def asked_of(network: NeuralNetwork, budget_s: float) -> Asked:
+    """Return what a placer that this network guides is asked."""
+    return Asked(time.perf_counter, budget_s=budget_s, networks=lambda placer: network)
+
+
+def large_rows(network: NeuralNetwork) -> list[dict[str, Any]]:
     """Return what placers make of large graphs on eight machines, and the seconds that they take."""
     rows = []
     for tasks in (1000, 5000, 50_000):
         for family in ("attention", HELD_OUT):
             workload = draw_workload(family, Random(f"large {family}"), tasks, 8)
-            asked = Asked(time.perf_counter, budget_s=5.0, networks=networks_of(network_file))
+            asked = asked_of(network, 5.0)
             row: dict[str, Any] = {"family": family, "tasks": len(workload.tasks)}
             for name in ("m-etf", "heft", "learned"):
                 found, took_s = timed(find, workload, name, asked)
@@ -152,19 +184,29 @@ def large_rows(network_file: Mapping[str, Path]) -> list[dict[str, Any]]:
     return rows
 
 
-def replanning(network_file: Mapping[str, Path], times: int = 40) -> list[float]:
-    """Return the seconds until a graph of 400 tasks is placed again, after one of six machines is gone."""
-    took = []
+def replanning(network: NeuralNetwork, times: int = 40, tasks: int = 400) -> dict[str, list[float]]:
+    """Return the seconds until a graph is placed after one of six machines is gone: "first" if nothing is known of it, and
+    "again" with what was computed of it for six."""
+    took: dict[str, list[float]] = {"first": [], "again": []}
+    asked = asked_of(network, 0.0)
     for number in range(times):
         family = list(FAMILIES)[number % len(FAMILIES)]
-        whole = draw_workload(family, Random(f"replanning {number}"), 400, 6)
-        fewer = without_last(whole)
-        asked = Asked(time.perf_counter, budget_s=0.0, networks=networks_of(network_file))
+        whole = draw_workload(family, Random(f"replanning {number}"), tasks, 6)
         try:
-            took.append(timed(find, fewer, "learned", asked)[1])
+            find(whole, "learned", asked)
+            first_s, again_s = (timed(place_on_fewer, whole, known, asked)[1] for known in (False, True))
         except Infeasible as error:
             note(f"left out: {error}")
+            continue
+        took["first"].append(first_s)
+        took["again"].append(again_s)
     return took
+
+
+def place_on_fewer(whole: Workload, known: bool, asked: Asked) -> PlacementFound:
+    """Place the graph without its last machine, with what is known of the graph."""
+    fewer = without_last(whole)
+    return find(fewer.like(whole) if known else fewer, "learned", asked)
 
 
 def without_last(workload: Workload) -> Workload:
@@ -182,36 +224,45 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.learned", description=__doc__)
     parser.add_argument("--graphs", type=int, default=40, help="how many graphs each cell has")
     parser.add_argument(
-        "--network", type=Path, help="another network than the one that comes with the package"
+        "--network",
+        type=Path,
+        action="append",
+        default=[],
+        help="in place of the one that comes with the package; the second and later ones are other seeds",
     )
     parser.add_argument("--markdown", action="store_true", help="print the tables as documents have them")
     parser.add_argument("--json", type=Path, help="every number is kept there")
     options = parser.parse_args()
-    given = {"learned": options.network} if options.network else {}
-    as_written = replanning(given, 15)
+    given: list[dict[str, Path]] = [{"learned": path} for path in options.network] or [{}]
+    network, *others = [networks_of(one)("learned") for one in given]
+    if len({one.card.seed for one in (network, *others)}) <= len(others):
+        parser.error("two of the networks are of the same seed")
+    not_compiled = replanning(network)
     if not judge.prepare():
         say("numba is not installed: pip install 'edgepart[climb]'")
         return 1
-    network = networks_of(given)("learned")
     cells = []
     for cell in CELLS:
-        cells.append(cell_row(cell, network, options.graphs))
+        cells.append(cell_row(cell, network, options.graphs, others))
         note(f"{cell.what}: {cells[-1]}")
-    large, again = large_rows(given), replanning(given)
-    found = {"cells": cells, "large": large, "replanning_s": again, "replanning_as_written_s": as_written}
+    large, compiled = large_rows(network), replanning(network)
+    found = {
+        "cells": cells,
+        "large": large,
+        "replanning_s": {"compiled": compiled, "not compiled": not_compiled},
+    }
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(found, indent=1) + "\n")
-    report(found, network, markdown=options.markdown)
+    report(found, (network, *others), markdown=options.markdown)
     return 0
 
 
-def report(found: Mapping[str, Any], network: NeuralNetwork, *, markdown: bool) -> None:
+def report(found: Mapping[str, Any], networks: Sequence[NeuralNetwork], *, markdown: bool) -> None:
     """Print the tables."""
-    card = network.card
-    say(
-        f"On {sentence()}. The network: seed {card.seed}, trained on {card.trained_on} by `{card.command}`.\n"
-    )
+    cards = [network.card for network in networks]
+    which = "; ".join(f"seed {one.seed}, trained on {one.trained_on} by `{one.command}`" for one in cards)
+    say(f"On {sentence()}. The network{'s' if len(cards) > 1 else ''}: {which}.\n")
     names = [name for name in found["cells"][0] if name not in ("what", "graphs")]
     columns = ("makespan over the best quick placer's", *(row["what"] for row in found["cells"]))
     rows = [("graphs", *(str(row["graphs"]) for row in found["cells"]))]
@@ -241,12 +292,13 @@ def report(found: Mapping[str, Any], network: NeuralNetwork, *, markdown: bool) 
     ]
     show_table(table(columns, rows, columns[1:]), markdown)
     print()
-    for what, key in (("compiled", "replanning_s"), ("as written", "replanning_as_written_s")):
-        cuts = quantiles(found[key], n=20)
-        say(
-            f"Placing 400 nodes again after one of six machines is gone, {what}: half within "
-            f"{format_seconds(cuts[9], 2)}, 95 of 100 within {format_seconds(cuts[18], 2)}."
-        )
+    columns = ("400 nodes placed after one of six machines is gone", "half within", "95 of 100 within")
+    rows = []
+    for how, took in found["replanning_s"].items():
+        for when, known in (("first", "nothing known of the graph"), ("again", "its graph placed before")):
+            cuts = quantiles(took[when], n=20)
+            rows.append((f"{how}, {known}", *(format_seconds(cuts[place], 2) for place in (9, 18))))
+    show_table(table(columns, rows, columns[1:]), markdown)
 
 
 def _ratio(values: Sequence[float]) -> str:
