@@ -287,7 +287,7 @@ class _Decoding:
         soonest_s, unit_s, all_busy_s = min(ready_s), self._unit_s, self._unit_s
         for busy_s in self._busy_s:
             all_busy_s += busy_s
-        stands = []
+        stands: list[tuple[float, ...]] = []
         columns = zip(finish_s, begin_s, ready_s, kept, self._busy_s, moving_s, strict=True)
         for finish, begin, ready, stays, busy_s, moving in columns:
             late = (finish - first_s) / unit_s if finish > first_s else 0.0
