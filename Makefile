@@ -173,8 +173,12 @@ placing: .venv/.dev  ## Moirai's comparison of placers, and the figures in docs/
 placing-scale: .venv/.dev  ## more than 50,000 operators on eight devices, by every placer; takes some minutes
 	$(BIN)/python -m benchmarks.placing_scale --json results/placing_scale.json
 
-placing-tight: .venv/.dev  ## moirai against one search of the whole graph where memory is tight; takes a quarter of an hour
-	$(BIN)/python -m benchmarks.placing_tight --json results/placing_tight.json
+# Which graphs, how much memory and how long: TIGHT="--seeds 0 --shares 0.4".
+TIGHT ?=
+
+placing-tight: .venv/.dev | results  ## moirai against one search of the whole graph where memory is tight; takes twenty minutes
+	$(BIN)/python -m benchmarks.placing_tight --markdown --json results/placing_tight.json $(TIGHT) > results/tight.md
+	$(call record,tight)
 
 placing-proofs: .venv/.dev | results  ## what moirai proves: Inception-v1's modules, random graphs of 30 operators; under a minute
 	$(BIN)/python -m benchmarks.placing_proofs --markdown --json results/placing_proofs.json > results/proofs.md

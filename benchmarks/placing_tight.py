@@ -2,9 +2,10 @@
 
 The graphs have branches, and each of four machines has memory for a part of the tasks only. The one search has
 neither pieces nor windows nor climbing: it begins with the best answer of the quickest placers, and has more time.
-What it finds and moirai does not is what moirai's decomposition or its climbing misses.
+What it finds and moirai does not is what moirai's decomposition or its climbing misses. `default` among the budgets is
+what `edgepart plan` gives it without `--budget`: it ends by itself, after a minute at most.
 
-    python -m benchmarks.placing_tight --seeds 0,1 --shares 0.4,0.28 --budgets 10,55 --plain 200
+    python -m benchmarks.placing_tight --seeds 0,1 --shares 0.4,0.28 --budgets 10,55,default --plain 200 --markdown
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
 
+from benchmarks.machine import describe, sentence, show_table
+from edgepart.cli.output import note, say, table
+from edgepart.cli.planning.placement import MOST_SEARCH_S
+from edgepart.planner.figures import format_seconds
 from edgepart.planner.placing.exact.latency_model import solve
 from edgepart.planner.placing.placers.best import find
 from edgepart.planner.placing.problem.checker import check
@@ -73,48 +78,93 @@ def solve_plainly(workload: Workload, start: PlacementSchedule, budget_s: float)
     return min(start.makespan_s, found.makespan_s) if found else start.makespan_s
 
 
-def compare(seed: int, share: float, budgets: list[float], plain_s: float) -> Iterator[dict[str, Any]]:
-    """The makespans of one graph, each as a multiple of the plain model's."""
+@dataclass(frozen=True)
+class Answer:
+    """What one search finds for one graph."""
+
+    seed: int
+    share: float
+    """The part of all tasks for which each machine has memory; 0 if there is no limit."""
+    tasks: int
+    who: str
+    makespan_s: float
+    times: float
+    """The makespan as a multiple of the one search's."""
+    search_s: float
+    why: str = ""
+
+
+def compare(seed: int, share: float, budgets: Sequence[float | None], plain_s: float) -> Iterator[Answer]:
+    """Yields what the quickest placers, one search of `plain_s` seconds, and moirai with each budget find for one graph.
+    None is the budget of `edgepart plan` without `--budget`."""
     workload = tight_workload(seed, share)
+    began = time.monotonic()
     start = min(
         (find(workload, name, Asked(time.monotonic)) for name in ("heft", "m-etf")), key=lambda f: f.value_s
     )
+    quick_s = time.monotonic() - began
     assert start.schedule is not None
     plain = solve_plainly(workload, start.schedule, plain_s) if plain_s else start.value_s
-    row = {"seed": seed, "share": share, "tasks": len(workload.tasks)}
-    yield row | {"who": "quick", "seconds": start.value_s, "times": start.value_s / plain}
-    yield row | {"who": f"plain {plain_s:g} s", "seconds": plain, "times": 1.0}
+
+    def answer(who: str, makespan_s: float, search_s: float, why: str = "") -> Answer:
+        return Answer(seed, share, len(workload.tasks), who, makespan_s, makespan_s / plain, search_s, why)
+
+    yield answer("the better of heft and m-etf", start.value_s, quick_s)
+    yield answer(f"one search, {plain_s:g} s", plain, plain_s)
     for budget_s in budgets:
-        found = check(workload, find(workload, "moirai", Asked(time.monotonic, budget_s=budget_s)), "latency")
-        yield row | {
-            "who": f"moirai {budget_s:g} s",
-            "seconds": found.value_s,
-            "times": found.value_s / plain,
-            "why": found.why,
-        }
+        began, most_s = time.monotonic(), MOST_SEARCH_S if budget_s is None else budget_s
+        asked = Asked(time.monotonic, budget_s=most_s, patient=budget_s is not None)
+        found = check(workload, find(workload, "moirai", asked), "latency")
+        given = "by default" if budget_s is None else f"{budget_s:g} s"
+        yield answer(f"moirai, {given}", found.value_s, time.monotonic() - began, found.why)
+
+
+def show(answers: Sequence[Answer], markdown: bool) -> None:
+    columns = ("seed", "memory of each", "tasks", "search", "makespan", "over the one search", "took")
+    rows = [
+        (
+            str(one.seed),
+            f"{one.share:.0%}" if one.share else "no limit",
+            str(one.tasks),
+            one.who,
+            format_seconds(one.makespan_s, 4),
+            f"{one.times:.3f}",
+            format_seconds(one.search_s, 2),
+        )
+        for one in answers
+    ]
+    say(f"On {sentence()}.")
+    say("")
+    show_table(table(columns, rows, right=(*columns[:3], *columns[4:])), markdown)
+
+
+def _budget(text: str) -> float | None:
+    return None if text == "default" else float(text)
 
 
 def main() -> None:
     """Print a row for each answer."""
-    options = argparse.ArgumentParser()
+    options = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     options.add_argument("--seeds", default="0,1")
     options.add_argument("--shares", default="0.4,0.28")
-    options.add_argument("--budgets", default="10,55")
+    options.add_argument("--budgets", default="10,55,default")
     options.add_argument("--plain", type=float, default=200.0)
+    options.add_argument("--markdown", action="store_true", help="print the table as documents have it")
     options.add_argument("--json", type=Path)
-    asked = options.parse_args()
-    rows = []
-    for seed in map(int, asked.seeds.split(",")):
-        for share in map(float, asked.shares.split(",")):
-            for row in compare(seed, share, [float(s) for s in asked.budgets.split(",") if s], asked.plain):
-                rows.append(row)
-                print(
-                    f"{row['seed']:>4} {row['share']:.2f} {row['who']:>12} {row['seconds'] * 1e3:8.2f} ms "
-                    f"{row['times']:.3f}  {row.get('why', '')}",
-                    flush=True,
+    given = options.parse_args()
+    budgets = [_budget(text) for text in given.budgets.split(",") if text]
+    answers = []
+    for seed in map(int, given.seeds.split(",")):
+        for share in map(float, given.shares.split(",")):
+            for one in compare(seed, share, budgets, given.plain):
+                answers.append(one)
+                note(
+                    f"{seed} {share:.2f} {one.who}: {one.makespan_s * 1e3:.2f} ms, {one.times:.3f}; {one.why}"
                 )
-    if asked.json:
-        asked.json.write_text(json.dumps(rows))
+    show(answers, given.markdown)
+    if given.json:
+        document = {"machine": describe(), "answers": [asdict(one) for one in answers]}
+        given.json.write_text(json.dumps(document, indent=1))
 
 
 if __name__ == "__main__":

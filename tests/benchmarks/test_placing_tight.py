@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.placing_tight import compare, tight_workload
+from benchmarks.placing_tight import compare, show, tight_workload
+
+from benchmarks import placing_tight
 
 pytest.importorskip("ortools", reason="moirai needs OR-tools, of the extra [exact]")
 
@@ -16,7 +18,13 @@ def test_a_graph_has_its_size_its_branches_and_its_memory() -> None:
     assert max(map(len, made.after)) > 1 and max(map(len, made.before)) > 1
 
 
-def test_rows_are_multiples_of_the_one_search() -> None:
-    quick, plain, ours = compare(0, 0.0, [0.1], 0.1)
-    assert plain["times"] == 1.0 and quick["times"] >= 1.0
-    assert ours["seconds"] <= quick["seconds"] and ours["times"] == ours["seconds"] / plain["seconds"]
+def test_rows_are_multiples_of_the_one_search(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(placing_tight, "MOST_SEARCH_S", 0.2)
+    quick, plain, ours, default = made = list(compare(0, 0.0, [0.1, None], 0.1))
+    assert plain.times == 1.0 and quick.times >= 1.0
+    assert ours.makespan_s <= quick.makespan_s and ours.times == ours.makespan_s / plain.makespan_s
+    assert default.makespan_s <= quick.makespan_s and default.who == "moirai, by default"
+    show(made, markdown=True)
+    assert "| moirai, by default |" in capsys.readouterr().out
