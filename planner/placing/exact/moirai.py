@@ -62,8 +62,8 @@ PINNED = 500
 WINDOW_S = 5.0
 """The most seconds for one window."""
 
-PATIENCE_S, PATIENCE = 10.0, 0.5
-"""A search that is not patient ends when nothing better came for so many seconds and for this part of its time."""
+PATIENCE_S = 10.0
+"""A search that is not patient ends when everything was tried once, and nothing better came for so many seconds."""
 
 BOUND = 0.3
 """The part of the remaining time that a bound along the longest path may take, where there are many tasks."""
@@ -120,12 +120,7 @@ class _MoiraiSearch:
 
     @property
     def _left_s(self) -> float:
-        now_s = self._asked.clock()
-        if self._better and not self._asked.patient:
-            waited_s = now_s - self._better[-1][0]
-            if waited_s > max(PATIENCE_S, PATIENCE * (now_s - self._begun_s)):
-                return 0.0
-        return max(0.0, self._until_s - now_s)
+        return max(0.0, self._until_s - self._asked.clock())
 
     @property
     def _proved(self) -> bool:
@@ -137,6 +132,13 @@ class _MoiraiSearch:
     def _start(self) -> _Best:
         assert self._best is not None, "something fitted, or Infeasible was raised"
         return self._best
+
+    def _goes_on(self, rounds: int) -> bool:
+        """Whether one more round is worth its time, after so many."""
+        now_s = self._asked.clock()
+        if self._proved or now_s >= self._until_s:
+            return False
+        return rounds == 0 or self._asked.patient or now_s - self._better[-1][0] <= PATIENCE_S
 
     def begin(self) -> None:
         """Start from the placement that was given, or from the best of the other placers."""
@@ -195,8 +197,10 @@ class _MoiraiSearch:
         self._whole(self._left_s / 2 if large else self._left_s)
         if large:
             self._climb(self._left_s / 3)
-        while large and not self._proved and self._left_s > 0:
+        rounds = 0
+        while large and self._goes_on(rounds):
             self._window(min(WINDOW_S, self._left_s))
+            rounds += 1
 
     def _piecewise(self) -> None:
         """Search piece by piece. Memory is counted within each piece only: the bound holds, but the result may not fit."""
@@ -287,8 +291,8 @@ class _MoiraiSearch:
     def search_broadly(self) -> None:
         """Search pieces that repeat; then contract the graph, search it and expand the result, over and over."""
         self._layers()
-        turn = rounds = fewest = 0
-        while self._left_s > 0 and not self._proved:
+        turn = fewest = 0
+        while self._goes_on(turn):
             most = GROUPS[turn % len(GROUPS)]
             start = self._start
             placement = start.placement if turn else None
@@ -300,8 +304,8 @@ class _MoiraiSearch:
             slice_s = min(self._left_s, max(self._asked.budget_s / 8, 1.0))
             self._refine(coarse, groups, slice_s, turn)
             self._window(min(WINDOW_S, self._left_s))
-            turn, rounds = turn + 1, rounds + 1
-        self._why.append(f"contracted {rounds} times, to {fewest} groups and more, and expanded again")
+            turn += 1
+        self._why.append(f"contracted {turn} times, to {fewest} groups and more, and expanded again")
 
     def _refine(
         self, coarse: Workload, groups: tuple[tuple[int, ...], ...], slice_s: float, turn: int
@@ -364,7 +368,7 @@ class _MoiraiSearch:
                 self._ended = solved.ended
             return
         turn = 0
-        while self._left_s > 0 and not self._proved:
+        while self._goes_on(turn):
             groups = contract(
                 self._workload, GROUPS[turn % len(GROUPS)], self._start.placement if turn else None
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from itertools import count
 from math import inf
 from random import Random
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 
 from edgepart.planner.errors import Infeasible, UsageError
 from edgepart.planner.learning.training.draw import draw_workload
+from edgepart.planner.placing.exact.moirai import _MoiraiSearch
 from edgepart.planner.placing.problem.checker import check
 from edgepart.planner.placing.problem.schedule import Asked, PlacementFound
 from edgepart.planner.placing.problem.workload import Workload
@@ -139,3 +141,22 @@ def test_a_search_that_is_not_patient_ends_when_nothing_better_comes(monkeypatch
         if patient:
             assert told == sorted(told, reverse=True) and told[-1] >= found.value_s
     assert looks[False] < looks[True]
+
+
+def test_everything_is_tried_before_a_search_loses_its_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first kind of search takes half a minute, and no kind finds anything."""
+    now_s, given = [0.0], list[float]()
+
+    def searching(seconds: float) -> Callable[..., None]:
+        def search(*_: object) -> None:
+            now_s[0] += seconds
+
+        return search
+
+    monkeypatch.setattr(_MoiraiSearch, "_climb", searching(0.0))
+    monkeypatch.setattr(_MoiraiSearch, "_piecewise", searching(30.0))
+    monkeypatch.setattr(_MoiraiSearch, "_whole", lambda search, budget_s: given.append(budget_s))
+    monkeypatch.setattr(_MoiraiSearch, "_window", searching(5.0))
+    graph = draw_workload("cells", Random(5), 140, 3)
+    placer("moirai")(graph, Asked(lambda: now_s[0], budget_s=60, patient=False))
+    assert given == [15.0] and now_s == [35.0], "the whole has half of what is left; then comes one window"
