@@ -217,7 +217,7 @@ tofu: .venv/.dev | results  ## Tofu's search on WResNet-152 and RNN-10, and what
 	$(BIN)/python -m benchmarks.tofu --markdown --json results/tofu.json > results/tofu.md
 	$(call record,tofu)
 
-optcnn: .venv/.dev | results  ## OptCNN's findings on AlexNet, VGG-16 and Inception-v3, planned for up to 16 GPUs; takes three minutes
+optcnn: .venv/.dev | results  ## OptCNN's findings on AlexNet, VGG-16 and Inception-v3, planned for up to 16 GPUs; takes five minutes
 	$(BIN)/python -m benchmarks.optcnn --markdown --json results/optcnn.json > results/optcnn.md
 	$(call record,optcnn)
 

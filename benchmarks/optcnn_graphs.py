@@ -17,8 +17,10 @@ from pathlib import Path
 from benchmarks.inception import inception_v3
 from benchmarks.tofu_graphs import HollowBuilder
 from edgepart.planner.devices.cluster import Cluster, Device, Link
+from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
+from edgepart.planner.search.study import Study
 
 BATCH = 32
 """Images for each GPU: "a per-GPU batch size of 32 for all experiments"."""
@@ -74,6 +76,11 @@ NETWORKS: Mapping[str, Callable[[int], Graph]] = {
     "Inception-v3": inception,
 }
 """The graph of each network for a number of images."""
+
+
+def study_of(network: str, devices: int) -> Study:
+    """The network with 32 images for each of so many GPUs, on these."""
+    return Study(Problem(NETWORKS[network](BATCH * devices), gpus(devices), "gpu0"))
 
 
 def _conv(

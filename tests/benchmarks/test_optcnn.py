@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.optcnn import SCALING, TABLE_4, TABLE_5, degrees
+from benchmarks.optcnn import TABLE_3, TABLE_4
 from benchmarks.optcnn_graphs import INFINIBAND, NETWORKS, NVLINK, gpus
+from benchmarks.optcnn_table5 import SCALING, TABLE_5, degrees
 
 from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole
 
@@ -38,4 +39,4 @@ def test_vgg_has_the_layers_of_table_5_and_the_size_of_its_paper() -> None:
     layers = sum(kinds.count(kind) for kind in ("Conv", "MaxPool", "Gemm", "Softmax"))
     assert layers == sum(count for count, _ in TABLE_5.values())
     assert sum(constant.region.size for constant in graph.constants.values()) == 138_357_544
-    assert SCALING.keys() == TABLE_4.keys() == NETWORKS.keys()
+    assert SCALING.keys() == TABLE_3.keys() == TABLE_4.keys() == NETWORKS.keys()

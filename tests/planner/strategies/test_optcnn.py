@@ -12,8 +12,9 @@ from math import inf
 import numpy as np
 import pytest
 from benchmarks.models import light, sample_inputs
-from benchmarks.optcnn_graphs import gpus, vgg16
-from benchmarks.optcnn_training import baselines, make_step
+from benchmarks.optcnn_graphs import alexnet, gpus, vgg16
+from benchmarks.optcnn_table5 import IMAGES, SPACE, is_along, sooner
+from benchmarks.optcnn_training import READINGS, Reading, baselines, make_step
 
 from edgepart.agent.verify.local_run import LocalRun
 from edgepart.agent.verify.reference import run_alone
@@ -131,6 +132,33 @@ def test_vgg_is_divided_as_in_the_paper() -> None:
     assert found.cost < others["owt"] < others["model"] < others["data"]
 
 
+def test_as_the_paper_s_words_have_it_dense_layers_are_those_of_table_5() -> None:
+    """t_X is bytes over bandwidth, of inputs only: {c=4}, {c=4} and {c=2}, and images before the last convolutions."""
+    step = make_step(vgg_on_gpus(), READINGS[-1])
+    kinds = by_kind(step.study, step.choices_of(step.solve()))
+    assert [(choice.axes, devices(choice)) for choice in kinds["Gemm"] if isinstance(choice, Divide)] == [
+        (("channel",), count) for count in (4, 4, 2)
+    ]
+    for choice in kinds["Conv"][:10] + kinds["MaxPool"][:4]:
+        assert isinstance(choice, Divide) and (choice.axes, devices(choice)) == (("batch",), 4)
+
+
+@pytest.mark.parametrize("reading", READINGS)
+def test_height_and_width_gain_nothing_over_images_where_all_layers_compute_at_one_rate(
+    reading: Reading,
+) -> None:
+    """Table 5 has {h=2, w=2} at the end. Each device has the same weights to synchronise as with {n=4}, and as much to
+    compute. So only what the paper measured of its kernels can make the difference."""
+    step = make_step(vgg_on_gpus(), reading)
+    for node, choices, unary in zip(step.problem.nodes, step.choices, step.unary, strict=True):
+        if node.layer.anchor.op_type == "Conv":
+            (images,) = (n for n, choice in enumerate(choices) if is_along(choice, *IMAGES))
+            (space,) = (n for n, choice in enumerate(choices) if is_along(choice, *SPACE))
+            assert unary[space] >= unary[images] * (1 - 1e-9)
+    to_best, to_images = sooner(step)
+    assert to_best >= to_images > 0
+
+
 def test_weights_that_are_not_synchronised_leave_convolutions_to_the_batch() -> None:
     """The same question for inference: nothing has to move between convolutions then."""
     _, problem, _ = solve(vgg_on_gpus())
@@ -168,9 +196,13 @@ def test_one_image_is_divided_in_space_and_its_dense_layers_by_channels_or_sums(
     assert not quick.is_whole and found.cost > solve(asked)[2].cost
 
 
-def test_chains_and_modules_reduce_to_two_nodes_as_in_the_paper() -> None:
-    """Table 3: K = 2 for all its networks."""
-    asked = study(load_graph(light("squeezenet")), *[1.2e10] * 4)
+@pytest.mark.parametrize("name", ["squeezenet", "AlexNet", "VGG-16"])
+def test_chains_and_modules_reduce_to_two_nodes_as_in_the_paper(name: str) -> None:
+    """Table 3: K = 2 for all its networks; `make optcnn` has Inception-v3."""
+    if name == "squeezenet":
+        asked = study(load_graph(light(name)), *[1.2e10] * 4)
+    else:
+        asked = vgg_on_gpus() if name == "VGG-16" else Study(Problem(alexnet(32), gpus(4), "gpu0"))
     _, problem, found = solve(asked)
     assert [step.kind for step in found.steps if step.kind not in ("node", "edge")] == ["enumerate"]
     assert len(found.steps[-1].nodes) == 2
