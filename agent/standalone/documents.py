@@ -153,8 +153,7 @@ def readme(plan: Plan, graph: Graph, folders: Mapping[str, str], addresses: Mapp
 
     python run.py --ask input.npz
 
-The devices, and where they are reached. Change an address in plan.json, the same on all machines, or give it to each of
-them: --address {first}=HOST:PORT.
+The devices, and where they are reached. A change of an address in plan.json has to be the same on all machines.
 
 {devices}
 

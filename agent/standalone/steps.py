@@ -1,7 +1,8 @@
 """Steps: what each device of a plan does, and its client, as lists that a program needs nothing else for. Rules: no door.
 
 Where the paper inserts operators that crop and concatenate (BBGraP, section 3.2), a list has copies: boxes of values that
-are there go to boxes of a new one. Each step names the values that no later step needs.
+are there go to boxes of a new one. Each value is sent by itself, as the number of its transfer and its place in that. Each
+step names the values that no later step needs.
 """
 
 from __future__ import annotations
@@ -44,8 +45,7 @@ def device_steps(program: Program, transfers: Sequence[Transfer], models: Sequen
         copies, wanted = _copies(schedule.recipes[index], slots, names)
         found += copies
         if isinstance(step, Receive):
-            values = [slots[slot] for slot in schedule.received[step.transfer]]
-            found.append({"do": "receive", "transfer": step.transfer, "values": values})
+            found += _receive(step.transfer, [slots[slot] for slot in schedule.received[step.transfer]])
         elif isinstance(step, Run):
             segment = program.segments[step.segment]
             made = [slots[slot] for slot in schedule.computed[index]]
@@ -55,10 +55,24 @@ def device_steps(program: Program, transfers: Sequence[Transfer], models: Sequen
                 "outputs": dict(zip((port.name for port in segment.outputs), made, strict=True)),
             })  # fmt: skip
         else:
-            target = schedule.outgoing[step.transfer].target or None
-            found.append({"do": "send", "transfer": step.transfer, "to": target, "values": wanted})
+            found += _send(schedule.outgoing[step.transfer], wanted)
         found[-1]["drop"] = [copy["value"] for copy in copies] + _freed(schedule, index, slots)
     return found
+
+
+def _send(transfer: Transfer, values: Sequence[str]) -> list[Step]:
+    to = transfer.target or None
+    return [
+        {"do": "send", "value": value, "to": to, "as": f"{transfer.number}.{n}", "drop": []}
+        for n, value in enumerate(values)
+    ]
+
+
+def _receive(transfer: int, values: Sequence[str]) -> list[Step]:
+    return [
+        {"do": "receive", "value": value, "as": f"{transfer}.{n}", "drop": []}
+        for n, value in enumerate(values)
+    ]
 
 
 def _freed(schedule: DeviceSchedule, index: int, slots: Sequence[str]) -> list[str]:
@@ -113,18 +127,15 @@ def _client_group(plan: Plan, devices: Sequence[str]) -> dict[str, Any]:
     pieces = {slot: Piece(info.name, Region.full(info.shape)) for slot, info in enumerate(plan.inputs)}
     for transfer in outgoing:
         copies, values = _copies([_found(piece, pieces) for piece in transfer.pieces], given, names)
-        steps += copies
-        drop = [copy["value"] for copy in copies]
-        steps.append(
-            {"do": "send", "transfer": transfer.number, "to": transfer.target, "values": values, "drop": drop}
-        )
+        steps += [*copies, *_send(transfer, values)]
+        steps[-1]["drop"] = [copy["value"] for copy in copies]
     slots: list[str] = []
     come: dict[int, Piece] = {}
     for transfer in incoming:
         values = [names.of(piece) for piece in transfer.pieces]
         come.update(enumerate(transfer.pieces, len(slots)))
         slots += values
-        steps.append({"do": "receive", "transfer": transfer.number, "values": values, "drop": []})
+        steps += _receive(transfer.number, values)
     outputs: dict[str, str] = {}
     for info in plan.outputs:
         if info.name in plan.constant_outputs:

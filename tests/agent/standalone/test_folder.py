@@ -1,4 +1,4 @@
-"""What is written runs: every schedule is followed by the program that goes with it, with queues in place of sockets."""
+"""What is written runs: every schedule is followed by the program that goes with it, with no sockets between them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from queue import SimpleQueue
 from threading import Thread
 from types import ModuleType
 from typing import Any
@@ -60,29 +59,30 @@ def answer(folder: Path, inputs: dict[str, Any], group: int = 0) -> dict[str, An
     """What the exported program computes, all devices in this process."""
     runs = program_of(folder)
     here = runs.PLAN["groups"][group]
-    mail = {name: SimpleQueue[Any]() for name in (None, *here["devices"])}
+    parts = {name: runs.Request("") for name in (None, *here["devices"])}
     failed: list[BaseException] = []
 
-    def post(target: str | None, number: int, arrays: Any) -> None:
-        mail[target].put((number, [np.array(one) for one in arrays], ""))
+    def send(target: str | None, name: str, array: Any) -> None:
+        parts[target].mail.put((name, np.array(array)))
 
     def follow(device: str) -> None:
         at = folder / runs.PLAN["devices"][device]["folder"]
         steps = runs.json.loads((at / "schedule.json").read_text())["steps"]
-        models = {step["model"] for step in steps if step["do"] == "run"}
         held: dict[str, Any] = {}
         try:
-            runs.follow(steps, held, mail[device], post, {name: runs.load(at / name, 1) for name in models})
+            parts[device].follow(steps, held, {file.name: runs.load(file, 1) for file in at.glob("*.onnx")})
             assert not held, "all that no step needs is dropped"
         except BaseException as error:  # noqa: BLE001 - the test fails with it
             failed.append(error)
-            mail[None].put((runs.BEGIN, (), repr(error)))
+            parts[None].mail.put((runs.FAULT, repr(error)))
 
+    for part in parts.values():
+        part.send = send
     threads = [Thread(target=follow, args=(device,)) for device in here["devices"]]
     for thread in threads:
         thread.start()
     held = {**inputs, **{name: np.load(folder / file) for name, file in runs.PLAN["constants"].items()}}
-    runs.follow(here["steps"], held, mail[None], post, {})
+    parts[None].follow(here["steps"], held, {})
     for thread in threads:
         thread.join(60)
     assert not failed
