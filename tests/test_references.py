@@ -44,6 +44,29 @@ def test_links_of_documents_lead_somewhere() -> None:
     assert not gone
 
 
+def test_tests_that_documents_name_exist() -> None:
+    known = {
+        name for file, text in texts() if file.endswith(".py") for name in re.findall(r"def (test_\w+)", text)
+    }
+    gone = {
+        f"{file} names {name}"
+        for file, text in texts()
+        if file.endswith(".md")
+        for name in re.findall(r"(?<![/\w])(test_\w+)(?![\w.])", text)
+        if name not in known
+    }
+    assert not gone
+
+
+def test_each_claim_of_a_paper_is_shown_by_something() -> None:
+    """But one, which says that it is not repeated."""
+    page = (ROOT / "docs" / "strategies.md").read_text()
+    section = page[page.index("## What the papers report") : page.index("## Limits of all strategies")]
+    rows = [line for line in section.splitlines() if line.startswith("| ") and "| shown by |" not in line]
+    nothing = [line for line in rows if not re.search(r"test_|`make ", line.rsplit("|", 2)[1])]
+    assert len(rows) > 40 and all("not repeated" in line for line in nothing) and len(nothing) == 1
+
+
 def test_targets_of_make_that_documents_name_exist() -> None:
     targets = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     gone = {

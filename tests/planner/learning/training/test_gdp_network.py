@@ -109,3 +109,17 @@ def test_the_exported_network_is_the_same(superposition: bool) -> None:
         found = session.run(None, dict(features.inputs()))[0]
         rows = features.real > 0
         assert np.abs(found - run(network, features).numpy())[rows].max() < 1e-5
+
+
+@pytest.mark.nightly
+def test_a_graph_of_fifty_thousand_nodes_is_one_pass() -> None:
+    """What is said of a segment depends on it and on those before it, as far as attention and messages go."""
+    network = new_network(replace(SMALL, rounds=1), 0)
+    data = export_gdp(network, draw_workload("inception", Random(0), 200, 3))
+    session = ort.InferenceSession(data, providers=["CPUExecutionProvider"])
+    features = features_of(draw_workload("attention", Random(1), 50_000, 3))
+    found = session.run(None, dict(features.inputs()))[0]
+    assert len(found) >= 50_000 and np.isfinite(found).all()
+    features.numbers[:SEGMENT] += 1.0
+    changed = (session.run(None, dict(features.inputs()))[0] != found).any(1)
+    assert changed[:SEGMENT].any() and not changed[-SEGMENT:].any()

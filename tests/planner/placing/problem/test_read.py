@@ -73,6 +73,20 @@ def test_a_device_that_only_another_one_reaches_has_a_link_over_it() -> None:
     assert found.transfer_s(found.tensors[0], 0, 1) == 3e-4 + 2e5 / 1e9
 
 
+def test_the_paper_s_two_hops_take_twenty_seconds() -> None:
+    """Moirai, section III-C: 100 MB over a link of 10 MB/s and one of 5 MB/s."""
+    document = {
+        "schema": BRANCHES["schema"],
+        "name": "hops",
+        "devices": [{"name": name, "kind": "k"} for name in "abc"],
+        "links": [{"a": "a", "b": "b", "bytes_per_s": 10e6}, {"a": "b", "b": "c", "bytes_per_s": 5e6}],
+        "nodes": [{"id": name, "compute_s": {device: 1.0}} for name, device in zip("st", "ac", strict=True)],
+        "edges": [{"source": "s", "target": "t", "bytes": 100e6}],
+    }
+    found = workload_of(document)
+    assert found.transfer_s(found.tensors[0], 0, 2) == 20.0
+
+
 def test_media_say_what_crosses_them() -> None:
     air = {"name": "air", "devices": ["a0"]}
     cable = {"name": "cable", "links": [["a1", "host"]]}
