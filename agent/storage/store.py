@@ -24,13 +24,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 import numpy as np
-from onnx import TensorProto
-from onnx.helper import tensor_dtype_to_np_dtype
 
 from edgepart.agent.storage import atomic_files
 from edgepart.agent.storage.atomic_files import NEW, move, read_json
@@ -40,7 +37,6 @@ from edgepart.planner.json_text import parse_json
 from edgepart.planner.model.blobs import pack_constant
 from edgepart.planner.model.digests import joint_digest
 from edgepart.planner.model.graph import Constant, Graph
-from edgepart.planner.plans.plan import Plan, WeightRef
 from edgepart.planner.region import Array, Region
 
 K = TypeVar("K")
@@ -222,17 +218,6 @@ class Store:
             raise PeerError(f"blob {digest}: {name!r} {region} of model {source.model} has digest {found}")
         self.put_bytes(data, synced=synced)
         return self.get(digest)
-
-    def weight(self, plan: Plan, ref: WeightRef) -> Array:
-        """Return a weight of a plan's segment, with its type and shape. Unavailable if neither the weight nor its model is
-        stored."""
-        shapes = plan.bound_shapes
-        data = self.blob(ref.digest, Source(plan.model_digest, ref.source, ref.region, shapes))
-        dtype = tensor_dtype_to_np_dtype(TensorProto.DataType.Value(ref.dtype.upper()))
-        if data.nbytes != prod(ref.shape) * dtype.itemsize:
-            raise PeerError(f"weight {ref.name!r}: {data.nbytes} bytes are no {ref.dtype} {list(ref.shape)}")
-        weight: Array = data.view(dtype).reshape(ref.shape)
-        return weight
 
     def partial(self, digest: str, nbytes: int) -> Partial:
         """Return the state of a blob that is arriving, with the bytes that an earlier try has left."""

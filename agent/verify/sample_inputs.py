@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import TensorProto, TypeProto
 
-from edgepart.agent.wire.dtypes import element_dtype
+from edgepart.agent.wire.dtypes import NUMBERS, element_dtype
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import UsageError
 from edgepart.planner.model.graph import Graph
+
+if TYPE_CHECKING:
+    from onnx import TypeProto
 
 DIVIDING_OPERATORS = ("Div", "Mod")
 """Operators that end the whole process if they divide integers by zero."""
 
 SEQUENCE_ITEMS = 2
 """Number of items in a made-up sequence."""
+_KINDS = {number: name for name, number in NUMBERS.items()}
+"""The names of ONNX's element types by their numbers."""
 
 
 def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Value]:
@@ -25,6 +29,10 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Value]:
     Floating-point numbers are drawn from the normal distribution. int8 and uint8 are drawn from all values, as pixels and
     quantised numbers are. Wider integers are 0 or 1, because they may be indices; in a model with divisions integers are
     at least 1. Raises UsageError for an input of unknown shape, or of a type that cannot be made up."""
+    from onnx import (
+        TypeProto,  # Here, as an agent needs nothing of onnx but this, and this only where it checks.
+    )
+
     draw = np.random.default_rng(seed)
     lowest = 1 if any(op.op_type in DIVIDING_OPERATORS for op in graph.operators) else 0
     made: dict[str, Value] = {}
@@ -76,9 +84,5 @@ def _of_type(kind: TypeProto, name: str, draw: np.random.Generator, lowest: int)
         case "tensor_type":
             tensor = kind.tensor_type
             shape = tuple(dim.dim_value if dim.HasField("dim_value") else 1 for dim in tensor.shape.dim)
-            return _array(_name_of(tensor.elem_type), shape, name, draw, lowest)
+            return _array(_KINDS.get(tensor.elem_type, "undefined"), shape, name, draw, lowest)
     raise UsageError(f"input {name!r} is a {kind.WhichOneof('value')}, which cannot be made up")
-
-
-def _name_of(element_type: int) -> str:
-    return str(TensorProto.DataType.Name(element_type)).lower()

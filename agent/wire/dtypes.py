@@ -1,7 +1,8 @@
-"""Element types: converts between ONNX's names and numpy's types. Rules; no ONNX Runtime.
+"""Element types: converts between ONNX's names and numpy's types. Rules; neither ONNX Runtime nor the onnx package, which
+takes 8 MB of an agent that needs nothing else of it.
 
-For types that numpy lacks (bfloat16, the float8 kinds, types of less than a byte) the onnx package gives types of
-ml_dtypes.
+Types that numpy lacks (bfloat16, the float8 kinds, types of less than a byte) are those of ml_dtypes, as in the onnx
+package.
 """
 
 from __future__ import annotations
@@ -11,10 +12,68 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from onnx import TensorProto, helper
+
+NUMBERS = {
+    "float": 1,
+    "uint8": 2,
+    "int8": 3,
+    "uint16": 4,
+    "int16": 5,
+    "int32": 6,
+    "int64": 7,
+    "string": 8,
+    "bool": 9,
+    "float16": 10,
+    "double": 11,
+    "uint32": 12,
+    "uint64": 13,
+    "complex64": 14,
+    "complex128": 15,
+    "bfloat16": 16,
+    "float8e4m3fn": 17,
+    "float8e4m3fnuz": 18,
+    "float8e5m2": 19,
+    "float8e5m2fnuz": 20,
+    "uint4": 21,
+    "int4": 22,
+    "float4e2m1": 23,
+    "float8e8m0": 24,
+    "uint2": 25,
+    "int2": 26,
+    "float6e2m3": 27,
+    "float6e3m2": 28,
+}
+"""ONNX's element types, by the names of TensorProto.DataType in lower case, with their numbers there."""
+_SPELLINGS = {
+    "float": "float32",
+    "string": "object",
+    "double": "float64",
+    "float8e4m3fn": "float8_e4m3fn",
+    "float8e4m3fnuz": "float8_e4m3fnuz",
+    "float8e5m2": "float8_e5m2",
+    "float8e5m2fnuz": "float8_e5m2fnuz",
+    "float4e2m1": "float4_e2m1fn",
+    "float8e8m0": "float8_e8m0fnu",
+    "float6e2m3": "float6_e2m3fn",
+    "float6e3m2": "float6_e3m2fn",
+}
+"""What numpy or ml_dtypes call those that they call otherwise."""
 
 
-@lru_cache(maxsize=64)  # Names come from peers too; ONNX has fewer than 32.
+def _numpy_type(name: str) -> np.dtype[Any] | None:
+    """The type of an ONNX name; None if the installed ml_dtypes is too old to have it."""
+    spelling = _SPELLINGS.get(name, name)
+    try:
+        return np.dtype(getattr(ml_dtypes, spelling, spelling))
+    except TypeError:
+        return None
+
+
+_TYPES = {name: dtype for name in NUMBERS if (dtype := _numpy_type(name)) is not None}
+_NAMES = {dtype: name for name, dtype in _TYPES.items()}
+_SUB_BYTE = tuple(_TYPES[name] for name in ("int2", "uint2", "int4", "uint4", "float4e2m1") if name in _TYPES)
+
+
 def element_dtype(name: str) -> np.dtype[Any] | None:
     """Return the numpy type of ONNX's element type `name` ("float", "bfloat16", ...; object for "string"); None if `name`
     is not an element type ("sequence", "map", "unknown", ...).
@@ -22,10 +81,7 @@ def element_dtype(name: str) -> np.dtype[Any] | None:
     >>> element_dtype("float"), element_dtype("string"), element_dtype("sequence")
     (dtype('float32'), dtype('O'), None)
     """
-    try:
-        return np.dtype(helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(name.upper())))
-    except (ValueError, KeyError):
-        return None
+    return _TYPES.get(name.lower())
 
 
 @lru_cache(maxsize=64)
@@ -35,17 +91,12 @@ def element_name(dtype: np.dtype[Any]) -> str:
     >>> element_name(np.dtype("float32")), element_name(np.dtype("<U3"))
     ('float', 'string')
     """
-    if dtype.kind in "OUS":
-        return "string"
-    try:
-        return str(TensorProto.DataType.Name(helper.np_dtype_to_tensor_dtype(dtype))).lower()
-    except (ValueError, KeyError):
-        return dtype.name
+    return "string" if dtype.kind in "OUS" else _NAMES.get(dtype, dtype.name)
 
 
 def onnx_number(dtype: np.dtype[Any]) -> int:
-    """The number of a numpy type in ONNX's TensorProto.DataType."""
-    return int(helper.np_dtype_to_tensor_dtype(dtype))
+    """The number of a numpy type in ONNX's TensorProto.DataType. Raises KeyError if it is none of ONNX's."""
+    return NUMBERS["string" if dtype.kind == "U" else _NAMES[dtype]]
 
 
 def is_native(dtype: np.dtype[Any]) -> bool:
@@ -56,10 +107,3 @@ def is_native(dtype: np.dtype[Any]) -> bool:
 def is_sub_byte(dtype: np.dtype[Any]) -> bool:
     """Whether ONNX packs several elements of this type into a byte, which numpy's arrays do not."""
     return dtype in _SUB_BYTE
-
-
-_SUB_BYTE = tuple(
-    np.dtype(getattr(ml_dtypes, name))
-    for name in ("int2", "uint2", "int4", "uint4", "float4_e2m1fn")
-    if hasattr(ml_dtypes, name)
-)

@@ -23,7 +23,6 @@ from edgepart.agent.storage.store import (
 from edgepart.planner.errors import PeerError, Unavailable, UsageError
 from edgepart.planner.model.blobs import blob_digest
 from edgepart.planner.model.load import load_graph, model_digest, model_files
-from edgepart.planner.plans.plan import Plan, ValueInfo, WeightRef
 from edgepart.planner.region import Region
 
 DATA = bytes(range(256)) * 100
@@ -163,9 +162,6 @@ def test_a_weight_is_cut_from_its_model(store: Store, tmp_path: Path) -> None:
     blob = store.blob(digest, (model, "w", region))
     np.testing.assert_array_equal(blob.view(np.float32).reshape(10, 300), graph.constants["w"].load()[10:20])
     assert store.has(digest)
-    ref = WeightRef("w_part", digest, "w", region, "float", (10, 300), 12_000)
-    plan = Plan(model, "single", {}, (), (ValueInfo("x", "float", (100, 300)),), ())
-    np.testing.assert_array_equal(store.weight(plan, ref), graph.constants["w"].load()[10:20])
 
 
 def test_a_constant_made_from_shapes_is_cut_with_the_shapes(store: Store, tmp_path: Path) -> None:
