@@ -8,33 +8,138 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from types import ModuleType
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from edgepart.cli import deployment, membership, security, status
-from edgepart.cli.agent_command import agent
-from edgepart.cli.bench import bench
-from edgepart.cli.chat import chat
-from edgepart.cli.check import check
-from edgepart.cli.demo.command import demo
-from edgepart.cli.describe import commands as describe
-from edgepart.cli.doctor import doctor
-from edgepart.cli.drain import drain, remove, undrain
-from edgepart.cli.export import export
-from edgepart.cli.feed.command import feed
-from edgepart.cli.inference import infer
 from edgepart.cli.output import FAILED, exit_status, print_error
-from edgepart.cli.planning.plan_command import plan
-from edgepart.cli.service.commands import service
-from edgepart.cli.tracing.trace_command import trace
-from edgepart.cli.train import train
-from edgepart.cli.watching.events_command import events
-from edgepart.cli.watching.logs_command import logs
-from edgepart.cli.watching.top_command import top
 from edgepart.planner.errors import EdgepartError
 
+_START, _USE, _SEE, _KEEP = "Make a cluster", "Use it", "Look at it", "Secure it"
+COMMANDS = {
+    "init": _START,
+    "join": _START,
+    "agent": _START,
+    "drain": _START,
+    "undrain": _START,
+    "remove": _START,
+    "revoke": _KEEP,
+    "deploy": _USE,
+    "share": _USE,
+    "promote": _USE,
+    "rollback": _USE,
+    "undeploy": _USE,
+    "apply": _USE,
+    "diff": _USE,
+    "export": _USE,
+    "infer": _USE,
+    "feed": _USE,
+    "chat": _USE,
+    "bench": _USE,
+    "status": _SEE,
+    "devices": _SEE,
+    "models": _SEE,
+    "top": _SEE,
+    "events": _SEE,
+    "logs": _SEE,
+    "doctor": _SEE,
+    "plan": _SEE,
+    "train": _SEE,
+    "trace": _SEE,
+    "check": _SEE,
+    "demo": _START,
+    "token": _START,
+    "service": _START,
+    "credential": _KEEP,
+    "ca": _KEEP,
+}
+"""The commands in the order in which help shows them, each with its panel."""
+SETTINGS = {"agent": {"auto_envvar_prefix": "EDGEPART"}}
+"""Settings of commands. An environment variable stands for each option of the agent: EDGEPART_HTTP for --http."""
+
+
+class CommandGroup(TyperGroup):
+    """The commands, of which each is imported when it is asked for: all of them take half a second, which a start of the
+    agent on a small box pays several times over."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        if cmd_name not in self.commands:
+            self.commands[cmd_name] = _read_command(cmd_name)
+        return self.commands[cmd_name]
+
+
+def _module_of(name: str) -> ModuleType:
+    """The module of a command, imported now. In it, the function or the Typer of the command has the command's name."""
+    found: ModuleType
+    match name:
+        case "init" | "join" | "token":
+            from edgepart.cli import membership as found
+        case "agent":
+            from edgepart.cli import agent_command as found
+        case "drain" | "undrain" | "remove":
+            from edgepart.cli import drain as found
+        case "revoke" | "credential" | "ca":
+            from edgepart.cli import security as found
+        case "deploy" | "share" | "promote" | "rollback" | "undeploy":
+            from edgepart.cli import deployment as found
+        case "apply" | "diff":
+            from edgepart.cli.describe import commands as found
+        case "export":
+            from edgepart.cli import export as found
+        case "infer":
+            from edgepart.cli import inference as found
+        case "feed":
+            from edgepart.cli.feed import command as found
+        case "chat":
+            from edgepart.cli import chat as found
+        case "bench":
+            from edgepart.cli import bench as found
+        case "status" | "devices" | "models":
+            from edgepart.cli import status as found
+        case "top":
+            from edgepart.cli.watching import top_command as found
+        case "events":
+            from edgepart.cli.watching import events_command as found
+        case "logs":
+            from edgepart.cli.watching import logs_command as found
+        case "doctor":
+            from edgepart.cli import doctor as found
+        case "plan":
+            from edgepart.cli.planning import plan_command as found
+        case "train":
+            from edgepart.cli import train as found
+        case "trace":
+            from edgepart.cli.tracing import trace_command as found
+        case "check":
+            from edgepart.cli import check as found
+        case "demo":
+            from edgepart.cli.demo import command as found
+        case "service":
+            from edgepart.cli.service import commands as found
+    return found
+
+
+def _read_command(name: str) -> Any:
+    """The command of that name; its module is imported."""
+    found, panel = getattr(_module_of(name), name), COMMANDS[name]
+    holder = typer.Typer(add_completion=False, callback=lambda: None)
+    if isinstance(found, typer.Typer):
+        holder.add_typer(found, name=name, rich_help_panel=panel)
+    else:
+        holder.command(name, rich_help_panel=panel, context_settings=SETTINGS.get(name))(found)
+    group: Any = typer.main.get_command(holder)
+    return group.commands[name]
+
+
 app = typer.Typer(
+    cls=CommandGroup,
     name="edgepart",
     help="Runs any ONNX model on the small computers that you already have.\n\n"
     "Try `edgepart demo`, or: `edgepart init`, `edgepart agent`, and `edgepart deploy MODEL` from another terminal.",
@@ -46,7 +151,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from edgepart import __version__
+        from edgepart import __version__  # Looked up when it is first imported, which takes a while.
 
         typer.echo(f"edgepart {__version__}")
         raise typer.Exit
@@ -59,46 +164,6 @@ def common(
     ] = False,
 ) -> None:
     """Runs any ONNX model on the small computers that you already have."""
-
-
-_START, _USE, _SEE, _KEEP = "Make a cluster", "Use it", "Look at it", "Secure it"
-
-app.command(rich_help_panel=_START)(membership.init)
-app.command(rich_help_panel=_START)(membership.join)
-app.add_typer(membership.token, name="token", rich_help_panel=_START)
-# An environment variable stands for each of its options: EDGEPART_HTTP for --http.
-app.command(rich_help_panel=_START, context_settings={"auto_envvar_prefix": "EDGEPART"})(agent)
-app.add_typer(service, name="service", rich_help_panel=_START)
-app.command(rich_help_panel=_START)(drain)
-app.command(rich_help_panel=_START)(undrain)
-app.command(rich_help_panel=_START)(remove)
-app.command(rich_help_panel=_KEEP)(security.revoke)
-app.add_typer(security.credential, name="credential", rich_help_panel=_KEEP)
-app.add_typer(security.ca, name="ca", rich_help_panel=_KEEP)
-app.command(rich_help_panel=_USE)(deployment.deploy)
-app.command(rich_help_panel=_USE)(deployment.share)
-app.command(rich_help_panel=_USE)(deployment.promote)
-app.command(rich_help_panel=_USE)(deployment.rollback)
-app.command(rich_help_panel=_USE)(deployment.undeploy)
-app.command(rich_help_panel=_USE)(describe.apply)
-app.command(rich_help_panel=_USE)(describe.diff)
-app.command(rich_help_panel=_USE)(export)
-app.command(rich_help_panel=_USE)(infer)
-app.command(rich_help_panel=_USE)(feed)
-app.command(rich_help_panel=_USE)(chat)
-app.command(rich_help_panel=_USE)(bench)
-app.command(rich_help_panel=_SEE)(status.status)
-app.command(rich_help_panel=_SEE)(status.devices)
-app.command(rich_help_panel=_SEE)(status.models)
-app.command(rich_help_panel=_SEE)(top)
-app.command(rich_help_panel=_SEE)(events)
-app.command(rich_help_panel=_SEE)(logs)
-app.command(rich_help_panel=_SEE)(doctor)
-app.command(rich_help_panel=_SEE)(plan)
-app.command(rich_help_panel=_SEE)(train)
-app.command(rich_help_panel=_SEE)(trace)
-app.command(rich_help_panel=_SEE)(check)
-app.command(rich_help_panel=_START)(demo)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -19,11 +19,13 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
+from typer import Context
+from typer.main import get_command
 
 from edgepart.agent.api.protocol import SequenceFigures
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli import options, output, tensors, verification
-from edgepart.cli.main import main
+from edgepart.cli.main import COMMANDS, app, main
 from edgepart.client import model_files
 from edgepart.client.target import target_of
 from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium
@@ -115,6 +117,32 @@ def test_help_imports_nothing_heavy() -> None:
         "ca",
     ):
         assert command in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "imported"),
+    [("--version", ""), ("init --help", " membership"), ("agent --help", " agent_command")],
+)
+def test_a_command_does_not_import_the_others(arguments: str, imported: str) -> None:
+    """A start of the agent on a small box would wait for all of them."""
+    code = (
+        "import sys; from edgepart.cli.main import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        f"commands = {[f'edgepart.cli.{name}' for name in ('membership', 'agent_command', 'deployment', 'demo')]}\n"
+        "print('imported:', *(name[13:] for name in commands if name in sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments.split()], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0 and done.stderr == f"imported:{imported}\n"
+
+
+def test_each_command_is_where_the_table_says() -> None:
+    group: Any = get_command(app)
+    for name in COMMANDS:
+        assert group.get_command(Context(group), name).name == name
+    assert group.get_command(Context(group), "unknown") is None
 
 
 def test_version(edgepart: Edgepart) -> None:

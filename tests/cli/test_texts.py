@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
+from typer import Context
 from typer.main import get_command
 
 import edgepart
@@ -79,9 +80,10 @@ def test_a_hint_keeps_its_brackets(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def commands(group: Any) -> list[Any]:
+    found = [group.get_command(Context(group), name) for name in group.list_commands(Context(group))]
     return [
         each
-        for command in group.commands.values()
+        for command in found
         for each in (commands(command) if hasattr(command, "commands") else [command])
     ]
 

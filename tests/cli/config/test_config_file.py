@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import typer
+from typer.main import get_command
 
 from edgepart.agent.options import AgentOptions
 from edgepart.cli import agent_command
@@ -48,7 +49,8 @@ def given(*arguments: str) -> dict[str, Any]:
         caught.update(values)
 
     ours = typer.Typer()
-    settings = next(each.context_settings for each in app.registered_commands if each.callback is agent)
+    group: Any = get_command(app)
+    settings = group.get_command(typer.Context(group), "agent").context_settings
     ours.command(context_settings=settings)(catch)
     ours(list(arguments), standalone_mode=False)
     return {name: str(value) if isinstance(value, Path) else value for name, value in caught.items()}
