@@ -110,6 +110,9 @@ class WorkerProcess:
             raise Unavailable(f"a worker process {death} before it could work") from error
         waiting = threading.Thread(target=self._wait, args=[self._ended], name="edgepart-worker", daemon=True)
         waiting.start()
+        del (
+            self._ended
+        )  # It refers to the worker, which refers to this: neither would go before a garbage collection.
 
     def ask(self, order: orders.Order) -> tuple[Any, ...]:
         """Send an order and return its answer. Raises WorkerEnded."""

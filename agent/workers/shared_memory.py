@@ -48,6 +48,7 @@ class SharedMemory:
         self._returned: deque[tuple[int, int]] = deque()
         """Offset and size of places whose arrays are gone. Garbage collection may add one at any moment, even while this
         thread holds the lock, so it takes no lock."""
+        self._closed = False
         self._end = 0
         self._taken = 0
         self._most = 0
@@ -87,8 +88,11 @@ class SharedMemory:
         return self._end
 
     def close(self) -> None:
-        """Close the file descriptor, so that no further process can map the file; arrays in it stay."""
+        """Close the file descriptor, so that no further process can map the file. Arrays in it stay; when the last one is
+        gone, the file's memory goes back to the operating system, whatever still refers to this object."""
         os.close(self.file)
+        self._closed = True
+        self.give_back()
 
     def _take(self, size: int) -> int:
         if free := self._free.get(size):
@@ -131,7 +135,15 @@ class _MemoryPlace:
         }
 
     def __del__(self) -> None:
-        self._memory._returned.append((self._at, self._size))
+        memory = self._memory
+        memory._returned.append((self._at, self._size))
+        # A thread that holds the lock may be interrupted by this, and must not wait for itself.
+        if memory._closed and memory._lock.acquire(blocking=False):
+            try:
+                memory._collect()
+                memory._clear()
+            finally:
+                memory._lock.release()
 
 
 class MappedMemory:
