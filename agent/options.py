@@ -77,8 +77,8 @@ class AgentOptions:
     slow segments are noticed before they serve; with less, fewer computations are made that nobody asked for.
     0 times none."""
     measured: Path | None = None
-    """A file that keeps the measurement of this device, for agents that start again or share a machine; None measures
-    at each start."""
+    """A file that keeps the measurement of this device, for agents that share a machine; None keeps it in the state folder.
+    An agent that starts again reads it, and measures again later, while nothing is computed."""
     compiled_bytes: int = 2 << 30
     """Disk space for segments as ONNX Runtime has optimised them for this processor. With more, plans that
     come back load quicker, also after a restart; with less, they are optimised again. 0 turns the cache off;
@@ -90,11 +90,24 @@ class AgentOptions:
     the devices load less that may never serve."""
 
     @property
+    def device_measured(self) -> Path:
+        """The file that keeps the measurement of this device."""
+        return self.state / "measured.json" if self.measured is None else self.measured
+
+    @property
     def engines_measured(self) -> Path:
         """The file that keeps the measurement of the engines. Agents that share a device's measurement share this one."""
+        return self._beside("engines")
+
+    @property
+    def cores_measured(self) -> Path:
+        """The file that keeps which cores are quickest; it is shared as well."""
+        return self._beside("cores")
+
+    def _beside(self, what: str) -> Path:
         if self.measured is None:
-            return self.state / "engines.json"
-        return self.measured.with_name(f"{self.measured.name}.engines")
+            return self.state / f"{what}.json"
+        return self.measured.with_name(f"{self.measured.name}.{what}")
 
     def __post_init__(self) -> None:
         if self.name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", self.name):

@@ -31,16 +31,17 @@ from edgepart.agent.engines.verdicts import VerdictBook
 from edgepart.agent.host.core_sets import allowed_cpus, confine, parse_cpus, read_topology, sets_to_try
 from edgepart.agent.host.jobs import Begin, repeat
 from edgepart.agent.host.log_rate import LogRate
-from edgepart.agent.host.process_memory import keep_within, share_heaps, within
+from edgepart.agent.host.process_memory import give_back_all, keep_within, share_heaps, within
 from edgepart.agent.host.system import cores, have_temporary_folder, resident_bytes
 from edgepart.agent.host.systemd import Notifier, Watchdog
 from edgepart.agent.measure.card import CardMeasurement
 from edgepart.agent.measure.engine_probe_process import MOST_TRIAL_S, measure_engines
 from edgepart.agent.measure.probe_process import measure_device
+from edgepart.agent.measure.remeasuring import Remeasurement
 from edgepart.agent.measure.thread_probe import find_quickest
 from edgepart.agent.net.endpoints import bind, own_addresses, parse_addresses, reachable_text
 from edgepart.agent.options import AgentOptions
-from edgepart.agent.replication.throttle import UNKNOWN_BYTES_S
+from edgepart.agent.replication.throttle import UNKNOWN_BYTES_S, ServingWatch
 from edgepart.agent.rpc_server import RpcServer
 from edgepart.agent.security.identity import Identity, load
 from edgepart.agent.serving.continued_sequences import watch_sequences
@@ -83,6 +84,7 @@ class Agent:
         """Gets the reason as its result when this device is removed from the cluster; the agent has to stop
         then."""
         self._notify = Notifier.from_environment()
+        self._serving = ServingWatch()
         self._members: tuple[events.Member, ...] = ()
         self._names: dict[str, str] = {}
         """The names of members by node id, including members that are gone."""
@@ -120,9 +122,10 @@ class Agent:
         address cannot be used."""
         base, options = self._base, self._options
         self._notify.status("measuring this device")
-        threads = await asyncio.to_thread(choose_threads, options)
-        device = await asyncio.to_thread(measure_device, base.name, threads, options.measured)
         made_with = installed_runtime()
+        threads = await asyncio.to_thread(choose_threads, options, made_with)
+        kept = options.device_measured
+        device = await asyncio.to_thread(measure_device, base.name, threads, kept, made_with)
         engines = await asyncio.to_thread(
             measure_engines,
             device,
@@ -140,6 +143,7 @@ class Agent:
         listen = self._links.transport.listen(*options.listen)
         self._logic = make_logic(base, self._links, self._compute, self, listen, listener)
         self._connect(within(device, options.memory_limit_bytes, resident_bytes()), engines.left_out)
+        self._remeasurement = Remeasurement(device, kept, made_with, self._is_quiet, self._device_measured)
         base.ending.callback(self._leave)
         self._logic.driver.start()
         base.ending.push_async_callback(self._logic.http.stop)
@@ -153,6 +157,7 @@ class Agent:
         announce = lambda: base.files.announce(base.name, where, http, grpc)  # noqa: E731
         await base.disk.write("addresses", announce)
         self._notify.ready()
+        await asyncio.to_thread(give_back_all)
         places = ", ".join((where, http, f"gRPC {grpc}" if grpc else "no gRPC"))
         log.info("agent %s (%s) listens on %s", base.name, base.identity.node_id, places)
 
@@ -210,6 +215,7 @@ class Agent:
         self._keep_doing("keeping charter and certificate", links.renewal.run)
         self._keep_doing("measuring", self._measuring.run)
         self._keep_doing("timing", self._time_segments)
+        self._keep_doing("measuring this device again", self._remeasurement.run)
         continued = compute.executor.continued_sequences
         self._keep_doing("telling of sequences", lambda: watch_sequences(continued, self.post))
         comparison = RoundingComparison(compute.requester.run, self.post)
@@ -320,6 +326,17 @@ class Agent:
         rates = [rate for card, other in cards if card and other in card.links for rate in card.rates(other)]
         return min(rates, default=UNKNOWN_BYTES_S)
 
+    def _is_quiet(self) -> bool:
+        """Whether this device has computed nothing since it was last asked."""
+        executor, now = self._compute.executor, self._loop.time()
+        done, waiting = executor.counters().requests_done, executor.count_waiting()[0]
+        return not self._serving.look(done, waiting, now)
+
+    def _device_measured(self, device: Device) -> None:
+        """Take what this device was found to do now."""
+        self._measuring.device_measured(device)
+        self._compute.timing.device = device
+
     # What is known of the members
 
     def _echoes_one_way(self, node: str) -> bool:
@@ -393,15 +410,16 @@ class Agent:
         await self._base.ending.aclose()
 
 
-def choose_threads(options: AgentOptions) -> int:
-    """The number of threads to compute with. This process, and those that it starts, are confined to the cores that the
-    user gave, or that are quickest. Raises UsageError if the user's are not there."""
+def choose_threads(options: AgentOptions, made_with: str = "") -> int:
+    """The number of threads to compute with by the software `made_with`. This process, and those that it starts, are
+    confined to the cores that the user gave, or that are quickest. Raises UsageError if the user's are not there."""
     if options.cpus is not None:
         confine(parse_cpus(options.cpus))
     allowed = allowed_cpus()
     if options.threads is not None or not allowed:
         return options.threads or cores()
-    chosen = find_quickest(sets_to_try(read_topology(allowed), options.leave_cores))
+    tried = sets_to_try(read_topology(allowed), options.leave_cores)
+    chosen = find_quickest(tried, options.cores_measured, made_with)
     if chosen.cpus < allowed:
         log.info("computing on %s (%s): that is quicker than on all", chosen.what, sorted(chosen.cpus))
         confine(chosen.cpus)

@@ -122,8 +122,8 @@ Measured = Annotated[
         metavar="FILE",
         envvar="EDGEPART_MEASURED",
         help="A file that keeps the measurement of this device. It is written if it does not fit this device, and read "
-        "instead of measuring if it does. FILE.engines beside it keeps that of the engines.",
-        show_default="measure at each start",
+        "instead of measuring if it does. FILE.engines and FILE.cores beside it keep those of engines and cores.",
+        show_default="in the state folder",
     ),
 ]
 Compiled = Annotated[

@@ -11,7 +11,7 @@ import ctypes
 import logging
 import re
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -48,6 +48,13 @@ def give_back() -> None:
     large work and not after every request."""
     if hasattr(_LIBC, "malloc_trim"):
         _LIBC.malloc_trim(0)
+
+
+def give_back_all() -> None:
+    """Return freed memory to the system, and pages of programs and libraries, of which an agent needs few after its start.
+    It takes some hundredths of a second."""
+    give_back()
+    give_back_files(PROGRAMS)
 
 
 def share_heaps(count: int = 2) -> None:
@@ -96,19 +103,24 @@ def give_back_files(folder: Path, smaps: Path = Path("/proc/self/smaps")) -> Non
 
     Mappings with pages that were written stay whole, because those pages are in no file. The root folder includes
     programs, much of which is needed only to start. Nothing happens if the system does not tell what is mapped."""
-    for start, stop in _clean_mappings(text_of(smaps), str(folder.resolve()).rstrip("/")):
-        _LIBC.madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), _DONTNEED)
+    try:
+        lines = smaps.open(errors="replace")
+    except OSError:
+        return
+    with lines:  # One line at a time, as all of them are half a megabyte.
+        for start, stop in _clean_mappings(lines, str(folder.resolve()).rstrip("/")):
+            _LIBC.madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), _DONTNEED)
 
 
-def _clean_mappings(smaps: str, folder: str) -> Iterator[tuple[int, int]]:
+def _clean_mappings(smaps: Iterable[str], folder: str) -> Iterator[tuple[int, int]]:
     """The start and end addresses of mapped files below `folder` of which no page was written.
 
     >>> lines = "7f00-7f10 r--p 0 fe:01 9 /s/table", "Anonymous:  0 kB", "7f20-7f30 rw-p 0 fe:01 9 /s/x"
-    >>> list(_clean_mappings("\\n".join([*lines, "Anonymous: 4 kB"]), "/s"))
+    >>> list(_clean_mappings([*lines, "Anonymous: 4 kB"], "/s"))
     [(32512, 32528)]
     """
     here: tuple[int, int] | None = None
-    for line in smaps.splitlines():
+    for line in smaps:
         if head := re.match(r"([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \S+\s*(.*)", line):
             below = head[3].startswith(f"{folder}/") and not head[3].startswith("/dev/")
             here = (int(head[1], 16), int(head[2], 16)) if below else None
@@ -126,11 +138,7 @@ class Others(Protocol):
 
 async def keep_within(limit_bytes: int, files: Path, others: Others) -> None:
     """Give memory back until cancelled, whenever this process and `others` together have more than the limit
-    resident.
-
-    The pages of programs are given back at once: starting has left many of them, and making sessions needs
-    room."""
-    await asyncio.to_thread(give_back_files, PROGRAMS)
+    resident."""
     wait_s = CHECK_S
     while True:
         await asyncio.sleep(wait_s)

@@ -12,6 +12,7 @@ __all__ = [
     "engine_probe_process",
     "probe",
     "probe_process",
+    "remeasuring",
     "segment_times",
     "starvation",
     "thread_probe",

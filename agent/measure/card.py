@@ -28,7 +28,7 @@ from edgepart.agent.cluster.state.cards import (
 )
 from edgepart.agent.cluster.state.events import CardReady
 from edgepart.agent.engines.verdicts import VerdictBook
-from edgepart.agent.host.process_memory import give_back
+from edgepart.agent.host.process_memory import give_back_all
 from edgepart.agent.measure.probe import BORDER_BYTES, BURST, ECHO_BYTES, LinkProbe, echo_sizes
 from edgepart.agent.wire.queries import EchoedTogether, EchoTogether
 from edgepart.planner.devices.cluster import Device, Link
@@ -120,6 +120,15 @@ class CardMeasurement:
         self._present = set(nodes)
         self._changed.set()
 
+    def device_measured(self, device: Device) -> None:
+        """Take what the device was found to do now, and tell it if that is clearly different. Its memory and its engines
+        stay as they were. Call it in the event loop's thread."""
+        known = self._measured.device
+        found = replace(device, memory_bytes=known.memory_bytes, engines=known.engines)
+        self._measured = replace(self._measured, device=found)
+        if self._told is not None:
+            self._tell()
+
     def engines_judged(self, left_out: Mapping[str, str] | None, verdicts: VerdictBook) -> None:
         """Take what is known of engines: why some are left out (None: as before), and what trials have shown. It is told
         with the next card, or at once if a card was told already. Call it in the event loop's thread."""
@@ -137,11 +146,11 @@ class CardMeasurement:
         while True:
             self._changed.clear()
             await self._measure_all(time.monotonic() < newcomer_until)
-            give_back()  # The large echoes took much memory.
+            await asyncio.to_thread(give_back_all)  # The large echoes took much memory.
             self._tell()
             if self._is_to_crowd() and not await self._change(QUIET_S):
                 await self._measure_together()
-                give_back()
+                await asyncio.to_thread(give_back_all)
                 self._tell()
             wait = RETRY_S if self._unmeasured_members() or self._hasty or self._is_to_crowd() else None
             await self._change(wait)

@@ -62,20 +62,20 @@ def measure_engines(
     engine is named for which nothing is installed."""
     if set(names) <= {CPU}:
         return MeasuredEngines()
-    choice = choose(names, _installed_providers())
-    if not choice.tried:
-        return MeasuredEngines((), choice.left_out)
     made_for = {
         "version": __version__,
         "made_with": made_with,
         "kind": device.kind,
         "threads": device.threads,
     }
-    known = _read_kept(kept, made_for)
+    listed, known = _read_kept(kept, made_for)
+    providers = listed or _installed_providers()
+    choice = choose(names, providers)
     found: dict[str, Mapping[str, Any]] = {}
     for kind in choice.tried:
         found[kind.name] = known.get(kind.name) or _probe(kind, device.threads, progress)
-    _keep(kept, made_for, {**known, **found})
+    if found or not listed:
+        _keep(kept, {**made_for, "providers": list(providers)}, {**known, **found})
     engines, left_out = [], dict(choice.left_out)
     for kind in choice.tried:
         try:
@@ -188,20 +188,24 @@ def _memory_bytes(kind: EngineKind) -> float | None:
         return None
 
 
-def _read_kept(kept: Path | None, made_for: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """What the file has of engines, by name; nothing if it was made for something else or is damaged."""
+def _read_kept(
+    kept: Path | None, made_for: Mapping[str, Any]
+) -> tuple[Sequence[str], dict[str, Mapping[str, Any]]]:
+    """What the file has: the providers that are installed, and what is known of engines, by name. Both are empty if it was
+    made for something else or is damaged."""
     if kept is None or not kept.exists():
-        return {}
+        return (), {}
     try:
         document = read_json(kept)
     except UsageError as error:
         log.warning("%s: engines are measured again", error)
-        return {}
+        return (), {}
     if not isinstance(document, dict) or any(document.get(key) != value for key, value in made_for.items()):
-        return {}
-    found = document.get("engines")
+        return (), {}
+    listed, found = document.get("providers"), document.get("engines")
     entries = found.items() if isinstance(found, dict) else ()
-    return {str(name): one for name, one in entries if isinstance(one, dict)}
+    providers = [str(name) for name in listed] if isinstance(listed, list) else []
+    return providers, {str(name): one for name, one in entries if isinstance(one, dict)}
 
 
 def _keep(kept: Path | None, made_for: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]) -> None:

@@ -26,6 +26,8 @@ from edgepart.planner.errors import EdgepartError, Unavailable
 
 log = logging.getLogger(__name__)
 
+CHANGED = 0.1
+"""From which part on a speed counts as changed: two measurements of an idle device differ by a few hundredths."""
 LITTLE_BYTES = 100 << 20
 """Bytes that plans may take of a device on which the system ended the probe, so that its free memory is unknown."""
 
@@ -48,14 +50,15 @@ def probe_in_process(name: str, threads: int) -> Device:
     return cluster_from_json(json.loads(done.stdout)).devices[0]
 
 
-def measure_device(name: str, threads: int, kept: Path | None = None) -> Device:
+def measure_device(name: str, threads: int, kept: Path | None = None, made_with: str = "") -> Device:
     """The device as `kept` has it, or else as `probe_in_process` measures it, which is then written to `kept`.
 
-    The file counts only if it was made by this version, on a device of this kind, for as many threads. A warning says why
-    it does not count or could not be written. Free memory is always read anew. Raises Unavailable if the probe fails."""
+    The file counts only if it was made by this version, on a device of this kind, for as many threads and with the same
+    software, `made_with`. A warning says why it does not count or could not be written. Free memory is always read anew.
+    Raises Unavailable if the probe fails."""
     if kept is None:
         return probe_in_process(name, threads)
-    made_for = {"version": __version__, "kind": device_kind(), "threads": threads}
+    made_for = _made_for(threads, made_with)
     if kept.exists():
         try:
             device = _read_measurement(kept, made_for)
@@ -64,13 +67,42 @@ def measure_device(name: str, threads: int, kept: Path | None = None) -> Device:
         else:
             return replace(device, name=name, memory_bytes=plannable_memory_bytes())
     device = probe_in_process(name, threads)
-    if device.memory_bytes > LITTLE_BYTES:  # a probe that ran out of memory left out trials
-        document = {**made_for, "measured": cluster_to_json(Cluster((device,)))}
-        try:
-            write_atomic(kept, json.dumps(document).encode())
-        except OSError as error:
-            log.warning("%s cannot be written (%s): the next start measures this device again", kept, error)
+    _keep(kept, made_for, device)
     return device
+
+
+def measure_again(known: Device, kept: Path, made_with: str) -> Device:
+    """The device as it is now, which is then written to `kept` in place of what is `known`.
+
+    A measurement that differs by more than CHANGED is made twice, and the quicker one counts, as a disturbance only ever
+    makes a device slower. Raises Unavailable if the probe fails."""
+    found = probe_in_process(known.name, known.threads)
+    if abs(found.flops_per_s - known.flops_per_s) > CHANGED * known.flops_per_s:
+        found = max(found, probe_in_process(known.name, known.threads), key=lambda one: one.flops_per_s)
+    _keep(kept, _made_for(known.threads, made_with), found)
+    return found
+
+
+def age_s(kept: Path, now: float) -> float:
+    """Seconds since the measurement in `kept` was made, at the time `now` of the system's clock; inf if there is none."""
+    try:
+        return now - kept.stat().st_mtime
+    except OSError:
+        return float("inf")
+
+
+def _made_for(threads: int, made_with: str) -> dict[str, Any]:
+    return {"version": __version__, "kind": device_kind(), "threads": threads, "made_with": made_with}
+
+
+def _keep(kept: Path, made_for: dict[str, Any], device: Device) -> None:
+    if device.memory_bytes <= LITTLE_BYTES:
+        return  # A probe that ran out of memory left out trials.
+    document = {**made_for, "measured": cluster_to_json(Cluster((device,)))}
+    try:
+        write_atomic(kept, json.dumps(document).encode())
+    except OSError as error:
+        log.warning("%s cannot be written (%s): the next start measures this device again", kept, error)
 
 
 def _read_measurement(kept: Path, made_for: dict[str, Any]) -> Device:

@@ -77,7 +77,8 @@ class SegmentTimer:
         self._rest = rest
         self._starving = starving
         self._node = node
-        self._device = device
+        self.device = device
+        """What this device can do, as it was measured last."""
         self._budget_s = budget_s
         self._book = book
         self._drifts = drifts
@@ -104,7 +105,7 @@ class SegmentTimer:
         until = began_all + self._budget_s
         expected = self._drifts.factor(self._node, deployment)
         idle = all(name != deployment for name, _ in self._before)
-        kind, threads = self._kind(expected), self._device.threads
+        kind, threads = self._kind(expected), self.device.threads
         took: dict[str, float] = {}
         for timed_as, segment in {one.timed_as: n for n, one in enumerate(prepared.program.segments)}.items():
             known = self._book.seconds(timed_as, kind, threads) is not None
@@ -206,11 +207,11 @@ class SegmentTimer:
                 yield LatencyMeasured(*key, now, len(seconds))
 
     def _drift(self, program: Program, took_s: Mapping[str, float]) -> float | None:
-        return compute_drift(program, self._device, took_s, self._engine_drift)
+        return compute_drift(program, self.device, took_s, self._engine_drift)
 
     def _kind(self, factor: float) -> str:
-        return self._device.with_drift(factor).pace
+        return self.device.with_drift(factor).pace
 
     def _profiles(self, took: Mapping[str, float], factor: float) -> tuple[Profile, ...]:
-        kind, threads = self._kind(factor), self._device.threads
+        kind, threads = self._kind(factor), self.device.threads
         return tuple(Profile(timed_as, kind, threads, seconds) for timed_as, seconds in took.items())

@@ -16,9 +16,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from edgepart.agent.host.child_process import deaf
 from edgepart.agent.host.core_sets import CoreSet, choose_set
+from edgepart.agent.storage.atomic_files import read_json, write_atomic
+from edgepart.planner.errors import EdgepartError
 
 log = logging.getLogger(__name__)
 
@@ -29,10 +32,17 @@ LIMIT_S = 60.0
 RUNS, BUDGET_S = 3, 0.05
 
 
-def find_quickest(tried: Sequence[CoreSet]) -> CoreSet:
-    """The quickest of these sets; the first one if there is no other, or if they cannot be timed."""
+def find_quickest(tried: Sequence[CoreSet], kept: Path | None = None, made_with: str = "") -> CoreSet:
+    """The quickest of these sets; the first one if there is no other, or if they cannot be timed. `kept` is the file that
+    keeps the answer, which counts for the same sets and for what was installed then, `made_with`."""
     if len(tried) == 1:
         return tried[0]
+    made_for: dict[str, object] = {
+        "made_with": made_with,
+        "sets": [[one.what, sorted(one.cpus), one.threads] for one in tried],
+    }
+    if (known := _read_kept(kept, made_for, len(tried))) is not None:
+        return tried[known]
     seconds: dict[CoreSet, float] = {}
     for one in tried:
         taken = _timed(one)
@@ -40,7 +50,28 @@ def find_quickest(tried: Sequence[CoreSet]) -> CoreSet:
             return tried[0]
         seconds[one] = taken
         log.info("%s, %d threads: %.3g ms", one.what, one.threads, 1e3 * taken)
-    return choose_set(seconds)
+    chosen = choose_set(seconds)
+    if kept is not None:
+        try:
+            write_atomic(kept, json.dumps({**made_for, "quickest": tried.index(chosen)}).encode())
+        except (OSError, EdgepartError) as error:
+            log.warning("%s cannot be written (%s): the next start times the cores again", kept, error)
+    return chosen
+
+
+def _read_kept(kept: Path | None, made_for: dict[str, object], sets: int) -> int | None:
+    """The place of the quickest set in what was tried; None if the file has none, or was made for something else."""
+    if kept is None or not kept.exists():
+        return None
+    try:
+        document = read_json(kept)
+    except EdgepartError as error:
+        log.warning("%s: the cores are timed again", error)
+        return None
+    if not isinstance(document, dict) or any(document.get(key) != value for key, value in made_for.items()):
+        return None
+    found = document.get("quickest")
+    return found if type(found) is int and 0 <= found < sets else None
 
 
 def _timed(one: CoreSet) -> float | None:

@@ -42,7 +42,7 @@ X = np.arange(12, dtype=np.float32).reshape(3, 4)
 def measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a small box, at once."""
 
-    def measure(name: str, threads: int, kept: Path | None) -> Device:
+    def measure(name: str, threads: int, kept: Path, made_with: str) -> Device:
         return Device(name, "box", 1e10, 1e10, 1e9, threads)
 
     monkeypatch.setattr(service, "measure_device", measure)

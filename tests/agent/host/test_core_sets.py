@@ -104,6 +104,33 @@ def test_the_quickest_set_is_found_by_trying(monkeypatch: pytest.MonkeyPatch) ->
     assert find_quickest([one, two]) is one
 
 
+def test_the_quickest_set_is_kept_for_the_same_sets_and_software(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    one, two = (CoreSet(name, frozenset({0}), threads) for name, threads in (("one", 1), ("two", 2)))
+    kept = tmp_path / "cores.json"
+    monkeypatch.setattr(thread_probe, "_timed", {one: 1.0, two: 0.5}.get)
+    assert find_quickest([one, two], kept, "1") is two
+    monkeypatch.setattr(thread_probe, "_timed", {one: 0.5, two: 1.0}.get)
+    assert find_quickest([one, two], kept, "1") is two
+    assert find_quickest([two, one], kept, "1") is one  # other sets
+    assert find_quickest([one, two], kept, "2") is one
+    for damaged in (
+        "",
+        "{",
+        "[]",
+        '{"quickest": 0}',
+        kept.read_text().replace('"quickest": 0', '"quickest": 2'),
+    ):
+        kept.write_text(damaged)
+        monkeypatch.setattr(thread_probe, "_timed", {one: 1.0, two: 0.5}.get)
+        assert find_quickest([one, two], kept, "2") is two
+        monkeypatch.setattr(thread_probe, "_timed", pytest.fail)
+        assert find_quickest([one, two], kept, "2") is two
+        kept.write_text(kept.read_text().replace('"quickest": 1', '"quickest": 0'))
+        assert find_quickest([one, two], kept, "2") is one
+
+
 def test_nothing_is_started_if_there_is_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thread_probe, "_timed", pytest.fail)
     assert find_quickest([CoreSet("all", frozenset({0}), 1)]).what == "all"

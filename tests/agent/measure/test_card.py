@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -101,6 +102,18 @@ def test_alone_it_tells_its_card_soon() -> None:
     async def work(made: CardMeasurement, others: Others) -> None:
         assert await others.next() == MeasuredDevice(DEVICE)
         assert others.echoes == []
+
+    run(work)
+
+
+def test_a_device_that_was_measured_again_is_told_where_it_has_changed() -> None:
+    async def work(made: CardMeasurement, others: Others) -> None:
+        await others.next()
+        made.device_measured(replace(DEVICE, flops_per_s=1.01 * DEVICE.flops_per_s))
+        quicker = replace(DEVICE, flops_per_s=3 * DEVICE.flops_per_s)
+        made.device_measured(replace(quicker, memory_bytes=DEVICE.memory_bytes / 2))
+        assert (await others.next()).device == quicker
+        assert others.told.empty()
 
     run(work)
 

@@ -90,6 +90,18 @@ def test_a_measurement_is_kept_until_something_else_is_installed(
     assert measure(kept, made_with="2") == first and times == [2]
 
 
+def test_what_is_installed_is_asked_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    listed: list[list[str]] = [["CPUExecutionProvider"], ["LabExecutionProvider"]]
+    monkeypatch.setattr(engine_probe_process, "_installed_providers", lambda: listed.pop(0))
+    monkeypatch.setattr(engine_probe_process, "_probe", lambda *_: FIGURES)
+    kept = tmp_path / "engines.json"
+    for _ in "ab":
+        assert not measure(kept, ("auto",)).engines
+        with pytest.raises(UsageError, match="lab"):
+            measure(kept)
+    assert [measure(kept, made_with="2").engines[0].name for _ in "ab"] == [LAB, LAB] and not listed
+
+
 @pytest.mark.parametrize(
     "kept", ["", "{", "[]", '{"engines": 1}', '{"engines": {"lab": 1}}', '{"engines": {"lab": {}}}']
 )

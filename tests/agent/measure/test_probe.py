@@ -302,6 +302,36 @@ def test_a_kept_measurement_is_read_until_it_is_of_something_else(
     assert probed[1:] == [("b", 2), ("b", 2)]
 
 
+def test_other_software_is_measured_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = [PLAIN, replace(PLAIN, flops_per_s=3 * PLAIN.flops_per_s)]
+    monkeypatch.setattr(probe_process, "probe_in_process", lambda *_: found.pop(0))
+    kept = tmp_path / "measured.json"
+    one = [probe_process.measure_device("box", 1, kept, made_with="onnxruntime 1").flops_per_s for _ in "ab"]
+    two = [probe_process.measure_device("box", 1, kept, made_with="onnxruntime 2").flops_per_s for _ in "ab"]
+    assert (one, two) == ([PLAIN.flops_per_s] * 2, [3 * PLAIN.flops_per_s] * 2)
+
+
+@pytest.mark.parametrize(
+    ("speeds", "kept_speed"),
+    [([1.05], 1.05), ([0.5, 0.99], 0.99), ([0.5, 0.4], 0.5), ([2.0, 1.5], 2.0), ([0.5, 2.0], 2.0)],
+)
+def test_what_has_changed_is_measured_twice_and_the_quicker_counts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, speeds: list[float], kept_speed: float
+) -> None:
+    left, kept = [*speeds], tmp_path / "measured.json"
+    known = replace(PLAIN, flops_per_s=1e9)
+    monkeypatch.setattr(
+        probe_process, "probe_in_process", lambda *_: replace(known, flops_per_s=1e9 * left.pop(0))
+    )
+    assert probe_process.age_s(kept, 0.0) == float("inf")
+    found = probe_process.measure_again(known, kept, "made with")
+    assert found.flops_per_s == pytest.approx(1e9 * kept_speed) and not left
+    assert (
+        probe_process.measure_device("box", known.threads, kept, "made with").flops_per_s == found.flops_per_s
+    )
+    assert probe_process.age_s(kept, kept.stat().st_mtime + 5.0) == 5.0
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", "NaN"])
 def test_a_damaged_measurement_is_replaced(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
