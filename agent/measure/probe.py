@@ -8,6 +8,7 @@ arithmetic from round trips to a Link is in `LinkProbe`, which does no I/O.
 from __future__ import annotations
 
 import json
+import os
 import platform
 import re
 import sys
@@ -18,12 +19,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edgepart.agent.execution.executor import Executor
-from edgepart.agent.host.system import memory, text_of
+from edgepart.agent.host.system import memory, text_of, thread_times
+from edgepart.agent.measure.starvation import wait_between
 from edgepart.agent.wire.inference import NO_EPOCH, Tensors
 from edgepart.agent.workers.orders import WorkerSettings
 from edgepart.agent.workers.supervisor import Workers
@@ -312,6 +314,14 @@ def echo_sizes() -> Sequence[int]:
     return (*[0] * 12, *[BORDER_BYTES] * 8, *[ECHO_BYTES] * 5)
 
 
+def probe_document(name: str, threads: int, memory_limit: float | None) -> dict[str, Any]:
+    """What `probe_device` measures, and for what part of the time this process waited for a CPU meanwhile."""
+    before = thread_times([os.getpid()])
+    device = probe_device(name, threads, memory_limit)
+    waited = wait_between(before, thread_times([os.getpid()]))
+    return {"measured": cluster_to_json(Cluster((device,))), "waited_share": waited.share}
+
+
 if __name__ == "__main__":  # Started by agent/measure/probe_process.py.
     _limit = float(sys.argv[3]) if len(sys.argv) > 3 else None
-    print(json.dumps(cluster_to_json(Cluster((probe_device(sys.argv[1], int(sys.argv[2]), _limit),)))))
+    print(json.dumps(probe_document(sys.argv[1], int(sys.argv[2]), _limit)))

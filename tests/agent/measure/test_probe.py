@@ -30,6 +30,7 @@ from edgepart.agent.measure.probe import (
     probe_device,
 )
 from edgepart.agent.measure.probe_models import FAMILIES
+from edgepart.agent.measure.probe_process import Probed
 from edgepart.planner.access import accesses
 from edgepart.planner.cost.cost import Cost
 from edgepart.planner.devices.cluster import FIXED_S, Cluster, Device
@@ -266,7 +267,7 @@ def test_a_probe_that_the_system_ends_is_tried_again_with_little(
 
     def run(command: list[str], **_: Any) -> SimpleNamespace:
         commands.append([*command])
-        document = json.dumps(cluster_to_json(Cluster((PLAIN,))))
+        document = json.dumps({"measured": cluster_to_json(Cluster((PLAIN,))), "waited_share": 0.0})
         return SimpleNamespace(returncode=ended[len(commands) - 1], stdout=document, stderr="ended")
 
     monkeypatch.setattr(subprocess, "run", run)
@@ -274,7 +275,7 @@ def test_a_probe_that_the_system_ends_is_tried_again_with_little(
         with pytest.raises(Unavailable, match="could not be measured: ended"):
             probe_process.probe_in_process("box", 1)
     else:
-        assert probe_process.probe_in_process("box", 1) == PLAIN
+        assert probe_process.probe_in_process("box", 1) == Probed(PLAIN, 0.0)
     assert len(commands) == tries
     assert commands[1:] == [[*commands[0], str(probe_process.LITTLE_BYTES)]][: tries - 1]
 
@@ -284,9 +285,9 @@ def test_a_kept_measurement_is_read_until_it_is_of_something_else(
 ) -> None:
     probed: list[tuple[str, int]] = []
 
-    def probe_in_process(name: str, threads: int) -> Device:
+    def probe_in_process(name: str, threads: int) -> Probed:
         probed.append((name, threads))
-        return replace(PLAIN, name=name, threads=threads)
+        return Probed(replace(PLAIN, name=name, threads=threads), 0.0)
 
     monkeypatch.setattr(probe_process, "probe_in_process", probe_in_process)
     kept = tmp_path / "new" / "measured.json"
@@ -304,7 +305,7 @@ def test_a_kept_measurement_is_read_until_it_is_of_something_else(
 
 def test_other_software_is_measured_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = [PLAIN, replace(PLAIN, flops_per_s=3 * PLAIN.flops_per_s)]
-    monkeypatch.setattr(probe_process, "probe_in_process", lambda *_: found.pop(0))
+    monkeypatch.setattr(probe_process, "probe_in_process", lambda *_: Probed(found.pop(0), 0.0))
     kept = tmp_path / "measured.json"
     one = [probe_process.measure_device("box", 1, kept, made_with="onnxruntime 1").flops_per_s for _ in "ab"]
     two = [probe_process.measure_device("box", 1, kept, made_with="onnxruntime 2").flops_per_s for _ in "ab"]
@@ -321,10 +322,12 @@ def test_what_has_changed_is_measured_twice_and_the_quicker_counts(
     left, kept = [*speeds], tmp_path / "measured.json"
     known = replace(PLAIN, flops_per_s=1e9)
     monkeypatch.setattr(
-        probe_process, "probe_in_process", lambda *_: replace(known, flops_per_s=1e9 * left.pop(0))
+        probe_process,
+        "probe_in_process",
+        lambda *_: Probed(replace(known, flops_per_s=1e9 * left.pop(0)), 0.0),
     )
     assert probe_process.age_s(kept, 0.0) == float("inf")
-    found = probe_process.measure_again(known, kept, "made with")
+    found = probe_process.measure_again(known, kept, "made with").device
     assert found.flops_per_s == pytest.approx(1e9 * kept_speed) and not left
     assert (
         probe_process.measure_device("box", known.threads, kept, "made with").flops_per_s == found.flops_per_s
@@ -332,11 +335,37 @@ def test_what_has_changed_is_measured_twice_and_the_quicker_counts(
     assert probe_process.age_s(kept, kept.stat().st_mtime + 5.0) == 5.0
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", "NaN"])
+@pytest.mark.parametrize(("share", "is_disturbed"), [(0.0, False), (0.24, False), (0.25, True), (0.9, True)])
+def test_what_was_disturbed_counts_and_is_old_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    share: float,
+    is_disturbed: bool,
+) -> None:
+    document = json.dumps({"measured": cluster_to_json(Cluster((PLAIN,))), "waited_share": share})
+    done = SimpleNamespace(returncode=0, stdout=document, stderr="")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+    kept = tmp_path / "measured.json"
+    assert probe_process.measure_device("box", 1, kept) == PLAIN
+    assert (f"waited {100 * share:.0f} % of the time" in caplog.text) == is_disturbed
+    assert (probe_process.age_s(kept, 0.0) == math.inf) == is_disturbed
+
+
+def test_a_probe_says_for_how_long_it_waited(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = [{1: (0, 0), 2: (5, 5)}, {1: (3_000, 1_000), 2: (5, 5)}]
+    monkeypatch.setattr(probe, "probe_device", lambda *_: device)
+    monkeypatch.setattr(probe, "thread_times", lambda _: times.pop(0))
+    document = probe.probe_document("box", 1, None)
+    assert document["waited_share"] == 0.25
+    assert cluster_from_json(document["measured"]).devices == (device,)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", "NaN", '{"waited_share": "much"}'])
 def test_a_damaged_measurement_is_replaced(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
 ) -> None:
-    monkeypatch.setattr(probe_process, "probe_in_process", lambda *_: PLAIN)
+    monkeypatch.setattr(probe_process, "probe_in_process", lambda *_: Probed(PLAIN, 0.0))
     kept = tmp_path / "measured.json"
     kept.write_text(text)
     assert probe_process.measure_device("box", 1, kept) == PLAIN
@@ -347,7 +376,7 @@ def test_a_damaged_measurement_is_replaced(
 def test_a_kept_measurement_without_a_device_is_replaced(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, measured: Any
 ) -> None:
-    monkeypatch.setattr(probe_process, "probe_in_process", lambda *_: PLAIN)
+    monkeypatch.setattr(probe_process, "probe_in_process", lambda *_: Probed(PLAIN, 0.0))
     kept = tmp_path / "measured.json"
     probe_process.measure_device("box", 1, kept)
     document = json.loads(kept.read_text())
@@ -360,7 +389,7 @@ def test_what_was_measured_with_little_memory_is_not_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     little = replace(PLAIN, memory_bytes=float(probe_process.LITTLE_BYTES))
-    monkeypatch.setattr(probe_process, "probe_in_process", lambda *_: little)
+    monkeypatch.setattr(probe_process, "probe_in_process", lambda *_: Probed(little, 0.0))
     assert probe_process.measure_device("box", 1, tmp_path / "measured.json") == little
     assert not [*tmp_path.iterdir()]
 
@@ -368,7 +397,7 @@ def test_what_was_measured_with_little_memory_is_not_kept(
 def test_where_nothing_can_be_written_it_is_measured_and_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(probe_process, "probe_in_process", lambda *_: PLAIN)
+    monkeypatch.setattr(probe_process, "probe_in_process", lambda *_: Probed(PLAIN, 0.0))
     (tmp_path / "file").write_text("")
     assert probe_process.measure_device("box", 1, tmp_path / "file" / "measured.json") == PLAIN
     assert "cannot be written" in caplog.text

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from edgepart.agent.measure import remeasuring
-from edgepart.agent.measure.remeasuring import OLD_S, QUIET_LOOKS, Remeasurement
+from edgepart.agent.measure.probe_process import Probed
+from edgepart.agent.measure.remeasuring import DISTURBED_S, OLD_S, QUIET_LOOKS, Remeasurement
 from edgepart.planner.devices.cluster import Device
 from edgepart.planner.errors import Unavailable
 
@@ -27,15 +28,15 @@ def measured(
     ended = asyncio.Event()
     ended_in: asyncio.AbstractEventLoop
 
-    def measure_again(known: Device, path: Path, made_with: str) -> Device:
+    def measure_again(known: Device, path: Path, made_with: str) -> Probed:
         assert path == kept and made_with == "1" and not quiet
         if not found:
             ended_in.call_soon_threadsafe(ended.set)
-            return known
+            return Probed(known, 0.0)
         device = found.pop(0)
         if device is None:
             raise Unavailable("no")
-        return device
+        return Probed(device, 0.0)
 
     async def main() -> None:
         nonlocal ended_in
@@ -73,3 +74,22 @@ def test_what_is_new_is_not_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         with pytest.raises(asyncio.CancelledError):
             asyncio.run(Remeasurement(DEVICE, kept, "1", lambda: True, lambda _: None).run())
     assert slept == pytest.approx([OLD_S, OLD_S / 2, 0.0, 0.0], abs=600.0)
+
+
+@pytest.mark.parametrize(("share", "wait_s"), [(0.1, OLD_S), (0.5, DISTURBED_S)])
+def test_what_was_disturbed_again_is_measured_again_soon(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, share: float, wait_s: float
+) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) > 1 + QUIET_LOOKS:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    monkeypatch.setattr(remeasuring, "measure_again", lambda *_: Probed(DEVICE, share))
+    told: list[Device] = []
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(Remeasurement(DEVICE, tmp_path / "none", "1", lambda: True, told.append).run())
+    assert told == [DEVICE] and slept[-1] == wait_s
