@@ -84,7 +84,7 @@ class ModelWorkload:
             replace(machine, memory_bytes=max(0.0, machine.memory_bytes - spare_bytes))
             for machine in self.workload.machines
         )
-        return replace(self.workload, tasks=tuple(tasks), machines=tuple(machines))
+        return replace(self.workload, tasks=tuple(tasks), machines=tuple(machines)).like(self.workload)
 
 
 def build_workload(memo: Memo, groups: Iterable[Sequence[str]] = ()) -> ModelWorkload:

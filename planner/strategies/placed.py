@@ -97,7 +97,7 @@ def place_on_free_links(name: str, study: Study) -> Strategy:
     problem, found = study.memo.problem, study.memo.once(build_fused_workload)
     still = tuple((0.0,) * len(row) for row in found.workload.latency_s)
     wide = tuple((inf,) * len(row) for row in found.workload.bytes_per_s)
-    workload = replace(found.workload, latency_s=still, bytes_per_s=wide, media=())
+    workload = replace(found.workload, latency_s=still, bytes_per_s=wide, media=()).like(found.workload)
     asked = Asked(
         problem.clock or Looks(), problem.objective, problem.search_budget_s, networks=problem.networks
     )

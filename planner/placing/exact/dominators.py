@@ -44,7 +44,7 @@ class GraphPiece:
             if end is not None:
                 row = tuple(s if m == machine else inf for m, s in enumerate(tasks[end].compute_s))
                 tasks[end] = replace(tasks[end], compute_s=row)
-        return replace(self.workload, tasks=tuple(tasks))
+        return replace(self.workload, tasks=tuple(tasks)).like(self.workload)
 
     @cached_property
     def likeness(self) -> object:

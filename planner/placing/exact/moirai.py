@@ -423,4 +423,4 @@ def _pin(
         here = placement[group[0]]
         row = tuple(s if m == here else inf for m, s in enumerate(task.compute_s))
         tasks.append(task if group[0] in free else replace(task, compute_s=row))
-    return replace(workload, tasks=tuple(tasks))
+    return replace(workload, tasks=tuple(tasks)).like(workload)

@@ -117,6 +117,12 @@ def test_transfers_take_turns_on_a_medium_of_the_cluster() -> None:
     assert in_turn and not at_once and free_s < turns_s
 
 
+def test_attempts_with_other_memory_share_the_graph() -> None:
+    made = build_workload(study_of(branches()).memo)
+    charged = made.charge(0.5, 1e6)
+    assert charged.graph is made.workload.graph and charged.machines != made.workload.machines
+
+
 def test_the_gateways_tasks_stay_there() -> None:
     made = build_workload(study_of(branches()).memo)
     for task in (made.workload.tasks[0], made.workload.tasks[-1]):
