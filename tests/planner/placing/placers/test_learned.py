@@ -14,14 +14,18 @@ from numpy.typing import NDArray
 
 from edgepart.planner.errors import Infeasible, NotInstalled
 from edgepart.planner.learning.training.draw import draw_workload
+from edgepart.planner.placing.engine import judge
+from edgepart.planner.placing.engine.evaluate import settle
+from edgepart.planner.placing.engine.judge import prepare
 from edgepart.planner.placing.guided.decode import PLAIN
 from edgepart.planner.placing.placers import learned as module
 from edgepart.planner.placing.placers.learned import place_by_network
 from edgepart.planner.placing.problem.checker import check
 from edgepart.planner.placing.problem.networks import NetworkCard, NeuralNetwork
-from edgepart.planner.placing.problem.schedule import Asked
-from edgepart.planner.placing.problem.workload import Workload
+from edgepart.planner.placing.problem.schedule import Asked, PlacementFound
+from edgepart.planner.placing.problem.workload import Placement, Workload
 from tests.planner.placing.asking import asked, every_placement
+from tests.planner.placing.problem.test_task_graph import without_last
 from tests.planner.placing.workloads import workload, workloads
 
 CARD = NetworkCard("learned", 0, (), 0, "", "2026-01-01", "by hand")
@@ -75,6 +79,46 @@ def test_without_compiled_decoding_it_says_that_samples_are_few(monkeypatch: pyt
     assert "few as decoding is not compiled" in place_by_network(graph, guided("nothing", budget_s=1)).why
     monkeypatch.setattr(module, "is_prepared", lambda: True)
     assert "not compiled" not in place_by_network(graph, guided("nothing", budget_s=1)).why.split(",")[0]
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_what_is_known_of_the_graph_changes_no_answer(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if compiled:
+        pytest.importorskip("numba", reason="of the extra [climb]")
+        assert prepare()
+    else:
+        monkeypatch.setattr(judge._Prepared, "code", None)
+    for family in ("cells", "experts"):
+        whole = draw_workload(family, Random(2), 50, 4)
+        place_by_network(whole, guided("nonsense", budget_s=0))
+        known = without_last(whole).like(whole)
+        assert known.graph is whole.graph
+        again = place_by_network(known, guided("nonsense", budget_s=0))
+        assert again == place_by_network(without_last(whole), guided("nonsense", budget_s=0))
+        check(known, again)
+
+
+def test_without_time_and_compiled_code_it_works_out_one_schedule_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = draw_workload("cells", Random(5), 40, 3)
+    monkeypatch.setattr(judge._Prepared, "code", None)
+    settled: list[str] = []
+
+    def counted(
+        graph: Workload, placement: Placement, asked: Asked, why: str, **orders: Any
+    ) -> PlacementFound:
+        settled.append(why)
+        return settle(graph, placement, asked, why, **orders)
+
+    monkeypatch.setattr(module, "settle", counted)
+    why = place_by_network(graph, guided("nothing", budget_s=0)).why
+    assert len(settled) == 1 and "of which one was worked out as no time was left" in why
+    assert "with no time left to climb" in why
+    assert "worked out" not in place_by_network(graph, guided("nothing", budget_s=1e3)).why
+    assert len(settled) == 3
 
 
 def test_a_large_graph_is_contracted_for_the_network_if_there_is_time(
