@@ -136,6 +136,16 @@ def test_a_resnet50_fits_on_four_small_devices(resnet50: Study, name: str, limit
     assert strategy.name == name and not study.scorer.short_bytes(strategy)
 
 
+@pytest.mark.parametrize("limit", [110e6, 90e6])
+@pytest.mark.parametrize("name", ["m-sct", pytest.param("moirai", marks=pytest.mark.nightly)])
+def test_placers_that_solve_programs_fit_a_resnet50_too(resnet50: Study, name: str, limit: float) -> None:
+    pytest.importorskip("ortools", reason="needs OR-tools, of the extra [exact]")
+    among = cluster(20, 20, 20, 20, memory_bytes=limit)
+    study = resnet50.on(Problem(resnet50.memo.graph, among, "d0", search_budget_s=1.0))
+    strategy = best_strategy(study.memo.problem, name, study)
+    assert strategy.name == name and not study.scorer.short_bytes(strategy)
+
+
 @pytest.fixture(scope="module")
 def resnet50() -> Study:
     return Study(Problem(load_graph(light("resnet50")), cluster(20, 20, 20, 20), "d0"))
