@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,8 @@ import typer
 from edgepart.cli.describe.commands import print_description
 from edgepart.cli.options import Agent, Json, Operators, State
 from edgepart.cli.planning.exporting import addresses_option, check_options, export_plan
-from edgepart.cli.planning.plan_command import (
+from edgepart.cli.planning.plan_inputs import problem_of
+from edgepart.cli.planning.plan_options import (
     Axis,
     BordersFirst,
     Budget,
@@ -24,8 +24,8 @@ from edgepart.cli.planning.plan_command import (
     Relays,
     Shapes,
     StrategyName,
+    check_positive,
 )
-from edgepart.cli.planning.plan_inputs import problem_of
 from edgepart.client.offline import SEARCH_S
 from edgepart.planner.errors import UsageError
 
@@ -84,8 +84,7 @@ def export(
         return
     if out is None:
         raise UsageError(f"give the folder to write: edgepart export {model} --out DIR")
-    if budget is not None and budget <= 0:
-        raise UsageError(f"--search-budget {budget}: give a positive number of seconds")
+    check_positive("--search-budget", budget, "seconds")
     check_options(strategy, objective, out)
     addresses, search_s = addresses_option(address or ()), SEARCH_S if budget is None else budget
     problem = problem_of(
@@ -99,6 +98,8 @@ def export(
         axis,
         search_s,
         operators,
+        borders_first=borders_first,
+        relays=relays,
+        fusion=fusion,
     )
-    problem = replace(problem, borders_first=borders_first, relays=relays, fusion=fusion)
     export_plan(problem, strategy, out, addresses, as_json=as_json)

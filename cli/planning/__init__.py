@@ -7,4 +7,4 @@ planner/placing/engine, planner/placing/placers, planner/placing/problem, planne
 planner/report, planner/search, planner/simulation, planner/vocabulary.
 """
 
-__all__ = ["exporting", "plan_command", "plan_inputs"]
+__all__ = ["exporting", "plan_command", "plan_inputs", "plan_options"]

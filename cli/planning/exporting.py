@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgepart.agent.planwork.garbage_collection import collect_rarely
 from edgepart.cli.output import note, print_json, say
-from edgepart.cli.planning.placement import prepare_search
-from edgepart.cli.planning.plan_command import CLIMBING
+from edgepart.cli.planning.placement import CLIMBING, prepare_search
 from edgepart.client.offline import check_folder, forecast, write_export
 from edgepart.planner.errors import UsageError
 from edgepart.planner.figures import format_seconds

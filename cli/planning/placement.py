@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 COMPILED = ("climb", "learned", "moirai", "auto")
 """The strategies that judge so many placements that it pays to have that compiled."""
 
+CLIMBING = ("climb", "learned", "moirai")
+"""The strategies for a model that spend seconds on judging placements. `auto` climbs for so short a time that loading what
+is compiled does not pay."""
+
 MOST_SEARCH_S = 60.0
 """The budget of a search that may end before it, once nothing better has come for long."""
 

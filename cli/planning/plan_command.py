@@ -3,163 +3,59 @@ prints, and writes the page of --html."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from edgepart.agent.planwork.garbage_collection import collect_rarely
 from edgepart.cli.options import Agent, Json, Operators, State, TransferDtype, Weights
-from edgepart.cli.output import console, say
-from edgepart.cli.plan_text import device_table, say_reasons
 from edgepart.cli.planning.advise import ADVICE_SEARCH_S, print_advice
 from edgepart.cli.planning.comparison import compare_strategies, print_comparison
-from edgepart.cli.planning.placement import place, prepare_search
+from edgepart.cli.planning.placement import CLIMBING, place, prepare_search
 from edgepart.cli.planning.plan_inputs import problem_of
+from edgepart.cli.planning.plan_options import (
+    Add,
+    Advise,
+    Axis,
+    BordersFirst,
+    Budget,
+    CatalogueFile,
+    ClusterFile,
+    Compare,
+    Devices,
+    Fusion,
+    Gateway,
+    Html,
+    MemoryLimits,
+    ModelOrWorkload,
+    NetworkFile,
+    Objective,
+    Relays,
+    Remove,
+    Shapes,
+    Spend,
+    StrategyName,
+    Sweep,
+    Verify,
+    Why,
+    check_positive,
+)
+from edgepart.cli.planning.printed_plan import PlanPrinting, print_plan, print_verified
 from edgepart.cli.sources.quantising import quantised_graph
 from edgepart.cli.sources.workload import is_workload, read_workload_file
-from edgepart.cli.verification import is_deployment, show, verify_here, verify_live
+from edgepart.cli.verification import is_deployment, verify_here, verify_live
 from edgepart.client.offline import SEARCH_S, forecast
 from edgepart.client.target import target_of
 from edgepart.planner.errors import UsageError
-from edgepart.planner.figures import format_figure, format_seconds
 from edgepart.planner.plans.reduced_precision import EXACT, check_kind
-from edgepart.planner.report.sentences import headline
 from edgepart.planner.vocabulary import GUIDED, OBJECTIVES, STRATEGIES, check_word
 
 if TYPE_CHECKING:
     from edgepart.client.offline import Forecast
     from edgepart.planner.layout.strategy import Problem
     from edgepart.planner.placing.problem.networks import Networks
-
-CLIMBING = ("climb", "learned", "moirai")
-"""The strategies for a model that spend seconds on judging placements. `auto` climbs for so short a time that loading what
-is compiled does not pay."""
-
-ModelOrWorkload = Annotated[
-    Path,
-    typer.Argument(
-        metavar="MODEL", help="An ONNX model, or a workload: JSON with a graph of costs to place."
-    ),
-]
-ClusterFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--cluster",
-        help="A cluster.json, as `edgepart devices --json` prints it.",
-        show_default="this machine",
-    ),
-]
-StrategyName = Annotated[
-    str,
-    typer.Option(
-        "--strategy",
-        help="auto, single, modnn, deepthings, bbgrap, data, model, owt, optcnn, tofu, pipeline or replicas. To place "
-        "whole operators: expert, heft, m-etf, m-sct, getf, metis, climb, learned or moirai; with --network also "
-        "placeto or gdp.",
-    ),
-]
-Compare = Annotated[bool, typer.Option("--compare", help="Compare the plans of all strategies.")]
-Axis = Annotated[
-    str | None, typer.Option(help="Split along this axis only: height, width, channel, batch ...")
-]
-Shapes = Annotated[
-    list[str] | None, typer.Option("--shape", help="The shape of an input: x=1,3,224,224. Repeatable.")
-]
-Objective = Annotated[str, typer.Option(help="What to optimise: latency or throughput.")]
-Devices = Annotated[str | None, typer.Option(help="Use only these devices: a,b.")]
-Gateway = Annotated[
-    str | None,
-    typer.Option(
-        help="The device that receives requests.",
-        show_default="cluster.json's gateway, else its first device",
-    ),
-]
-MemoryLimits = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--memory-limit", help="The most memory per device: 2G, or pi-a=2G for one of them. Repeatable."
-    ),
-]
-Budget = Annotated[
-    float | None,
-    typer.Option(
-        "--search-budget",
-        "--budget",
-        help="About how many seconds the search may take.",
-        show_default="10; for a workload, up to 60 as long as better placements come",
-    ),
-]
-BordersFirst = Annotated[
-    bool,
-    typer.Option(
-        "--borders-first",
-        help="With any strategy, send borders before the rest is computed where that is faster; auto always tries it.",
-    ),
-]
-Relays = Annotated[
-    bool,
-    typer.Option(
-        "--relays",
-        help="Let any strategy send data around slow links where that is faster; auto always tries it.",
-    ),
-]
-Fusion = Annotated[
-    bool,
-    typer.Option(
-        " /--no-fusion",
-        help="Let strategies that place whole operators separate operators that the runtime would fuse.",
-    ),
-]
-NetworkFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--network", help="Guide the strategy by this trained network, as `edgepart train` writes it."
-    ),
-]
-Verify = Annotated[
-    bool,
-    typer.Option(
-        "--verify",
-        help="Measure the plan (with --compare, each) on this machine, or on the cluster if MODEL is a deployment's name.",
-    ),
-]
-Add = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Predict the gain of one more device: kind=pi5[,link=1Gbit/s][,name=NAME][,memory=8G]. Repeatable."
-    ),
-]
-Remove = Annotated[list[str] | None, typer.Option(help="Predict the loss of this device. Repeatable.")]
-Sweep = Annotated[
-    str | None, typer.Option(help="Predict the effect of faster or slower links: links=10M,100M,1G.")
-]
-Advise = Annotated[
-    bool,
-    typer.Option(
-        "--advise", help="Rank what to buy next: boxes, networks and memory, and say what would not help."
-    ),
-]
-Spend = Annotated[
-    float | None,
-    typer.Option("--spend", metavar="EUR", help="With --advise, also what to buy at once for so many euros."),
-]
-CatalogueFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--catalogue",
-        help="With --advise, offers of your own.",
-        show_default="the one that comes with edgepart",
-    ),
-]
-Why = Annotated[
-    bool, typer.Option("--why", help="Print every reason for the plan. With --compare, describe every plan.")
-]
-Html = Annotated[Path | None, typer.Option(help="Draw the plan into this HTML file.")]
 
 
 def plan(
@@ -195,7 +91,7 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Predict how a model would be split over devices, how fast it would be, and why."""
-    _check_positive("--search-budget", budget, "seconds")
+    check_positive("--search-budget", budget, "seconds")
     networks, printing = _networks(strategy, network), PlanPrinting(compare, verify, why, as_json)
     if is_workload(model):
         given = {"--cluster": cluster, "--axis": axis, "--shape": shape, "--devices": devices, "--gateway": gateway,
@@ -209,7 +105,7 @@ def plan(
     live = verify and is_deployment(model)
     _check_combination(what_if, printing, html=html is not None, deployment=str(model) if live else "")
     if live:
-        _print_verified(verify_live(target_of(agent, state), str(model)), as_json)
+        print_verified(verify_live(target_of(agent, state), str(model)), as_json)
         return
     check_word(strategy, STRATEGIES, "--strategy")
     check_word(objective, OBJECTIVES, "--objective")
@@ -217,9 +113,9 @@ def plan(
     model = quantised_graph(model, weights)
     limits, within_s = memory_limit or (), budget or (ADVICE_SEARCH_S if advise else SEARCH_S)
     inputs = model, cluster, shape or (), devices, gateway, limits, objective, axis, within_s, operators
-    problem = problem_of(*inputs)
-    problem = replace(problem, borders_first=borders_first, relays=relays, fusion=fusion, networks=networks)
-    problem = replace(problem, transfer_dtype=check_kind(transfer_dtype, "--transfer-dtype"))
+    problem = problem_of(*inputs, borders_first=borders_first, relays=relays, fusion=fusion)
+    kind = check_kind(transfer_dtype, "--transfer-dtype")
+    problem = replace(problem, networks=networks, transfer_dtype=kind)
     _predict(problem, strategy, what_if, html, printing)
 
 
@@ -244,21 +140,6 @@ class WhatIf:
     @property
     def has_variants(self) -> bool:
         return bool(self.add or self.remove or self.sweep)
-
-
-@dataclass(frozen=True)
-class PlanPrinting:
-    """The options that say what to print of the plan."""
-
-    compare: bool
-    verify: bool
-    reasons: bool
-    as_json: bool
-
-
-def _check_positive(option: str, value: float | None, unit: str) -> None:
-    if value is not None and not value > 0:
-        raise UsageError(f"{option} {value}: give a positive number of {unit}")
 
 
 def _place(
@@ -302,7 +183,7 @@ def _check_combination(what_if: WhatIf, printing: PlanPrinting, *, html: bool, d
         raise UsageError("--advise tries what can be bought; leave --add, --remove and --sweep out")
     if not advice.wanted and (advice.spend_eur is not None or advice.catalogue):
         raise UsageError("--spend and --catalogue are for --advise")
-    _check_positive("--spend", advice.spend_eur, "euros")
+    check_positive("--spend", advice.spend_eur, "euros")
     if compare and html:
         raise UsageError("--html draws one plan; leave --compare out, or choose with --strategy")
     if compare and deployment:
@@ -339,7 +220,7 @@ def _predict(
         if printing.verify:
             found = offer.simulation
             offer.document["verified"] = verify_here(problem, offer.plan, found.latency_s, found.compute_s)
-        _print_plan(offer.document, printing)
+        print_plan(offer.document, printing)
 
 
 def _draw(offer: Forecast, problem: Problem, html: Path) -> None:
@@ -347,43 +228,3 @@ def _draw(offer: Forecast, problem: Problem, html: Path) -> None:
 
     html.write_text(draw(offer.document, offer.plan, offer.simulation, problem, offer.strategy))
     print(f"drawn: {html}", file=sys.stderr)
-
-
-def _print_plan(document: Mapping[str, Any], printing: PlanPrinting) -> None:
-    """Prints the figures, a table of the devices, and one sentence; with --why, every reason."""
-    from rich.text import Text
-
-    if printing.as_json:
-        print(json.dumps(document))
-        return
-    out, rate = console(soft_wrap=False), document["predicted_throughput_per_s"]
-    many = f", {format_figure(rate, 4)} requests/s with many in flight" if rate else ""
-    latency = format_seconds(document["predicted_latency_s"], 4)
-    out.print(
-        Text.assemble(
-            (document["model"], "bold"),
-            f" · {document['strategy']}: ",
-            (latency, "bold"),
-            f" a request{many}",
-        )
-    )
-    if single := document["baselines"]["single"]:
-        out.print(
-            f"best single device: {format_seconds(single['predicted_latency_s'], 4)} on {single['device']}"
-        )
-    out.print()
-    out.print(device_table(document["devices"]))
-    out.print()
-    if printing.reasons:
-        say_reasons(document["why"])
-    else:
-        say(f"{headline(document['why'])} (--why gives all reasons.)", prose=True)
-    if printing.verify:
-        show(document["verified"])
-
-
-def _print_verified(document: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(document))
-    else:
-        show(document)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,10 @@ def problem_of(
     axis: str | None,
     budget: float,
     operators: Path | None,
+    *,
+    borders_first: bool,
+    relays: bool,
+    fusion: bool,
 ) -> Problem:
     """The planning problem that the options describe. Raises UsageError for wrong options, and ModelError for a wrong
     model."""
@@ -41,7 +46,7 @@ def problem_of(
     bound = dict(shape_option(text) for text in shapes)
     chosen = [name.strip() for name in (devices or "").split(",") if name.strip()]
     names = chosen or [device.name for device in found.devices]
-    return make_problem(
+    problem = make_problem(
         model,
         found,
         shapes=bound,
@@ -53,6 +58,7 @@ def problem_of(
         search_budget_s=budget,
         operators=read_operators(operators),
     )
+    return replace(problem, borders_first=borders_first, relays=relays, fusion=fusion)
 
 
 def read_cluster(path: Path | None) -> tuple[Cluster, str]:
