@@ -51,9 +51,10 @@ class Request:
         for step in steps:
             if step["do"] == "receive":
                 while step["as"] not in come:
-                    name, come[name] = self.mail.get()
+                    name, array = self.mail.get()
                     if name == FAULT:
-                        raise ConnectionError(come[name])
+                        raise ConnectionError(array)
+                    come[name] = array
                 held[step["value"]] = come.pop(step["as"])
             elif step["do"] == "copy":
                 whole = held[step["value"]] = np.empty(step["shape"], held[step["parts"][0]["of"]].dtype)
