@@ -126,6 +126,8 @@ def test_what_goes_wrong_is_said_to_who_asks(cluster: Path, model: Path, tmp_pat
     edgepart.export(model, cluster, out, addresses=given, strategy="single", search_budget_s=0.5)
     wrong = ask(out, {name: value[:, :1] for name, value in inputs.items()}, tmp_path / "none.npz")
     assert wrong.returncode == 1 and "'x' has to be float32 [1, 3, 12, 12]" in wrong.stderr
+    none = ask(out, {}, tmp_path / "none.npz")
+    assert none.returncode == 1 and "'x' has to be float32" in none.stderr and "Traceback" not in none.stderr
     gone = ask(out, inputs, tmp_path / "none.npz")
     assert gone.returncode == 1 and "cannot be reached at 127.0.0.1" in gone.stderr
     assert not (tmp_path / "none.npz").exists()
