@@ -5,11 +5,15 @@ before another. All that comes after the one and before the other runs between t
 stretches, which share no time, add up to a bound, whatever else runs meanwhile. The stretches follow one another along
 the longest path; they end where little work runs beside it. The machines of their ends couple them, as those of pieces
 between dominators (pieces.py).
+
+Short stretches have good bounds without search, but what runs beside their many ends counts nowhere. So longer ones are
+tried as well, whose bounds are improved by exact search, between the machines where the shortest path leads.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -25,25 +29,54 @@ SHARE = 0.5
 beside the ends, and counts nowhere; with few, stretches are long, and their own bounds are weak."""
 
 
+LONGER_TASKS = 16
+"""How many tasks the longer stretches have on average, of those that come after one stretch's end and before the next."""
+SEARCHED_TASKS = 60
+"""The most tasks of a stretch that is searched: of more, nothing is proved in seconds."""
+
+
 def chain_bound(
     workload: Workload, *, clock: Callable[[], float], until: float, share: float = SHARE
 ) -> float:
-    """Return the bound in seconds. Once the clock says `until`, only the longest path of each stretch counts."""
+    """Return the bound in seconds. Once the clock says `until`, only the longest path of each stretch counts. Raises
+    NotInstalled without OR-tools."""
 
     def bound(stretch: Workload) -> float:
         return stretch_bound(stretch) if clock() < until else path_bound(stretch)
 
-    found = PiecePaths(workload, bound, cut_stretches(workload, share)).shortest(lower=True)[0]
-    return found * (1 - 1e-12)
+    short = cut_stretches(workload, share)
+    ways = PiecePaths(workload, bound, short)
+    found = ways.shortest(lower=True)[0]
+    every = round(LONGER_TASKS * len(short) / max(len(workload.tasks), 1))
+    if every > 1 and clock() < until:
+        ways = PiecePaths(workload, bound, cut_stretches(workload, share, every))
+    return max(found, search_stretches(ways, clock, until)) * (1 - 1e-12)
 
 
-def cut_stretches(workload: Workload, share: float) -> list[GraphPiece]:
-    """Return the stretches, from the first to the last."""
+def search_stretches(ways: PiecePaths, clock: Callable[[], float], until: float) -> float:
+    """Return the least seconds through all stretches, once those that leave most open have been searched."""
+    found, path = ways.shortest(lower=True)
+    while clock() < until:
+        times = Counter(map(id, path))
+        unknown = [way for way in path if len(way.workload.tasks) <= SEARCHED_TASKS]
+        for way in unknown:
+            way.open()
+        unknown = [way for way in unknown if not way.ended]
+        if not unknown:
+            break
+        most = max(unknown, key=lambda way: (way.upper_s - way.lower_s) * times[id(way)])
+        most.search(min(most.slice_s, until - clock()))
+        found, path = ways.shortest(lower=True)
+    return found
+
+
+def cut_stretches(workload: Workload, share: float, every: int = 1) -> list[GraphPiece]:
+    """Return the stretches, from the first to the last; each is `every` short ones long."""
     way = longest_way(workload)[::-1]
     after, before = _places(workload, way)
     beside = _work_beside(workload, way, after, before)
     most = np.quantile(beside, share) if len(beside) else 0.0
-    stops = [place for place, work_s in enumerate(beside) if work_s <= most]
+    stops = [place for place, work_s in enumerate(beside) if work_s <= most][every - 1 :: every]
     inside: list[list[int]] = [[] for _ in range(len(stops) + 1)]
     ends = {way[place]: number for number, place in enumerate(stops)}
     for task in workload.order:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from edgepart.planner.placing.exact.bounds import path_bound
-from edgepart.planner.placing.exact.chain_bound import chain_bound, cut_stretches
+from edgepart.planner.placing.exact.chain_bound import chain_bound, cut_stretches, search_stretches
+from edgepart.planner.placing.exact.pieces import PiecePaths
 from edgepart.planner.placing.exact.window_bound import window_bound
 from edgepart.planner.placing.problem.workload import Workload
 from tests.planner.placing.every_schedule import placements, shortest
@@ -18,7 +20,14 @@ ANY = workloads(7, 3, partial=True, groups=True, media=True) | workloads(7, 3)
 
 
 def chained(graph: Workload, share: float = 0.5) -> float:
+    pytest.importorskip("ortools", reason="the chain bound needs OR-tools, of the extra [exact]")
     return chain_bound(graph, clock=lambda: 0.0, until=1.0, share=share)
+
+
+def searched(graph: Workload, share: float, every: int) -> float:
+    pytest.importorskip("ortools", reason="stretches are searched by OR-tools, of the extra [exact]")
+    ways = PiecePaths(graph, path_bound, cut_stretches(graph, share, every))
+    return search_stretches(ways, lambda: 0.0, 1.0)
 
 
 @settings(max_examples=150)
@@ -30,9 +39,18 @@ def test_no_schedule_is_shorter(graph: Workload, share: float) -> None:
     assert chained(graph, share) <= least_s
 
 
-@given(ANY, st.sampled_from([0.0, 0.5, 1.0]))
-def test_stretches_share_no_task_but_their_ends(graph: Workload, share: float) -> None:
-    parts = cut_stretches(graph, share)
+@settings(max_examples=60)
+@given(ANY, st.sampled_from([0.5, 1.0]), st.sampled_from([1, 2]))
+def test_no_schedule_is_shorter_than_stretches_that_are_searched(
+    graph: Workload, share: float, every: int
+) -> None:
+    assume(next(placements(graph), None) is not None)
+    assert path_bound(graph) * (1 - 1e-9) <= searched(graph, share, every) <= shortest(graph) * (1 + 1e-9)
+
+
+@given(ANY, st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([1, 2]))
+def test_stretches_share_no_task_but_their_ends(graph: Workload, share: float, every: int) -> None:
+    parts = cut_stretches(graph, share, every)
     inner = [task for part in parts for n, task in enumerate(part.tasks) if n != part.entry]
     assert len({*inner}) == len(inner)
     for one, other in pairwise(parts):
@@ -70,3 +88,7 @@ def test_what_takes_no_time_somewhere_uses_no_machine() -> None:
 def test_stretches_count_one_after_the_other() -> None:
     assert path_bound(layers(4)) < window_bound(layers(4)) < 39.0
     assert 44.0 < chained(layers(4)) <= 4 * 14.0 + 1.0
+
+
+def test_what_is_searched_is_as_long_as_the_shortest_schedule_of_each_stretch() -> None:
+    assert searched(layers(4), 0.5, 1) == pytest.approx(4 * 13.0 + 1.0, rel=1e-4)
