@@ -171,10 +171,11 @@ class Agent:
             device,
             links.echoes,
             links.asks,
-            post,
+            self._card_ready,
             self._measurement_of,
             self._starved_members,
             self._echoes_one_way,
+            self._base.files.card(),
         )
         self._measuring.engines_judged(left_out, compute.verdicts)
         rpc_server = RpcServer(
@@ -325,6 +326,11 @@ class Agent:
         cards = (self._measurement_of(me), node), (self._measurement_of(node), me)
         rates = [rate for card, other in cards if card and other in card.links for rate in card.rates(other)]
         return min(rates, default=UNKNOWN_BYTES_S)
+
+    def _card_ready(self, event: events.CardReady) -> None:
+        """Take this device's new card, and keep it for the next start."""
+        self._base.disk.put("card", lambda: self._base.files.keep_card(event.document))
+        self.post(event)
 
     def _is_quiet(self) -> bool:
         """Whether this device has computed nothing since it was last asked."""

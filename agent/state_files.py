@@ -7,6 +7,7 @@ cluster.json      addresses of members when last seen: hints for dialling them
 http.json         where members serve HTTP: for clients on this machine, when this agent is gone
 profiles.json     how long segments took, by kind of device
 verdicts.json     what engines were tried with, and what they are refused for
+card.json         what this device measured of itself and its links
 agent.json        addresses in use; exists while the agent runs
 ballast           bytes that are deleted when the disk is full, so that the files above can still be written
 lock              held by the agent that runs on this directory
@@ -36,13 +37,14 @@ from typing import Any, TypeVar
 
 from edgepart.agent.cluster.membership.election import MAX_TERM, term_beyond_any
 from edgepart.agent.cluster.state import deployments, drains, profiles
+from edgepart.agent.cluster.state.cards import MeasuredDevice, parse_card
 from edgepart.agent.cluster.state.deployments import ReadResult, read_each
 from edgepart.agent.engines.verdicts import EngineVerdict, verdict_from_json, verdicts_to_json
 from edgepart.agent.storage.atomic_files import read_json, set_aside, set_aside_copy, sweep, write_atomic
 from edgepart.agent.wire.bounds import Addresses, NodeId
 from edgepart.agent.wire.codec import read_json_record
 from edgepart.agent.wire.control import Deployment, Drain, Profile
-from edgepart.planner.errors import UsageError
+from edgepart.planner.errors import FrameError, UsageError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -160,6 +162,22 @@ class StateFiles:
 
     def keep_verdicts(self, verdicts: Iterable[EngineVerdict]) -> bool:
         return self._write("verdicts.json", verdicts_to_json(verdicts))
+
+    def card(self) -> MeasuredDevice | None:
+        """Read what an earlier start measured of this device and its links. There is nothing if the file is damaged: all is
+        measured again."""
+
+        def read(document: Any) -> MeasuredDevice:
+            try:
+                return parse_card(json.dumps(document).encode())
+            except FrameError as error:
+                raise UsageError(str(error)) from error
+
+        return self._read("card.json", read)
+
+    def keep_card(self, document: bytes) -> bool:
+        """Write the document of this device's card."""
+        return self._place("card.json", document + b"\n")
 
     def members(self) -> dict[str, tuple[str, ...]]:
         """Read the addresses of members when last seen, by node id. There are none if the file is damaged:

@@ -97,10 +97,12 @@ class CardMeasurement:
         theirs: Callable[[str], MeasuredDevice | None],
         starved: Callable[[], Collection[str]] = tuple,
         one_way: Callable[[str], bool] = lambda node: False,
+        kept: MeasuredDevice | None = None,
     ) -> None:
         """`theirs(node)` returns another member's measurements; None if that member has not told them yet. `starved`
         returns the members, which may include this device, on which measurements do not count now. `one_way(node)` says
-        whether a member answers echoes whose payload goes one way only; with others, both directions count as equal."""
+        whether a member answers echoes whose payload goes one way only; with others, both directions count as equal.
+        `kept` is what an earlier start measured: its links count until they are measured again, after NEWCOMER_S."""
         self._node = node
         self._measured = MeasuredDevice(device)
         self._echoes = echoes
@@ -111,6 +113,9 @@ class CardMeasurement:
         self._one_way = one_way
         self._hasty: set[str] = set()
         """Members whose links were measured while measurements did not count."""
+        self._kept = {} if kept is None else {node: _both(kept, node) for node in kept.links}
+        self._recalled: set[str] = set()
+        """Members whose links are those that an earlier start measured."""
         self._told: MeasuredDevice | None = None
         self._present: set[str] = set()
         self._changed = asyncio.Event()
@@ -140,7 +145,7 @@ class CardMeasurement:
 
     async def run(self) -> None:
         """Measure until cancelled. The first card waits for the links that a newcomer measures, so that no plan is made
-        with guessed ones."""
+        with guessed ones; links that an earlier start measured are told at once."""
         newcomer_until = time.monotonic() + NEWCOMER_S
         await self._change(FIRST_S)
         while True:
@@ -152,8 +157,8 @@ class CardMeasurement:
                 await self._measure_together()
                 await asyncio.to_thread(give_back_all)
                 self._tell()
-            wait = RETRY_S if self._unmeasured_members() or self._hasty or self._is_to_crowd() else None
-            await self._change(wait)
+            waiting = self._unmeasured_members() or self._hasty or self._recalled or self._is_to_crowd()
+            await self._change(RETRY_S if waiting else None)
 
     async def _change(self, timeout_s: float | None) -> bool:
         """Wait until the members change or the time is up. Returns whether they changed."""
@@ -190,7 +195,10 @@ class CardMeasurement:
         }
         self._measured = replace(self._measured, links=links, back_bytes_per_s=rates)
         self._hasty &= links.keys()
+        self._recalled &= links.keys()
         again = {node for node in self._hasty if not self._is_disturbed(node)}
+        again |= set() if newcomer else self._recalled
+        self._recall()
         for node in sorted(self._unmeasured_members() | again):
             if not newcomer and node > self._node and node not in again:
                 continue
@@ -201,9 +209,18 @@ class CardMeasurement:
                 continue
             log.info("link to %s: %s, from it: %s", node, link, back if back != link else "the same")
             self._hasty.discard(node)
+            self._recalled.discard(node)
             if self._is_disturbed(node):
                 self._hasty.add(node)
             self._measured = self._measured.with_link(node, link, back)
+
+    def _recall(self) -> None:
+        """Take over what was kept of links to members that were not measured since the start."""
+        for node in self._present & self._kept.keys():
+            link, back = self._kept.pop(node)
+            if node not in self._measured.links:
+                self._measured = self._measured.with_link(node, link, back)
+                self._recalled.add(node)
 
     def _tell(self) -> None:
         if self._told is None or is_clearly_different(self._told, self._measured):
@@ -295,3 +312,9 @@ class CardMeasurement:
         except Unavailable as error:
             return EchoedTogether(question.ticket, 0.0, str(error))
         return EchoedTogether(question.ticket, seconds)
+
+
+def _both(measured: MeasuredDevice, node: str) -> tuple[Link, Link]:
+    """The link to another end, and the link from it."""
+    link, (_, back_bytes_per_s) = measured.links[node], measured.rates(node)
+    return link, replace(link, bytes_per_s=back_bytes_per_s)

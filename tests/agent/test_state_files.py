@@ -9,6 +9,7 @@ import re
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,13 @@ from pytest import TempPathFactory
 
 from edgepart.agent import state_files
 from edgepart.agent.cluster.membership.election import MAX_TERM, term_round
+from edgepart.agent.cluster.state.cards import MeasuredDevice, write_card
 from edgepart.agent.cluster.state.deployments import TooNew
 from edgepart.agent.state_files import StateFiles
 from edgepart.agent.storage.atomic_files import write_atomic
 from edgepart.agent.wire.control import DRAINED, Deployment, Drain, Version
 from edgepart.agent.wire.inference import DeployOptions
+from edgepart.planner.devices.cluster import Device, Link
 from edgepart.planner.errors import UsageError
 
 ENTRY = Deployment("net", "0" * 64, 5, DeployOptions(shapes={"x": (1, 3)}, devices=("a",)), Version(3, "n"))
@@ -231,3 +234,16 @@ def test_a_killed_agent_leaves_no_lock(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", text, str(tmp_path)], timeout=60)
     assert done.returncode == -9
     os.close(StateFiles(tmp_path).lock())
+
+
+def test_the_card_is_read_as_it_was_written_or_measured_again(tmp_path: Path) -> None:
+    files = StateFiles(tmp_path)
+    assert files.card() is None
+    link = Link(1e6, 0.5)
+    card = MeasuredDevice(Device("box", "kind", 1e9, 1e9, 1e9)).with_link(
+        "b", link, replace(link, bytes_per_s=5e6)
+    )
+    assert files.keep_card(write_card(card)) and files.card() == card
+    for text in ("", "[]", "{}", '{"device": 1, "links": {}}', '{"links": {"b": {}}}'):
+        (tmp_path / "card.json").write_text(text)
+        assert files.card() is None and not (tmp_path / "card.json").exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -66,7 +67,11 @@ class Others:
         return {node for node, _ in self.echoes}
 
 
-def run(work: Callable[[CardMeasurement, Others], Awaitable[None]], node: str = "m") -> None:
+def run(
+    work: Callable[[CardMeasurement, Others], Awaitable[None]],
+    node: str = "m",
+    kept: MeasuredDevice | None = None,
+) -> None:
     async def main() -> None:
         others = Others()
         made = CardMeasurement(
@@ -78,6 +83,7 @@ def run(work: Callable[[CardMeasurement, Others], Awaitable[None]], node: str = 
             others.theirs.get,
             lambda: others.starved,
             lambda other: other in others.one_way,
+            kept,
         )
         task = asyncio.create_task(made.run())
         try:
@@ -116,6 +122,30 @@ def test_a_device_that_was_measured_again_is_told_where_it_has_changed() -> None
         assert others.told.empty()
 
     run(work)
+
+
+def test_links_that_were_kept_are_told_at_once_and_measured_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = (
+        MeasuredDevice(DEVICE)
+        .with_link("a", Link(1e6, 0.5), Link(5e6, 0.5))
+        .with_link("x", Link(1, 1), Link(1, 1))
+    )
+
+    now = [0.0]
+    monkeypatch.setattr(measuring, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    async def work(made: CardMeasurement, others: Others) -> None:
+        made.members(["a"])
+        first = await others.next()
+        assert first.rates("a") == (1e6, 5e6) and first.links.keys() == {"a"} and not others.echoes
+        made.members(["a", "b"])  # Of the second one nothing was kept.
+        assert (await others.next()).links["a"] == kept.links["a"] and others.measured == {"b"}
+        now[0] = measuring.NEWCOMER_S
+        while (await others.next()).links["a"] == kept.links["a"]:
+            pass
+        assert others.measured == {"a", "b"}
+
+    run(work, kept=kept)
 
 
 def test_a_newcomer_measures_all_links_before_it_tells() -> None:
