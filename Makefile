@@ -12,7 +12,7 @@ CPU_TORCH = $(PIP) install --retries 0 --extra-index-url https://download.pytorc
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: dist deb machines install-check rooms screenshots figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency latency-slow-python slow-python throughput weights engines links messages truth dominance placing placing-scale placing-proofs placing-tight climb search tofu optcnn bbgrap learned learned-seeds learning transports ciphers memory replan failover chaos generation answers exports models docs cases emulators processors avx2 aarch64 arm fuzz load simulate third lock clean
+.PHONY: dist deb machines install-check rooms screenshots figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency latency-slow-python slow-python throughput weights engines links messages truth dominance placing placing-scale placing-proofs placing-tight climb search tofu optcnn bbgrap learned learned-seeds learning transports ciphers start memory replan failover chaos generation answers exports models docs cases emulators processors avx2 aarch64 arm fuzz load simulate third lock clean
 .DEFAULT_GOAL := test
 # Tests start hundreds of processes, and each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -236,6 +236,10 @@ messages: .venv/.dev | results  ## what a message between compute threads takes,
 ciphers: .venv/.dev | results  ## what TLS costs; takes a minute
 	$(BIN)/python -m benchmarks.ciphers > results/ciphers.md
 	$(call record,ciphers)
+
+start: .venv/.dev | results  ## what a box waits for at a start and after a power cut, and what idle agents take; takes ten minutes
+	$(BIN)/python -m benchmarks.start --markdown --json results/start.json > results/start.md
+	$(call record,start)
 
 memory: .venv/.dev | results  ## what agents take against what is predicted; takes some minutes
 	$(BIN)/python -m benchmarks.memory --json results/memory.json > results/memory.md
