@@ -57,7 +57,11 @@ class Stream:
         if self._start == self._end:
             self._start, self._end = 0, self._receive(self._received, deadline)
         self.began_s = time.monotonic()
-        header_bytes, payload_bytes = parse_prefix(self._next(PREFIX.size, deadline), limits)
+        if self._end - self._start >= PREFIX.size:
+            header_bytes, payload_bytes = parse_prefix(self._received, limits, self._start)
+            self._start += PREFIX.size
+        else:
+            header_bytes, payload_bytes = parse_prefix(self._next(PREFIX.size, deadline), limits)
         header = self._next(header_bytes, deadline)
         payload: Buffer | None = None
         if payload_bytes and payload_bytes <= self._end - self._start:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgpack
 
@@ -46,9 +46,11 @@ MEMBER = FrameLimits(header_bytes=16 << 20, payload_bytes=1 << 30)
 """The limits for a member of the cluster."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Frame:
-    """One message; `header` maps the kind's field names to values that MessagePack can hold (sequences are tuples)."""
+    """One message; `header` maps the kind's field names to values that MessagePack can hold (sequences are tuples).
+
+    Nobody changes one. It is not frozen because a frozen record takes longer to make (see `Tensors`)."""
 
     kind: str
     header: dict[str, Any] = field(default_factory=dict)
@@ -71,13 +73,6 @@ class Frame:
     @property
     def payload_bytes(self) -> int:
         return sum(view.nbytes for view in byte_views(self.payload))
-
-
-class Sizes(NamedTuple):
-    """The lengths of header and payload that a prefix announces."""
-
-    header_bytes: int
-    payload_bytes: int
 
 
 def byte_views(payload: Sequence[Buffer]) -> Iterator[memoryview]:
@@ -111,20 +106,20 @@ def _join(kind: str, header: bytes, payload: Sequence[Buffer], payload_bytes: in
     return [_LENGTHS.pack(_BEGIN, len(header), payload_bytes) + header, *payload]
 
 
-def parse_prefix(prefix: Buffer, limits: FrameLimits) -> Sizes:
-    """Return the lengths of the header and payload that follow these `PREFIX.size` bytes. FrameError if the bytes are not a
-    prefix or a length is over `limits`."""
-    if len(prefix) != PREFIX.size:
-        raise FrameError(f"a frame starts with {PREFIX.size} bytes, these are {len(prefix)}")
-    begin, header_bytes, payload_bytes = _LENGTHS.unpack(prefix)
+def parse_prefix(prefix: Buffer, limits: FrameLimits, start: int = 0) -> tuple[int, int]:
+    """Return the lengths of the header and of the payload that follow the `PREFIX.size` bytes from `start` on. FrameError
+    if the bytes are not a prefix or a length is over `limits`."""
+    if len(prefix) < start + PREFIX.size:
+        raise FrameError(f"a frame starts with {PREFIX.size} bytes, these are {len(prefix) - start}")
+    begin, header_bytes, payload_bytes = _LENGTHS.unpack_from(prefix, start)
     if begin != _BEGIN:
-        raise _describe_begin(prefix)
+        raise _describe_begin(prefix[start : start + PREFIX.size])
     if header_bytes > limits.header_bytes or payload_bytes > limits.payload_bytes:
         raise FrameError(
             f"a frame announces {header_bytes} bytes of header and {payload_bytes} of payload; "
             f"the limits are {limits.header_bytes} and {limits.payload_bytes}"
         )
-    return Sizes(header_bytes, payload_bytes)
+    return header_bytes, payload_bytes
 
 
 def _describe_begin(prefix: Buffer) -> FrameError:

@@ -90,9 +90,12 @@ class SequenceStep:
     a device that was not told of a cut may keep states of the steps that were given up."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Tensors:
-    """One transfer of one request; the payload holds its pieces."""
+    """One transfer of one request; the payload holds its pieces.
+
+    Nobody changes one. It is not frozen because a frozen record takes five times as long to make, and devices that
+    exchange small messages make thousands a second."""
 
     deployment: PlanName
     epoch: Epoch

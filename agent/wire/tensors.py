@@ -78,18 +78,15 @@ class ArrayLayout:
     """Where numeric arrays lie in a payload. To read them by it is quicker than by their metas, which are the same for each
     message of a transfer."""
 
-    arrays: tuple[tuple[np.dtype[Any], int, int, tuple[int, ...]], ...]
-    """The type, the number of elements, the first byte and the shape of each array."""
+    arrays: tuple[tuple[np.dtype[Any], int, tuple[int, ...]], ...]
+    """The type, the first byte and the shape of each array."""
     nbytes: int
 
     def read(self, payload: bytes | bytearray | memoryview) -> list[Any]:
         """The same as `unpack_arrays` with the metas; `payload` is flat."""
         if len(payload) != self.nbytes:
             raise _misfit(self.nbytes, len(payload))
-        return [
-            np.frombuffer(payload, dtype, size, start).reshape(shape)
-            for dtype, size, start, shape in self.arrays
-        ]
+        return [np.ndarray(shape, dtype, payload, start) for dtype, start, shape in self.arrays]
 
 
 def layout_of(metas: Sequence[Meta]) -> ArrayLayout | None:
@@ -102,7 +99,7 @@ def layout_of(metas: Sequence[Meta]) -> ArrayLayout | None:
             dtype, size = dtype_of(name), prod(_shape(shape))
             if not size:
                 return None
-            arrays.append((dtype, size, start := _align(end), shape))
+            arrays.append((dtype, start := _align(end), shape))
             end = start + size * dtype.itemsize
     except (TypeError, ValueError, FrameError):
         return None  # `unpack_arrays` says what is wrong.
@@ -176,8 +173,10 @@ class _Packer:
             self._add(memoryview(packed))
             return ("strings", array.shape, len(packed))
         name = name_of(array.dtype)
-        # A view as bytes, because memoryview cannot hold the types of ml_dtypes.
-        self._add(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        try:
+            self._add(memoryview(array).cast("B"))
+        except (TypeError, ValueError):  # No memoryview holds the types of ml_dtypes, and none casts what has gaps.
+            self._add(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         return ("array", name, array.shape)
 
     def _add(self, view: memoryview) -> None:

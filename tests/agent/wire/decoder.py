@@ -10,7 +10,6 @@ from edgepart.agent.wire.frames import (
     Buffer,
     Frame,
     FrameLimits,
-    Sizes,
     parse_frame,
     parse_prefix,
 )
@@ -23,7 +22,7 @@ class Decoder:
     def __init__(self, limits: FrameLimits = MEMBER) -> None:
         self._limits = limits
         self._held = bytearray()
-        self._sizes: Sizes | None = None
+        self._sizes: tuple[int, int] | None = None
         self._broken: FrameError | None = None
 
     def feed(self, data: Buffer) -> list[Frame]:
@@ -44,8 +43,9 @@ class Decoder:
                 if len(self._held) < PREFIX.size:
                     return
                 self._sizes = parse_prefix(bytes(self._held[: PREFIX.size]), self._limits)
-            start = PREFIX.size + self._sizes.header_bytes
-            stop = start + self._sizes.payload_bytes
+            header_bytes, payload_bytes = self._sizes
+            start = PREFIX.size + header_bytes
+            stop = start + payload_bytes
             if len(self._held) < stop:
                 return
             header, payload = bytes(self._held[PREFIX.size : start]), bytes(self._held[start:stop])
