@@ -22,7 +22,7 @@ from edgepart.planner.plans.plan import GATEWAY, Transfer
 log = logging.getLogger(__name__)
 
 
-READ_HERE_BYTES = 64 << 10
+READ_HERE_BYTES = 256 << 10
 """The largest transfer for whose sake a compute thread reads a connection itself. Larger ones are better received by
 several threads at once, and their bytes take longer than waking a thread."""
 START_TRANSFER = -1

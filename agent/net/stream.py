@@ -110,38 +110,31 @@ class Stream:
         return count
 
     def write(self, frame: Frame, deadline: float | None = None) -> None:
-        self.write_buffers(encode(frame), deadline)
-
-    def write_buffers(
-        self, buffers: Sequence[Buffer], deadline: float | None = None, nbytes: int | None = None
-    ) -> None:
-        """Send the buffers in order: small neighbours together, large ones without a copy. `nbytes` are the bytes of all of
-        them, if the caller has counted them."""
-        if nbytes is not None and nbytes <= COALESCE_BYTES:
-            self._send(b"".join(buffers), deadline)
-            return
-        pending: list[Buffer] = []
-        size = 0
-        for buffer in buffers:
-            if size + len(buffer) > COALESCE_BYTES and pending:
-                self._send(b"".join(pending), deadline)
-                pending, size = [], 0
-            if len(buffer) > COALESCE_BYTES:
-                self._send(buffer, deadline)
-            else:
-                pending.append(buffer)
-                size += len(buffer)
-        if pending:
-            self._send(pending[0] if len(pending) == 1 else b"".join(pending), deadline)
-
-    def _send(self, buffer: Buffer, deadline: float | None) -> None:
+        """Send a small frame."""
         try:
             self._arm(deadline)
-            sent = self.connection.send(buffer)
-            if sent < len(buffer):
-                self.connection.sendall(memoryview(buffer)[sent:])
+            self.connection.sendall(b"".join(encode(frame)))
         except (OSError, ValueError) as error:
             raise _describe_loss(error) from error
+
+    def offer(self, buffers: Sequence[Buffer], nbytes: int) -> tuple[Sequence[Buffer], int]:
+        """Send as much of the buffers, which have `nbytes` together, as the kernel takes now: small neighbours together,
+        large ones without a copy. The socket must not block.
+
+        Returns what is left to be sent, and its bytes at most. It has to be offered again before anything else, because
+        TLS may have made a record of its first bytes."""
+        chunks = [b"".join(buffers)] if nbytes <= COALESCE_BYTES else _coalesce(buffers)
+        for number, chunk in enumerate(chunks):
+            sent, size = 0, len(chunk)
+            try:
+                while sent < size:
+                    sent += self.connection.send(memoryview(chunk)[sent:] if sent else chunk)
+            except ssl.SSLWantWriteError:
+                left = [memoryview(chunk)[sent:], *chunks[number + 1 :]]
+                return left, sum(map(len, left))
+            except (OSError, ValueError) as error:
+                raise _describe_loss(error) from error
+        return (), 0
 
     def _arm(self, deadline: float | None) -> None:
         if deadline is None:
@@ -172,6 +165,23 @@ class Stream:
         """End the connection and free its socket. Only the thread that uses the stream may call this."""
         self.cut()
         self.connection.close()
+
+
+def _coalesce(buffers: Sequence[Buffer]) -> list[Buffer]:
+    """The buffers in order, with neighbours joined that are small."""
+    chunks: list[Buffer] = []
+    pending: list[Buffer] = []
+    size = 0
+    for buffer in buffers:
+        if pending and size + len(buffer) > COALESCE_BYTES:
+            chunks.append(b"".join(pending))
+            pending, size = [], 0
+        if len(buffer) > COALESCE_BYTES:
+            chunks.append(buffer)
+        else:
+            pending.append(buffer)
+            size += len(buffer)
+    return [*chunks, b"".join(pending)] if pending else chunks
 
 
 def tune(connection: socket.socket, dead_after_s: float) -> None:

@@ -1,21 +1,19 @@
 """Writer: the queue of a connection, and the thread that writes it. A door: a thread, a socket, an eventfd.
 
-The sender itself writes a small frame if nothing is queued and the kernel has room, because waking a thread would take
-longer. The thread sleeps in poll() on both the queue's wake-up and the socket, so that it notices at once when the other
-side closes an idle connection, although nobody reads from it.
+The sender itself writes a frame if nothing is queued, because waking a thread would take longer. Nobody waits for the other
+side meanwhile: the socket does not block, and what the kernel does not take at once is left to the thread. The thread
+sleeps in poll() on both the queue's wake-up and the socket, so that it notices at once when the other side closes an idle
+connection, although nobody reads from it.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
-import socket
-import struct
-import termios
 import threading
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from edgepart.agent.net.stream import Stream
 from edgepart.agent.trace.recorder import Recorder
@@ -23,18 +21,30 @@ from edgepart.agent.trace.spans import WRITE, sending_lane
 from edgepart.agent.wire.frames import Buffer, Frame, encode
 from edgepart.planner.errors import Unavailable
 
-_INT = struct.Struct("@i")
-_ZERO = bytes(_INT.size)
-
 _BATCH_BYTES = 256 << 10
 """The thread takes queued frames for one write until they have at least this many bytes."""
 
-AT_ONCE_BYTES = 64 << 10
-"""Larger frames are left to the thread: encrypting them would delay the sender for longer than waking the thread does."""
+AT_ONCE_BYTES = 256 << 10
+"""Larger frames are left to the thread: encrypting them would delay the sender for much longer than waking the thread
+does."""
 
-_ROOM = 4
-"""A frame is written at once only if it and the unsent bytes fit in this fraction (1 / _ROOM) of the kernel's buffer,
-because the kernel counts its own overhead too."""
+
+class _Outgoing:
+    """Frames that are queued or being written: one, or several that are written together."""
+
+    __slots__ = ("began_s", "buffers", "cpu_s", "frame", "left_bytes", "size")
+
+    def __init__(self, frame: Frame, buffers: Sequence[Buffer], size: int) -> None:
+        self.frame = frame
+        """The first frame, and the only one while frames are recorded."""
+        self.buffers = buffers
+        """What the kernel has not taken yet."""
+        self.left_bytes = size
+        """The bytes in `buffers`."""
+        self.size = size
+        self.began_s: float | None = None
+        """The time at which the writing began, while frames are recorded."""
+        self.cpu_s = 0.0
 
 
 class Writer:
@@ -61,21 +71,19 @@ class Writer:
         self._changed = threading.Condition(self._lock)
         self._awaited = 0
         """The number of threads that wait for a change."""
-        self._queue: deque[tuple[list[Buffer], Frame]] = deque()
+        self._queue: deque[_Outgoing] = deque()
         self._queued_bytes = 0
-        """The bytes that wait and those that are being written."""
+        """The bytes of the frames that wait and of the one that is being written."""
+        self._writing = False
+        """Whether a thread writes now. No other one may, and the queue keeps its first frame."""
         self.sent_bytes = 0
-        """The bytes of all frames that the kernel has taken, before TLS. Only who holds `_writing` changes it."""
-        self._writing = threading.Lock()
-        """The lock that is held while bytes are written. It is taken under `_changed` only if nothing is queued, when
-        nobody holds it."""
+        """The bytes of all frames that the kernel has taken, before TLS. Only who writes changes it."""
         self._over: str | None = None
-        self._capacity = 0
-        """The bytes that the kernel's buffer was last known to take."""
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
+        self._stream.connection.settimeout(0.0)
         self._thread.start()
 
     def put(self, frame: Frame, wait_s: float) -> None:
@@ -85,62 +93,62 @@ class Writer:
         """
         buffers = encode(frame)
         size = sum(map(len, buffers))
+        one = _Outgoing(frame, buffers, size)
         with self._lock:
             if self._queued_bytes and not self._room(size):
                 self._await(lambda: self._over is not None or self._room(size), wait_s)
             if self._over is not None:
                 raise Unavailable(self._over)
-            if not self._room(size):
-                raise Unavailable(f"{self._queued_bytes} bytes wait already: the other side is slow")
-            at_once = not self._queued_bytes and self._takes_at_once(size)
-            self._queued_bytes += size
-            if at_once:
-                self._writing.acquire()  # Before anybody can queue behind it.
-            else:
-                self._queue.append((buffers, frame))
-                if len(self._queue) == 1:
+            if not self._queued_bytes and size <= AT_ONCE_BYTES:
+                self._queued_bytes = size
+                self._writing = True  # Before anybody can queue behind it.
+            elif self._room(size):
+                self._queued_bytes += size
+                self._queue.append(one)
+                if len(self._queue) == 1 and not self._writing:
                     os.eventfd_write(self._wake, 1)
-        if at_once:
-            self._write_at_once(buffers, size, frame)
-
-    def _takes_at_once(self, size: int) -> bool:
-        """Whether the kernel has enough room for writing not to wait for the other side."""
-        descriptor = self._stream.connection.fileno()
-        if size > AT_ONCE_BYTES or descriptor < 0:
-            return False
-        (unsent,) = _INT.unpack(fcntl.ioctl(descriptor, termios.TIOCOUTQ, _ZERO))
-        if unsent + size > self._capacity // _ROOM:  # The kernel may have enlarged it meanwhile.
-            self._capacity = self._stream.connection.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
-        return bool(unsent + size <= self._capacity // _ROOM)
-
-    def _write_at_once(self, buffers: list[Buffer], size: int, frame: Frame) -> None:
-        """Write the buffers in the sender's thread, which holds `_writing`. Raises Unavailable if the connection ends."""
+                return
+            else:
+                raise Unavailable(f"{self._queued_bytes} bytes wait already: the other side is slow")
         try:
-            self._write(buffers, size, frame)
+            self._write(one)
         except Unavailable as error:
             self.close(str(error))
             raise
+
+    def _write(self, one: _Outgoing) -> None:
+        """Write what the kernel takes now, and let others write. Raises Unavailable if the connection ends."""
+        before = one.left_bytes
+        try:
+            if self._recorder.on:
+                self._record(one)
+            else:
+                one.buffers, one.left_bytes = self._stream.offer(one.buffers, before)
         finally:
-            self._writing.release()
-            self._written(size)
+            taken = before - one.left_bytes
+            self.sent_bytes += taken
+            with self._lock:
+                self._writing = False
+                if self._over is None:  # Otherwise nothing counts any more.
+                    self._queued_bytes -= taken
+                    if one.left_bytes:
+                        self._queue.appendleft(one)
+                    if self._queue and threading.current_thread() is not self._thread:
+                        os.eventfd_write(self._wake, 1)
+                if self._awaited:
+                    self._changed.notify_all()
 
-    def _write(self, buffers: list[Buffer], size: int, frame: Frame) -> None:
-        """Write the buffers. `frame` is the first frame in them, and the only one while frames are recorded."""
-        if not self._recorder.on:
-            self._stream.write_buffers(buffers, nbytes=size)
-        else:
-            with self._recorder.time_frame(sending_lane(self._node), WRITE, self._node, frame, size):
-                self._stream.write_buffers(buffers)
-        self.sent_bytes += size
+    def _record(self, one: _Outgoing) -> None:
+        """Write, and record the frame when all of it is written."""
+        began_s, cpu_s = self._recorder.now(), time.thread_time()
+        one.began_s = began_s if one.began_s is None else one.began_s
+        one.buffers, one.left_bytes = self._stream.offer(one.buffers, one.left_bytes)
+        one.cpu_s += time.thread_time() - cpu_s
+        if not one.left_bytes:
+            lane = sending_lane(self._node)
+            self._recorder.add_frame(lane, WRITE, one.began_s, self._node, one.frame, one.size, one.cpu_s)
 
-    def _written(self, size: int) -> None:
-        with self._lock:
-            # If the connection has ended meanwhile, the count is 0 already.
-            self._queued_bytes = max(0, self._queued_bytes - size)
-            if self._awaited:
-                self._changed.notify_all()
-
-    def _await(self, is_so: Callable[[], bool], wait_s: float) -> bool:
+    def _await(self, is_so: Callable[[], bool], wait_s: float | None) -> bool:
         """Wait until that is so, and return whether it is. The caller holds the lock."""
         self._awaited += 1
         try:
@@ -189,36 +197,43 @@ class Writer:
                 self._changed.notify_all()
                 # Closed under the lock, because `put` holds it to write to this descriptor while `_over` is None.
                 os.close(self._wake)
-            with self._writing:  # A sender may be writing, but not for long: the connection is cut.
-                self._stream.close()
+                # A sender may be writing, but not for long: the connection is cut.
+                self._await(lambda: not self._writing, None)
+            self._stream.close()
             self._ended(why)
 
     def _write_until_over(self) -> None:
-        poll = select.poll()
-        poll.register(self._wake, select.POLLIN)
-        poll.register(self._stream.connection.fileno(), select.POLLIN | select.POLLRDHUP)
+        idle, full = select.poll(), select.poll()
+        descriptor = self._stream.connection.fileno()
+        for poll, room in ((idle, 0), (full, select.POLLOUT)):
+            poll.register(descriptor, select.POLLIN | select.POLLRDHUP | room)
+        idle.register(self._wake, select.POLLIN)
         while self._over is None:
-            batch, size, first = self._take()
-            if first is not None:
-                with self._writing:
-                    self._write(batch, size, first)
-                self._written(size)
-                continue
-            for descriptor, _ in poll.poll():
-                if descriptor != self._wake:
+            one = self._take()
+            if one is not None:
+                self._write(one)
+                if not one.left_bytes:
+                    continue
+            for ready, events in (idle if one is None else full).poll():
+                if ready == self._wake:
+                    os.eventfd_read(self._wake)
+                elif events & ~select.POLLOUT:
                     # The other side never sends on this connection: readable means closed or broken.
                     raise Unavailable("connection closed by the other side")
-                os.eventfd_read(self._wake)
 
-    def _take(self) -> tuple[list[Buffer], int, Frame | None]:
-        """Take buffers from the queue. Return them, their bytes and the first frame in them. Frames that are recorded are
-        taken one by one."""
+    def _take(self) -> _Outgoing | None:
+        """Take the first frames from the queue, in order to write them. None if there is none, or another thread writes.
+        Frames that are recorded are taken one by one."""
         with self._lock:
-            batch: list[Buffer] = []
-            size = 0
-            first = self._queue[0][1] if self._queue else None
-            while self._queue and size < (1 if self._recorder.on else _BATCH_BYTES):
-                buffers, _ = self._queue.popleft()
-                batch += buffers
-                size += sum(map(len, buffers))
-            return batch, size, first
+            if self._writing or not self._queue:
+                return None
+            self._writing = True
+            one = self._queue.popleft()
+            if not self._recorder.on:
+                together = [*one.buffers]
+                while self._queue and one.left_bytes < _BATCH_BYTES:
+                    more = self._queue.popleft()
+                    together += more.buffers
+                    one.left_bytes += more.left_bytes
+                one.buffers = together
+            return one

@@ -175,7 +175,10 @@ class _Packer:
         name = name_of(array.dtype)
         try:
             self._add(memoryview(array).cast("B"))
-        except (TypeError, ValueError):  # No memoryview holds the types of ml_dtypes, and none casts what has gaps.
+        except (
+            TypeError,
+            ValueError,
+        ):  # No memoryview holds the types of ml_dtypes, and none casts what has gaps.
             self._add(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         return ("array", name, array.shape)
 

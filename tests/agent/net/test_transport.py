@@ -122,6 +122,21 @@ def test_threads_that_send_at_once_get_everything_over_each_in_its_order(pair: l
         assert all(bytes(f.body) == bytes([sender]) * sizes[(sender + n) % 6] for n, f in enumerate(mine))
 
 
+def test_what_the_kernel_does_not_take_at_once_comes_later_and_in_order(pair: list[Station]) -> None:
+    a, b = pair
+    gate, rng = threading.Event(), np.random.default_rng(1)
+    b.handle = lambda *_: (gate.wait(BOUND_S), None)[1]
+    sizes = [250_000, 0, 7, 16_384, 120_000, 300_000] * 25  # Together more than both kernels' buffers.
+    sent = [rng.integers(0, 256, size, np.uint8) for size in sizes]
+    for number, payload in enumerate(sent):
+        a.transport.send(b.node_id, "data", Frame("x", {"n": number}, (payload.data,)))
+    assert len(b.frames) <= 1
+    gate.set()
+    b.until(lambda: len(b.frames) == len(sizes))
+    assert [f.header["n"] for _, _, f in b.frames] == list(range(len(sizes)))
+    assert all(bytes(f.body) == s.tobytes() for (_, _, f), s in zip(b.frames, sent, strict=True))
+
+
 def test_connecting_again_answers_at_once_and_changes_nothing(pair: list[Station]) -> None:
     a, b = pair
     assert a.transport.connect(b.node_id, [("127.0.0.1", 1)]) == b.node_id
