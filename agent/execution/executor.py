@@ -18,6 +18,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from threading import RLock, Thread
 
+import numpy as np
+
 from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.execution.carried_states import CarriedStates, PlanId
 from edgepart.agent.execution.counters import Counters, SegmentTime
@@ -53,11 +55,11 @@ from edgepart.planner.errors import (
     Unavailable,
     WorkerDied,
 )
-from edgepart.planner.plans.plan import GATEWAY, Program, Run, Transfer
+from edgepart.planner.plans.plan import GATEWAY, Program, Run, Send, Transfer
 
 log = logging.getLogger(__name__)
 
-Send = Callable[[str, RequestMessage, Sequence[Value]], None]
+SendValues = Callable[[str, RequestMessage, Sequence[Value]], None]
 """send(node id, message, values) sends to a member or to this device itself. The `arrays` of a Tensors are left () for
 the sender to fill in while packing `values`. Raises ClusterError if the node cannot be reached."""
 
@@ -85,7 +87,7 @@ class QueueLimits:
 
 
 OutgoingMessage = tuple[str, RequestMessage, Sequence[Value]]
-"""The arguments of a `Send`."""
+"""The arguments of a `SendValues`."""
 
 
 class Executor:
@@ -93,7 +95,7 @@ class Executor:
 
     def __init__(
         self,
-        send: Send,
+        send: SendValues,
         limits: QueueLimits | None = None,
         recorder: Recorder | None = None,
         data_from: DataFrom = lambda node: None,
@@ -221,7 +223,8 @@ class Executor:
         Never raises for what a peer sent: a request whose pieces do not fit goes back to its gateway as Failed."""
         nbytes = 0
         for value in values:
-            restore_array(value)  # Before the lock is taken: no other thread waits for it.
+            if type(value) is not np.ndarray:
+                restore_array(value)  # Before the lock is taken: no other thread waits for it.
             nbytes += value_bytes(value)
         with self._lock:
             received = self._counters.received_bytes
@@ -582,17 +585,18 @@ class Executor:
         self._post(out)
 
     def _do_step(self, lane: Lane, task: RequestTask, work: ReadyStep) -> ReadyStep | None:
-        """Do the step. If what it made is to be sent next, return that step, as others wait for it."""
+        """Do the step. If the next one is a Send that can be done, return it, as others wait for it."""
         began_s = time.monotonic()
-        outputs = self._step(task, work)
+        outputs = self._record_step(task, work) if self._recorder.on else self._act(task, work)
         with self._lock:
-            if isinstance(work.step, Run):
+            if type(work.step) is Run:
                 self._count_run(task, work.step.segment, time.monotonic() - began_s)
             if self._tasks.get(task.request) is task:
-                task.progress.done(outputs)
-                if task.progress.sends_next and isinstance(work.step, Run):
-                    return task.progress.next_work()
-                if task.progress.finished:
+                progress = task.progress
+                progress.done(outputs)
+                if (following := progress.next_send()) is not None:
+                    return following
+                if progress.finished:
                     self._finish(task)
             self._step_ended(lane)
         return None
@@ -602,63 +606,67 @@ class Executor:
         if len(self._lanes) > 1:
             self._give_turn(lane)
 
-    def _step(self, task: RequestTask, work: ReadyStep) -> list[Value]:
-        if self._recorder.on:
-            return self._record_step(task, work)
-        return self._act(task, work, self._values(task, work))
-
-    def _values(self, task: RequestTask, work: ReadyStep) -> list[Value]:
-        """A Run's inputs, or a Send's pieces: rounded if the plan says so, only what is likely if the gateway wants no
-        more."""
+    def _act(self, task: RequestTask, work: ReadyStep) -> Sequence[Value]:
+        """Run the step's segment, or send its transfer; returns a Run's outputs."""
         values = work.values(task.installed.scratch)
-        if isinstance(work.step, Run):
-            return values
-        transfer = task.installed.schedule.outgoing[work.step.transfer]
-        if task.likely and transfer.target == GATEWAY:
-            return [keep_likely(value, task.likely) for value in values]
-        kinds = () if task.exact else transfer.dtypes
-        if not kinds:
-            return values
-        found = round_all(kinds, values)
-        with self._lock:
-            self._counters.rounding.setdefault(task.deployment, RoundingTally()).count(kinds, found)
-        return found
+        if type(work.step) is Run:
+            return self._run(task, work, values)
+        self._send_pieces(task, work, values)
+        return ()
 
-    def _record_step(self, task: RequestTask, work: ReadyStep) -> list[Value]:
+    def _record_step(self, task: RequestTask, work: ReadyStep) -> Sequence[Value]:
         """Do the step, and record how long its parts took."""
-        began_s = self._recorder.now()
-        values = self._values(task, work)
-        made_s = self._recorder.now()
-        if any(one.copies or one.crop is not None for one in work.recipes):
+        step, recorder = work.step, self._recorder
+        began_s = recorder.now()
+        values = work.values(task.installed.scratch)
+        made_s = recorder.now()
+        if work.work.held is None:
             nbytes = sum(map(value_bytes, values))
-            self._recorder.add(COMPUTING, COPY, began_s, task.subject, nbytes=nbytes, ended_s=made_s)
-        outputs = self._act(task, work, values)
-        if isinstance(work.step, Run):
-            segment = task.installed.prepared.program.segments[work.step.segment]
-            self._recorder.add(COMPUTING, COMPUTE, made_s, task.subject, describe_segment(segment))
-        else:
-            transfer = task.installed.schedule.outgoing[work.step.transfer]
-            node = task.installed.nodes[transfer.target] if transfer.target != GATEWAY else ""
-            nbytes = sum(map(value_bytes, values))
-            self._recorder.add(COMPUTING, SEND, made_s, task.subject, "", node, transfer.number, nbytes)
-        return outputs
-
-    def _act(self, task: RequestTask, work: ReadyStep, values: Sequence[Value]) -> list[Value]:
-        installed, step = task.installed, work.step
+            recorder.add(COMPUTING, COPY, began_s, task.subject, nbytes=nbytes, ended_s=made_s)
         if isinstance(step, Run):
-            return installed.prepared.run(
-                step.segment, values, lambda: task.request in self._tasks, work.overwrites
-            )
-        transfer = installed.schedule.outgoing[step.transfer]
-        node = installed.nodes[transfer.target] if transfer.target != GATEWAY else task.gateway
+            outputs = self._run(task, work, values)
+            segment = task.installed.prepared.program.segments[step.segment]
+            recorder.add(COMPUTING, COMPUTE, made_s, task.subject, describe_segment(segment))
+            return outputs
+        node, nbytes = self._send_pieces(task, work, values)
+        node = "" if task.installed.schedule.outgoing[step.transfer].target == GATEWAY else node
+        recorder.add(COMPUTING, SEND, made_s, task.subject, "", node, step.transfer, nbytes)
+        return ()
+
+    def _run(self, task: RequestTask, work: ReadyStep, values: Sequence[Value]) -> Sequence[Value]:
+        assert isinstance(work.step, Run)
+        return task.installed.prepared.run(
+            work.step.segment, values, lambda: task.request in self._tasks, work.overwrites
+        )
+
+    def _send_pieces(self, task: RequestTask, work: ReadyStep, values: Sequence[Value]) -> tuple[str, int]:
+        """Send the pieces of a transfer: rounded if the plan says so, only what is likely if the gateway wants no more.
+        Returns the node that they go to, and their bytes."""
+        assert isinstance(work.step, Send)
+        installed = task.installed
+        transfer = installed.schedule.outgoing[work.step.transfer]
+        node = task.gateway if transfer.target == GATEWAY else installed.nodes[transfer.target]
+        if task.likely and transfer.target == GATEWAY:
+            values = [keep_likely(value, task.likely) for value in values]
+        elif transfer.dtypes and not task.exact:
+            values = self._round(task, transfer.dtypes, values)
         message = Tensors(
             task.deployment, task.epoch, task.request, transfer.number, (), task.exact, *task.fields
         )
         self._send(node, message, values)
+        nbytes = 0
+        for value in values:
+            nbytes += value_bytes(value)
         with self._lock:
             sent = self._counters.sent_bytes
-            sent[node] = sent.get(node, 0) + sum(map(value_bytes, values))
-        return []
+            sent[node] = sent.get(node, 0) + nbytes
+        return node, nbytes
+
+    def _round(self, task: RequestTask, kinds: tuple[str, ...], values: Sequence[Value]) -> list[Value]:
+        found = round_all(kinds, values)
+        with self._lock:
+            self._counters.rounding.setdefault(task.deployment, RoundingTally()).count(kinds, found)
+        return found
 
     def _count_run(self, task: RequestTask, segment: int, took_s: float) -> None:
         """Count the time of the whole step, because that is what the planner predicts: putting the inputs together,

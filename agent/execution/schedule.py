@@ -27,6 +27,31 @@ _Form = tuple[tuple[int, ...] | None, np.dtype[Any] | None]
 """The shape and the type that a piece has; None for one that is not known."""
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A Run or a Send, with all that is the same for it in every request."""
+
+    step: Run | Send | None
+    """None stands for the end of the program."""
+    awaits: frozenset[int]
+    """The numbers of the transfers that have to come before it, but not before the work that precedes it."""
+    recipes: tuple[CopyPlan, ...] = ()
+    reads: tuple[int, ...] = ()
+    """The slots that it reads."""
+    held: tuple[int, ...] | None = None
+    """The slots of the values that it takes if they are all taken as they are held; otherwise None."""
+    overwrites: tuple[tuple[int, int], ...] = ()
+    """The numbers of a Run's inputs over which an output may be written, each with the output's number."""
+    passing: bool = False
+    """Whether nothing needs the values after the step: true for a Run whose outputs are all arrays of their own."""
+    made: tuple[int, ...] = ()
+    """The slots of a Run's outputs."""
+    forms: tuple[_Form, ...] | None = None
+    """The forms of a Run's outputs; None for a Send."""
+    frees: tuple[int, ...] = ()
+    """The slots that no later step reads."""
+
+
 @dataclass(frozen=True)
 class DeviceSchedule:
     """The pieces that each step of a program reads, makes and frees. They are the same for every request."""
@@ -56,48 +81,59 @@ class DeviceSchedule:
     output, by step."""
 
     @cached_property
-    def awaited(self) -> tuple[frozenset[int], ...]:
-        """The numbers of the transfers that have to come before the next Run or Send, by step; () after the last step."""
-        found = [frozenset[int]()]
-        for step in reversed(self.program.steps):
-            found.append(found[-1] | {step.transfer} if isinstance(step, Receive) else frozenset())
-        return tuple(reversed(found))
-
-    @cached_property
-    def reads(self) -> tuple[tuple[int, ...], ...]:
-        """The slots that each step reads."""
-        return tuple(tuple({slot: None for one in each for slot in one.slots}) for each in self.recipes)
+    def works(self) -> tuple[Work, ...]:
+        """What is done, in order: the program's Runs and Sends, and at last its end."""
+        found: list[Work] = []
+        awaits, frees = frozenset[int](), list[int]()
+        for index, step in enumerate(self.program.steps):
+            frees += self.frees[index]
+            if isinstance(step, Receive):
+                awaits |= {step.transfer}
+                continue
+            recipes = self.recipes[index]
+            reads = tuple({slot: None for one in recipes for slot in one.slots})
+            held = (
+                tuple(one.slots[0] for one in recipes) if all(one.is_held_piece for one in recipes) else None
+            )
+            made = self.computed.get(index)
+            forms = None if made is None else self._forms_of_outputs(made)
+            is_passing, overwrites = self._passes(step), self.overwrites.get(index, ())
+            found.append(
+                Work(
+                    step,
+                    awaits,
+                    recipes,
+                    reads,
+                    held,
+                    overwrites,
+                    is_passing,
+                    made or (),
+                    forms,
+                    tuple(frees),
+                )
+            )
+            awaits, frees = frozenset(), []
+        return (*found, Work(None, awaits, frees=tuple(frees)))
 
     @cached_property
     def arriving(self) -> Mapping[int, tuple[_Form, ...]]:
         """The forms of a transfer's pieces, by the number of the incoming transfer."""
         return {number: self._forms(one.pieces) for number, one in self.incoming.items()}
 
-    @cached_property
-    def made(self) -> Mapping[int, tuple[_Form, ...]]:
-        """The forms of a Run's outputs, by step. Their types are the segment's own."""
-        return {
-            index: tuple((shape, None) for shape, _ in self._forms([self.slots[slot] for slot in slots]))
-            for index, slots in self.computed.items()
-        }
+    def _forms_of_outputs(self, slots: Sequence[int]) -> tuple[_Form, ...]:
+        """The forms of a Run's outputs. Their types are the segment's own."""
+        return tuple((shape, None) for shape, _ in self._forms([self.slots[slot] for slot in slots]))
 
     def _forms(self, pieces: Iterable[Piece]) -> tuple[_Form, ...]:
         return tuple(
             (one.region.shape if one.region.spans else None, self.dtypes.get(one.tensor)) for one in pieces
         )
 
-    @cached_property
-    def passing(self) -> frozenset[int]:
-        """The steps whose inputs can be overwritten after them: Runs whose outputs are all arrays. A sequence or an
-        optional may refer to the values that it was made from."""
-        outputs = {
-            index: self.program.segments[step.segment].outputs
-            for index, step in enumerate(self.program.steps)
-            if isinstance(step, Run)
-        }
-        return frozenset(
-            index for index, ports in outputs.items() if all(port.piece.region.rank > 0 for port in ports)
-        )
+    def _passes(self, step: Run | Send) -> bool:
+        """Whether the inputs of a step can be overwritten after it: those of a Run whose outputs are all arrays. A sequence
+        or an optional may refer to the values that it was made from."""
+        outputs = self.program.segments[step.segment].outputs if isinstance(step, Run) else ()
+        return isinstance(step, Run) and all(port.piece.region.rank > 0 for port in outputs)
 
     @cached_property
     def of_sequence(self) -> frozenset[int]:
@@ -231,21 +267,24 @@ def _frees(
 class ReadyStep(NamedTuple):
     """A step that can be done now. `values()` needs no lock, as it reads only what the ReadyStep itself holds."""
 
+    work: Work
     step: Run | Send
-    recipes: tuple[CopyPlan, ...]
     held: Mapping[int, Value]
     """The values that the recipes read, by slot."""
-    overwrites: tuple[tuple[int, int], ...] = ()
-    """The numbers of a Run's inputs over which an output may be written, each with the output's number."""
-    passing: bool = False
-    """Whether nothing needs the values after the step: true for a Run whose outputs are all arrays of their own."""
+
+    @property
+    def overwrites(self) -> tuple[tuple[int, int], ...]:
+        return self.work.overwrites
 
     def values(self, scratch: Scratch | None = None) -> list[Value]:
         """A Run's inputs, or a Send's pieces, in order. A Run's inputs may lie in `scratch` until the next step."""
-        if scratch is None or not self.passing:
-            return [one.make(self.held) for one in self.recipes]
+        work, held = self.work, self.held
+        if work.held is not None:
+            return [held[slot] for slot in work.held]
+        if scratch is None or not work.passing:
+            return [one.make(held) for one in work.recipes]
         scratch.clear()
-        return [one.make(self.held, scratch.empty) for one in self.recipes]
+        return [one.make(held, scratch.empty) for one in work.recipes]
 
 
 class Progress:
@@ -254,14 +293,19 @@ class Progress:
 
     def __init__(self, schedule: DeviceSchedule) -> None:
         self.schedule = schedule
-        self.held_bytes = 0
-        """Bytes of the pieces held now; strings, values that are no tensors, and what is kept of a sequence count 0."""
         self._held: dict[int, Value] = {}
         self._arrived: set[int] = set()
+        self._works = schedule.works
         self._next = 0
         self._working = False
         self.begun = not schedule.program.kept
         """Whether the steps can begin: the states that they read are here."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the pieces held now; strings, values that are no tensors, and what is kept of a sequence count 0."""
+        apart = self.schedule.of_sequence
+        return sum(value_bytes(value) for slot, value in self._held.items() if slot not in apart)
 
     def begin(self, kept: Sequence[Value]) -> None:
         """Let the steps begin with these kept pieces, as the last step of the sequence left them, in the program's
@@ -277,23 +321,18 @@ class Progress:
 
     @property
     def finished(self) -> bool:
-        return self._next >= len(self.schedule.program.steps)
-
-    @property
-    def sends_next(self) -> bool:
-        """Whether the next step is a Send."""
-        steps = self.schedule.program.steps
-        return self._next < len(steps) and isinstance(steps[self._next], Send)
+        work = self._works[self._next]
+        return work.step is None and work.awaits <= self._arrived
 
     @property
     def ready(self) -> bool:
         """Whether `next_work` would return a step, or find that all steps are done, without waiting for anything."""
-        return self.begun and not self._working and self.schedule.awaited[self._next] <= self._arrived
+        return self.begun and not self._working and self._works[self._next].awaits <= self._arrived
 
     @property
     def missing(self) -> frozenset[int]:
         """The numbers of the transfers that have to come before the next Run or Send."""
-        return self.schedule.awaited[self._next] - self._arrived
+        return self._works[self._next].awaits - self._arrived
 
     def keep_pieces(self, transfer: int, values: Sequence[Value]) -> bool:
         """Keep a transfer's pieces. Returns False, and keeps nothing, if that transfer arrived before.
@@ -306,64 +345,54 @@ class Progress:
         if transfer in self._arrived:
             return False
         self._arrived.add(transfer)
-        for slot, value in zip(schedule.received[transfer], values, strict=True):
-            self._keep(slot, value)
+        self._held.update(zip(schedule.received[transfer], values, strict=True))
         return True
 
     def next_work(self) -> ReadyStep | None:
         """The next step, if it can be done now; None while a step is being done or waits for a transfer, and when all
         steps are done."""
-        schedule = self.schedule
-        steps = schedule.program.steps
-        if self._working or not self.begun:
+        work = self._works[self._next]
+        step, awaits = work.step, work.awaits
+        if self._working or not self.begun or (awaits and not awaits <= self._arrived):
             return None
-        while (at := self._next) < len(steps):
-            step = steps[at]
-            if not isinstance(step, Receive):
-                self._working = True
-                held = {slot: self._held[slot] for slot in schedule.reads[at]}
-                overwrites = schedule.overwrites.get(at, ())
-                return ReadyStep(step, schedule.recipes[at], held, overwrites, at in schedule.passing)
-            if step.transfer not in self._arrived:
-                return None
-            self._advance()
-        return None
+        held = self._held
+        if step is None:
+            for slot in work.frees:
+                held.pop(slot, None)
+            return None
+        self._working = True
+        return ReadyStep(work, step, {slot: held[slot] for slot in work.reads})
+
+    def next_send(self) -> ReadyStep | None:
+        """The next step, if it is a Send for which nothing has to come."""
+        work = self._works[self._next]
+        return self.next_work() if type(work.step) is Send and not work.awaits else None
 
     def done(self, outputs: Sequence[Value] = ()) -> None:
         """Report that the step returned last is done; `outputs` are a Run's, in its ports' order. Raises InternalError
         if their shapes are not the plan's."""
-        schedule, at = self.schedule, self._next
-        if (forms := schedule.made.get(at)) is not None:
-            if not _have_forms(outputs, forms):
-                self._check_outputs(outputs)
-            for slot, value in zip(schedule.computed[at], outputs, strict=True):
-                self._keep(slot, value)
+        work, held = self._works[self._next], self._held
+        if work.forms is not None:
+            if not _have_forms(outputs, work.forms):
+                self._check_outputs(work, outputs)
+            held.update(zip(work.made, outputs, strict=True))
+        for slot in work.frees:
+            del held[slot]
         self._working = False
-        self._advance()
+        self._next += 1
 
-    def _check_outputs(self, outputs: Sequence[Value]) -> None:
+    def _check_outputs(self, work: Work, outputs: Sequence[Value]) -> None:
         """Raises InternalError if the shapes of the outputs are not the plan's."""
-        step, slots = self.schedule.program.steps[self._next], self.schedule.computed[self._next]
-        for slot, value in zip(slots, outputs, strict=True):
-            if isinstance(step, Run) and (fault := _misfit(self.schedule.slots[slot], value, {})):
-                raise InternalError(f"segment {step.segment} of {self.schedule.program.device} gave {fault}")
+        for slot, value in zip(work.made, outputs, strict=True):
+            if isinstance(work.step, Run) and (fault := _misfit(self.schedule.slots[slot], value, {})):
+                raise InternalError(
+                    f"segment {work.step.segment} of {self.schedule.program.device} gave {fault}"
+                )
 
     def keep_state(self, empty: MakeEmpty = np.empty) -> list[Value]:
         """The pieces for the next step of the sequence, once all steps are done. What has to be put together lies in arrays
         that `empty(shape, dtype)` makes."""
         return [one.make(self._held, empty) for one in self.schedule.keeping]
-
-    def _keep(self, slot: int, value: Value) -> None:
-        self._held[slot] = value
-        if slot not in self.schedule.of_sequence:
-            self.held_bytes += value_bytes(value)
-
-    def _advance(self) -> None:
-        for slot in self.schedule.frees[self._next]:
-            freed = self._held.pop(slot)
-            if slot not in self.schedule.of_sequence:
-                self.held_bytes -= value_bytes(freed)
-        self._next += 1
 
 
 def _have_forms(values: Sequence[Value], forms: tuple[_Form, ...] | None) -> bool:

@@ -18,7 +18,7 @@ from math import inf
 
 from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.cluster.state.judging import LoneRequests
-from edgepart.agent.execution.executor import Send
+from edgepart.agent.execution.executor import SendValues
 from edgepart.agent.execution.schedule import check_pieces
 from edgepart.agent.execution.sequences import home_of
 from edgepart.agent.execution.tasks import StepKind
@@ -157,7 +157,7 @@ class Requester:
     def __init__(
         self,
         node: str,
-        send: Send,
+        send: SendValues,
         window: rules.RequestWindow | None = None,
         recorder: Recorder | None = None,
     ) -> None:

@@ -174,7 +174,7 @@ class _Packer:
             return ("strings", array.shape, len(packed))
         name = name_of(array.dtype)
         try:
-            self._add(memoryview(array).cast("B"))
+            self._add(array.data.cast("B"))
         except (
             TypeError,
             ValueError,
