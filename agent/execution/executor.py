@@ -528,8 +528,11 @@ class Executor:
     def _await(self, lane: Lane) -> None:
         """Wait until the lane is woken, or until a step of another lane has taken so long that it must share the device.
         The wait is recorded as one of the lane's oldest request."""
-        task = next((one for one in self._tasks.values() if one.lane == lane.name), None)
-        missing = task.progress.missing if task is not None else frozenset[int]()
+        task, missing = None, frozenset[int]()
+        for one in self._tasks.values():
+            if one.lane == lane.name:
+                task, missing = one, one.progress.missing
+                break
         began_s = self._recorder.now() if self._recorder.on else None
         lane.wait(self._patience_s(lane), self._connections(task, missing) if task is not None else ())
         if task is None or not missing or began_s is None:
@@ -552,8 +555,12 @@ class Executor:
     def _connections(self, task: RequestTask, missing: frozenset[int]) -> tuple[BorrowedConnection, ...]:
         """The connections on which the transfers come that the request waits for, if the compute thread may as well read
         them itself."""
-        if not missing.isdisjoint(task.installed.large):
+        installed = task.installed
+        if not missing.isdisjoint(installed.large):
             return ()
+        if len(missing) == 1:  # Nearly always.
+            found = self._data_from(task.sender_of(*missing))
+            return (found,) if found is not None else ()
         nodes = {task.sender_of(one) for one in missing}
         return tuple(one for node in nodes if (one := self._data_from(node)) is not None)
 

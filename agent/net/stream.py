@@ -57,20 +57,27 @@ class Stream:
         if self._start == self._end:
             self._start, self._end = 0, self._receive(self._received, deadline)
         self.began_s = time.monotonic()
-        if self._end - self._start >= PREFIX.size:
-            header_bytes, payload_bytes = parse_prefix(self._received, limits, self._start)
-            self._start += PREFIX.size
+        payload: Buffer | None = None
+        start, held = self._start, self._end - self._start
+        if held >= PREFIX.size:
+            header_bytes, payload_bytes = parse_prefix(self._received, limits, start)
+            self._start = start = start + PREFIX.size
         else:
             header_bytes, payload_bytes = parse_prefix(self._next(PREFIX.size, deadline), limits)
-        header = self._next(header_bytes, deadline)
-        payload: Buffer | None = None
-        if payload_bytes and payload_bytes <= self._end - self._start:
-            self._start += payload_bytes
-            payload = bytearray(self._received[self._start - payload_bytes : self._start])
-        elif payload_bytes:
-            # numpy does not clear its memory first, and takes real pages only as bytes arrive.
-            payload = np.empty(payload_bytes, np.uint8).data
-            self._fill(payload, deadline)
+        if (
+            PREFIX.size + header_bytes + payload_bytes <= held
+        ):  # All of it is here, as for nearly all small frames.
+            stop = start + header_bytes
+            self._start = end = stop + payload_bytes
+            header = bytes(self._received[start:stop])
+            if payload_bytes:
+                payload = bytearray(self._received[stop:end])
+        else:
+            header = self._next(header_bytes, deadline)
+            if payload_bytes:
+                # numpy does not clear its memory first, and takes real pages only as bytes arrive.
+                payload = np.empty(payload_bytes, np.uint8).data
+                self._fill(payload, deadline)
         found = headers.read(header, payload) if headers is not None else None
         return parse_frame(header, payload) if found is None else found
 

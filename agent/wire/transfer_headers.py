@@ -164,20 +164,9 @@ class TransferHeaders:
             request = self._requests.get(header[begin + length :])
             if request is None or header[begin - 1] != _FIELDS + transfer[0] + request[0]:
                 return None
-            _, one, layout = transfer
-            other = request[1]
-            message = Tensors(
-                one.deployment,
-                one.epoch,
-                other.request,
-                one.transfer,
-                one.arrays,
-                one.exact,
-                other.step,
-                one.prefill,
-                other.steps,
-                other.likely,
-            )
+            _, (deployment, epoch, number, arrays, exact, prefill), layout = transfer
+            _, (name, step, steps, likely), _ = request
+            message = Tensors(deployment, epoch, name, number, arrays, exact, step, prefill, steps, likely)
             return message, layout
         return None
 
@@ -187,23 +176,27 @@ class TransferHeaders:
         layout, (transfer, request) = layout_of(message.arrays), _parts_of(message, message.arrays, True)
         if header != _join(transfer, request):
             return layout  # Another release may write the fields in another order.
-        _keep(self._transfers, transfer, message, layout)
-        _keep(self._requests, request, message, None)
+        _keep(self._transfers, transfer, _values_of(message, PER_TRANSFER), layout)
+        _keep(self._requests, request, _values_of(message, PER_REQUEST), None)
         length = len(transfer[1])
         if length not in self._lengths:
             self._lengths = [length, *self._lengths[: MOST_LENGTHS - 1]]
         return layout
 
 
-_KnownParts = OrderedDict[bytes, tuple[int, Tensors, ArrayLayout | None]]
-"""The parts that were read, by their bytes; each with its number of fields, a message that has it, and the layout of the
-arrays that the part describes."""
+_KnownParts = OrderedDict[bytes, tuple[int, tuple[Any, ...], ArrayLayout | None]]
+"""The parts that were read, by their bytes; each with its number of fields, the values that a message with that part has,
+and the layout of the arrays that the part describes."""
 
 
-def _keep(known: _KnownParts, part: _Part, message: Tensors, layout: ArrayLayout | None) -> None:
+def _values_of(message: Tensors, names: tuple[str, ...]) -> tuple[Any, ...]:
+    return tuple(getattr(message, name) for name in names)
+
+
+def _keep(known: _KnownParts, part: _Part, values: tuple[Any, ...], layout: ArrayLayout | None) -> None:
     """Know the part from now on, and forget the first one if there are too many."""
     count, written = part
     if len(written) <= MOST_PART_BYTES:
-        known[written] = count, message, layout
+        known[written] = count, values, layout
         if len(known) > KNOWN:
             known.popitem(last=False)
