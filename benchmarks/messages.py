@@ -1,11 +1,12 @@
 """Cost of a message between compute threads of two processes on this machine: the time one way, and the processor time at
-both ends, beside those of the same bytes over bare TLS and bare TCP.
+both ends, over TCP and through a broker, beside those of the same bytes over bare TLS and bare TCP.
 
     python -m benchmarks.messages [--sizes 200,2304] [--rounds N] [--markdown] [--json FILE]
 
 The two ends take turns, as parts of a model do that exchange partial sums: each computes nothing, sends, and waits for the
-other. With --pause, each sleeps before it sends, as a slow device computes; the caches then are cold. Prints a table;
-nothing here passes or fails.
+other. With --pause, each sleeps before it sends, as a slow device computes; the caches then are cold. All ways have a round
+in turn, and each is compared with bare TLS round by round, so that other work on the machine weighs on both. The broker's
+own processor time is not counted. Needs mosquitto, which it starts itself. Prints a table; nothing here passes or fails.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ import socket
 import ssl
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
+from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
@@ -32,12 +35,13 @@ from rich.table import Table
 from benchmarks import wires
 from benchmarks.latency import numbers
 from benchmarks.machine import describe, sentence, show_table
+from benchmarks.mosquitto import Mosquitto
 from edgepart.agent.execution.copies import Scratch
 from edgepart.agent.execution.executor import Executor
 from edgepart.agent.execution.nchwc_array import KeptBlocked
 from edgepart.agent.net.dispatch import FrameDispatcher
-from edgepart.agent.net.transport import Transport
 from edgepart.agent.security import identity
+from edgepart.agent.wire.address import parse_address
 from edgepart.agent.wire.inference import Epoch, RequestMessage, StateMessage, Tensors
 from edgepart.agent.wire.tensors import Value
 from edgepart.cli.output import note, say
@@ -62,7 +66,11 @@ EXCHANGES = 100
 """Messages each way in one round."""
 WAIT_S = 120.0
 NEAR, FAR = "near", "far"
-WAYS = ("edgepart", "bare TLS", "bare TCP")
+BARE_TLS, BARE_TCP = "bare TLS", "bare TCP"
+OURS = {"edgepart": "tcp", "edgepart, MQTT": "mqtt"}
+"""Our ways, and what the wires are called below them (wires.py)."""
+WAYS = (BARE_TCP, BARE_TLS, *OURS)
+AIM = "aim 1.5x"
 DEPLOYMENT, EPOCH = "messages", Epoch(1, 1)
 
 
@@ -76,6 +84,10 @@ class Message:
     """From the time when one end begins to send until the other does; median of the rounds. Without the pause."""
     cpu_s: float
     """Processor time of both ends together for one message, of all threads, in user and system mode; median."""
+    one_way_share: float
+    """The time one way as a multiple of that over bare TLS in the same round; median."""
+    cpu_share: float
+    """The same of the processor time."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +95,17 @@ class Job:
     """What the two ends do."""
 
     folder: str
+    url: str
+    """The broker's."""
     way: str
     nbytes: int
-    rounds: int
     pause_s: float
+
+
+Figures = tuple[float, float]
+"""The seconds of a round, and the processor time of both ends in it."""
+Turn = Callable[[], Awaitable[Figures]]
+"""Does one round."""
 
 
 class Idle:
@@ -138,15 +157,17 @@ def programs(nbytes: int) -> tuple[dict[str, Program], tuple[Transfer, ...]]:
 class End:
     """One end: a transport and an executor, as agents have them."""
 
-    def __init__(self, job: Job, name: str) -> None:
-        self.me = identity.load(Path(job.folder) / name)
+    def __init__(self, job: Job, name: str, stack: ExitStack) -> None:
+        folder = Path(job.folder) / name
+        self.me = identity.load(folder)
         self.answered = Event()
-        self.transport = Transport(self.me, self._take, lambda *_: None)
-        self.address = self.transport.listen("127.0.0.1", 0)
+        opened = wires.open_transport(folder, OURS[job.way], job.url, self._take)
+        self.transport, self.address = stack.enter_context(opened)
         self.post = FrameDispatcher(self.me.node_id, self.transport.send)
         self.post.connect(self, self, *[_ignore] * 3)
         self.executor = Executor(self.post.values, data_from=self.transport.data_from)
         self.executor.start()
+        stack.callback(self.executor.stop)
 
     def _take(self, node: str, channel: str, frame: Any) -> None:
         self.post.take(node, channel, frame)
@@ -165,52 +186,58 @@ class End:
         made, transfers = programs(job.nbytes)
         self.executor.install(DEPLOYMENT, EPOCH, Idle(made[name], job.pause_s), transfers, nodes)
 
-    def stop(self) -> None:
-        self.executor.stop()
-        self.transport.stop(0.0)
-
 
 def _ignore(*_: object) -> None: ...
 
 
-async def _near(job: Job, far: Connection[Any, Any]) -> list[tuple[float, float]]:
-    """Take turns with the far end; return the seconds, and the processor time of both ends, of each round."""
-    end = End(job, NEAR)
-    other = end.transport.connect(None, [tuple(far.recv())])
-    end.install(job, NEAR, {NEAR: end.me.node_id, FAR: other})
-    far.send(end.me.node_id)
-    far.recv()
-    values, found = [np.ones(job.nbytes, np.uint8)], []
-    for number in range(job.rounds):
-        end.answered.clear()
-        far.send("used")
-        began_s, used_s = time.perf_counter(), time.process_time() + far.recv()
-        start = Tensors(DEPLOYMENT, EPOCH, f"{end.me.node_id}/0/{number}", 0, ())
-        end.executor.deliver(start, values)
-        if not await asyncio.to_thread(end.answered.wait, WAIT_S):
-            raise InternalError("the ends lost each other")
-        took_s = time.perf_counter() - began_s
-        far.send("used")
-        found.append((took_s, time.process_time() + far.recv() - used_s))
-    far.send("done")
-    end.stop()
-    return found
+@asynccontextmanager
+async def _near(job: Job, far: Connection[Any, Any]) -> AsyncIterator[Turn]:
+    """Yield what takes turns with the far end."""
+    with ExitStack() as stack:
+        end = End(job, NEAR, stack)
+        other = end.transport.connect(None, [parse_address(far.recv())])
+        end.install(job, NEAR, {NEAR: end.me.node_id, FAR: other})
+        far.send(end.me.node_id)
+        far.recv()
+        values, numbers = [np.ones(job.nbytes, np.uint8)], count()
+
+        async def exchange() -> None:
+            end.answered.clear()
+            start = Tensors(DEPLOYMENT, EPOCH, f"{end.me.node_id}/0/{next(numbers)}", 0, ())
+            end.executor.deliver(start, values)
+            if not await asyncio.to_thread(end.answered.wait, WAIT_S):
+                raise InternalError("the ends lost each other")
+
+        yield lambda: _timed(far, exchange)
+        far.send("done")
+
+
+async def _timed(far: Connection[Any, Any], exchange: Callable[[], Awaitable[None]]) -> Figures:
+    """Do one round, which the far end is told of, and return its figures."""
+    far.send("round")
+    used_s = far.recv() + time.process_time()
+    began_s = time.perf_counter()
+    await exchange()
+    took_s = time.perf_counter() - began_s
+    far.send("used")
+    return took_s, far.recv() + time.process_time() - used_s
 
 
 async def _far(job: Job, near: Connection[Any, Any]) -> None:
     """Take turns with the near end, and tell it the processor time of this one, until it ends."""
-    end = End(job, FAR)
-    near.send(end.address)
-    end.install(job, FAR, {FAR: end.me.node_id, NEAR: await asyncio.to_thread(near.recv)})
-    near.send("ready")
-    while await asyncio.to_thread(near.recv) == "used":
-        near.send(time.process_time())
-    end.stop()
+    with ExitStack() as stack:
+        end = End(job, FAR, stack)
+        near.send(end.address)
+        end.install(job, FAR, {FAR: end.me.node_id, NEAR: await asyncio.to_thread(near.recv)})
+        near.send("ready")
+        while await asyncio.to_thread(near.recv) != "done":
+            near.send(time.process_time())
 
 
-def _bare(job: Job, other: Connection[Any, Any], name: str) -> list[tuple[float, float]]:
-    """Take the same turns over one connection; return the same figures if this is the near end."""
-    me, near, found = identity.load(Path(job.folder) / name), name == NEAR, []
+@contextmanager
+def _line(job: Job, other: Connection[Any, Any], name: str) -> Iterator[Callable[[], None]]:
+    """Connect the ends by one bare connection; yield what does this end's part of a round."""
+    me, near = identity.load(Path(job.folder) / name), name == NEAR
     if near:
         raw = socket.create_connection(tuple(other.recv()))
     else:
@@ -219,7 +246,7 @@ def _bare(job: Job, other: Connection[Any, Any], name: str) -> list[tuple[float,
             raw, _ = listener.accept()
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     line: socket.socket = raw
-    if job.way == "bare TLS":
+    if job.way == BARE_TLS:
         context: ssl.SSLContext = me.client_context() if near else me.server_context()
         line = context.wrap_socket(raw, server_side=not near)
     payload, into = bytes(job.nbytes), memoryview(bytearray(job.nbytes))
@@ -229,15 +256,7 @@ def _bare(job: Job, other: Connection[Any, Any], name: str) -> list[tuple[float,
         while filled < job.nbytes:
             filled += line.recv_into(into[filled:])
 
-    for _ in range(job.rounds):
-        used_s = time.process_time()
-        if near:
-            other.send("used")
-            used_s += other.recv()
-        else:
-            other.recv()
-            other.send(used_s)
-        began_s = time.perf_counter()
+    def exchange() -> None:
         for _ in range(EXCHANGES):
             if not near:
                 receive()
@@ -246,35 +265,77 @@ def _bare(job: Job, other: Connection[Any, Any], name: str) -> list[tuple[float,
             line.sendall(payload)
             if near:
                 receive()
-        took_s, used_now_s = time.perf_counter() - began_s, time.process_time()
-        if near:
-            found.append((took_s, used_now_s + other.recv() - used_s))
-        else:
-            other.send(used_now_s)
-    return found
+
+    with line:
+        yield exchange
+
+
+@asynccontextmanager
+async def _bare_near(job: Job, far: Connection[Any, Any]) -> AsyncIterator[Turn]:
+    with _line(job, far, NEAR) as exchange:
+
+        async def take_turns() -> None:
+            exchange()
+
+        yield lambda: _timed(far, take_turns)
+        far.send("done")
+
+
+def _bare_far(job: Job, near: Connection[Any, Any]) -> None:
+    with _line(job, near, FAR) as exchange:
+        while (told := near.recv()) != "done":
+            near.send(time.process_time())
+            if told == "round":
+                exchange()
 
 
 def _run_far(job: Job, near: Connection[Any, Any]) -> None:
-    if job.way == "edgepart":
+    if job.way in OURS:
         asyncio.run(_far(job, near))
     else:
-        _bare(job, near, FAR)
+        _bare_far(job, near)
 
 
-def measure(job: Job) -> Message:
-    """Return the figures of one way and size."""
+@asynccontextmanager
+async def _open(job: Job) -> AsyncIterator[Turn]:
+    """Start the far end of a way; yield what takes turns with it."""
     spawn = multiprocessing.get_context("spawn")
     near, far = spawn.Pipe()
     process = spawn.Process(target=_run_far, args=(job, far))
     process.start()
     try:
-        found = asyncio.run(_near(job, near)) if job.way == "edgepart" else _bare(job, near, NEAR)
+        async with (_near if job.way in OURS else _bare_near)(job, near) as turn:
+            yield turn
         process.join(WAIT_S)
     finally:
         process.kill()
-    messages = 2 * EXCHANGES
-    times = [took_s / messages - job.pause_s for took_s, _ in found[1:]]
-    return Message(job.way, job.nbytes, median(times), median(used / messages for _, used in found[1:]))
+
+
+async def measure(folder: str, url: str, nbytes: int, rounds: int, pause_s: float) -> list[Message]:
+    """Return the figures of messages of one size, in all ways."""
+    found: dict[str, list[Figures]] = {way: [] for way in WAYS}
+    async with AsyncExitStack() as stack:
+        turns = {
+            way: await stack.enter_async_context(_open(Job(folder, url, way, nbytes, pause_s)))
+            for way in WAYS
+        }
+        for number in range(rounds + 1):
+            for way, turn in turns.items():
+                took_s, used_s = await turn()
+                if number:  # The first one warms up.
+                    found[way].append((took_s / (2 * EXCHANGES) - pause_s, used_s / (2 * EXCHANGES)))
+    bare = found[BARE_TLS]
+    return [
+        Message(
+            way,
+            nbytes,
+            median(took_s for took_s, _ in figures),
+            median(used_s for _, used_s in figures),
+            median(one[0] / other[0] for one, other in zip(figures, bare, strict=True)),
+            median(one[1] / other[1] for one, other in zip(figures, bare, strict=True)),
+        )
+        for way, figures in found.items()
+    ]
 
 
 def main() -> None:
@@ -291,17 +352,22 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures there")
     options = parser.parse_args()
     found: list[Message] = []
-    with tempfile.TemporaryDirectory(prefix="edgepart-") as folder:
+    with tempfile.TemporaryDirectory(prefix="edgepart-") as folder, Mosquitto(Path(folder)) as broker:
         wires.make_members(Path(folder))
         for nbytes in options.sizes:
-            for way in WAYS:
-                note(f"{way}, {nbytes} bytes")
-                found.append(measure(Job(folder, way, nbytes, options.rounds + 1, options.pause)))
+            note(f"{nbytes} bytes, all ways in turn")
+            found += asyncio.run(measure(folder, broker.url, nbytes, options.rounds, options.pause))
     say(f"On {sentence()}.\n")
-    shown = Table("message", "way", "time one way", "processor time, both ends")
+    of_bare = f"of bare TLS ({AIM})"
+    shown = Table("message", "way", "time one way", of_bare, "processor time, both ends", of_bare)
     for one in found:
         shown.add_row(
-            format_bytes(one.nbytes), one.way, format_seconds(one.one_way_s), format_seconds(one.cpu_s)
+            format_bytes(one.nbytes),
+            one.way,
+            format_seconds(one.one_way_s),
+            f"{one.one_way_share:.1f}x",
+            format_seconds(one.cpu_s),
+            f"{one.cpu_share:.1f}x",
         )
     show_table(shown, options.markdown)
     if options.json is not None:

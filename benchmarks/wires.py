@@ -119,7 +119,7 @@ def _open(folder: Path, way: str, url: str) -> Iterator[Wire]:
     command = [sys.executable, "-m", "benchmarks.wires", str(folder / "far"), way, url]
     with (
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as far,
-        _transport(folder / "near", way, url, lambda _, __, frame: came.put(frame)) as (near, _),
+        open_transport(folder / "near", way, url, lambda _, __, frame: came.put(frame)) as (near, _),
     ):
         assert far.stdin is not None and far.stdout is not None
         try:
@@ -132,7 +132,7 @@ def _open(folder: Path, way: str, url: str) -> Iterator[Wire]:
 
 
 @contextmanager
-def _transport(state: Path, way: str, url: str, on_frame: object) -> Iterator[tuple[Transport, str]]:
+def open_transport(state: Path, way: str, url: str, on_frame: object) -> Iterator[tuple[Transport, str]]:
     """Yield a transport, and the address at which it is reached."""
     me = identity.load(state)
     options = WAYS[way]
@@ -161,7 +161,7 @@ def main() -> None:
         elif frame.kind == "last":
             transport.send(node, channel, Frame("done", {}))
 
-    with _transport(Path(state), way, url, on_frame) as (transport, address):
+    with open_transport(Path(state), way, url, on_frame) as (transport, address):
         print("ready", address, flush=True)
         sys.stdin.read()
 
