@@ -132,14 +132,12 @@ class Lane:
                 while one.holds_bytes and not self._woken:
                     if not one.read():
                         return
-            with self._lock:
-                if self._woken:
-                    return
-                self._asleep = True
-            left_ms = None if until is None else max(0.0, until - time.monotonic()) * 1e3
-            found = poll.poll(left_ms)
-            with self._lock:
-                self._asleep = False
+            # Without the lock: `wake` looks at these two in the other order, so one of both threads sees the other.
+            self._asleep = True
+            found = None
+            if not self._woken:
+                found = poll.poll(None if until is None else max(0.0, until - time.monotonic()) * 1e3)
+            self._asleep = False
             if not found:
                 return
             for descriptor, _ in found:

@@ -35,6 +35,10 @@ _BEGIN = b"\x92" + msgpack.packb(Tensors.__name__)
 """The bytes before the map of fields: a sequence of two, and the kind."""
 _FIELDS = 0x80
 """The byte of a map of no more than 15 fields, to which their number is added."""
+_BEGINS = tuple(
+    _BEGIN + bytes((_FIELDS + count,)) for count in range(len(PER_TRANSFER) + len(PER_REQUEST) + 1)
+)
+"""The bytes before the fields, by their number."""
 _KNOWABLE = ("array", "likely")
 """The kinds of metas without values in them, which can be equal and yet have other bytes, as 0.0 and -0.0."""
 _Record = TypeVar("_Record", Epoch, SequenceStep)
@@ -46,11 +50,14 @@ def pack_header(message: Tensors, metas: tuple[Meta, ...] | None = None) -> byte
     """The header of the message, with `metas` as its `arrays` if they are given: as pack_arrays made them."""
     if metas is None:
         return _join(*_parts_of(message, message.arrays, _can_be_known(message.arrays)))
-    return _join(*_parts_of(message, metas, all(one is not None and one[0] in _KNOWABLE for one in metas)))
+    knowable = True
+    for one in metas:
+        knowable = knowable and one is not None and one[0] in _KNOWABLE
+    return _join(*_parts_of(message, metas, knowable))
 
 
 def _join(transfer: _Part, request: _Part) -> bytes:
-    return b"".join((_BEGIN, bytes((_FIELDS + transfer[0] + request[0],)), transfer[1], request[1]))
+    return b"".join((_BEGINS[transfer[0] + request[0]], transfer[1], request[1]))
 
 
 def _parts_of(message: Tensors, metas: tuple[Meta, ...], knowable: bool) -> tuple[_Part, _Part]:
