@@ -42,7 +42,9 @@ def test_a_table_needs_one_place_and_a_source() -> None:
 
 
 def test_a_table_that_has_no_place_gets_a_section_that_says_what_it_shows() -> None:
-    makefile = "chaos: .venv/.dev  ## as root: kills, and cuts; CHAOS=\"--seed 2\"\n\tpython -m benchmarks.chaos\n"
+    makefile = (
+        'chaos: .venv/.dev  ## as root: kills, and cuts; CHAOS="--seed 2"\n\tpython -m benchmarks.chaos\n'
+    )
     page = with_place(EMPTY, "chaos", "make chaos CHAOS='--seed 3'", makefile)
     assert page == f"{EMPTY}\n## Kills, and cuts\n\n<!-- table chaos -->\n<!-- end -->\n"
     assert with_place(page, "chaos", "make chaos", makefile) == page
