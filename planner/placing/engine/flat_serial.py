@@ -1,4 +1,5 @@
-"""Serial schedules on arrays, in a form that numba compiles: tasks are booked one after another. Rules only.
+"""Serial schedules on arrays, in a form that numba compiles: tasks are booked one after another. Rules only. Where nothing
+is compiled, serial.py computes the same.
 
 A task begins in the first gap of its machine that is long enough, and a transfer behind those before it of its two
 sides and of the media that it crosses, even if something else could begin before. dispatch.py never lets a machine

@@ -134,7 +134,7 @@ def find_ranks(workload: Workload, where: Integers) -> Sequence[float] | Floats:
 
 def mean_ranks(workload: Workload) -> Floats:
     """Return the upward rank of each task on average over machines and pairs of machines, as `upward_ranks` does."""
-    compute_s, transfer_s = map(np.array, mean_costs(workload))
+    compute_s, transfer_s = (np.array(seconds, np.float64) for seconds in mean_costs(workload))
     ranks: Floats = serial_code().rank_both_ways(flatten(workload), compute_s, transfer_s)[0]
     return ranks
 
