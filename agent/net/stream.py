@@ -21,8 +21,9 @@ from edgepart.agent.wire.frames import PREFIX, Buffer, Frame, FrameLimits, encod
 from edgepart.agent.wire.transfer_headers import TransferHeaders
 from edgepart.planner.errors import Unavailable
 
-COALESCE_BYTES = 16 << 10
-"""Buffers of up to this size together are sent as one TLS record."""
+COALESCE_BYTES = 64 << 10
+"""Buffers of up to this size together are joined and handed to TLS at once. If the header of a frame went alone, it would
+wake the reader before there is anything for it to do."""
 RECORD_BYTES = 16 << 10
 """The most bytes of a TLS record. As many are asked for at once, so that a frame that was sent as one record is received by
 one call."""
@@ -130,7 +131,16 @@ class Stream:
 
         Returns what is left to be sent, and its bytes at most. It has to be offered again before anything else, because
         TLS may have made a record of its first bytes."""
+        if nbytes <= RECORD_BYTES:
+            return self._offer([b"".join(buffers)])
         chunks = [b"".join(buffers)] if nbytes <= COALESCE_BYTES else _coalesce(buffers)
+        self._cork(True)
+        try:
+            return self._offer(chunks)
+        finally:
+            self._cork(False)
+
+    def _offer(self, chunks: Sequence[Buffer]) -> tuple[Sequence[Buffer], int]:
         for number, chunk in enumerate(chunks):
             sent, size = 0, len(chunk)
             try:
@@ -142,6 +152,14 @@ class Stream:
             except (OSError, ValueError) as error:
                 raise _describe_loss(error) from error
         return (), 0
+
+    def _cork(self, on: bool) -> None:
+        """Hold back packets that are not full, so that the first of several records does not wake the reader alone."""
+        if self.connection.family != socket.AF_UNIX and self.connection.fileno() >= 0:
+            try:
+                self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, on)
+            except OSError as error:
+                raise _describe_loss(error) from error
 
     def _arm(self, deadline: float | None) -> None:
         if deadline is None:
@@ -175,20 +193,23 @@ class Stream:
 
 
 def _coalesce(buffers: Sequence[Buffer]) -> list[Buffer]:
-    """The buffers in order, with neighbours joined that are small."""
+    """The bytes of the buffers in order: small neighbours joined, and with them the begin of a large buffer that follows,
+    so that no record of TLS is small that need not be."""
     chunks: list[Buffer] = []
     pending: list[Buffer] = []
     size = 0
     for buffer in buffers:
-        if pending and size + len(buffer) > COALESCE_BYTES:
-            chunks.append(b"".join(pending))
-            pending, size = [], 0
-        if len(buffer) > COALESCE_BYTES:
-            chunks.append(buffer)
-        else:
-            pending.append(buffer)
-            size += len(buffer)
-    return [*chunks, b"".join(pending)] if pending else chunks
+        if size + len(buffer) > COALESCE_BYTES:
+            if pending:
+                room = RECORD_BYTES - size % RECORD_BYTES
+                chunks.append(b"".join((*pending, memoryview(buffer)[:room])))
+                buffer, pending, size = memoryview(buffer)[room:], [], 0
+            if len(buffer) > COALESCE_BYTES:
+                chunks.append(buffer)
+                continue
+        pending.append(buffer)
+        size += len(buffer)
+    return [*chunks, b"".join(pending)] if size else chunks
 
 
 def tune(connection: socket.socket, dead_after_s: float) -> None:
