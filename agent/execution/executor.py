@@ -4,8 +4,8 @@
 Reader threads and the local gateway call `deliver` with the arrays of arriving frames, which the executor keeps and nobody
 may change afterwards. The oldest request that can continue does; while one waits for a halo, another computes. One
 deployment computes at a time; only a run that takes long shares the device with other deployments, so that a run that never
-ends holds none of them up. Messages are sent with a function that the caller gives. It must not block for long: it hands
-frames to sender threads.
+ends holds none of them up. Messages are sent with a function that the caller gives. It must not wait for the other side: it
+writes what the kernel takes at once, and leaves the rest to another thread.
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 
@@ -78,15 +76,6 @@ class Recorder:
             if self.on:
                 self._forgotten += len(self._spans) == self._spans.maxlen
                 self._spans.append(span)
-
-    @contextmanager
-    def time_frame(self, lane: str, kind: str, peer: str, frame: Frame, nbytes: int) -> Iterator[None]:
-        """Record the time of the block, which writes or takes this frame, as a span."""
-        began_s, cpu_s = self.now(), time.thread_time()
-        try:
-            yield
-        finally:
-            self.add_frame(lane, kind, began_s, peer, frame, nbytes, time.thread_time() - cpu_s)
 
     def add_frame(
         self, lane: str, kind: str, began_s: float, peer: str, frame: Frame, nbytes: int, cpu_s: float
