@@ -28,7 +28,7 @@ _Form = tuple[tuple[int, ...] | None, np.dtype[Any] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ScheduledStep:
     """A Run or a Send, with all that is the same for it in every request."""
 
     step: Run | Send | None
@@ -81,9 +81,9 @@ class DeviceSchedule:
     output, by step."""
 
     @cached_property
-    def works(self) -> tuple[Work, ...]:
+    def works(self) -> tuple[ScheduledStep, ...]:
         """What is done, in order: the program's Runs and Sends, and at last its end."""
-        found: list[Work] = []
+        found: list[ScheduledStep] = []
         awaits, frees = frozenset[int](), list[int]()
         for index, step in enumerate(self.program.steps):
             frees += self.frees[index]
@@ -99,7 +99,7 @@ class DeviceSchedule:
             forms = None if made is None else self._forms_of_outputs(made)
             is_passing, overwrites = self._passes(step), self.overwrites.get(index, ())
             found.append(
-                Work(
+                ScheduledStep(
                     step,
                     awaits,
                     recipes,
@@ -113,7 +113,7 @@ class DeviceSchedule:
                 )
             )
             awaits, frees = frozenset(), []
-        return (*found, Work(None, awaits, frees=tuple(frees)))
+        return (*found, ScheduledStep(None, awaits, frees=tuple(frees)))
 
     @cached_property
     def arriving(self) -> Mapping[int, tuple[_Form, ...]]:
@@ -267,7 +267,7 @@ def _frees(
 class ReadyStep(NamedTuple):
     """A step that can be done now. `values()` needs no lock, as it reads only what the ReadyStep itself holds."""
 
-    work: Work
+    work: ScheduledStep
     step: Run | Send
     held: Mapping[int, Value]
     """The values that the recipes read, by slot."""
@@ -381,7 +381,7 @@ class Progress:
         self._working = False
         self._next += 1
 
-    def _check_outputs(self, work: Work, outputs: Sequence[Value]) -> None:
+    def _check_outputs(self, work: ScheduledStep, outputs: Sequence[Value]) -> None:
         """Raises InternalError if the shapes of the outputs are not the plan's."""
         for slot, value in zip(work.made, outputs, strict=True):
             if isinstance(work.step, Run) and (fault := _misfit(self.schedule.slots[slot], value, {})):
