@@ -1,8 +1,8 @@
 """Learned: list scheduling that a trained network biases, the best of many samples, improved by climbing. Ours. Rules only.
 
 The network (planner/placing/guided) was trained on drawn graphs and clusters of other sizes than those that it is
-used on. So plain list scheduling is among the samples, and the network can only help. A graph of many tasks is
-contracted to groups, and the network places these, if there is time for it.
+used on. So plain list scheduling is among the samples, and what HEFT finds counts if it is better and there is time: the
+network can only help. A graph of many tasks is contracted to groups, and the network places these, if there is time for it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from edgepart.planner.placing.guided.decode import PLAIN, Decoded, SampleDecoder
 from edgepart.planner.placing.guided.features import describe
 from edgepart.planner.placing.guided.trained import trained_network
 from edgepart.planner.placing.placers.best import single
+from edgepart.planner.placing.placers.best_start import find_best_start
 from edgepart.planner.placing.placers.climb import GROUPS, LARGE, ascend
 from edgepart.planner.placing.problem.networks import NeuralNetwork
 from edgepart.planner.placing.problem.schedule import Asked, PlacementFound
@@ -32,6 +33,9 @@ from edgepart.planner.placing.registry import register
 SAMPLES, FEW_SAMPLES = 64, 4
 """The placements that are drawn by the network, where decoding is compiled, and at most where it is not, as then one takes
 as long as one of HEFT's. The first one is the most likely one."""
+
+HEFT_S = 0.0001
+"""The seconds in which HEFT places a task, or fewer."""
 
 CONTRACT_S = 0.0005
 """The approximate seconds in which a task is contracted with others."""
@@ -47,9 +51,10 @@ def place_by_network(workload: Workload, asked: Asked) -> PlacementFound:
     Infeasible if nothing fits."""
     network = trained_network(asked, "learned", len(workload.machines))
     until = asked.clock() + asked.budget_s
-    if len(workload.tasks) <= LARGE:
-        return ascend(workload, _place(workload, network, asked), asked, until)
-    start = _place(workload, None, asked)
+    large = len(workload.tasks) > LARGE
+    start = _best_with_heft(workload, _place(workload, None if large else network, asked), asked, until)
+    if not large:
+        return ascend(workload, start, asked, until)
     if until - asked.clock() < 2 * CONTRACT_S * len(workload.tasks):
         why = "there was no time to contract the graph for the network, so that it was not asked: "
         return ascend(workload, replace(start, why=why + start.why), asked, until)
@@ -58,6 +63,17 @@ def place_by_network(workload: Workload, asked: Asked) -> PlacementFound:
     except Infeasible as error:  # Groups may be too large where single tasks are not.
         start = replace(start, why=f"no groups of tasks, as of these {error}; {start.why}")
     return ascend(workload, start, asked, until)
+
+
+def _best_with_heft(workload: Workload, start: PlacementFound, asked: Asked, until: float) -> PlacementFound:
+    """Return what HEFT finds if it is better than `start`, and there is time to ask HEFT."""
+    if until - asked.clock() < HEFT_S * len(workload.tasks):
+        return start
+    with suppress(Infeasible):
+        heft = find_best_start(workload, asked, ("heft",), always=1).found
+        if heft.value_s < start.value_s:
+            return replace(heft, why=f"heft's, better than {start.why}")
+    return start
 
 
 def _place_groups(workload: Workload, network: NeuralNetwork, asked: Asked, until: float) -> PlacementFound:

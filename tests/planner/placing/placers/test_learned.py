@@ -19,6 +19,7 @@ from edgepart.planner.placing.engine.evaluate import settle
 from edgepart.planner.placing.engine.judge import prepare
 from edgepart.planner.placing.guided.decode import PLAIN
 from edgepart.planner.placing.placers import learned as module
+from edgepart.planner.placing.placers.best import find
 from edgepart.planner.placing.placers.learned import place_by_network
 from edgepart.planner.placing.problem.checker import check
 from edgepart.planner.placing.problem.networks import NetworkCard, NeuralNetwork
@@ -63,6 +64,30 @@ def test_it_is_no_worse_than_one_machine_or_list_scheduling() -> None:
         found = place_by_network(graph, guided("nonsense", budget_s=0))
         assert found.value_s <= place_by_network(graph, guided("nothing", budget_s=0)).value_s
         assert check(graph, found).value_s <= min(sum(t.compute_s[m] for t in graph.tasks) for m in range(3))
+
+
+def test_it_is_no_worse_than_heft_if_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ascend", lambda graph, start, *_: start)
+    monkeypatch.setattr(module, "SAMPLES", 1)
+    monkeypatch.setattr(module, "FEW_SAMPLES", 1)
+    whose = set()
+    for seed in range(8):
+        graph = draw_workload("cells", Random(seed), 60, 3)
+        heft = find(graph, "heft", asked())
+        found = place_by_network(graph, guided("nonsense"))
+        assert found.value_s <= heft.value_s
+        whose.add(found.why.partition(",")[0])
+        if found.why.startswith("heft's"):
+            assert found.placement == heft.placement and ", better than " in found.why
+    assert "heft's" in whose
+
+    def refuse(*_: object, **__: object) -> None:
+        raise Infeasible("no room")
+
+    monkeypatch.setattr(module, "find_best_start", refuse)
+    check(graph, place_by_network(graph, guided("nonsense")))
+    monkeypatch.delattr(module, "find_best_start")
+    check(graph, place_by_network(graph, guided("nonsense", budget_s=0)))  # HEFT is not asked.
 
 
 def test_a_network_that_knows_more_is_followed() -> None:
