@@ -190,10 +190,10 @@ climb: .venv/.dev | results  ## schedules on arrays, compiled or many at once, a
 	$(BIN)/python -m benchmarks.climbing --markdown --json results/climb.json > results/climb.md
 	$(call record,climb)
 
-# How long each seed is trained, and how many: LEARNING="--minutes 5".
-LEARNING ?= --minutes 50 --seeds 1
+# How long each system is trained for each seed, and how many seeds: LEARNING="--minutes 5 --seeds 1".
+LEARNING ?= --minutes 25 --seeds 3
 
-learning: .venv/.dev  ## what learned placers gain, and the tables of docs/learning.md; takes about an hour
+learning: .venv/.dev  ## what learned placers gain, and the tables of docs/learning.md; takes an hour and a half on two cores
 	$(BIN)/python -m benchmarks.learning --docs docs/learning.md $(LEARNING)
 
 learned: .venv/.dev | results  ## what the network of `learned` gives on graphs and clusters that it was not trained on; takes a quarter of an hour
