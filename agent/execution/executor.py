@@ -470,7 +470,7 @@ class Executor:
         elif prepared.program.kept:
             for key, step in task.by_sequence.items():
                 # Where the worker finds them: it would need a copy otherwise.
-                ended = task.progress.keep_state(prepared.empty)
+                ended = task.progress.keep_state(prepared.empty, step.after - step.position)
                 self._sequences.finish(key, step, prepared, task.began, ended, now)
         self._end(task)
         peers = task.installed.peers

@@ -21,7 +21,7 @@ from edgepart.agent.wire.likely_entries import LikelyEntries
 from edgepart.agent.wire.reduced_precision import Rounded, restore_array
 from edgepart.agent.wire.tensors import Value, value_bytes
 from edgepart.planner.errors import FrameError, InternalError
-from edgepart.planner.plans.plan import Piece, Program, Receive, Run, Send, Step, Transfer
+from edgepart.planner.plans.plan import KeptPiece, Piece, Program, Receive, Run, Send, Step, Transfer
 
 _Form = tuple[tuple[int, ...] | None, np.dtype[Any] | None]
 """The shape and the type that a piece has; None for one that is not known."""
@@ -134,6 +134,11 @@ class DeviceSchedule:
         or an optional may refer to the values that it was made from."""
         outputs = self.program.segments[step.segment].outputs if isinstance(step, Run) else ()
         return isinstance(step, Run) and all(port.piece.region.rank > 0 for port in outputs)
+
+    @cached_property
+    def may_be_short(self) -> bool:
+        """Whether a step may add fewer rows than it computes."""
+        return any(piece.longer for piece in self.program.kept)
 
     @cached_property
     def of_sequence(self) -> frozenset[int]:
@@ -389,10 +394,24 @@ class Progress:
                     f"segment {work.step.segment} of {self.schedule.program.device} gave {fault}"
                 )
 
-    def keep_state(self, empty: MakeEmpty = np.empty) -> list[Value]:
+    def keep_state(self, empty: MakeEmpty = np.empty, rows: int = 1) -> list[Value]:
         """The pieces for the next step of the sequence, once all steps are done. What has to be put together lies in arrays
-        that `empty(shape, dtype)` makes."""
-        return [one.make(self._held, empty) for one in self.schedule.keeping]
+        that `empty(shape, dtype)` makes. `rows` is the number of rows that the step has added, if it may be short."""
+        made = [one.make(self._held, empty) for one in self.schedule.keeping]
+        if not self.schedule.may_be_short:
+            return made
+        pieces = self.schedule.program.kept
+        return [_keep_rows(piece, value, rows, empty) for piece, value in zip(pieces, made, strict=True)]
+
+
+def _keep_rows(piece: KeptPiece, written: Value, rows: int, empty: MakeEmpty) -> Value:
+    """What is kept of `written` after a step that has added so many rows."""
+    if not piece.longer or not isinstance(written, np.ndarray):
+        return written
+    newest = piece.after(rows).written.region.within(piece.written.region).crop(written)
+    kept = empty(newest.shape, newest.dtype)
+    np.copyto(kept, newest)
+    return kept
 
 
 def _have_forms(values: Sequence[Value], forms: tuple[_Form, ...] | None) -> bool:

@@ -8,22 +8,25 @@ when the agent ends and thereby closes the pipe.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Lock
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from edgepart.agent.host.child_process import BESIDE_NICENESS, start_child
 from edgepart.agent.host.system import lower_priority
 from edgepart.agent.storage.store import Source, Store
 from edgepart.agent.text.companions import TOKENIZER, read_companions
 from edgepart.agent.wire.inference import DeployOptions
-from edgepart.planner.errors import EdgepartError, InternalError, Unavailable, UsageError
+from edgepart.planner.errors import EdgepartError, InternalError, ModelError, Unavailable, UsageError
 from edgepart.planner.plans.plan import ValueInfo
+
+if TYPE_CHECKING:
+    from edgepart.planner.model.graph import Graph
 
 log = logging.getLogger(__name__)
 
@@ -134,11 +137,11 @@ def examine_model(
     graph, assumed = load_with_states(path, options.shapes, options.states, context)
     check_batches(graph, options)
     prefill = batch = None
-    if context is not None and graph.states and all(one.in_place for one in graph.states):
-        # Other states have as many rows fewer as a step adds: what one kind of step leaves does not fit the other.
-        if context > ROWS:
-            prefill = load_with_context(path, options.shapes, context, ROWS)[1]
-        if options.sequences > 1 and not options.shapes:
+    if context is not None:
+        prefill, more = _look_for_blocks(path, options, graph, context)
+        notes = (*notes, *more)
+        in_place = bool(graph.states) and all(one.in_place for one in graph.states)
+        if in_place and options.sequences > 1 and not options.shapes:
             batch = load_with_context(path, {}, context, batch=min(BATCH, options.sequences))[1]
     found = replace(
         options,
@@ -156,6 +159,22 @@ def examine_model(
         tuple(value_info(graph, name) for name in graph.answer_outputs),
     )
     return (*notes, *graph.notes), (*model_files(path), *companions), found, ends
+
+
+def _look_for_blocks(
+    path: Path, options: DeployOptions, graph: Graph, context: int
+) -> tuple[Mapping[str, tuple[int, ...]] | None, tuple[str, ...]]:
+    """The shapes of steps that read a block of rows into the states of `graph`; None if there can be none, with a note
+    that says why if that is not plain."""
+    from edgepart.planner.model.context_shapes import context_of_block, load_with_context
+
+    wide = context_of_block(graph, context, ROWS)
+    if wide is None:
+        return None, ()
+    try:
+        return load_with_context(path, options.shapes, wide, ROWS)[1], ()
+    except ModelError as error:
+        return None, (f"prompts are read token by token: {error}",)
 
 
 def _look_for_text(

@@ -50,6 +50,8 @@ FALLBACK_STRATEGIES = ("single", "bbgrap", "optcnn", "tofu", "pipeline")
 """Strategies that are tried when a plan was refused."""
 MOST_REFUSED = 2
 """Refused plans after which only one device is tried: each further plan would cost the time that loading it takes."""
+TOKEN_BY_TOKEN = "prompts are read token by token"
+"""What happens to prompts if a plan reads no blocks."""
 
 CHOSEN_BY_USER = frozenset(strategies()) - {"auto", "single"}
 """Strategies that divide a model because the user wants it, whatever is predicted."""
@@ -186,20 +188,29 @@ def search_budget_s(options: DeployOptions, *, quick: bool) -> float:
 
 
 def _search(
-    study: Study, order: ComputePlan, digests: Digests, forms: Sequence[Graph | None], strategy: str
+    study: Study,
+    order: ComputePlan,
+    digests: Digests,
+    forms: Sequence[Graph | None],
+    strategy: str,
+    *,
+    in_blocks: bool = True,
 ) -> tuple[Plan, Simulation, bytes]:
     """The best plan of a strategy, its simulation, and the choices that it was made from. The candidates include
     refinements of the plan that serves, if that was made by the same strategy. `forms` are the graphs of steps that read
-    many rows at once, and of steps in several sequences."""
+    many rows at once, and of steps in several sequences; the former are not used without `in_blocks`."""
     before = choices.read(order.chosen) if order.chosen else None
     also = refine(study, before) if before is not None and before.name == strategy else ()
     model = order.deployment.model
     plan, simulation, found = choose_plan(
         study.memo.problem, strategy, model, digests=digests, study=study, also=also
     )
-    without = "prompts are read token by token", "texts at the same time are computed one after the other"
+    without = TOKEN_BY_TOKEN, "texts at the same time are computed one after the other"
     for graph, add, what in zip(forms, (add_prefill, add_batch), without, strict=True):
-        if graph is not None:
+        if graph is not None and not in_blocks and add is add_prefill:
+            fault = f"{TOKEN_BY_TOKEN}: a plan that read them in blocks did not give the model's own answers"
+            plan = replace(plan, why=f"{plan.why}\n{as_sentence(fault)}")
+        elif graph is not None:
             plan, fault = add(study, found, plan, graph, model, digests)
             if fault:
                 plan = replace(plan, why=f"{plan.why}\n{as_sentence(f'{what}: {fault}')}")
@@ -212,15 +223,18 @@ def _search(
 
 
 def _next_best(
-    search: Callable[[str], tuple[Plan, Simulation, bytes]], order: ComputePlan, refused: frozenset[str]
+    search: Callable[..., tuple[Plan, Simulation, bytes]], order: ComputePlan, refused: frozenset[str]
 ) -> tuple[Plan, Simulation, bytes]:
-    """The fastest plan that was not refused yet. If several were refused, something that they have in common is wrong:
-    then only plans on one device are tried. Raises Infeasible if no other plan fits."""
+    """The fastest plan that was not refused yet. One that was refused may be right if it reads tokens one by one. If
+    several were refused, something that they have in common is wrong: then only plans on one device are tried. Raises
+    Infeasible if no other plan fits."""
     names = dict.fromkeys((order.deployment.options.strategy, *FALLBACK_STRATEGIES))
     found, why = [], [text for _, text in order.key.refused]
     for name in names if len(refused) < MOST_REFUSED else ("single",):
         try:
             one = search(name)
+            if one[0].structure in refused and one[0].prefill is not None:
+                one = search(name, in_blocks=False)
         except (Infeasible, NotInstalled) as error:
             log.info("%s is no way out: %s", name, error)
             continue

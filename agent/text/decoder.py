@@ -2,8 +2,8 @@
 
 A step reads one token, or a block of tokens of a prompt. Models with caches that are written in place (as ONNX Runtime's
 builder exports them) count rows from the left: the mask has ones up to the present row. Models that put their past before
-the new row (as optimum exports them) get a past of fixed length, whose right end counts: the mask has ones at its right
-end.
+the new rows (as optimum exports them) get a past of fixed length, whose right end counts: the mask has ones there, and for
+the new tokens behind it.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class Decoder:
 
     def feed(self, tokens: Sequence[int], position: int) -> dict[str, Value]:
         """The inputs of the step that reads `tokens` from number `position` of its sequence on: one, or up to a block of
-        them. A block that is not full has rows at its end that no later step sees, as the next tokens take their place."""
+        them. A block that is not full has rows at its end that no later step sees: the next tokens take their place, or
+        devices do not keep them."""
         infos = self.inputs if len(tokens) == 1 else self.block_inputs
         return {info.name: self._value(info, tokens, position) for info in infos}
 
@@ -89,18 +90,19 @@ class Decoder:
         value: Array = np.zeros(info.shape or (), _dtype(info))
         rows = self.block if len(tokens) > 1 else 1
         if info.name == MASK:
-            end = position + rows
-            value[:, slice(0, end) if self.in_place else slice(-end, None)] = 1
+            past = value.shape[1] - rows
+            read = slice(0, position + rows) if self.in_place else slice(past - position, past + len(tokens))
+            value[:, read] = 1
         elif info.name == TOKENS:
             value[0, : len(tokens)] = tokens
-        else:
-            value[0] = range(position, position + rows)
+        else:  # Models have no positions beyond their context, and nothing is kept of rows that would be there.
+            value[0] = np.minimum(range(position, position + rows), self.context - 1)
         return value
 
     def count_next(self, left: int, position: int) -> int:
         """How many of the `left` tokens from `position` on the next step should read."""
         rows = self.block
-        if not rows or position + rows > self.context or left < rows * LEAST_OF_BLOCK:
+        if not rows or left < rows * LEAST_OF_BLOCK or (self.in_place and position + rows > self.context):
             return 1
         return min(left, rows)
 

@@ -82,11 +82,15 @@ class LocalRun:
         }
 
     def run(
-        self, inputs: Mapping[str, Value], replica: int = 0, sequence: SequenceStates | None = None
+        self,
+        inputs: Mapping[str, Value],
+        replica: int = 0,
+        sequence: SequenceStates | None = None,
+        rows: int = 1,
     ) -> dict[str, Value]:
         """Every output of the model by name, computed by one of the plan's replicas. The states of `sequence` are read and
-        replaced; without it, a step is the first of a sequence. Raises RequestError if the inputs do not fit the model, or
-        ONNX Runtime cannot run on them."""
+        replaced; without it, a step is the first of a sequence. `rows` is the number of rows that the step adds, if it may
+        be short. Raises RequestError if the inputs do not fit the model, or ONNX Runtime cannot run on them."""
         checked = check_inputs(self.plan.inputs, inputs)
         self.computed_s = dict.fromkeys(self.plan.programs, 0.0)
         states = self.begin() if sequence is None else sequence
@@ -105,7 +109,7 @@ class LocalRun:
                     moving = True
         if waiting := [name for name, progress in devices.items() if not progress.finished]:
             raise InternalError(f"devices {waiting} wait for each other for ever")
-        states.update((name, progress.keep_state()) for name, progress in devices.items())
+        states.update((name, progress.keep_state(rows=rows)) for name, progress in devices.items())
         return {
             info.name: assemble_output(self._gateway, info.name, answers, checked, replica)
             for info in self.plan.outputs

@@ -227,11 +227,17 @@ class Coarse:
         return tuple(found)
 
 
-def coarsen(graph: Graph) -> Coarse:
-    """The layers of `graph`."""
+def coarsen(graph: Graph, layer_of: Mapping[str, int] | None = None) -> Coarse:
+    """The layers of `graph`. If `layer_of` is given they are its layers: those of a graph with the same operators and other
+    shapes."""
     kinds = find_kinds(graph)
     declared = accesses_of(graph)
     accesses = remember(declared, kinds)
+    return Coarse(graph, accesses, layer_of or _join(graph, accesses), declared, kinds)
+
+
+def _join(graph: Graph, accesses: Mapping[str, Access]) -> Mapping[str, int]:
+    """The number of the layer that each operator belongs to."""
     position = {op.name: number for number, op in enumerate(graph.operators)}
     joined: dict[str, str] = {}
     for op in graph.operators:
@@ -245,8 +251,7 @@ def coarsen(graph: Graph) -> Coarse:
     numbers: dict[str, int] = {}
     for op in graph.operators:
         numbers.setdefault(joined[op.name], len(numbers))
-    layer_of = {op.name: numbers[joined[op.name]] for op in graph.operators}
-    return Coarse(graph, accesses, layer_of, declared, kinds)
+    return {op.name: numbers[joined[op.name]] for op in graph.operators}
 
 
 def layers(graph: Graph) -> Mapping[str, int]:

@@ -126,6 +126,8 @@ class Problem:
     devices keep what suits them."""
     answers: bool = True
     """Whether requests are answered. Those that only leave states behind compute nothing that only answers depend on."""
+    layer_of: Mapping[str, int] | None = None
+    """The number of each operator's layer, as in the graph of another kind of steps; None if the graph's shapes decide."""
     borders_first: bool = False
     """Whether the best plan of any strategy computes and sends borders first if that is faster; `auto` does
     so anyway."""

@@ -46,7 +46,8 @@ def load_with_context(
     operators: Sequence[OperatorDescription] = (),
 ) -> tuple[Graph, dict[str, tuple[int, ...]]]:
     """The graph of steps of `rows` rows in each of `batch` sequences of at most `context` rows, with its states, and the
-    shapes that its inputs are bound to. `shapes` binds further inputs.
+    shapes that its inputs are bound to. `shapes` binds further inputs. Graphs for several `rows` have the same states if
+    these are buffers; otherwise if `context` is `context_of_block`.
 
     Raises UsageError if no state of the model grows, or if `rows` are more than `context`; ModelError if the model cannot
     have these shapes."""
@@ -84,6 +85,17 @@ def load_with_context(
     raise fault or ModelError(
         f"{name}: its states do not have {context} rows after a step; give --shape for each input"
     )
+
+
+def context_of_block(graph: Graph, context: int, rows: int) -> int | None:
+    """The context with which a graph of steps of `rows` rows has the states of `graph`, which has steps of one row and this
+    context. None if there is none: blocks are longer than the context, or states are of several kinds, or do not grow."""
+    if rows >= context or not graph.states:
+        return None
+    if all(state.in_place for state in graph.states):
+        return context
+    # What is put before new rows is one row shorter than the context, however many rows a step adds.
+    return context - 1 + rows if all(state.grows is not None for state in graph.states) else None
 
 
 def _growing(value: ValueInfoProto) -> Iterator[int]:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from edgepart.planner.errors import InternalError
-from edgepart.planner.region import Array, Region
+from edgepart.planner.region import Array, Interval, Region, span
 from edgepart.planner.tdl.description import OperatorDescription
 
 
@@ -88,6 +88,9 @@ class State:
     in_place: bool = False
     """Whether the operator that writes the output can write it over the input: it changes only rows that the step adds, and
     never reads rows after those. So a step can also be made again, or a sequence be continued from an earlier row."""
+    short: bool = False
+    """Whether a step may add fewer rows than the output is longer, one at least. The others lie behind those that it adds,
+    and are not kept."""
 
 
 @dataclass(frozen=True)
@@ -154,19 +157,27 @@ class Graph:
         return frozenset(name for state in kept for name in (state.input, state.output))
 
     def written_region(self, state: State, read: Region) -> Region:
-        """The region of a state's output that becomes the region `read` of its input."""
-        return read if state.grows is None else read.shift(state.grows, self._rows_added(state, state.grows))
+        """The region of a state's output that becomes the region `read` of its input; if steps may be short, the region of
+        all that may become it."""
+        if state.grows is None:
+            return read
+        least, most = self._rows_added(state, state.grows)
+        rows = (Interval(one.start + least, one.stop + most) for one in read.spans[state.grows])
+        return read.replace(state.grows, span(*rows))
 
     def read_region(self, state: State, written: Region) -> Region:
-        """The region of a state's input that the region `written` of its output becomes."""
-        return (
-            written
-            if state.grows is None
-            else written.shift(state.grows, -self._rows_added(state, state.grows))
-        )
+        """The region of a state's input that the region `written` of its output becomes: what `written_region` is the
+        inverse of."""
+        if state.grows is None:
+            return written
+        least, most = self._rows_added(state, state.grows)
+        rows = (Interval(one.start - least, one.stop - most) for one in written.spans[state.grows])
+        return written.replace(state.grows, span(*rows))
 
-    def _rows_added(self, state: State, axis: int) -> int:
-        return self.region_of(state.output).shape[axis] - self.region_of(state.input).shape[axis]
+    def _rows_added(self, state: State, axis: int) -> tuple[int, int]:
+        """The fewest and the most rows that a step adds."""
+        most = self.region_of(state.output).shape[axis] - self.region_of(state.input).shape[axis]
+        return (1 if state.short else most), most
 
     @cached_property
     def producers(self) -> Mapping[str, Operator]:

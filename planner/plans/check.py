@@ -14,6 +14,7 @@ from edgepart.planner.model.graph import Graph
 from edgepart.planner.plans.plan import (
     GATEWAY,
     IN_PLACE_ROWS,
+    KeptPiece,
     Piece,
     Plan,
     Program,
@@ -50,7 +51,8 @@ def broken_plan_rules(plan: Plan, graph: Graph | None = None) -> Iterator[str]:
 def _prefill_faults(plan: Plan, prefill: Plan) -> Iterator[str]:
     """Yields the faults of the programs that read many rows at once: they keep the same pieces on the same devices."""
     yield from (f"prefill: {fault}" for fault in broken_plan_rules(prefill))
-    if {n: p.kept for n, p in prefill.programs.items()} != {n: p.kept for n, p in plan.programs.items()}:
+    kept = {name: tuple(one.after(1) for one in program.kept) for name, program in prefill.programs.items()}
+    if kept != {name: program.kept for name, program in plan.programs.items()}:
         yield "prefill: its devices do not keep the same pieces of states"
     if any(transfer.target == GATEWAY for transfer in prefill.transfers):
         yield "prefill: it sends an answer to the gateway"
@@ -155,7 +157,9 @@ def _port_faults(plan: Plan) -> Iterator[str]:
         if program.kept and not plan.states:
             yield f"{name} keeps states, and the plan has none"
         for kept in program.kept:
-            if kept.read.region.shape != kept.written.region.shape:
+            if kept.read.region.rank != kept.written.region.rank or not _may_become(
+                kept, short=not plan.outputs
+            ):
                 yield f"{name}: {kept.read} is kept from {kept.written}, which has another shape"
         for n, segment in enumerate(program.segments):
             names = [port.name for port in (*segment.inputs, *segment.outputs)]
@@ -165,6 +169,11 @@ def _port_faults(plan: Plan) -> Iterator[str]:
             for ref in segment.weights:
                 if ref.shape != ref.region.shape:
                     yield f"{name}: segment {n}: {ref.name!r} has shape {ref.shape}, not {ref.region.shape}"
+
+
+def _may_become(kept: KeptPiece, *, short: bool) -> bool:
+    """Whether what is written can be what is read next; steps of which nothing is answered may be `short`."""
+    return not kept.longer or (short and len(kept.longer) == 1 and kept.longer[0][1] > 0)
 
 
 @dataclass

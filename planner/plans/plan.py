@@ -142,10 +142,12 @@ class KeptPiece:
     read: Piece
     """A region of an input of the model."""
     written: Piece
-    """The region of an output of the model, of the same shape."""
+    """The region of an output of the model, of the same shape. If steps may be short, it is longer along one axis, and
+    what becomes `read` depends on the number of rows that the step adds (`after`)."""
     dtype: str
     """The ONNX element type in lower case."""
     nbytes: int
+    """The size of `read`."""
     in_place: bool = False
     """Whether a segment that reads `read` and writes `written` may write over what it reads: it changes only rows that the
     step adds."""
@@ -155,6 +157,21 @@ class KeptPiece:
         """Bytes that the device keeps of it for each sequence. If it is not written in place, its value before the last
         step is kept too, as that step may have to be made again."""
         return self.nbytes if self.in_place else 2 * self.nbytes
+
+    @property
+    def longer(self) -> tuple[tuple[int, int], ...]:
+        """Each axis along which `written` has another extent than `read`, with the number of rows that it has more."""
+        before, after = self.read.region.shape, self.written.region.shape
+        return tuple((axis, b - a) for axis, (a, b) in enumerate(zip(before, after, strict=True)) if a != b)
+
+    def after(self, rows: int) -> KeptPiece:
+        """The piece as it is kept after a step that adds so many rows: `written` has the shape of `read`."""
+        if not self.longer:
+            return self
+        (axis, more), region = self.longer[0], self.written.region
+        begin = region.spans[axis][0].start + min(rows - 1, more)
+        kept = region.replace(axis, span((begin, begin + self.read.region.shape[axis])))
+        return replace(self, written=replace(self.written, region=kept))
 
 
 IN_PLACE_ROWS = 2
@@ -335,10 +352,13 @@ class Plan:
 
     @property
     def structure(self) -> str:
-        """A digest of the segments of each device, independent of predictions. Plans of equal structure give
-        equal answers."""
+        """A digest of the segments of each device, those that read blocks of rows included, independent of
+        predictions. Plans of equal structure give equal answers."""
+        forms = (self,) if self.prefill is None else (self, self.prefill)
         parts = sorted(
-            (device, *(one.timed_as for one in program.segments)) for device, program in self.programs.items()
+            (device, *(one.timed_as for one in program.segments))
+            for form in forms
+            for device, program in form.programs.items()
         )
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 

@@ -80,7 +80,7 @@ class Memo:
     @cached_property
     def coarse(self) -> Coarse:
         """The graph's layers."""
-        return coarsen(self.graph)
+        return coarsen(self.graph, self.problem.layer_of)
 
     @property
     def layers(self) -> tuple[Layer, ...]:

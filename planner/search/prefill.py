@@ -1,8 +1,9 @@
 """Prefill and batches: adds to a plan the programs of other kinds of steps, for the same states. Rules only.
 
 A prompt is read several times faster in blocks of rows (prefill) than row by row. Such steps give no answer; they only
-leave states behind, so what only answers depend on is not computed. And one request that makes a step in each of several
-sequences (a batch) takes far less time than as many requests: weights are read once, and messages are sent once.
+leave states behind, so what only answers depend on is not computed. A block may have fewer tokens than rows; the rows
+behind them are not kept, or are overwritten by later steps. And one request that makes a step in each of several sequences
+(a batch) takes far less time than as many requests: weights are read once, and messages are sent once.
 
 The programs of both follow from the choices of the plan for steps of one row, layer by layer, so that every device keeps
 the same pieces of states in all of them and no state ever moves.
@@ -10,7 +11,6 @@ the same pieces of states in all of them and no state ever moves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from edgepart.planner.errors import EdgepartError, Infeasible
@@ -31,6 +31,7 @@ def add_prefill(
 ) -> tuple[Plan, str]:
     """The plan, which `study` made from `strategy`, with programs for steps of as many rows as `graph` has, and "". If
     there can be none, the plan as it is, and the reason."""
+    graph = replace(graph, states=tuple(replace(one, short=one.grows is not None) for one in graph.states))
     try:
         prefill = drop_answers(_make_form(study, strategy, plan, graph, model_digest, digests, answers=False))
     except EdgepartError as error:
@@ -65,30 +66,31 @@ def _make_form(
     answers: bool = True,
 ) -> Plan:
     """The plan of the other kind of steps, which has the replicas of `plan`."""
-    problem = replace(study.memo.problem, graph=graph)
+    layer_of = study.memo.coarse.layer_of
+    if {op.name for op in graph.operators} != layer_of.keys():
+        raise Infeasible("such steps have other operators")
+    problem = replace(study.memo.problem, graph=graph, layer_of=layer_of)
     if not plan.is_model_itself:
-        extents = {state.output: (graph.shape_of(state.output) or (1,))[0] for state in graph.states}
-        problem = replace(problem, pinned=_kept_regions(plan, extents), answers=answers)
+        problem = replace(problem, pinned=_kept_regions(plan, graph), answers=answers)
     # A device that runs the model's own file does so for these steps too, with the session that it has already.
     wide = Study(problem)
-    if wide.memo.coarse.layer_of != study.memo.coarse.layer_of:
-        raise Infeasible("such steps have other layers")
     choices = study.candidates.choices_of(strategy)
     made = wide.candidates.make(strategy.name, choices, "", strategy.sync, strategy.hub)
     found = wide.memo.lowering.plan(made, model_digest=model_digest, digests=digests)
     return replace(found, replicas=plan.replicas)
 
 
-def _kept_regions(plan: Plan, extents: Mapping[str, int]) -> dict[str, dict[str, tuple[Region, ...]]]:
-    """The regions that each device keeps, by the state's output and the device. `extents` are those of the outputs' first
-    axes."""
+def _kept_regions(plan: Plan, graph: Graph) -> dict[str, dict[str, tuple[Region, ...]]]:
+    """The regions of the outputs of `graph` that each device keeps, by the state's output and the device."""
+    states = {state.output: state for state in graph.states}
     found: dict[str, dict[str, tuple[Region, ...]]] = {}
     for name, program in plan.programs.items():
         for piece in program.kept:
-            of_state = found.setdefault(piece.written.tensor, {})
-            first = span((0, extents[piece.written.tensor]))
-            region = Region((first, *piece.written.region.spans[1:]))
-            of_state[name] = (*of_state.get(name, ()), region)
+            state = states[piece.written.tensor]
+            first = span((0, (graph.shape_of(state.input) or (1,))[0]))
+            read = piece.read.region.replace(0, first)
+            of_state = found.setdefault(state.output, {})
+            of_state[name] = (*of_state.get(name, ()), graph.written_region(state, read))
     return found
 
 
@@ -99,7 +101,7 @@ def _misfit(study: Study, plan: Plan, form: Plan, rows: int, what: str, share: f
         return f"other devices would compute {what}"
     for name, program in plan.programs.items():
         kept = widen(program.kept, rows) if rows > 1 else program.kept
-        if form.programs[name].kept != kept:
+        if tuple(one.after(1) for one in form.programs[name].kept) != kept:
             return f"{name} would keep other pieces of states for {what}"
         both = _with_memory(program, form.programs[name])
         limit = share * study.memo.problem.cluster.device(name).memory_bytes

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,17 @@ from edgepart.cli.local import LocalAgent, LocalCluster, edgepart
 from edgepart.client.async_client import AsyncClient
 from edgepart.client.target import AgentTarget
 
-__all__ = ["deploy", "differences", "infer", "requests_during", "run_alone", "target", "undeploy", "workers"]
+__all__ = [
+    "deploy",
+    "differences",
+    "infer",
+    "requests_during",
+    "run_alone",
+    "served",
+    "target",
+    "undeploy",
+    "workers",
+]
 
 
 PATIENCE_S = 500.0
@@ -33,6 +45,14 @@ def undeploy(cluster: LocalCluster, name: str) -> None:
 
 def target(agent: LocalAgent) -> AgentTarget:
     return AgentTarget(agent.url, agent.state)
+
+
+def served(agent: LocalAgent) -> float:
+    """Requests that this agent's executor was done with."""
+    with urllib.request.urlopen(f"{agent.url}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    (found,) = re.findall(r"^edgepart_requests_computed_total (\S+)$", text, re.M)
+    return float(found)
 
 
 def workers(agent: LocalAgent) -> list[psutil.Process]:

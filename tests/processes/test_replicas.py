@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import json
-import re
 import urllib.request
 
 import pytest
 from benchmarks.models import light, sample_inputs
 
-from edgepart.cli.local import LocalAgent, LocalCluster
+from edgepart.cli.local import LocalCluster
 from edgepart.planner.model.load import load_graph
-from tests.processes.asking import deploy, requests_during, run_alone
+from tests.processes.asking import deploy, requests_during, run_alone, served
 
 pytestmark = pytest.mark.processes
 
 PATH = light("squeezenet")
 INPUTS = sample_inputs(load_graph(PATH))
 REQUESTS = 120
-
-
-def served(agent: LocalAgent) -> float:
-    """Requests that this agent's executor was done with."""
-    with urllib.request.urlopen(f"{agent.url}/metrics", timeout=10) as answer:
-        text = answer.read().decode()
-    (found,) = re.findall(r"^edgepart_requests_computed_total (\S+)$", text, re.M)
-    return float(found)
 
 
 @pytest.mark.nightly

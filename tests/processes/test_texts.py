@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.generation_bare import BareDecoder
 from openai import OpenAI
+from tokenizers import Tokenizer
 
 from edgepart.cli.demo.chat_scene import ANSWER_TOKENS, tell_chat
 from edgepart.cli.local import LocalCluster
-from tests.processes.asking import deploy, undeploy
-from tests.processes.tiny_language import tiny_language
+from tests.processes.asking import deploy, served, undeploy
+from tests.processes.tiny_language import tiny_language, tiny_optimum
 
 pytestmark = pytest.mark.processes
 
@@ -81,6 +83,31 @@ def sequences(cluster: LocalCluster, agent: str) -> dict[str, Any]:
     cards = cluster.status(cluster.agents[agent])["deployments"]
     found: dict[str, Any] = next(card["sequences"] for card in cards if card["name"] == NAME)
     return found
+
+
+def test_a_prompt_is_read_in_blocks_by_a_model_that_puts_its_past_before_new_rows(
+    trio: LocalCluster, tmp_path: Path
+) -> None:
+    folder = tiny_optimum(tmp_path / "tiny")
+    bare, prompt = BareDecoder(folder, 256), list(range(5, 155))
+    expected = bare.continued(prompt, 40).tokens
+    assert len(set(expected)) > 10
+    options = ("--context", "256", "--devices", "b,c", "--strategy", "pipeline", "--objective", "throughput")
+    devices = deploy(trio, folder.path, NAME, *options)["devices"]
+    try:
+        before = served(trio.agents[devices[0]])
+        with client_of(trio) as client:
+            answer: Any = client.completions.create(
+                model=NAME, prompt=prompt, max_tokens=len(expected), temperature=0, logprobs=0
+            )
+        steps = served(trio.agents[devices[0]]) - before
+    finally:
+        undeploy(trio, NAME)
+    tokenizer = Tokenizer.from_file(str(folder.path / "tokenizer.json"))
+    assert answer.choices[0].text == tokenizer.decode(expected)
+    # Two blocks of 64 tokens and one of 21, the prompt's last token, and all tokens of the answer but the last. Further
+    # plans may be tried meanwhile, with a few steps.
+    assert 3 + 1 + len(expected) - 1 <= steps < len(prompt)
 
 
 def test_a_text_goes_on_where_it_was_when_a_device_is_killed(victims: LocalCluster, tmp_path: Path) -> None:

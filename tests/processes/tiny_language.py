@@ -1,5 +1,6 @@
-"""A folder with a tiny language model: two layers with the attention of ONNX Runtime's builder, seeded weights, and the
-small tokenizer. It says nothing that means anything, but never the same token twice in a row for long, and each row of its
+"""Folders with tiny language models: two layers, seeded weights, and the small tokenizer. What they say means nothing.
+
+The one with the attention of ONNX Runtime's builder never says the same token twice in a row for long, and each row of its
 caches shows in the logits."""
 
 from __future__ import annotations
@@ -10,6 +11,10 @@ from typing import Any
 
 import numpy as np
 import onnx
+from benchmarks.models.decoder_graph import DecoderShape
+from benchmarks.models.language import LanguageFolder
+from benchmarks.models.optimum_style import OptimumDecoder
+from benchmarks.models.seeded_decoder import SeededWeights
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepart.planner.region import Array
@@ -28,6 +33,24 @@ def tiny_language(folder: Path) -> Path:
     config = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return folder
+
+
+OPTIMUM = DecoderShape("tiny", LAYERS, HIDDEN, HEADS, KV_HEADS, SIZE, 64, VOCABULARY, LONGEST, 1e-5, 10_000.0)
+
+
+class _OptimumWeights(SeededWeights):
+    def matrix(self, name: str) -> Array:
+        """With these scales the model does not say the same token all the time: its layers count as much as the token."""
+        found = super().matrix(name)
+        return found * np.float32(0.3 if name == "embedding" else 2 * found.shape[1] ** -0.5)
+
+
+def tiny_optimum(folder: Path) -> LanguageFolder:
+    """Make the folder of a model of the same size in optimum's style, which never ends a text, and return it."""
+    tiny_language(folder)
+    onnx.save(OptimumDecoder(_OptimumWeights(OPTIMUM), quantised=False).build(), folder / "model.onnx")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>"}))
+    return LanguageFolder("tiny", folder, "optimum", OPTIMUM, end_token=-1)
 
 
 def said_tokens() -> list[int]:

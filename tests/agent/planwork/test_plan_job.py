@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from benchmarks.models import light
@@ -12,14 +13,16 @@ from edgepart.agent.cluster.leader.replan_policy import PlanningTiming, ReplanPo
 from edgepart.agent.cluster.state.cards import MeasuredDevice, with_verdicts, write_card
 from edgepart.agent.cluster.state.events import ComputePlan, PlanComputed, PlanFailed, PlanKey
 from edgepart.agent.engines.verdicts import CRASHES, FAILS, EngineVerdict
+from edgepart.agent.planwork.model_process import examine_model
 from edgepart.agent.planwork.plan_job import QUICK_S, THOROUGH_S, PlanComputer, search_budget_s
 from edgepart.agent.wire.control import Card, Deployment, Profile, Version
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.devices.cluster import Device
 from edgepart.planner.devices.engine import Engine
 from edgepart.planner.figures import format_seconds
-from edgepart.planner.plans.plan import plan_from_bytes
+from edgepart.planner.plans.plan import Plan, plan_from_bytes
 from edgepart.planner.report.sentences import as_sentence
+from tests.processes.tiny_language import tiny_language
 
 NODES = ("aa" * 8, "bb" * 8)
 JOINER = "cc" * 8
@@ -307,3 +310,25 @@ def test_an_operator_that_an_engine_does_not_take_goes_to_the_cpu_and_the_others
     assert (
         len(plan_from_bytes(on_a_device_with_an_engine(refused=(other,)).plan).programs["d0"].segments) == 1
     )
+
+
+def test_a_plan_whose_blocks_were_wrong_reads_tokens_one_by_one_and_says_so(tmp_path: Path) -> None:
+    path = tiny_language(tmp_path / "tiny") / "model.onnx"
+    _, _, options, _ = examine_model(path, DeployOptions(strategy="single", context=128))
+    assert options.prefill
+    made = order(1, "single")
+    made = replace(made, deployment=replace(made.deployment, options=options))
+    computer = PlanComputer(lambda _: path, NODES[0])
+
+    def plan_after(*refused: str) -> Plan:
+        key = replace(made.key, refused=tuple((one, "it was wrong") for one in refused))
+        found = computer.compute(replace(made, key=key))
+        assert isinstance(found, PlanComputed)
+        return plan_from_bytes(found.plan)
+
+    first = plan_after()
+    second = plan_after(first.structure)
+    assert first.prefill is not None and second.prefill is None
+    assert replace(first, prefill=None).structure == second.structure != first.structure
+    assert "Prompts are read token by token: a plan that read them in blocks" in second.why
+    assert "token by token" not in first.why

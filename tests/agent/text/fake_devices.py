@@ -43,7 +43,8 @@ def decoder_plan(
     logits = ValueInfo("logits", "float", (1, 1, VOCABULARY))
     prefill = None
     if block:
-        rows = [replace(info, shape=(1, block)) if info.shape == (1, 1) else info for info in inputs]
+        total = context if in_place else past + block
+        rows = [replace(info, shape=(1, block if info.shape == (1, 1) else total)) for info in inputs]
         prefill = Plan(model, "by hand", {}, (), tuple(rows), (), states=states)
     many = None
     if batch:
@@ -109,6 +110,8 @@ class FakeDevices:
         self.moves: list[int] = []
         """The numbers of steps, counted over all, from which on the other replica makes them, with its states."""
         self._side = 0
+        self._before: dict[str, int] = {}
+        """The position at which the last step of each sequence began: devices have the states before it too."""
         self._revisions: dict[str, int] = {}
         """The revision of the last step of each sequence in `states`."""
         self._elsewhere: tuple[dict[str, list[int]], dict[str, int]] = {}, {}
@@ -168,11 +171,11 @@ class FakeDevices:
         token = int(inputs["input_ids"][0, 0])
         self._check(inputs, step.position)
         kept = self.states.setdefault(step.sequence, [])
-        if not self._fits(step) or (not self.in_place and step.position not in (0, len(kept), len(kept) - 1)):
+        if not self._fits(step):
             del self.states[step.sequence]
             raise StateLost(f"kept up to {len(kept)}, and the step begins at {step.position}")
         kept[step.position :] = [token]
-        self._revisions[step.sequence] = step.revision
+        self._revisions[step.sequence], self._before[step.sequence] = step.revision, step.position
         self.read.append((step.sequence, step.position, token))
         return logits_after(kept, self.model or "")
 
@@ -182,7 +185,9 @@ class FakeDevices:
         revision = self._revisions.get(step.sequence, step.revision)
         if revision != step.revision:
             known = min(known, step.since) if revision + 1 == step.revision else 0
-        return step.position <= known
+        kept = len(self.states.get(step.sequence, ()))
+        begins = self.in_place or step.position in (0, kept, self._before.get(step.sequence))
+        return step.position <= known and begins
 
     def _answer(self, logits: Array, likely: int) -> tuple[dict[str, Any], AnswerInfo]:
         self.likely.append(likely)
@@ -216,7 +221,8 @@ class FakeDevices:
         self.blocks_asked += 1
         count, rows = step.after - step.position, inputs["input_ids"].shape[1]
         mask = inputs["attention_mask"][0]
-        assert mask[: step.position + rows].all() and mask.sum() == step.position + rows
+        first, ones = (0, step.position + rows) if self.in_place else (-rows - step.position, step.after)
+        assert mask[first:][:ones].all() and mask.sum() == ones
         tokens = inputs["input_ids"][0, :count].tolist()
         if self.blocks_asked in self.lost_blocks:
             return {}, self._info
@@ -225,7 +231,7 @@ class FakeDevices:
             del self.states[step.sequence]
         else:
             kept[step.position :] = tokens
-            self._revisions[step.sequence] = step.revision
+            self._revisions[step.sequence], self._before[step.sequence] = step.revision, step.position
             self.read += [(step.sequence, step.position + n, token) for n, token in enumerate(tokens)]
             self.blocks.append(count)
         return {}, self._info

@@ -47,6 +47,29 @@ def test_a_block_has_its_tokens_first_and_a_mask_for_all_its_rows() -> None:
     assert np.asarray(decoder.feed([77], 2)["input_ids"]).tolist() == [[77]]
 
 
+def test_where_the_past_comes_first_a_block_reads_the_end_of_it_and_its_own_tokens() -> None:
+    decoder = read_decoder("chat", decoder_plan(in_place=False, context=6, block=3))
+    fed = {name: np.asarray(value).tolist() for name, value in decoder.feed([77, 78], 2).items()}
+    assert fed == {
+        "input_ids": [[77, 78, 0]],
+        "attention_mask": [[0, 0, 0, 1, 1, 1, 1, 0]],
+        "position_ids": [[2, 3, 4]],
+    }
+
+
+def test_a_block_that_is_not_full_may_reach_beyond_the_context_where_its_last_rows_are_not_kept() -> None:
+    in_place, before = (
+        read_decoder("chat", decoder_plan(in_place=one, context=6, block=4)) for one in (True, False)
+    )
+    assert (in_place.count_next(3, 2), in_place.count_next(3, 3)) == (3, 1)
+    assert before.count_next(2, 3) == 2
+    assert np.asarray(before.feed([77, 78], 3)["position_ids"]).tolist() == [[3, 4, 5, 5]]
+
+
+def test_a_block_of_one_token_is_a_step_of_one() -> None:
+    assert read_decoder("chat", decoder_plan(block=4)).count_next(1, 0) == 1
+
+
 def test_an_input_has_the_type_that_the_model_wants() -> None:
     plan = decoder_plan()
     narrow = replace(plan, inputs=tuple(replace(info, dtype="int32") for info in plan.inputs))

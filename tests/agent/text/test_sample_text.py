@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from edgepart.agent.text.decoder import MASK, TOKENS
 from edgepart.agent.text.sample_text import sample_blocks
@@ -13,8 +14,9 @@ from tests.agent import handmade
 from tests.agent.text.fake_devices import CONTEXT, VOCABULARY, decoder_plan
 
 
-def test_a_block_is_followed_by_the_token_behind_it() -> None:
-    plan = decoder_plan(block=8)
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_block_is_followed_by_the_token_behind_it(in_place: bool) -> None:
+    plan = decoder_plan(block=8, in_place=in_place)
     (sequence,) = sample_blocks(plan)
     block, last = sequence.steps
     assert (block.rows, last.rows) == (8, 1) and plan.prefill is not None

@@ -134,7 +134,9 @@ def test_while_there_is_room_a_chat_is_not_given_up_for_the_begin_that_all_chats
 
 
 PROMPTS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=20), max_size=8)
-STYLES = st.sampled_from([(True, 0, 0), (False, 0, 0), (True, 2, 0), (True, 4, 3), (True, 0, 2)])
+STYLES = st.sampled_from(
+    [(True, 0, 0), (False, 0, 0), (True, 2, 0), (False, 4, 0), (True, 4, 3), (True, 0, 2)]
+)
 
 
 STEPS = st.lists(st.integers(1, 40), max_size=4)
@@ -172,12 +174,13 @@ def test_whatever_came_before_and_is_lost_the_logits_are_those_of_the_prompt(
     run(story, in_place=style[0], block=style[1], batch=style[2])
 
 
-def test_a_prompt_is_read_in_blocks_but_for_its_last_token() -> None:
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_prompt_is_read_in_blocks_but_for_its_last_token(in_place: bool) -> None:
     async def story(desk: Desk) -> None:
         _, read = await desk.answer(list(range(14)))
         assert read == list(range(14)) and desk.devices.blocks == [4, 4, 4]
 
-    run(story, block=4)
+    run(story, block=4, in_place=in_place)
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3])

@@ -17,6 +17,14 @@ def test_followers_join_the_layer_that_writes_their_input() -> None:
     )
 
 
+def test_layers_may_be_those_of_the_same_operators_with_other_shapes() -> None:
+    graph = load_graph(residual())
+    all_apart = {op.name: number for number, op in enumerate(graph.operators)}
+    coarse = coarsen(graph, all_apart)
+    assert coarse.layer_of == all_apart and len(coarse.layers) == len(graph.operators)
+    assert coarsen(graph, layers(graph)).layers == coarsen(graph).layers
+
+
 def test_only_what_is_read_outside_leaves_a_layer() -> None:
     coarse = coarsen(load_graph(residual()))
     assert [layer.exits for layer in coarse.layers if layer.exits] == [

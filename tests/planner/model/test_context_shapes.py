@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from edgepart.planner.errors import ModelError, UsageError
-from edgepart.planner.model.context_shapes import load_with_context
+from edgepart.planner.model.context_shapes import context_of_block, load_with_context
 from edgepart.planner.region import Array
 from tests.planner.small_models import residual
 
@@ -106,6 +107,24 @@ def test_what_is_put_before_new_rows_is_shorter_by_them(total: str, rows: int) -
     }
     assert graph.tensors["present.0.key"].shape == (1, HEADS, 16, SIZE)
     assert [(one.output, one.grows) for one in graph.states] == [("present.0.key", 2)]
+
+
+def test_blocks_have_the_states_of_single_steps() -> None:
+    for model, wide in ((concatenating(), 18), (buffered(), 16)):
+        one = load_with_context(model, {}, 16)[0]
+        assert context_of_block(one, 16, 3) == wide
+        block = load_with_context(model, {}, wide, 3)[0]
+        assert [one.shape_of(state.input) for state in one.states] == [
+            block.shape_of(state.input) for state in block.states
+        ]
+
+
+def test_there_are_no_blocks_longer_than_the_context_and_none_without_states_that_grow() -> None:
+    graph = load_with_context(concatenating(), {}, 16)[0]
+    (state,) = graph.states
+    assert context_of_block(graph, 16, 16) is None
+    assert context_of_block(replace(graph, states=()), 16, 3) is None
+    assert context_of_block(replace(graph, states=(state, replace(state, grows=None))), 16, 3) is None
 
 
 @pytest.mark.parametrize("rows", [1, 3])
