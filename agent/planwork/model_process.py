@@ -137,7 +137,7 @@ def examine_model(
     graph, assumed = load_with_states(path, options.shapes, options.states, context)
     check_batches(graph, options)
     prefill = batch = None
-    if context is not None:
+    if companions and context is not None:  # Only texts have steps of several rows.
         prefill, more = _look_for_blocks(path, options, graph, context)
         notes = (*notes, *more)
         in_place = bool(graph.states) and all(one.in_place for one in graph.states)
