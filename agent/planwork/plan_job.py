@@ -46,6 +46,11 @@ QUICK_S, THOROUGH_S = 1.0, 10.0
 """Search budgets in seconds: the most while requests wait, and the default for options without a budget. A larger budget
 finds better plans; a smaller one finds a plan sooner."""
 
+LIKELY_BYTES = 1000
+"""About as many bytes as a device sends of the logits of a step: 130 of the likeliest tokens, with their numbers, where one
+of several likely ones is drawn (agent/text/likely_choice.py). Texts that take the likeliest one need less; those that any
+token may come in need all logits, and are predicted too fast over slow links."""
+
 FALLBACK_STRATEGIES = ("single", "bbgrap", "optcnn", "tofu", "pipeline")
 """Strategies that are tried when a plan was refused."""
 MOST_REFUSED = 2
@@ -163,6 +168,7 @@ class PlanComputer:
             search_budget_s=budget_s,
             transfer_dtype=options.transfer_dtype,
             sequences=options.sequences,
+            answer_share=_logits_share(graph) if options.text else {},
             clock=time.perf_counter,
             networks=networks_of({}),
         )
@@ -179,6 +185,17 @@ class PlanComputer:
                 self._graphs.popitem(last=False)
         self._graphs.move_to_end(key)
         return self._graphs[key]
+
+
+def _logits_share(graph: Graph) -> dict[str, float]:
+    """The part of a language model's logits, by their name, that devices send for most texts."""
+    shapes = {name: graph.shape_of(name) or () for name in graph.answer_outputs}
+    sizes = {name: graph.region_of(name).size for name, shape in shapes.items() if len(shape) == 3}
+    return {
+        name: min(1.0, LIKELY_BYTES / (size * (graph.tensors[name].item_bytes or 4)))
+        for name, size in sizes.items()
+        if size and name in graph.tensors
+    }
 
 
 def search_budget_s(options: DeployOptions, *, quick: bool) -> float:

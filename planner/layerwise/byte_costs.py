@@ -84,7 +84,8 @@ class ByteCosts:
             if name in self.memo.graph.answer_outputs:
                 size = self.memo.graph.region_of(name).size
                 lacks = size - one.costs.holds[k].sizes[:, home]
-                found = found + lacks * self.memo.cost.item_bytes(name)
+                share = self.memo.problem.answer_share.get(name, 1.0)
+                found = found + lacks * self.memo.cost.item_bytes(name) * share
         return found
 
     def _input_bytes(self, name: str, one: MeasuredCuts, source: int, home: int) -> Table:

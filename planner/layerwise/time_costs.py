@@ -277,7 +277,8 @@ class TimeCosts:
             sends = np.stack(
                 [self._senders(choice, float(full.size), to_gateway=True) for choice in one.choices]
             )
-            moved = self._moved_table(one.holds[exit], reads, sends, name)
+            share = self.memo.problem.answer_share.get(name, 1.0)
+            moved = self._moved_table(one.holds[exit], reads, sends, name) * share
             self._tables[key] = (self.links.seconds(moved) + (moved.sum(3) * self.copy_s).max(2))[:, 0]
         return self._tables[key]
 

@@ -126,6 +126,9 @@ class Problem:
     devices keep what suits them."""
     answers: bool = True
     """Whether requests are answered. Those that only leave states behind compute nothing that only answers depend on."""
+    answer_share: Mapping[str, float] = field(default_factory=dict)
+    """The part of an output's bytes that devices send to the gateway, by its name. 1 if the output is left out: only of the
+    logits of texts do devices send less (agent/wire/likely_entries.py)."""
     layer_of: Mapping[str, int] | None = None
     """The number of each operator's layer, as in the graph of another kind of steps; None if the graph's shapes decide."""
     borders_first: bool = False

@@ -10,9 +10,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from edgepart.planner.devices.engine import CPU
+from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.lowering.draft import Draft, Share
 from edgepart.planner.lowering.liveness import stage_outputs
-from edgepart.planner.lowering.schedule import CostModel, Schedule, Seconds, Stage, StageMessage
+from edgepart.planner.lowering.schedule import (
+    CostModel,
+    Schedule,
+    Seconds,
+    Stage,
+    StageMessage,
+    message_bytes,
+)
 from edgepart.planner.lowering.segment import (
     Digests,
     Value,
@@ -44,7 +52,7 @@ from edgepart.planner.plans.plan import (
     Transfer,
     WeightRef,
 )
-from edgepart.planner.plans.reduced_precision import EXACT, rounded_dtype, transfer_bytes
+from edgepart.planner.plans.reduced_precision import EXACT, rounded_dtype
 from edgepart.planner.region import Region
 
 
@@ -96,12 +104,12 @@ def assemble(
         steps = tuple(_steps(schedule, device, stages, numbers))
         segments = tuple(one.segment for one in made)
         programs[device] = _program(graph, device, steps, segments, schedule, [one.session for one in made])
-    strategy, asked = draft.blueprint.strategy, draft.blueprint.problem.transfer_dtype
+    strategy, problem = draft.blueprint.strategy, draft.blueprint.problem
     return Plan(
         model_digest=model_digest,
         strategy=strategy.name,
         programs=programs,
-        transfers=tuple(_transfer(graph, message, n, asked) for n, message in enumerate(schedule.messages)),
+        transfers=tuple(_transfer(problem, message, n) for n, message in enumerate(schedule.messages)),
         inputs=tuple(value_info(graph, name) for name in graph.request_inputs),
         outputs=tuple(value_info(graph, name) for name in graph.answer_outputs),
         constant_outputs=tuple(name for name in graph.answer_outputs if name not in graph.producers),
@@ -113,14 +121,15 @@ def assemble(
     )
 
 
-def _transfer(graph: Graph, message: StageMessage, number: int, asked: str) -> Transfer:
+def _transfer(problem: Problem, message: StageMessage, number: int) -> Transfer:
+    graph, asked = problem.graph, problem.transfer_dtype
     ends, moves = (message.source, message.target), message.moves
     dtypes = tuple(rounded_dtype(graph.tensors[move.tensor], move.region, ends, asked) for move in moves)
     return Transfer(
         number,
         *ends,
         tuple(Piece(move.tensor, move.region) for move in moves),
-        sum(transfer_bytes(graph.tensors[move.tensor], move.region, ends, asked) for move in moves),
+        message_bytes(problem, message),
         () if set(dtypes) == {EXACT} else dtypes,
     )
 

@@ -14,14 +14,14 @@ from edgepart.planner.cost.memory import OPERATOR_BYTES, REORDERING_FACTOR, kept
 from edgepart.planner.lowering.by_level import Levels
 from edgepart.planner.lowering.draft import Draft, Flow, Share, covers
 from edgepart.planner.lowering.liveness import stage_outputs
-from edgepart.planner.lowering.schedule import CostModel, Seconds, Stage, StagePlace
+from edgepart.planner.lowering.schedule import CostModel, Seconds, Stage, StagePlace, message_bytes
 from edgepart.planner.lowering.schedule import Schedule as Planned
 from edgepart.planner.lowering.schedule import StageMessage as Sent
 from edgepart.planner.lowering.segment import Value, input_values, nbytes_of
 from edgepart.planner.lowering.segment_time import predict_segment_s
 from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.plans.plan import Receive, Send
-from edgepart.planner.plans.reduced_precision import EXACT, rounded_dtype, rounding_copy_bytes, transfer_bytes
+from edgepart.planner.plans.reduced_precision import EXACT, rounded_dtype, rounding_copy_bytes
 from edgepart.planner.plans.timeline import Compute, MessageTimes, TimedSchedule
 
 _Own = Mapping[int, Sequence[tuple[str, int]]]
@@ -52,10 +52,8 @@ class Outliner:
 
     def messages(self, planned: Planned) -> list[MessageTimes]:
         """The messages of the schedule, with their bytes on the wire."""
-        graph, asked = planned.draft.graph, planned.draft.blueprint.problem.transfer_dtype
-        return [
-            MessageTimes(m.source, m.target, _count_travelling(graph, m, asked)) for m in planned.messages
-        ]
+        problem = planned.draft.blueprint.problem
+        return [MessageTimes(m.source, m.target, message_bytes(problem, m)) for m in planned.messages]
 
     def by_stage(self, planned: Planned, seconds: Seconds) -> dict[str, list[Steps]]:
         """The steps of each stage, by device."""
@@ -199,8 +197,3 @@ def _sequence_bytes(draft: Draft, device: str) -> int:
 
 def _nbytes(graph: Graph, message: Sent) -> int:
     return sum(nbytes_of(graph, move.tensor, move.region) for move in message.moves)
-
-
-def _count_travelling(graph: Graph, message: Sent, asked: str) -> int:
-    ends = message.source, message.target
-    return sum(transfer_bytes(graph.tensors[m.tensor], m.region, ends, asked) for m in message.moves)

@@ -10,12 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import ceil
 from typing import Protocol
 
 from edgepart.planner.access.declare.protocol import Access, Outputs
 from edgepart.planner.devices.engine import CPU, Engine
+from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.lowering.draft import Case, Draft, Group, Move, Share, classify_need
 from edgepart.planner.model.graph import Graph, Operator
+from edgepart.planner.plans.plan import GATEWAY
+from edgepart.planner.plans.reduced_precision import transfer_bytes
 from edgepart.planner.region import Region
 
 
@@ -138,6 +142,19 @@ class StageMessage:
     received: StagePlace
     """The stage of the target; the message is received before that stage computes."""
     moves: tuple[Move, ...]
+
+
+def message_bytes(problem: Problem, message: StageMessage) -> int:
+    """Bytes of a message on the wire, as far as shapes are known before the run."""
+    ends, tensors = (message.source, message.target), problem.graph.tensors
+    shares = problem.answer_share if message.target == GATEWAY else {}
+    return sum(
+        ceil(
+            shares.get(move.tensor, 1)
+            * transfer_bytes(tensors[move.tensor], move.region, ends, problem.transfer_dtype)
+        )
+        for move in message.moves
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,7 +201,8 @@ class _CertainWork:
         """The number of elements that each device certainly reads and does not hold."""
         unsure = self.unsure.get(name, set())
         needed = {d: region for d, region in self.reads.get(name, {}).items() if d not in unsure}
-        if name in self.graph.answer_outputs:
+        # Where devices send only a part of an output, which part comes from which device is not known.
+        if name in self.graph.answer_outputs and name not in self.memo.problem.answer_share:
             needed[self.memo.problem.gateway] = self.graph.tensors[name].region
         return {
             device: region.size - (region.intersect(owned[device]).size if device in owned else 0)

@@ -14,13 +14,13 @@ from edgepart.agent.cluster.state.cards import MeasuredDevice, with_verdicts, wr
 from edgepart.agent.cluster.state.events import ComputePlan, PlanComputed, PlanFailed, PlanKey
 from edgepart.agent.engines.verdicts import CRASHES, FAILS, EngineVerdict
 from edgepart.agent.planwork.model_process import examine_model
-from edgepart.agent.planwork.plan_job import QUICK_S, THOROUGH_S, PlanComputer, search_budget_s
+from edgepart.agent.planwork.plan_job import LIKELY_BYTES, QUICK_S, THOROUGH_S, PlanComputer, search_budget_s
 from edgepart.agent.wire.control import Card, Deployment, Profile, Version
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.devices.cluster import Device
 from edgepart.planner.devices.engine import Engine
 from edgepart.planner.figures import format_seconds
-from edgepart.planner.plans.plan import Plan, plan_from_bytes
+from edgepart.planner.plans.plan import GATEWAY, Plan, plan_from_bytes
 from edgepart.planner.report.sentences import as_sentence
 from tests.processes.tiny_language import tiny_language
 
@@ -332,3 +332,18 @@ def test_a_plan_whose_blocks_were_wrong_reads_tokens_one_by_one_and_says_so(tmp_
     assert replace(first, prefill=None).structure == second.structure != first.structure
     assert "Prompts are read token by token: a plan that read them in blocks" in second.why
     assert "token by token" not in first.why
+
+
+def test_what_a_text_needs_of_the_logits_is_all_that_is_taken_to_travel(tmp_path: Path) -> None:
+    path = tiny_language(tmp_path / "tiny") / "model.onnx"
+    _, _, options, _ = examine_model(path, DeployOptions(strategy="single", context=128))
+    made = order(1, "single")
+
+    def to_gateway(options: DeployOptions) -> list[int]:
+        deployment = replace(made.deployment, options=options)
+        found = PlanComputer(lambda _: path, NODES[0]).compute(replace(made, deployment=deployment))
+        assert isinstance(found, PlanComputed)
+        return [one.nbytes for one in plan_from_bytes(found.plan).transfers if one.target == GATEWAY]
+
+    assert to_gateway(replace(options, text=False)) == [300 * 4]
+    assert to_gateway(options) == [LIKELY_BYTES]
