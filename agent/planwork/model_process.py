@@ -12,12 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from edgepart.agent.host.child_process import BESIDE_NICENESS, start_child
+from edgepart.agent.host.child_process import BESIDE_NICENESS, ChildProcess, start_child
 from edgepart.agent.host.system import lower_priority
 from edgepart.agent.storage.store import Source, Store
 from edgepart.agent.text.companions import TOKENIZER, read_companions
@@ -55,7 +54,7 @@ class ModelProcess:
         """Guards the pipe: a thread holds this lock while its work is done."""
         self._life = Lock()
         """Guards starting and killing the process, because a process that is only half started cannot be killed."""
-        self._process: BaseProcess | None = None
+        self._process: ChildProcess | None = None
         self._pipe: Connection[Any, Any] | None = None
         self._stopped = False
 

@@ -11,13 +11,12 @@ from __future__ import annotations
 import gc
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
 from edgepart.agent.cluster.state.events import ComputePlan, PlanComputed, PlanFailed
-from edgepart.agent.host.child_process import start_child
+from edgepart.agent.host.child_process import ChildProcess, start_child
 from edgepart.agent.host.system import lower_priority
 from edgepart.agent.planwork.garbage_collection import collect_rarely
 from edgepart.agent.storage.store import Store
@@ -43,7 +42,7 @@ class PlanProcess:
         """`store` is the folder of models; `here` is this device's node id."""
         self._arguments = (store, here)
         self._lock = Lock()
-        self._process: BaseProcess | None = None
+        self._process: ChildProcess | None = None
         self._pipe: Connection[ComputePlan, Answer] | None = None
         self._current: ComputePlan | None = None
         self._unwanted: ComputePlan | None = None
@@ -88,7 +87,7 @@ class PlanProcess:
             self._process.join()
         self._process = None
 
-    def _ensure_running(self) -> tuple[BaseProcess, Connection[ComputePlan, Answer]]:
+    def _ensure_running(self) -> tuple[ChildProcess, Connection[ComputePlan, Answer]]:
         if self._pipe is None or self._process is None or not self._process.is_alive():
             self._process, self._pipe = start_child(run_plan_process, *self._arguments, name="edgepart-plan")
         return self._process, self._pipe

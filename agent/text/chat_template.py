@@ -16,11 +16,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from threading import Event, Lock, Timer
 from typing import Any, NamedTuple
 
-from edgepart.agent.host.child_process import start_child
+from edgepart.agent.host.child_process import ChildProcess, start_child
 from edgepart.agent.text.generation import ChatPrompt, Message
 from edgepart.agent.text.template_sandbox import (
     MOST_PROMPT_BYTES,
@@ -44,7 +43,7 @@ MOST_CHAT_BYTES = 4 << 20
 
 
 class _Child(NamedTuple):
-    process: BaseProcess
+    process: ChildProcess
     pipe: Connection[Any, Any]
 
 

@@ -12,7 +12,6 @@ import signal
 from collections.abc import Mapping
 from dataclasses import replace
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -28,7 +27,7 @@ from edgepart.agent.engines.verdicts import (
     verdict_from_json,
     verdicts_to_json,
 )
-from edgepart.agent.host.child_process import BESIDE_NICENESS, start_child
+from edgepart.agent.host.child_process import BESIDE_NICENESS, ChildProcess, start_child
 from edgepart.agent.host.system import lower_priority
 from edgepart.agent.storage.store import Store
 from edgepart.planner.errors import FrameError, Unavailable
@@ -52,7 +51,7 @@ class EngineTrials:
         self._limit_s = limit_s
         self._trying = Lock()
         self._lock = Lock()
-        self._process: BaseProcess | None = None
+        self._process: ChildProcess | None = None
         self._pipe: Connection[Any, Any] | None = None
         self._stopped = False
 
@@ -101,7 +100,7 @@ class EngineTrials:
         why = f"it cannot be compared with the CPU, which ended its process with {how} on made-up inputs"
         return EngineVerdict(segment.engine, segment.digest, FAILS, why)
 
-    def _ensure_running(self) -> tuple[BaseProcess, Connection[Any, Any]]:
+    def _ensure_running(self) -> tuple[ChildProcess, Connection[Any, Any]]:
         with self._lock:
             if self._stopped:
                 raise Unavailable("this agent stops")

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import msgpack
 
-from edgepart.agent.host.child_process import BESIDE_NICENESS, start_child
+from edgepart.agent.host.child_process import BESIDE_NICENESS, ChildProcess, start_child
 from edgepart.agent.host.process_memory import limit_own_memory
 from edgepart.agent.host.system import lower_priority
 from edgepart.agent.storage.store import Store
@@ -39,7 +38,7 @@ class ReferenceProcess:
         self._idle_s = idle_s
         self._asking = Lock()
         self._lock = Lock()
-        self._process: BaseProcess | None = None
+        self._process: ChildProcess | None = None
         self._pipe: Connection[Any, Any] | None = None
         self._stopped = False
 
@@ -76,7 +75,7 @@ class ReferenceProcess:
             self._stopped = True
         self._end()
 
-    def _ensure_running(self) -> tuple[BaseProcess, Connection[Any, Any]]:
+    def _ensure_running(self) -> tuple[ChildProcess, Connection[Any, Any]]:
         with self._lock:
             if self._stopped:
                 raise Unavailable("this agent stops")

@@ -47,7 +47,7 @@ def frozen(agent: LocalAgent) -> list[psutil.Process]:
     children = []
     for child in psutil.Process(agent.addresses["pid"]).children():
         with contextlib.suppress(psutil.NoSuchProcess):  # others come and go
-            if "spawn_main" in " ".join(child.cmdline()) and child.cpu_times().user > 1.0:
+            if "edgepart.agent.host.child_process" in child.cmdline() and child.cpu_times().user > 1.0:
                 child.suspend()
                 children.append(child)
     return children

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
+from multiprocessing.connection import Connection
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,10 +20,7 @@ LOGGING = """
 import logging, sys, warnings
 from edgepart.agent.host.child_process import start_child
 from edgepart.agent.host.log_format import LogSettings
-
-def work(pipe):
-    logging.getLogger("child").warning("two\\nlines")
-    pipe.send(1)
+from tests.agent.host.test_log_format import work
 
 if __name__ == "__main__":
     LogSettings(logging.INFO, sys.argv[1]).apply()
@@ -34,6 +34,11 @@ if __name__ == "__main__":
     warnings.warn("old")
     raise KeyError("the end")
 """
+
+
+def work(pipe: Connection[Any, Any]) -> None:
+    logging.getLogger("child").warning("two\nlines")
+    pipe.send(1)
 
 
 def record(text: str) -> logging.LogRecord:
@@ -52,7 +57,10 @@ def test_children_write_the_same_form(form: str, tmp_path: pytest.TempPathFactor
     program = f"{tmp_path}/logs.py"
     with open(program, "w") as file:
         file.write(LOGGING)
-    done = subprocess.run([sys.executable, program, form], capture_output=True, text=True, timeout=60)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, program, form], capture_output=True, text=True, timeout=60, env=environment
+    )
     lines = done.stderr.splitlines()
     if form == "json":
         child, failed, warned, end = map(json.loads, lines)

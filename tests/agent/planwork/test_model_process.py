@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.errors import InternalError, ModelError, PeerError, Unavailable
 from edgepart.planner.model.blobs import blob_digest
 from edgepart.planner.model.load import load_graph, model_files
+from tests.agent.host.children import running
 from tests.agent.storage.test_store import model_in
 
 
@@ -81,10 +81,10 @@ def test_it_rests(beside: ModelProcess) -> None:
     """The wait is set where it runs."""
     first = beside.do(os.getpid)
     beside.do(rest_at_once)
-    resting = [child for child in multiprocessing.active_children() if child.pid == first]
-    for child in resting:
-        child.join(60)
-        assert child.exitcode == 0
+    child = beside._process
+    assert child is not None and child.pid == first
+    child.join(60)
+    assert child.exitcode == 0
     assert beside.do(os.getpid) != first
 
 
@@ -95,7 +95,7 @@ def rest_at_once() -> None:
 def test_whoever_waits_is_told_when_the_agent_stops(beside: ModelProcess) -> None:
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(beside.do, signal.pause)
-        while "edgepart-aside" not in {child.name for child in multiprocessing.active_children()}:
+        while not running("edgepart-aside"):
             assert not future.done()
         beside.stop()
         with pytest.raises(Unavailable):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
@@ -28,6 +27,7 @@ from edgepart.planner.errors import Unavailable
 from edgepart.planner.model.load import model_files
 from edgepart.planner.plans.check import broken_plan_rules
 from edgepart.planner.plans.plan import plan_from_bytes
+from tests.agent.host.children import running
 from tests.agent.storage.test_store import model_in
 
 BOUND_S = 60
@@ -47,7 +47,7 @@ def planwork(store: Store) -> Iterator[PlanProcess]:
 
 
 def processes() -> list[int]:
-    return [child.pid or 0 for child in multiprocessing.active_children() if child.name == "edgepart-plan"]
+    return [child.pid for child in running("edgepart-plan")]
 
 
 def order(model: str, devices: int = 2, *, quick: bool = True, **options: object) -> ComputePlan:

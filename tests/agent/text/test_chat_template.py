@@ -4,7 +4,6 @@ processes."""
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import pickle
 import resource
@@ -13,10 +12,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from edgepart.agent.text import chat_template
@@ -32,6 +31,7 @@ from edgepart.agent.text.template_sandbox import (
     limit_own_process,
 )
 from edgepart.planner.errors import NotInstalled, RequestError, Unavailable
+from tests.agent.host.children import running
 
 NOW = datetime(2026, 3, 4, 5, 6)
 CHAT = ChatPrompt(
@@ -259,26 +259,23 @@ def test_threads_get_their_own_texts(beside: TemplateProcess) -> None:
     assert texts == [f"{n} 4" for n in range(40)]
 
 
-def children() -> set[BaseProcess]:
-    return {child for child in multiprocessing.active_children() if child.name == "edgepart-template"}
-
-
 def test_it_rests_and_is_started_again() -> None:
-    before, short = children(), TemplateProcess(idle_s=1.0)
+    short = TemplateProcess(idle_s=1.0)
     assert render(short, "{{ 1 }}") == "1"
-    for child in children() - before:
-        child.join(60)
-        assert child.exitcode == 0
+    assert short._child is not None
+    child = short._child.process
+    child.join(60)
+    assert child.exitcode == 0
     assert render(short, "{{ 2 }}") == "2"
     short.stop()
 
 
 def test_one_that_is_killed_while_it_rests_is_started_again() -> None:
-    before, killed = children(), TemplateProcess()
+    before, killed = running("edgepart-template"), TemplateProcess()
     assert render(killed, "{{ 1 }}") == "1"
-    (child,) = children() - before
+    (child,) = running("edgepart-template") - before
     child.kill()
-    child.join(60)
+    psutil.wait_procs([child], 60)
     assert render(killed, "{{ 2 }}") == "2"
     killed.stop()
 
@@ -409,10 +406,10 @@ def ends(orders: Connection[Any, Any], idle_s: float) -> None:
 
 def test_whoever_waits_is_told_when_the_agent_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_template, "serve", hangs)
-    before, stopping = children(), TemplateProcess()
+    before, stopping = running("edgepart-template"), TemplateProcess()
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(render, stopping, "x")
-        while not children() - before:
+        while not running("edgepart-template") - before:
             assert not future.done()
         stopping.stop()
         with pytest.raises(Unavailable, match="this agent stops"):

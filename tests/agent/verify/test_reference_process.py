@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import psutil
 import pytest
 from onnx import TensorProto, helper
 
@@ -16,6 +15,7 @@ from edgepart.agent.verify import reference_process
 from edgepart.agent.verify.reference_process import ReferenceProcess
 from edgepart.planner.errors import RequestError, Unavailable
 from edgepart.planner.model.load import model_files
+from tests.agent.host.children import running
 
 ROOM_BYTES = 1 << 32
 BOUND_S = 60.0
@@ -36,11 +36,6 @@ def stored(store: Store, folder: Path, *nodes: onnx.NodeProto, kind: int = Tenso
     path = folder / "model.onnx"
     onnx.save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
     return store.put_model(model_files(path))
-
-
-def referees() -> list[psutil.Process]:
-    found = [one for one in psutil.Process().children() if one.status() != psutil.STATUS_ZOMBIE]
-    return [one for one in found if any("spawn_main" in text for text in one.cmdline())]
 
 
 def test_it_says_what_the_model_answers_in_any_shape(
@@ -101,12 +96,12 @@ def test_it_ends_when_nothing_is_asked_and_when_it_is_told_to(
     model = stored(store, tmp_path, helper.make_node("Neg", ["x"], ["y"]))
     for _ in range(2):  # that it ended by itself is nobody's fault
         assert judge.answer(model, [{"x": np.ones(1, np.float32)}], ROOM_BYTES, BOUND_S)
-        assert referees() and judge._process is not None
+        assert running("edgepart-reference") and judge._process is not None
         judge._process.join(BOUND_S)
-        assert not referees()
+        assert not running("edgepart-reference")
     judge.answer(model, [{"x": np.ones(1, np.float32)}], ROOM_BYTES, BOUND_S)
     judge.stop()
-    assert not referees()
+    assert not running("edgepart-reference")
     with pytest.raises(Unavailable, match="stops"):
         judge.answer(model, [{"x": np.ones(1, np.float32)}], ROOM_BYTES, BOUND_S)
     assert reference_process.IDLE_S < BOUND_S
