@@ -82,6 +82,7 @@ class Maintenance:
         living = {model for entry in kept.core.deployments.list_live() for model, _ in entry.models}
         # Not in another thread: a plan could come to need a blob while it is moved to the trash.
         if kept.store.prune(living | kept.plans.weights()):
+            kept.integrity.forget_deleted()
             kept.post(events.ModelsStored(kept.store.models()))
             freed = await asyncio.to_thread(kept.store.empty_trash)
             log.info("freed %.1f MB that nothing uses any more", freed / 1e6)

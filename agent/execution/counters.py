@@ -24,7 +24,7 @@ class SegmentTime:
 
 @dataclass(slots=True)
 class Counters:
-    """Totals since the executor was made."""
+    """Totals since the executor was made; those of a deployment, since it was last computed here after a time without."""
 
     requests_done: int = 0
     requests_failed: int = 0
@@ -36,3 +36,9 @@ class Counters:
     """Bytes received, by node id; "" if the caller of `deliver` did not name the source."""
     rounding: dict[str, RoundingTally] = field(default_factory=dict)
     """Counts of rounded pieces, by deployment."""
+
+    def forget(self, deployment: str) -> None:
+        """Drop what was counted of a deployment, which is not computed here any more."""
+        for key in [key for key in self.segments if key[0] == deployment]:
+            del self.segments[key]
+        self.rounding.pop(deployment, None)

@@ -212,6 +212,8 @@ class Executor:
                 out.append(self._fail(task, "this device has left that epoch", stale=True))
             self._sequences.retire(deployment, epoch)
             self._close_idle(parent_of(deployment))
+            if all(name != deployment for name, _ in self._installed):
+                self._counters.forget(deployment)
         self._post(out)
         return [one.prepared for one in left]
 
@@ -596,7 +598,7 @@ class Executor:
         began_s = time.monotonic()
         outputs = self._record_step(task, work) if self._recorder.on else self._act(task, work)
         with self._lock:
-            if type(work.step) is Run:
+            if type(work.step) is Run and (task.deployment, task.epoch) in self._installed:
                 self._count_run(task, work.step.segment, time.monotonic() - began_s)
             if self._tasks.get(task.request) is task:
                 progress = task.progress
@@ -672,7 +674,8 @@ class Executor:
     def _round(self, task: RequestTask, kinds: tuple[str, ...], values: Sequence[Value]) -> list[Value]:
         found = round_all(kinds, values)
         with self._lock:
-            self._counters.rounding.setdefault(task.deployment, RoundingTally()).count(kinds, found)
+            if (task.deployment, task.epoch) in self._installed:
+                self._counters.rounding.setdefault(task.deployment, RoundingTally()).count(kinds, found)
         return found
 
     def _count_run(self, task: RequestTask, segment: int, took_s: float) -> None:

@@ -62,6 +62,7 @@ class Metrics:
 
     def answered(self, model: str, result: InferResult) -> None:
         """Count an answered request."""
+        self._make_room(model)
         self._requests.labels(model, "answered").inc()
         self._replays.labels(model).inc(result.replays)
         self._seconds.labels(model).observe(result.seconds)
@@ -71,13 +72,23 @@ class Metrics:
     def failed(self, model: str, kind: str, version: str) -> None:
         """Count a failed request. `kind` is the name of the error's class. Call this for existing deployments only: names
         that clients make up must not become labels."""
+        self._make_room(model)
         self._requests.labels(model, kind).inc()
         self.history.failed(model, self._clock(), kind)
         self._triton.of(model, version).failure += 1
 
     def text(self) -> bytes:
-        """All metrics in Prometheus' text format. Those of deployments that are gone are forgotten: else the names that
-        users gave over the years would stay for ever."""
+        """All metrics in Prometheus' text format, without those of deployments that are gone."""
+        self._forget_gone()
+        return as_counters(generate_latest(self._registry))
+
+    def _make_room(self, model: str) -> None:
+        """Forget those of deployments that are gone before there are some of a new one, in case that nobody reads them."""
+        if model not in self._triton.tallies:
+            self._forget_gone()
+
+    def _forget_gone(self) -> None:
+        """Forget deployments that are gone: else the names that users gave over the years would stay for ever."""
         present = {card.name for card in self._node.models()}
         for model in self._triton.tallies.keys() - present:
             del self._triton.tallies[model]
@@ -86,4 +97,3 @@ class Metrics:
             gone = [sample.labels for sample in samples if sample.labels["model"] not in present]
             for values in {tuple(map(found.__getitem__, labels)) for found in gone}:
                 metric.remove(*values)
-        return as_counters(generate_latest(self._registry))

@@ -185,7 +185,7 @@ class SegmentTimer:
             timed_as: median(list(times.recent_s)[-min(runs, RECENT_RUNS) :])
             for timed_as in dict.fromkeys(segment.timed_as for segment in program.segments)
             if (times := segments.get((plan[0], timed_as))) is not None
-            and (runs := times.runs - self._before[plan].get((plan[0], timed_as), 0)) >= LEAST_RUNS
+            and (runs := _runs_since(times, self._before[plan].get((plan[0], timed_as), 0))) >= LEAST_RUNS
         }
         told, factor = self._drifted.get(plan), self._drift(program, took)
         known = self._drifts.factor(self._node, plan[0])
@@ -215,3 +215,9 @@ class SegmentTimer:
     def _profiles(self, took: Mapping[str, float], factor: float) -> tuple[Profile, ...]:
         kind, threads = self._kind(factor), self.device.threads
         return tuple(Profile(timed_as, kind, threads, seconds) for timed_as, seconds in took.items())
+
+
+def _runs_since(times: SegmentTime, before: int) -> int:
+    """How many of the runs came after the first `before` ones. All did if fewer were counted since: the counts of a
+    deployment begin anew when it comes back."""
+    return times.runs - before if times.runs >= before else times.runs

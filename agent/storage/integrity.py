@@ -32,6 +32,12 @@ class StoreIntegrity:
         """Trust a blob that this process has just written or seen written."""
         self._sound.add(digest)
 
+    def forget_deleted(self) -> None:
+        """Forget the blobs that are stored no longer."""
+        for digest in list(self._sound):
+            if not self._store.has(digest):
+                self._sound.discard(digest)
+
     def here(self, digest: str, rest: Callable[[int], None] = lambda nbytes: None) -> bool:
         """Whether the blob is stored and intact. `rest` is called with the size of each piece that was read, and may
         sleep."""

@@ -61,7 +61,7 @@ def schema_of(op_type: str, version: int, domain: str) -> defs.OpSchema | None:
     return _schema(op_type, version, "" if domain == "ai.onnx" else domain)
 
 
-@cache
+@lru_cache(maxsize=4096)
 def _schema(op_type: str, version: int, domain: str) -> defs.OpSchema | None:
     if not defs.has(op_type, domain):
         return None

@@ -8,7 +8,7 @@ and a load is the average over the number of samples after which all turns repea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from math import lcm
 
 from edgepart.planner.placing.problem.workload import Placement, Workload
@@ -44,7 +44,7 @@ def turn_loads(workload: Workload, turns: Turns) -> list[float]:
     return [*(whole(*parts) for parts in zip(compute, send, receive, strict=True)), *cross]
 
 
-@cache
+@lru_cache(maxsize=1 << 14)
 def _ways(
     source: tuple[int, ...], readers: frozenset[tuple[int, ...]]
 ) -> tuple[tuple[tuple[int, int], ...], int]:

@@ -172,6 +172,18 @@ def test_frames_of_an_unknown_or_left_epoch_go_back(net: Net) -> None:
     assert net.failure().stale
 
 
+def test_what_was_counted_of_a_deployment_goes_with_its_last_epoch(net: Net) -> None:
+    net.install()
+    net.submit("r", handmade.request_input(1))
+    net.answers(3)
+    net.install(Epoch(3, 2))
+    executor = net.at["node-a"]
+    executor.retire("m", EPOCH)
+    assert {deployment for deployment, _ in executor.counters().segments} == {"m"}
+    executor.retire("m", Epoch(3, 2))
+    assert not executor.counters().segments
+
+
 def test_retiring_hands_back_what_is_under_way(net: Net) -> None:
     net.install()
     executor = net.at["node-a"]

@@ -149,6 +149,15 @@ def test_what_the_agent_knows_of_devices_and_of_its_own_links(metrics: Metrics) 
     assert f'onnxruntime="{version("onnxruntime")}"' in build and 'version="0.0"' in build
 
 
+def test_series_end_with_their_deployments_though_nobody_reads_them(metrics: Metrics, node: FullNode) -> None:
+    """Each of many deployments is gone when the next one is asked."""
+    for number in range(3):
+        node.sessions = {f"net-{number}": node.sessions.popitem()[1]}
+        metrics.answered(f"net-{number}", RESULT)
+    samples = [sample for family in metrics._registry.collect() for sample in family.samples]
+    assert {sample.labels["model"] for sample in samples if "model" in sample.labels} == {"net-2"}
+
+
 def test_series_of_a_deployment_end_with_it(metrics: Metrics, node: FullNode) -> None:
     assert "long-gone" not in metrics.text().decode()
     assert 'edgepart_requests_total{model="add",outcome="answered"} 1.0' in lines(metrics)

@@ -162,6 +162,14 @@ def test_runs_from_before_a_plan_served_say_nothing() -> None:
     assert drift == DriftMeasured("net", 4.0)
 
 
+def test_runs_of_a_deployment_that_came_back_count_though_there_were_more_before() -> None:
+    timer, _ = made()
+    list(timer._look({}, runs(1.0, before=100)))
+    plan = serving()
+    assert not timed(list(timer._look(plan, runs(*[1.0] * (LEAST_RUNS - 1)))))
+    assert timed(list(timer._look(plan, runs(*[1.0] * LEAST_RUNS))))
+
+
 def test_a_device_that_slows_down_tells_so_once_and_again_when_it_is_as_it_was() -> None:
     timer, told = made()
 

@@ -81,6 +81,17 @@ def test_what_is_sound_stays_and_is_read_slowly_and_once(store: Store, model: st
     assert sum(read) == sum(file.nbytes for file in store.manifest(model).files)
 
 
+def test_what_is_stored_no_longer_is_trusted_no_longer(store: Store) -> None:
+    store.put_bytes(DATA)
+    integrity = StoreIntegrity(store)
+    assert integrity.here(DIGEST)
+    integrity.forget_deleted()
+    assert integrity._sound == {DIGEST}
+    store.prune(set())
+    integrity.forget_deleted()
+    assert not integrity._sound
+
+
 def test_names_that_a_crash_has_lost_are_there_again(store: Store, model: str) -> None:
     """The folder of a model's files is whole before their other names are."""
     for file in store.manifest(model).files:
