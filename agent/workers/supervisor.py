@@ -27,7 +27,6 @@ from edgepart.agent.engines.verdicts import CRASHES, FAILS, HANGS, EngineVerdict
 from edgepart.agent.execution.copies import Scratch
 from edgepart.agent.execution.nchwc_array import KeptBlocked
 from edgepart.agent.execution.prepared import describe_segment
-from edgepart.agent.host.process_memory import give_back
 from edgepart.agent.wire.dtypes import element_dtype
 from edgepart.agent.wire.tensors import Value, pack_arrays, unpack_arrays
 from edgepart.agent.workers import orders
@@ -408,8 +407,6 @@ class Worker:
     def _ended(self, process: WorkerProcess) -> None:
         """Handle the end of the process. The thread that waits for the process calls this."""
         self._handle_death(process)
-        if self._closed.is_set():
-            give_back()  # What a deployment left in this process's heaps, in which other values may never fit.
 
     def _handle_death(self, process: WorkerProcess) -> Death:
         """Handle the end of a process: start another one, in a thread. Returns how it ended."""

@@ -193,6 +193,18 @@ def test_effects_are_obeyed_in_their_order() -> None:
     assert ("undeployed", "net") not in fakes.told
 
 
+def test_memory_is_given_back_when_deployments_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_back = threading.Event()
+    monkeypatch.setattr("edgepart.agent.driver.give_back", given_back.set)
+
+    async def work(driver: Driver, script: Script, fakes: Fakes) -> None:
+        script.effects = [events.PersistDeployments((GONE,))]
+        driver.post(events.LeaveRequested())
+        assert await asyncio.to_thread(given_back.wait, 60)
+
+    run(work)
+
+
 @pytest.mark.parametrize(
     ("door", "fault"),
     [
