@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from edgepart.agent.cluster.core.core import Core
 from edgepart.agent.cluster.state import events
 from edgepart.agent.cluster.state.bindings import is_variant
-from edgepart.agent.host.process_memory import give_back
+from edgepart.agent.host.process_memory import give_back_all
 from edgepart.agent.net.dispatch import FrameDispatcher
 from edgepart.agent.planwork.plan_process import PlanProcess
 from edgepart.agent.replication.blobs import BlobFetcher
@@ -177,8 +177,8 @@ class Driver:
                         doors.plans.undeployed(entry.name)
                     elif entry.fault:
                         doors.plans.set_aside(entry.name, entry.fault)
-                # Requests and models leave free memory in the heap, in which other values may never fit.
-                self._spawn(asyncio.to_thread(give_back))
+                # Models and their requests leave free memory in the heap, and pages of libraries that are seldom needed.
+                self._spawn(asyncio.to_thread(give_back_all))
             case events.PersistDrains(drains):
                 doors.disk.put("drains", lambda: doors.files.keep_drains(drains))
             case events.RemovedFromCluster(why):

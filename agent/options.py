@@ -1,6 +1,7 @@
 """AgentOptions: how one agent is to run, and the readers of what people type (addresses, sizes, folders).
 
-Facts and rules: the environment is an argument, and no file or socket is opened here.
+Facts and rules: the environment is an argument, and no file or socket is opened here. Each start of an agent reads its
+options before the agent is imported, so this imports little.
 """
 
 from __future__ import annotations
@@ -11,11 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgepart.agent.engines.choice import AUTO, parse_providers
-from edgepart.agent.host.core_sets import parse_cpus
 from edgepart.agent.mqtt.broker import Broker
 from edgepart.agent.wire.address import Address, mqtt_node
-from edgepart.agent.wire.inference import MOST_BATCH_DELAY_S
-from edgepart.agent.wire.vocabulary import LOCAL, OPENNESS, TRANSPORTS
+from edgepart.agent.wire.vocabulary import LOCAL, MOST_BATCH_DELAY_S, OPENNESS, TRANSPORTS
 from edgepart.planner.errors import UsageError
 
 LISTEN_PORT = 7433
@@ -23,6 +22,7 @@ HTTP_PORT = 8433
 GRPC_PORT = HTTP_PORT + 1
 """It is the port after that of HTTP, as with Triton's server."""
 MOST_PROFILE_BUDGET_S = 600.0
+MOST_CPUS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +184,22 @@ def parse_bytes(text: str, *, option: str = "size") -> int:
             f"{option} {text!r}: give a positive number of bytes, such as 2G, 512M or 1500000000"
         )
     return size
+
+
+def parse_cpus(text: str, *, option: str = "--cpus") -> frozenset[int]:
+    """The CPUs in a list such as "0-3,6". Raises UsageError, which names `option`.
+
+    >>> sorted(parse_cpus("0-2,6"))
+    [0, 1, 2, 6]
+    """
+    found: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,4})(?:-([0-9]{1,4}))?\s*", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if first > last or last >= MOST_CPUS:
+            raise UsageError(f"{option} {text!r}: give numbers of CPUs, such as 0-3 or 4,5,6")
+        found.update(range(first, last + 1))
+    return frozenset(found)
 
 
 def parse_shapes(texts: list[str], *, option: str = "--shape") -> dict[str, tuple[int, ...]]:

@@ -14,7 +14,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
@@ -28,7 +28,7 @@ from edgepart.agent.cluster.state import events
 from edgepart.agent.cluster.state.cards import MeasuredDevice, parse_card
 from edgepart.agent.engines.installed import installed_runtime
 from edgepart.agent.engines.verdicts import VerdictBook
-from edgepart.agent.host.core_sets import allowed_cpus, confine, parse_cpus, read_topology, sets_to_try
+from edgepart.agent.host.core_sets import allowed_cpus, confine, read_topology, sets_to_try
 from edgepart.agent.host.jobs import Begin, repeat
 from edgepart.agent.host.log_rate import LogRate
 from edgepart.agent.host.process_memory import give_back_all, keep_within, share_heaps, within
@@ -40,7 +40,7 @@ from edgepart.agent.measure.probe_process import measure_device
 from edgepart.agent.measure.remeasuring import Remeasurement
 from edgepart.agent.measure.thread_probe import find_quickest
 from edgepart.agent.net.endpoints import bind, own_addresses, parse_addresses, reachable_text
-from edgepart.agent.options import AgentOptions
+from edgepart.agent.options import AgentOptions, parse_cpus
 from edgepart.agent.replication.throttle import UNKNOWN_BYTES_S, ServingWatch
 from edgepart.agent.rpc_server import RpcServer
 from edgepart.agent.security.identity import Identity, load
@@ -118,8 +118,8 @@ class Agent:
         return base
 
     async def start(self) -> None:
-        """Start the agent; return when it serves links and HTTP. Raises UsageError, or Unavailable if an
-        address cannot be used."""
+        """Start the agent; return when it serves links, HTTP and gRPC, and its jobs have begun. Raises UsageError, or
+        Unavailable if an address cannot be used."""
         base, options = self._base, self._options
         self._notify.status("measuring this device")
         made_with = installed_runtime()
@@ -151,15 +151,14 @@ class Agent:
         base.ending.push_async_callback(self._logic.grpc.close)
         await self._logic.grpc.open()
         self._tell_doors()
-        self._begin(listen)
         where, http, grpc = reachable_text(listen), self._logic.http.url, self._logic.grpc.address
         base.ending.callback(base.files.withdraw)
         announce = lambda: base.files.announce(base.name, where, http, grpc)  # noqa: E731
         await base.disk.write("addresses", announce)
         self._notify.ready()
-        await asyncio.to_thread(give_back_all)
         places = ", ".join((where, http, f"gRPC {grpc}" if grpc else "no gRPC"))
         log.info("agent %s (%s) listens on %s", base.name, base.identity.node_id, places)
+        self._begin(listen)
 
     def _connect(self, device: Device, left_out: Mapping[str, str]) -> None:
         """Connect the parts, so that incoming frames and questions reach the parts that handle them. `left_out` says of
@@ -445,9 +444,10 @@ async def _cancel_and_wait(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def serve(options: AgentOptions) -> str:
+async def serve(options: AgentOptions, started: Callable[[], None]) -> str:
     """Run an agent until SIGTERM or SIGINT, and then until others have taken over; a second signal ends that
-    wait. Return why this device was removed from its cluster if that ended the agent, else ""."""
+    wait. `started` is called once the agent serves. Return why this device was removed from its cluster if that ended the
+    agent, else ""."""
     loop = asyncio.get_running_loop()
     stop, at_once = asyncio.Event(), asyncio.Event()
 
@@ -465,6 +465,8 @@ async def serve(options: AgentOptions) -> str:
     agent.discharged.add_done_callback(lambda _: stop.set())
     try:
         await agent.start()
+        started()
+        await asyncio.to_thread(give_back_all)
         await stop.wait()
         await agent.withdraw(at_once)
     finally:
@@ -473,13 +475,13 @@ async def serve(options: AgentOptions) -> str:
     return agent.discharged.result() if agent.discharged.done() else ""
 
 
-def run(options: AgentOptions) -> None:
-    """Run an agent until it stops, for `edgepart agent`. Raises Removed if this device was removed from its
-    cluster."""
+def run(options: AgentOptions, started: Callable[[], None]) -> None:
+    """Run an agent until it stops, for `edgepart agent`. `started` is called once the agent serves. Raises Removed if this
+    device was removed from its cluster."""
     share_heaps()
     have_temporary_folder(options.state)
     with asyncio.Runner() as runner:
-        why = runner.run(serve(options))
+        why = runner.run(serve(options, started))
         # All is said and on disk. A thread that still loads or computes cannot be stopped, and need not be waited for.
         leaving = threading.Timer(STRAGGLING_S, os._exit, [Removed.exit_status if why else 0])
         leaving.daemon = True

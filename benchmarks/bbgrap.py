@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.machine import show_table
 from benchmarks.models.vision import resnet50
-from edgepart.agent.planwork.garbage_collection import collect_rarely
+from edgepart.agent.host.garbage_collection import collect_rarely
 from edgepart.cli.output import note, say, table
 from edgepart.planner.devices.cluster import Cluster, Device, Link
 from edgepart.planner.figures import format_bytes, format_seconds

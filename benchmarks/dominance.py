@@ -24,7 +24,7 @@ from statistics import geometric_mean
 
 from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import LIGHT, light, zoo_model
-from edgepart.agent.planwork.garbage_collection import collect_rarely
+from edgepart.agent.host.garbage_collection import collect_rarely
 from edgepart.cli.output import note, say, table
 from edgepart.planner.devices.cluster import Cluster, Device, Link
 from edgepart.planner.layout.strategy import Problem, Strategy

@@ -30,7 +30,7 @@ from benchmarks.machine import describe, sentence, show_table
 from benchmarks.optcnn_graphs import BATCH, NETWORKS, study_of
 from benchmarks.optcnn_table5 import SCALING, configurations, readings_table
 from benchmarks.optcnn_training import baselines, make_step
-from edgepart.agent.planwork.garbage_collection import collect_rarely
+from edgepart.agent.host.garbage_collection import collect_rarely
 from edgepart.cli.output import note, say, table
 from edgepart.planner.layerwise.elimination import minimise
 from edgepart.planner.strategies.registry import get

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from benchmarks.models.sketches import sketch
 from benchmarks.placing_clusters import setting
 from benchmarks.placing_costs import Groups, workload
-from edgepart.agent.planwork.garbage_collection import collect_rarely
+from edgepart.agent.host.garbage_collection import collect_rarely
 from edgepart.planner.errors import EdgepartError
 from edgepart.planner.layers.runtime_fusion import find_fused_groups
 from edgepart.planner.model.graph import Graph, Operator

@@ -4,7 +4,7 @@
 
 "search" is all of a strategy up to its layouts; "simulate" is lowering and simulating its result. Times are CPU seconds of
 one process, because wall time would include other programs; the least of some runs counts. Python collects garbage as
-rarely as in the processes that plan (agent/planwork/garbage_collection.py). OptCNN's table 3 reports 0.4 s for
+rarely as in the processes that plan (agent/host/garbage_collection.py). OptCNN's table 3 reports 0.4 s for
 Inception-v3 on 4 devices. Prints a table; nothing here passes or fails.
 """
 
@@ -25,7 +25,7 @@ from benchmarks.inception import inception_v3
 from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import light
 from benchmarks.scale import transformer
-from edgepart.agent.planwork.garbage_collection import collect_rarely
+from edgepart.agent.host.garbage_collection import collect_rarely
 from edgepart.cli.output import note, say, table
 from edgepart.planner.devices.cluster import Cluster, Device, Link
 from edgepart.planner.figures import format_seconds

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.machine import describe, sentence, show_table
 from benchmarks.tofu_graphs import rnn, wide_resnet
-from edgepart.agent.planwork.garbage_collection import collect_rarely
+from edgepart.agent.host.garbage_collection import collect_rarely
 from edgepart.cli.output import note, say, table
 from edgepart.planner.devices.cluster import Cluster, Device, Link
 from edgepart.planner.figures import format_bytes, format_seconds

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
+from edgepart.agent.host.garbage_collection import collect_from_now_on, collect_nothing
 from edgepart.agent.host.log_format import JSON, LogSettings
 from edgepart.agent.host.log_rate import LogRate
 from edgepart.agent.mqtt.broker import Broker
@@ -45,14 +46,15 @@ def set_ciphers(state: Path, cpuinfo: Path, warn: Callable[[str], None]) -> None
     OPENSSL_CONF is set, or if the system has a policy of its own, of which it warns."""
     if "OPENSSL_CONF" in os.environ or not state.is_dir() or not os.access(cpuinfo, os.R_OK):
         return
-    # These are imported here because only the agent needs them.
-    import ssl
-
+    # These are imported here because only some boxes need them.
     from edgepart.agent.security.ciphers import configuration, lacks_aes
-    from edgepart.agent.storage.store import write_atomic
 
     if not lacks_aes(cpuinfo.read_text(errors="replace")):
         return
+    import ssl
+
+    from edgepart.agent.storage.atomic_files import write_atomic
+
     place = Path(ssl.get_default_verify_paths().openssl_capath).with_name("openssl.cnf")
     text = configuration(place.read_text(errors="replace") if place.exists() else "", str(place))
     if text is None:
@@ -99,10 +101,11 @@ def main(log_level: str, log_format: str, text: str) -> None:
     # zeroconf warns about every interface without multicast; discovery itself reports if no interface has it.
     logging.getLogger("zeroconf").setLevel(logging.ERROR)
     limit_log(logging.getLogger(), time.monotonic)
+    collect_nothing()
     from edgepart.agent.service import run
 
     try:
-        run(options_of(text))
+        run(options_of(text), collect_from_now_on)
     except EdgepartError as error:
         if log_format == JSON:
             log.critical("%s", error)

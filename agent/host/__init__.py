@@ -6,6 +6,7 @@ May import: planner/devices, planner/errors.
 __all__ = [
     "child_process",
     "core_sets",
+    "garbage_collection",
     "jobs",
     "log_format",
     "log_rate",

@@ -8,7 +8,6 @@ much slower than others (big.LITTLE), all wait for the slowest, and the fast one
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,6 @@ from edgepart.planner.errors import UsageError
 
 MUCH_SLOWER = 0.8
 """Cores with less than this share of the fastest core's speed may be worth leaving out."""
-MOST_CPUS = 4096
 SYSTEM = Path("/sys/devices/system/cpu")
 
 
@@ -41,22 +39,6 @@ class CoreSet:
     """What the set is, in words."""
     cpus: frozenset[int]
     threads: int
-
-
-def parse_cpus(text: str, *, option: str = "--cpus") -> frozenset[int]:
-    """The CPUs in a list such as "0-3,6". Raises UsageError, which names `option`.
-
-    >>> sorted(parse_cpus("0-2,6"))
-    [0, 1, 2, 6]
-    """
-    found: set[int] = set()
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*([0-9]{1,4})(?:-([0-9]{1,4}))?\s*", part)
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if first > last or last >= MOST_CPUS:
-            raise UsageError(f"{option} {text!r}: give numbers of CPUs, such as 0-3 or 4,5,6")
-        found.update(range(first, last + 1))
-    return frozenset(found)
 
 
 def allowed_cpus() -> frozenset[int]:

@@ -5,4 +5,4 @@ planner/devices, planner/errors, planner/figures, planner/layout, planner/model,
 planner/report, planner/search, planner/simulation, planner/strategies.
 """
 
-__all__ = ["garbage_collection", "model_process", "plan_process"]
+__all__ = ["model_process", "plan_process"]

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from edgepart.agent.cluster.state.events import ComputePlan, PlanComputed, PlanFailed
 from edgepart.agent.host.child_process import ChildProcess, start_child
+from edgepart.agent.host.garbage_collection import collect_rarely
 from edgepart.agent.host.system import lower_priority
-from edgepart.agent.planwork.garbage_collection import collect_rarely
 from edgepart.agent.storage.store import Store
 from edgepart.planner.errors import Unavailable
 

@@ -11,7 +11,10 @@ the order from the configuration that it reads when a process starts: cli/agent.
 from __future__ import annotations
 
 import re
-import ssl
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import ssl  # which the command that becomes the agent does not need on most boxes
 
 CHACHA_FIRST = "TLS_CHACHA20_POLY1305_SHA256:TLS_AES_256_GCM_SHA384:TLS_AES_128_GCM_SHA256"
 

@@ -26,6 +26,7 @@ from edgepart.agent.wire.bounds import (
     Word,
 )
 from edgepart.agent.wire.codec import OPTIONAL
+from edgepart.agent.wire.vocabulary import MOST_BATCH_DELAY_S
 from edgepart.planner.figures import format_figure
 from edgepart.planner.plans.reduced_precision import EXACT, KINDS
 from edgepart.planner.vocabulary import AXES, OBJECTIVES, WEIGHTS
@@ -41,7 +42,6 @@ MOST_BINDINGS = 64
 """The most bindings that a user can ask for."""
 MOST_BATCH_ROWS = 32
 """The most rows of a batch: no more requests of one shape have their turn at once (agent/gateway/admission.py)."""
-MOST_BATCH_DELAY_S = 10.0
 MOST_SEARCH_BUDGET_S = 600.0
 """The longest search, in seconds, that a user can ask for: during it the leader makes no other plans but urgent ones."""
 

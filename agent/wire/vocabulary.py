@@ -8,3 +8,5 @@ OPENNESS = (OPEN, LOCAL, CLOSED)
 this machine, or nobody."""
 TRANSPORTS = ("tcp", "mqtt")
 """The ways in which members can reach each other."""
+MOST_BATCH_DELAY_S = 10.0
+"""The longest time, in seconds, for which a user can have a request wait for others in its batch."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgepart.agent.planwork.garbage_collection import collect_rarely
+from edgepart.agent.host.garbage_collection import collect_rarely
 from edgepart.cli.output import note, print_json, say
 from edgepart.cli.planning.placement import CLIMBING, prepare_search
 from edgepart.client.offline import check_folder, forecast, write_export

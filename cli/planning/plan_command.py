@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgepart.agent.planwork.garbage_collection import collect_rarely
+from edgepart.agent.host.garbage_collection import collect_rarely
 from edgepart.cli.options import Agent, Json, Operators, State, TransferDtype, Weights
 from edgepart.cli.planning.advise import ADVICE_SEARCH_S, print_advice
 from edgepart.cli.planning.comparison import compare_strategies, print_comparison

@@ -195,7 +195,7 @@ def test_effects_are_obeyed_in_their_order() -> None:
 
 def test_memory_is_given_back_when_deployments_change(monkeypatch: pytest.MonkeyPatch) -> None:
     given_back = threading.Event()
-    monkeypatch.setattr("edgepart.agent.driver.give_back", given_back.set)
+    monkeypatch.setattr("edgepart.agent.driver.give_back_all", given_back.set)
 
     async def work(driver: Driver, script: Script, fakes: Fakes) -> None:
         script.effects = [events.PersistDeployments((GONE,))]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from edgepart.agent.host.core_sets import (
     CoreSet,
@@ -14,7 +12,6 @@ from edgepart.agent.host.core_sets import (
     allowed_cpus,
     choose_set,
     confine,
-    parse_cpus,
     read_topology,
     sets_to_try,
 )
@@ -67,18 +64,6 @@ def test_the_system_is_asked(tmp_path: Path) -> None:
         LogicalCpu(1, ("", "8"), 1800000.0),
         LogicalCpu(2, ("", "2"), 0.0),
     )
-
-
-@given(st.frozensets(st.integers(0, 4095), min_size=1))
-def test_a_list_of_cpus_is_read(cpus: frozenset[int]) -> None:
-    assert parse_cpus(", ".join(map(str, cpus))) == cpus
-    assert parse_cpus(f"{min(cpus)}-{max(cpus)}") == frozenset(range(min(cpus), max(cpus) + 1))
-
-
-@pytest.mark.parametrize("text", ["", "a", "3-1", "-1", "1-", "1,,2", "99999", "4096", "0-4096"])
-def test_what_is_no_list_of_cpus_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="--cpus"):
-        parse_cpus(text)
 
 
 def test_cpus_that_are_not_there_are_refused_and_nothing_changes() -> None:

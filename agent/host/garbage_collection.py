@@ -1,4 +1,4 @@
-"""Garbage collection: makes Python's collector run seldom in a process that plans. Door: the interpreter's collector."""
+"""Garbage collection: keeps Python's collector from looking through what stays. Door: the interpreter's collector."""
 
 from __future__ import annotations
 
@@ -18,3 +18,16 @@ def collect_rarely() -> None:
     """
     gc.freeze()
     gc.set_threshold(THRESHOLD_YOUNG, MIDDLE, OLD)
+
+
+def collect_nothing() -> None:
+    """Look for no cycles until `collect_from_now_on`: a start makes hundreds of thousands of objects, nearly all of which
+    stay, and would look through them again and again."""
+    gc.disable()
+
+
+def collect_from_now_on() -> None:
+    """Look for cycles now, and then as usual, but never again among the objects that exist already."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
