@@ -1,6 +1,6 @@
 """The service: runs one agent, from its start to an orderly end; wiring.py makes its parts. Door: everything.
 
-Start: state files, the probe, links, cluster logic, HTTP, gRPC, discovery, then READY. Stop: the agent announces
+Start: state files, the probe, links, cluster logic, HTTP, gRPC, then READY, and discovery. Stop: the agent announces
 that it leaves, and serves until others have taken over (shutdown.py). Then it takes no new requests, says
 goodbye to the members (they count it as left, not as failed), and ends links and sessions.
 """
