@@ -74,7 +74,8 @@ def _fans(random: Random, tasks: int) -> list[tuple[int, ...]]:
 
 def solve_plainly(workload: Workload, start: PlacementSchedule, budget_s: float) -> float:
     """The makespan, in seconds, of one search of the whole graph from `start`."""
-    found = solve(workload, budget_s=budget_s, start=start).schedule
+    until = time.monotonic() + budget_s
+    found = solve(workload, clock=time.monotonic, until=until, start=start).schedule
     return min(start.makespan_s, found.makespan_s) if found else start.makespan_s
 
 

@@ -25,13 +25,13 @@ def latency_bound(workload: Workload) -> float:
 
 def path_bound(workload: Workload) -> float:
     """Seconds until the last task ends if nothing waits and each task is placed anew for each of its readers."""
-    return float(max((row.min() for row in _ends(workload)), default=0.0))
+    return float(max((row.min() for row in workload.once(_ends)), default=0.0))
 
 
 def longest_way(workload: Workload) -> list[int]:
     """Return, roughly, the path whose length is `path_bound`, from its last task to its first: each is
     followed by the task it reads from that ends last."""
-    ends = _ends(workload)
+    ends = workload.once(_ends)
     done = [float(row.min()) for row in ends]
     if not done:
         return []

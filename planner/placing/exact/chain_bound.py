@@ -65,7 +65,7 @@ def search_stretches(ways: PiecePaths, clock: Callable[[], float], until: float)
         if not unknown:
             break
         most = max(unknown, key=lambda way: (way.upper_s - way.lower_s) * times[id(way)])
-        most.search(min(most.slice_s, until - clock()))
+        most.search(clock, min(clock() + most.slice_s, until))
         found, path = ways.shortest(lower=True)
     return found
 

@@ -12,7 +12,7 @@ links share media.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -56,14 +56,22 @@ class Solved:
     """Whether the search is complete: the schedule is the best one (to within a tick for each task), or there is none."""
 
 
-def solve(workload: Workload, *, budget_s: float, start: PlacementSchedule, seed: int = 0) -> Solved:
-    """Search from `start`, for about `budget_s` seconds, for the shortest schedule that is no longer than `start`."""
+def solve(
+    workload: Workload,
+    *,
+    clock: Callable[[], float],
+    until: float,
+    start: PlacementSchedule,
+    seed: int = 0,
+) -> Solved:
+    """Search from `start`, until the clock says `until`, for the shortest schedule that is no longer than `start`. The time
+    in which the model is made counts."""
     if not start.makespan_s:
         return Solved(start, 0.0, True)
     parts = ENOUGH if len(workload.tasks) <= FEW else COARSE
     model = _LatencyModel(workload, ticks(workload, start.makespan_s, parts))
     model.hint(start)
-    return model.search(budget_s, seed)
+    return model.search(until - clock(), seed)
 
 
 class _LatencyModel:

@@ -10,7 +10,8 @@ original graph.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import inf
 from random import Random
@@ -39,10 +40,10 @@ from edgepart.planner.placing.problem.workload import Placement, Workload
 from edgepart.planner.placing.registry import placer, register
 
 STARTS = ("m-etf", "heft", "expert", "m-sct", "metis", "pipeline", "getf")
-"""The placers that moirai is never worse than. The first three are always asked, the others while less than
-half of the budget is spent."""
+"""The placers that moirai is never worse than. The first is always asked, the others while less than half of the budget
+is spent."""
 
-ALWAYS = 3
+ALWAYS = 1
 
 MODEL = 15_000
 """The largest workload that CP-SAT is given, by `model_size`."""
@@ -113,6 +114,9 @@ class _MoiraiSearch:
         self._better: list[tuple[float, float]] = []
         """When each better placement was found, and its value."""
         self._bound_s = 0.0
+        self._step_s = 0.0
+        """The most seconds that a step took which ends at no deadline, as contracting and expanding do. Searching ends so
+        long before the budget does, because such a step follows it."""
         self._random = Random(0)
         self._ended = False
         """Whether everything was searched, so that the value is the best to within the rounding of times."""
@@ -120,7 +124,13 @@ class _MoiraiSearch:
 
     @property
     def _left_s(self) -> float:
-        return max(0.0, self._until_s - self._asked.clock())
+        return max(0.0, self._until_s - self._step_s - self._asked.clock())
+
+    @contextmanager
+    def _whole_step(self) -> Iterator[None]:
+        begun_s = self._asked.clock()
+        yield
+        self._step_s = max(self._step_s, self._asked.clock() - begun_s)
 
     @property
     def _proved(self) -> bool:
@@ -135,10 +145,10 @@ class _MoiraiSearch:
 
     def _goes_on(self, rounds: int) -> bool:
         """Whether one more round is worth its time, after so many."""
-        now_s = self._asked.clock()
-        if self._proved or now_s >= self._until_s:
+        if self._proved or self._left_s <= 0:
             return False
-        return rounds == 0 or self._asked.patient or now_s - self._better[-1][0] <= PATIENCE_S
+        idle_s = self._asked.clock() - self._better[-1][0]
+        return rounds == 0 or self._asked.patient or idle_s <= PATIENCE_S
 
     def begin(self) -> None:
         """Start from the placement that was given, or from the best of the other placers."""
@@ -152,8 +162,9 @@ class _MoiraiSearch:
             if best.left_out:
                 self._why.append(f"there was no time to ask {', '.join(best.left_out)}")
         latency = self._asked.objective == "latency"
-        self._bound_s = (latency_bound if latency else load_bound)(self._workload)
-        if latency and len(self._workload.tasks) > FEW:
+        if self._left_s > 0:
+            self._bound_s = (latency_bound if latency else load_bound)(self._workload)
+        if latency and len(self._workload.tasks) > FEW and self._left_s > 0:
             until = self._asked.clock() + BOUND * self._left_s
             self._prove(chain_bound(self._workload, clock=self._asked.clock, until=until))
 
@@ -199,7 +210,7 @@ class _MoiraiSearch:
             self._climb(self._left_s / 3)
         rounds = 0
         while large and self._goes_on(rounds):
-            self._window(min(WINDOW_S, self._left_s))
+            self._window()
             rounds += 1
 
     def _piecewise(self) -> None:
@@ -220,17 +231,18 @@ class _MoiraiSearch:
         elif passed.schedule:
             self._why.append("memory couples the pieces, so that the whole was searched as well")
 
-    def _window(self, budget_s: float) -> None:
+    def _window(self) -> None:
         """Place tasks that run at about the same time anew, with all others where they are; if these are
         many, they are contracted to groups."""
         start = self._start
-        if start.schedule is None or budget_s <= 0:
+        if start.schedule is None or self._left_s <= 0:
             return
         tasks = sorted(range(len(start.placement)), key=start.schedule.start_s.__getitem__)
         first = self._random.randrange(max(1, len(tasks) - WINDOW))
         free = frozenset(tasks[first : first + WINDOW])
-        groups = contract(self._workload, PINNED, start.placement, start.schedule.start_s, apart=free)
-        coarse = _pin(coarsen(self._workload, groups), groups, start.placement, free)
+        with self._whole_step():
+            groups = contract(self._workload, PINNED, start.placement, start.schedule.start_s, apart=free)
+            coarse = _pin(coarsen(self._workload, groups), groups, start.placement, free)
         placement = [start.placement[group[0]] for group in groups]
         if len(groups) > 2 * PINNED or not fits(coarse, placement):
             return
@@ -242,7 +254,9 @@ class _MoiraiSearch:
         else:
             groups = tuple((task,) for task in range(len(tasks)))
             coarse = _pin(self._workload, groups, start.placement, free)
-        solved = solve(coarse, budget_s=budget_s, start=opening, seed=self._random.randrange(1000))
+        until = self._asked.clock() + min(WINDOW_S, self._left_s)
+        seed = self._random.randrange(1000)
+        solved = solve(coarse, clock=self._asked.clock, until=until, start=opening, seed=seed)
         if solved.schedule:
             self._expand(groups, solved.schedule.placement, solved.schedule)
 
@@ -250,7 +264,8 @@ class _MoiraiSearch:
         start = self._start.schedule
         if budget_s <= 0 or start is None:
             return
-        solved = solve(self._workload, budget_s=budget_s, start=start)
+        clock = self._asked.clock
+        solved = solve(self._workload, clock=clock, until=clock() + budget_s, start=start)
         self._prove(solved.bound_s)
         if solved.schedule:
             self._offer(solved.schedule.placement, solved.schedule)
@@ -290,20 +305,21 @@ class _MoiraiSearch:
 
     def search_broadly(self) -> None:
         """Search pieces that repeat; then contract the graph, search it and expand the result, over and over."""
-        self._layers()
+        if self._left_s > 0:
+            self._layers()
         turn = fewest = 0
         while self._goes_on(turn):
             most = GROUPS[turn % len(GROUPS)]
             start = self._start
             placement = start.placement if turn else None
-            groups = contract(
-                self._workload, most, placement, start.schedule.start_s if turn and start.schedule else None
-            )
-            coarse = coarsen(self._workload, groups)
+            when = start.schedule.start_s if turn and start.schedule else None
+            with self._whole_step():
+                groups = contract(self._workload, most, placement, when)
+                coarse = coarsen(self._workload, groups)
             fewest = len(groups) if not fewest else min(fewest, len(groups))
             slice_s = min(self._left_s, max(self._asked.budget_s / 8, 1.0))
             self._refine(coarse, groups, slice_s, turn)
-            self._window(min(WINDOW_S, self._left_s))
+            self._window()
             turn += 1
         self._why.append(f"contracted {turn} times, to {fewest} groups and more, and expanded again")
 
@@ -317,7 +333,8 @@ class _MoiraiSearch:
         better = self._climb_groups(coarse, placement, climb_s, turn)
         self._expand(groups, better.placement, better.schedule)
         if better.schedule and model_size(coarse) <= MODEL and self._left_s > 0:
-            solved = solve(coarse, budget_s=min(slice_s / 2, self._left_s), start=better.schedule, seed=turn)
+            until = self._asked.clock() + min(slice_s / 2, self._left_s)
+            solved = solve(coarse, clock=self._asked.clock, until=until, start=better.schedule, seed=turn)
             if solved.schedule:
                 self._expand(groups, solved.schedule.placement, solved.schedule)
 
@@ -350,18 +367,21 @@ class _MoiraiSearch:
         fine = expand(groups, placement)
         if not fits(self._workload, fine):
             return
-        if schedule is None:
-            self._offer(fine, None)
-            return
-        self._offer(fine, retime(self._workload, expand_schedule(self._workload, groups, schedule)))
+        with self._whole_step():
+            timed = None
+            if schedule is not None:
+                timed = retime(self._workload, expand_schedule(self._workload, groups, schedule))
+            self._offer(fine, timed)
 
     def search_throughput(self) -> None:
         """Search by climbing and then with the model; if the workload is too big for the model, on contracted graphs."""
+        clock = self._asked.clock
         if self._proved:
             return
         if model_size(self._workload) <= MODEL:
             self._climb(self._left_s * 0.2)
-            solved = assign(self._workload, budget_s=self._left_s, start=self._start.placement)
+            start = self._start.placement
+            solved = assign(self._workload, clock=clock, until=clock() + self._left_s, start=start)
             self._prove(solved.bound_s)
             if solved.placement:
                 self._offer(solved.placement, None)
@@ -369,17 +389,18 @@ class _MoiraiSearch:
             return
         turn = 0
         while self._goes_on(turn):
-            groups = contract(
-                self._workload, GROUPS[turn % len(GROUPS)], self._start.placement if turn else None
-            )
-            coarse = coarsen(self._workload, groups)
+            start = self._start.placement
+            with self._whole_step():
+                groups = contract(self._workload, GROUPS[turn % len(GROUPS)], start if turn else None)
+                coarse = coarsen(self._workload, groups)
             slice_s = min(self._left_s, max(self._asked.budget_s / 8, 1.0))
             placement = self._project(coarse, groups)
             if placement is not None:
                 better = self._climb_groups(coarse, placement, slice_s, turn)
                 self._offer(expand(groups, better.placement), None)
                 if model_size(coarse) <= MODEL and self._left_s > 0:
-                    solved = assign(coarse, budget_s=min(slice_s, self._left_s), start=better.placement)
+                    until = clock() + min(slice_s, self._left_s)
+                    solved = assign(coarse, clock=clock, until=until, start=better.placement)
                     if solved.placement:
                         self._offer(expand(groups, solved.placement), None)
             turn += 1
@@ -388,21 +409,25 @@ class _MoiraiSearch:
     def answer(self) -> PlacementFound:
         """Return the best placement, with its bound and how it was found."""
         best = self._start
-        if best.schedule is not None and len(self._workload.tasks) <= 10_000:
+        if best.schedule is not None and len(self._workload.tasks) <= 10_000 and self._left_s > 0:
             again = find_shortest(self._workload, best.placement)
             if again.makespan_s < best.value_s:
                 best = _Best(best.placement, again.makespan_s, again)
-        bound_s = min(self._bound_s, best.value_s)
-        if bound_s >= best.value_s * (1 - SAME):
+        bound_s: float | None = min(self._bound_s, best.value_s)
+        if self._bound_s >= best.value_s * (1 - SAME):
             bound_s = best.value_s
             self._why.append("proved to be the best")
+        elif not self._bound_s:
+            bound_s = None
+            self._why.append("there was no time to prove how much better others may be")
         else:
-            gap = f"{format_figure(100 * (1 - bound_s / best.value_s), 2)} %"
+            gap = f"{format_figure(100 * (1 - self._bound_s / best.value_s), 2)} %"
             said = "searched to the end, with times rounded: " if self._ended else ""
             self._why.append(f"{said}nothing can be more than {gap} better")
             if not self._ended:
                 self._why.append(self._late_gain(best.value_s))
-        return PlacementFound(best.placement, best.value_s, best.schedule, bound_s, why="; ".join(self._why))
+        why = "; ".join(self._why)
+        return PlacementFound(best.placement, best.value_s, best.schedule, bound_s, why=why)
 
     def _late_gain(self, value_s: float) -> str:
         """Say what the later half of the time gave: more time is not likely to give more than that."""

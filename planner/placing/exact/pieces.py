@@ -61,12 +61,12 @@ class PiecePath:
         self.schedule = schedule
         return True
 
-    def search(self, budget_s: float, seed: int = 0) -> None:
-        """Search for a better schedule and a better bound."""
+    def search(self, clock: Callable[[], float], until: float, seed: int = 0) -> None:
+        """Search for a better schedule and a better bound until the clock says `until`."""
         self.slice_s *= MORE
         if self.schedule is None:
             return
-        found = solve(self.workload, budget_s=budget_s, start=self.schedule, seed=seed)
+        found = solve(self.workload, clock=clock, until=until, start=self.schedule, seed=seed)
         self.offer(found.schedule)
         self.lower_s = max(self.lower_s, min(found.bound_s, self.upper_s))
         self.ended = found.ended
@@ -182,8 +182,7 @@ def passage(workload: Workload, *, clock: Callable[[], float], until: float, mos
             break
         way = max(unknown, key=lambda one: one.upper_s - one.lower_s)
         searched += 1
-        left_s = until - clock()
-        way.search(left_s if len(ways.known) == 1 else min(way.slice_s, left_s))
+        way.search(clock, until if len(ways.known) == 1 else min(clock() + way.slice_s, until))
     found = ways.schedule(best)
     ended = found is not None and all(way.ended for way in path)
     return Passed(found, lower_s, len(ways.pieces), searched, ended)

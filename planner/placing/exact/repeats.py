@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from edgepart.planner.placing.engine.dispatch import dispatch
 from edgepart.planner.placing.engine.local_search import climb
+from edgepart.planner.placing.exact.bounds import path_bound
 from edgepart.planner.placing.exact.dominators import GraphPiece, pieces
 from edgepart.planner.placing.exact.pieces import PiecePath, PiecePaths, fits
 from edgepart.planner.placing.exact.window_bound import stretch_bound
@@ -61,7 +62,12 @@ def improve_repeats(
     """Improve the schedule `start`. `parts` are the pieces; `solvable` says whether a piece is small enough for CP-SAT."""
     total = sum(task.memory_bytes for task in workload.tasks)
     scarce = any(total > machine.memory_bytes for machine in workload.machines)
-    search = _RepeatSearch(workload, _share_memory(parts) if scarce else tuple(parts), start, solvable, seed)
+
+    def bound(piece: Workload) -> float:
+        return stretch_bound(piece) if clock() < until else path_bound(piece)
+
+    ways = PiecePaths(workload, bound, _share_memory(parts) if scarce else tuple(parts))
+    search = _RepeatSearch(workload, ways, start, solvable, seed)
     search.run(clock, until)
     bound_s = 0.0 if scarce else search.ways.shortest(lower=True)[0]
     best = search.best if search.best.makespan_s < start.makespan_s else None
@@ -99,7 +105,7 @@ class _RepeatSearch:
     def __init__(
         self,
         workload: Workload,
-        parts: tuple[GraphPiece, ...],
+        ways: PiecePaths,
         start: PlacementSchedule,
         solvable: Callable[[Workload], bool],
         seed: int,
@@ -109,8 +115,8 @@ class _RepeatSearch:
         self._seed = seed
         self._tries: Counter[int] = Counter()
         self.best = start
-        self.ways = PiecePaths(workload, stretch_bound, parts)
-        for number, part in enumerate(parts):
+        self.ways = ways
+        for number, part in enumerate(ways.pieces):
             self._begin(number, part, start)
 
     def _begin(self, number: int, part: GraphPiece, start: PlacementSchedule) -> None:
@@ -175,5 +181,5 @@ class _RepeatSearch:
         )
         way.offer(better.best.schedule)
         if solvable and clock() < until:
-            way.search(until - clock(), self._seed + tries)
+            way.search(clock, until, self._seed + tries)
         self._tries[id(way)] = 0 if way.upper_s < before_s * 0.999 else tries + 1

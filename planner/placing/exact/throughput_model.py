@@ -8,6 +8,7 @@ in seconds.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -31,12 +32,16 @@ class Assigned:
     """Whether the search is complete."""
 
 
-def assign(workload: Workload, *, budget_s: float, start: Placement, seed: int = 0) -> Assigned:
-    """Search from `start`, for about `budget_s` seconds, for the placement with the smallest largest load."""
+def assign(
+    workload: Workload, *, clock: Callable[[], float], until: float, start: Placement, seed: int = 0
+) -> Assigned:
+    """Search from `start`, until the clock says `until`, for the placement with the smallest largest load. The time in
+    which the model is made counts."""
     most_s = max_load(workload, start)
     if not most_s:
         return Assigned(tuple(start), 0.0, True)
-    return _ThroughputModel(workload, ticks(workload, most_s)).search(start, budget_s, seed)
+    model = _ThroughputModel(workload, ticks(workload, most_s))
+    return model.search(start, until - clock(), seed)
 
 
 class _ThroughputModel:

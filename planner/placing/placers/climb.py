@@ -35,6 +35,9 @@ LARGE = 2000
 GROUPS = 1000
 """The number of groups to which a large graph is contracted."""
 
+CONTRACT_S = 0.00005
+"""The approximate seconds in which a task is contracted with others."""
+
 
 @register("climb")
 def climb_from_best(workload: Workload, asked: Asked) -> PlacementFound:
@@ -44,6 +47,8 @@ def climb_from_best(workload: Workload, asked: Asked) -> PlacementFound:
     if len(workload.tasks) <= LARGE:
         return ascend(workload, _find_start(workload, asked, STARTS), asked, until)
     start = _find_start(workload, asked, STARTS[:ALWAYS], always=1)
+    if not has_time_to_contract(workload, until - asked.clock()):
+        return ascend(workload, start, asked, until, "there was no time to contract the graph: ")
     groups = contract(workload, GROUPS)
     half_s = max(0.0, until - asked.clock()) / 2
     coarse = replace(asked, budget_s=half_s, start=None)
@@ -54,6 +59,11 @@ def climb_from_best(workload: Workload, asked: Asked) -> PlacementFound:
     if found.value_s < start.value_s:
         start = replace(found, why=f"{len(groups)} groups of tasks ({found.why}):")
     return ascend(workload, start, asked, until)
+
+
+def has_time_to_contract(workload: Workload, left_s: float) -> bool:
+    """Whether contracting takes less than half of what is left."""
+    return left_s >= 2 * CONTRACT_S * len(workload.tasks)
 
 
 def _climb_groups(workload: Workload, groups: tuple[tuple[int, ...], ...], asked: Asked) -> PlacementFound:

@@ -32,11 +32,14 @@ Runs = tuple[tuple[tuple[int, ...], int, int], ...]
 def pipeline(workload: Workload, asked: Asked) -> PlacementFound:
     """Return the best of the divisions for one machine, two, three and so on. If no contiguous division fits,
     the placement is that of `place_by_hand`, made to fit."""
+    begun_s = asked.clock()
     order, found = order_by_speed(workload), blocks(workload)
     answers = _answers(workload, asked, found, order)
-    for _ in range(MOST_ROUNDS):
+    for number in range(1, MOST_ROUNDS + 1):
         if not answers or len(found.ends) == len(found.units):
             break
+        if (asked.clock() - begun_s) * (1 + 1 / number) > asked.budget_s:
+            break  # Another round, of the same length, would end too late.
         found = cut_nearer(found, _cuts(found, _best(answers)))
         answers += _answers(workload, asked, found, order)
     if not answers:

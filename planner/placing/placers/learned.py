@@ -24,7 +24,7 @@ from edgepart.planner.placing.guided.features import describe
 from edgepart.planner.placing.guided.trained import trained_network
 from edgepart.planner.placing.placers.best import single
 from edgepart.planner.placing.placers.best_start import find_best_start
-from edgepart.planner.placing.placers.climb import GROUPS, LARGE, ascend
+from edgepart.planner.placing.placers.climb import GROUPS, LARGE, ascend, has_time_to_contract
 from edgepart.planner.placing.problem.networks import NeuralNetwork
 from edgepart.planner.placing.problem.schedule import Asked, PlacementFound
 from edgepart.planner.placing.problem.workload import Workload
@@ -36,9 +36,6 @@ as long as one of HEFT's. The first one is the most likely one."""
 
 HEFT_S = 0.0001
 """The seconds in which HEFT places a task, or fewer."""
-
-CONTRACT_S = 0.0005
-"""The approximate seconds in which a task is contracted with others."""
 
 SETTLED = 2
 """Of how many samples, the best by what decoding says, the schedule is worked out; of one where this is not compiled and no
@@ -55,7 +52,7 @@ def place_by_network(workload: Workload, asked: Asked) -> PlacementFound:
     start = _best_with_heft(workload, _place(workload, None if large else network, asked), asked, until)
     if not large:
         return ascend(workload, start, asked, until)
-    if until - asked.clock() < 2 * CONTRACT_S * len(workload.tasks):
+    if not has_time_to_contract(workload, until - asked.clock()):
         why = "there was no time to contract the graph for the network, so that it was not asked: "
         return ascend(workload, replace(start, why=why + start.why), asked, until)
     try:

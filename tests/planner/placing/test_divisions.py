@@ -19,7 +19,8 @@ from edgepart.planner.placing.placers import cuts, min_cut
 from edgepart.planner.placing.placers.contiguous import _runs
 from edgepart.planner.placing.placers.cuts import blocks, costs, cut_nearer
 from edgepart.planner.placing.problem.workload import Workload
-from tests.planner.placing.asking import every_placement, found_by, obeyed
+from edgepart.planner.placing.registry import placer
+from tests.planner.placing.asking import asked, every_placement, found_by, obeyed
 from tests.planner.placing.workloads import workload, workloads
 
 
@@ -194,6 +195,11 @@ def test_a_long_order_is_cut_again_near_the_best_cuts(monkeypatch: pytest.Monkey
     finer = cut_nearer(coarse, [4])
     assert coarse.ends[3] in finer.ends and len(finer.ends) <= 12
     assert found_by("pipeline", long, "throughput").value_s == 52.0
+    monkeypatch.setattr("edgepart.planner.placing.placers.contiguous.cut_nearer", None)
+    with pytest.raises(TypeError):
+        found_by("pipeline", long, "throughput")
+    # A look at the clock takes a second, so that there is no time to cut again.
+    placer("pipeline")(long, asked("throughput", budget_s=1.0))
 
 
 def test_what_only_one_machine_can_run_does_not_draw_the_rest_to_it() -> None:

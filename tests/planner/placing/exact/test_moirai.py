@@ -8,13 +8,18 @@ from itertools import count
 from math import inf
 from random import Random
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from benchmarks.placing_proofs import drawn
 from hypothesis import given, settings
 
 from edgepart.planner.errors import Infeasible, UsageError
 from edgepart.planner.learning.training.draw import draw_workload
+from edgepart.planner.placing.engine.contract import contract
+from edgepart.planner.placing.engine.judge import Judged
+from edgepart.planner.placing.exact import moirai as module
 from edgepart.planner.placing.exact.moirai import _MoiraiSearch
 from edgepart.planner.placing.problem.checker import check
 from edgepart.planner.placing.problem.schedule import Asked, PlacementFound
@@ -160,3 +165,37 @@ def test_everything_is_tried_before_a_search_loses_its_patience(monkeypatch: pyt
     graph = draw_workload("cells", Random(5), 140, 3)
     placer("moirai")(graph, Asked(lambda: now_s[0], budget_s=60, patient=False))
     assert given == [15.0] and now_s == [35.0], "the whole has half of what is left; then comes one window"
+
+
+@pytest.mark.parametrize("objective", ["latency", "throughput"])
+def test_steps_that_end_at_no_deadline_count_too(objective: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A contraction takes three seconds, climbing and the model all that they are given, and nothing else takes any."""
+    now_s, contracted = [0.0], list[float]()
+
+    def slow(*given: Any, **named: Any) -> Any:
+        now_s[0] += 3.0
+        contracted.append(now_s[0])
+        return contract(*given, **named)
+
+    def spend(found: Callable[..., Any]) -> Callable[..., Any]:
+        def search(*given: Any, until: float, **_: object) -> Any:
+            assert until <= 27.0 or not contracted, "another contraction may follow"
+            now_s[0] = max(now_s[0], until)
+            return found(*given)
+
+        return search
+
+    graph = draw_workload("cells", Random(5), 140, 3)
+    start = found_by("m-etf", graph, objective)
+    nothing = SimpleNamespace(schedule=None, placement=None, bound_s=0.0, ended=False)
+    monkeypatch.setattr(module, "MODEL", 300)  # so that the graph is too big, and groups of it are not
+    monkeypatch.setattr(module, "GROUPS", (40,))
+    monkeypatch.setattr(module, "contract", slow)
+    monkeypatch.setattr(module, "chain_bound", spend(lambda _: 0.0))
+    monkeypatch.setattr(module, "solve", spend(lambda _: nothing))
+    monkeypatch.setattr(module, "assign", spend(lambda _: nothing))
+    stays = spend(lambda _, where: SimpleNamespace(best=Judged(np.array(where), inf, None, ())))
+    monkeypatch.setattr(module, "climb", stays)
+    monkeypatch.setattr(_MoiraiSearch, "_expand", lambda *_: None)
+    placer("moirai")(graph, Asked(lambda: now_s[0], objective, budget_s=30.0, start=start))
+    assert len(contracted) > 1 and 27.0 <= now_s[0] <= 30.0

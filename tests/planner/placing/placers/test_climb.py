@@ -52,3 +52,4 @@ def test_a_large_graph_is_contracted_first(monkeypatch: pytest.MonkeyPatch) -> N
     for objective in ("latency", "throughput"):
         found = check(graph, climb_from_best(graph, asked(objective, 60)), objective)
         assert found.value_s <= placer("heft")(graph, asked(objective)).value_s
+        assert "no time to contract" in climb_from_best(graph, asked(objective, budget_s=0)).why
