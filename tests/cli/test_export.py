@@ -154,6 +154,17 @@ def test_a_device_that_fails_is_named(cluster: Path, model: Path, tmp_path: Path
     assert done.returncode == 1 and "pi-b cannot be reached at 127.0.0.1:1" in done.stderr
 
 
+def test_a_file_that_is_missing_is_named(cluster: Path, model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    edgepart.export(model, cluster, out, strategy="single", search_budget_s=0.5)
+    device, known = next(iter(json.loads((out / "plan.json").read_text())["devices"].items()))
+    for missing in ("segment-000.onnx", "schedule.json"):
+        (out / known["folder"] / missing).unlink()
+        line = command(out, device, "--listen", free_addresses(1)[0])
+        done = subprocess.run(line, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1 and missing in done.stderr and "Traceback" not in done.stderr
+
+
 def test_the_program_imports_onnxruntime_and_numpy_alone(
     cluster: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
