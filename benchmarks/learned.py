@@ -1,11 +1,14 @@
 """What the network of `learned` gives on graphs and clusters that it was not trained on, beside the quick placers.
 
-    python -m benchmarks.learned [--graphs 40] [--network FILE.onnx]... [--markdown] [--json FILE]
+    python -m benchmarks.learned [--graphs 40] [--network FILE.onnx]... [--known-s 10] [--markdown] [--json FILE]
 
 Makespans are geometric means over drawn graphs, in units of the best quick placer's; in brackets is the middle 95 %
 of 2,000 resamples of the graphs. The untrained network is plain list scheduling. Where climbing is compared, both
 have the same time in all: what the quick placers take together, or the network with its samples, is taken off. Exits
 with 1 without numba.
+
+With --known-s, searching goes on for so many seconds on each graph from the best that was found of it. "Best known" is what
+that finds, and no placement is below the lower bound: how much less than HEFT's a makespan can be lies between the two.
 
 Of several networks, the first is compared with everything, and the others, of other seeds, with the quick placers. How
 long a graph takes to be placed again is measured as if it were seen for the first time, and with what was computed of it
@@ -27,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.climbing import climbed, interval
+from benchmarks.learned_known import find_best_known
 from benchmarks.machine import sentence, show_table
 from edgepart.agent.engines.networks import networks_of
 from edgepart.cli.output import note, say, table
@@ -98,9 +102,10 @@ def sampled(workload: Workload, network: NeuralNetwork | None, samples: int) -> 
 
 
 def compare(
-    workload: Workload, network: NeuralNetwork, others: Sequence[NeuralNetwork] = ()
+    workload: Workload, network: NeuralNetwork, others: Sequence[NeuralNetwork] = (), known_s: float = 0.0
 ) -> dict[str, float]:
-    """Return the makespan of each, in seconds. Raises Infeasible if a quick placer finds no placement."""
+    """Return the makespan of each, in seconds; the best that is known if `known_s` seconds are given for it. Raises
+    Infeasible if a quick placer finds no placement."""
     asked = Asked(time.perf_counter)
     quick, spent_s = {}, 0.0
     for name in STARTS:
@@ -109,6 +114,7 @@ def compare(
     best = min(quick.values(), key=lambda one: one.value_s)
     learned, network_s = timed(sampled, workload, network, SAMPLES)
     whole_s = CLIMB_S + max(spent_s, network_s)
+    every = [*quick.values(), learned]
     found = {
         "best quick": best.value_s,
         "heft": quick["heft"].value_s,
@@ -123,9 +129,13 @@ def compare(
     }
     for other in others:
         drawn_by, took_s = timed(sampled, workload, other, SAMPLES)
+        every.append(drawn_by)
         found[f"{seed_of(other)}: greedy"] = sampled(workload, other, 1).value_s
         found[f"{seed_of(other)}: best of 64"] = drawn_by.value_s
         found[f"{seed_of(other)}: climbed"] = climbed(workload, drawn_by, whole_s - took_s)
+    if known_s:
+        known = find_best_known(workload, every, known_s)
+        found |= {"best known": min(known.value_s, *found.values()), "lower bound": known.bound_s}
     return found
 
 
@@ -135,13 +145,17 @@ def seed_of(network: NeuralNetwork) -> str:
 
 
 def cell_row(
-    cell: Cell, network: NeuralNetwork, graphs: int, others: Sequence[NeuralNetwork] = ()
+    cell: Cell,
+    network: NeuralNetwork,
+    graphs: int,
+    others: Sequence[NeuralNetwork] = (),
+    known_s: float = 0.0,
 ) -> dict[str, Any]:
     """Return the figures of one cell: means of ratios with their intervals."""
     found = []
     for workload in drawn(cell, graphs):
         try:
-            found.append(compare(workload, network, others))
+            found.append(compare(workload, network, others, known_s))
         except Infeasible as error:
             note(f"left out: {error}")
 
@@ -154,6 +168,9 @@ def cell_row(
             row[name] = over(name, "best quick")
     row["greedy / m-etf"] = over("greedy", "m-etf")
     row["greedy / heft"] = over("greedy", "heft")
+    if known_s:
+        row["best known / heft"] = over("best known", "heft")
+        row["lower bound / heft"] = over("lower bound", "heft")
     row["climbed / climbed"] = over("best of 64, climbed", "best quick, climbed")
     for seed in map(seed_of, others):
         row[f"{seed}: greedy / m-etf"] = over(f"{seed}: greedy", "m-etf")
@@ -230,6 +247,9 @@ def main() -> int:
         default=[],
         help="in place of the one that comes with the package; the second and later ones are other seeds",
     )
+    parser.add_argument(
+        "--known-s", type=float, default=0.0, help="seconds for the best known of each graph; 0 leaves it out"
+    )
     parser.add_argument("--markdown", action="store_true", help="print the tables as documents have them")
     parser.add_argument("--json", type=Path, help="every number is kept there")
     options = parser.parse_args()
@@ -243,7 +263,7 @@ def main() -> int:
         return 1
     cells = []
     for cell in CELLS:
-        cells.append(cell_row(cell, network, options.graphs, others))
+        cells.append(cell_row(cell, network, options.graphs, others, options.known_s))
         note(f"{cell.what}: {cells[-1]}")
     large, compiled = large_rows(network), replanning(network)
     found = {

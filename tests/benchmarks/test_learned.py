@@ -1,4 +1,4 @@
-"""`make learned`: its rows, those of further seeds among them, and what placing again reuses."""
+"""`make learned`: its rows, those of further seeds and of the best known among them, and what placing again reuses."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ from typing import Any
 
 import pytest
 from benchmarks.learned import Cell, cell_row, replanning, report, without_last
+from benchmarks.learned_known import find_best_known
 
-from benchmarks import learned
+from benchmarks import learned, learned_known
+from edgepart.planner.errors import NotInstalled
 from edgepart.planner.learning.training.families import FAMILIES
 from edgepart.planner.placing.problem.networks import NeuralNetwork
+from edgepart.planner.placing.problem.schedule import Asked, PlacementFound
+from edgepart.planner.placing.problem.workload import Workload
+from tests.planner.placing.asking import found_by
 from tests.planner.placing.untrained import untrained
+from tests.planner.placing.workloads import workload
 
 CELL = Cell("small", ("inception", "cells"), 16, (2, 3))
 
@@ -64,3 +70,40 @@ def test_placing_again_shares_the_graph(monkeypatch: pytest.MonkeyPatch) -> None
     for whole, first, again in zip(*(seen[n::3] for n in range(3)), strict=True):
         assert first == again == without_last(whole)
         assert again.graph is whole.graph and first.graph is not whole.graph
+
+
+def test_what_is_best_known_is_below_all_others_and_above_the_bound(
+    networks: list[NeuralNetwork],
+) -> None:
+    network, *others = networks
+    without, row = (cell_row(CELL, network, 3, others, known_s) for known_s in (0.0, 0.2))
+    assert set(row) - set(without) == {
+        "best known",
+        "lower bound",
+        "best known / heft",
+        "lower bound / heft",
+    }
+    mean, low, high = row["best known / heft"]
+    assert low <= mean <= high and 0 < row["lower bound / heft"][0] <= mean
+    assert all(mean <= row[name][0] for name in ("greedy / heft", "seed 1: greedy / heft"))
+
+
+def test_all_searches_go_on_from_the_best_and_without_or_tools_only_climbing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pair = workload([(2.0, 1.0), (2.0, 1.0)], [])
+    starts = [found_by(name, pair) for name in ("expert", "heft")]
+    best = min(one.value_s for one in starts)
+    given = list[tuple[str, float]]()
+
+    def refuse(graph: Workload, name: str, asked: Asked) -> PlacementFound:
+        assert asked.start is not None
+        given.append((name, asked.start.value_s))
+        if name == "moirai":
+            raise NotInstalled("OR-tools is not there")
+        return starts[0]
+
+    monkeypatch.setattr(learned_known, "find", refuse)
+    known = find_best_known(pair, starts, 1.0)
+    assert given == [("climb", best), ("moirai", best), ("climb", best)]
+    assert known.value_s == best and 0 < known.bound_s <= best
