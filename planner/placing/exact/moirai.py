@@ -40,8 +40,8 @@ from edgepart.planner.placing.problem.workload import Placement, Workload
 from edgepart.planner.placing.registry import placer, register
 
 STARTS = ("m-etf", "heft", "expert", "m-sct", "metis", "pipeline", "getf")
-"""The placers that moirai is never worse than. The first is always asked, the others while less than half of the budget
-is spent."""
+"""The placers that moirai starts from the best of. The first is always asked, the others while there is time
+(best_start.py)."""
 
 ALWAYS = 1
 

@@ -23,8 +23,8 @@ from edgepart.planner.placing.problem.workload import Workload
 from edgepart.planner.placing.registry import register
 
 STARTS = ("heft", "m-etf", "expert", "metis", "pipeline")
-"""The placers from the best of whose answers climbing starts. The first two are always asked, the others while less than
-half of the budget is spent. For the tasks of a large graph there are only these two, and the second one is asked as the
+"""The placers from the best of whose answers climbing starts. The first two are always asked, the others while there is
+time (best_start.py). For the tasks of a large graph there are only these two, and the second one is asked as the
 others are."""
 
 ALWAYS = 2
