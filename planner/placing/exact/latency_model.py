@@ -40,6 +40,9 @@ PROVER = "no_lp"
 graphs of 30 tasks several times sooner than linear relaxations do, which say little about intervals that must
 not overlap. The other worker looks for better schedules."""
 
+LOOK = 100
+"""After how many groups, tasks or tensors, while a model is made, the clock is looked at."""
+
 FINEST = 2.0**50
 """The most parts in which all bytes together are counted."""
 
@@ -65,11 +68,14 @@ def solve(
     seed: int = 0,
 ) -> Solved:
     """Search from `start`, until the clock says `until`, for the shortest schedule that is no longer than `start`. The time
-    in which the model is made counts."""
+    in which the model is made counts: where it takes all of it, nothing is found."""
     if not start.makespan_s:
         return Solved(start, 0.0, True)
     parts = ENOUGH if len(workload.tasks) <= FEW else COARSE
     model = _LatencyModel(workload, ticks(workload, start.makespan_s, parts))
+    for made, _ in enumerate(model.make(), 1):
+        if made % LOOK == 0 and clock() >= until:
+            return Solved(None, 0.0, False)
     model.hint(start)
     return model.search(until - clock(), seed)
 
@@ -95,7 +101,6 @@ class _LatencyModel:
         """Whether each tensor travels from a sender to a receiver, by tensor, sender and receiver."""
         self._used: dict[int, Any] = {}
         """Whether any task is on a machine, for the machines where `_burden` needs to know."""
-        self._make()
 
     def _shortest(self) -> int:
         """A lower bound on the makespan, in ticks."""
@@ -104,13 +109,17 @@ class _LatencyModel:
             for task, head in enumerate(self._heads)
         )
 
-    def _make(self) -> None:
+    def make(self) -> Iterator[None]:
+        """Make the model, and yield after each group, task and tensor of the workload."""
         for group in self._workload.groups:
             self._place(group)
+            yield
         for task in range(len(self._workload.tasks)):
             self._compute(task)
+            yield
         for number in range(len(self._workload.tensors)):
             self._move(number)
+            yield
         for intervals in self._sides.values():
             if len(intervals) > 1:
                 self._model.add_no_overlap(intervals)

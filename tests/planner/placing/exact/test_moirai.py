@@ -19,6 +19,7 @@ from edgepart.planner.errors import Infeasible, UsageError
 from edgepart.planner.learning.training.draw import draw_workload
 from edgepart.planner.placing.engine.contract import contract
 from edgepart.planner.placing.engine.judge import Judged
+from edgepart.planner.placing.exact import latency_model
 from edgepart.planner.placing.exact import moirai as module
 from edgepart.planner.placing.exact.moirai import _MoiraiSearch
 from edgepart.planner.placing.problem.checker import check
@@ -199,3 +200,15 @@ def test_steps_that_end_at_no_deadline_count_too(objective: str, monkeypatch: py
     monkeypatch.setattr(_MoiraiSearch, "_expand", lambda *_: None)
     placer("moirai")(graph, Asked(lambda: now_s[0], objective, budget_s=30.0, start=start))
     assert len(contracted) > 1 and 27.0 <= now_s[0] <= 30.0
+
+
+def test_a_model_whose_making_takes_all_the_time_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = draw_workload("cells", Random(5), 60, 3)
+    start = found_by("heft", graph).schedule
+    assert start is not None
+    ticks = count()
+    monkeypatch.setattr(latency_model, "LOOK", 10)
+    monkeypatch.setattr(latency_model._LatencyModel, "search", None)
+    found = latency_model.solve(graph, clock=lambda: float(next(ticks)), until=3.0, start=start)
+    assert found == latency_model.Solved(None, 0.0, ended=False)
+    assert next(ticks) == 4, "the rest of the model is not made"
