@@ -39,7 +39,7 @@ from edgepart.planner.placing.problem.schedule import Asked, PlacementFound, Pla
 from edgepart.planner.placing.problem.workload import Placement, Workload
 from edgepart.planner.placing.registry import placer, register
 
-STARTS = ("m-etf", "heft", "expert", "m-sct", "metis", "pipeline", "getf")
+STARTS = ("heft", "m-etf", "expert", "m-sct", "metis", "pipeline", "getf")
 """The placers that moirai starts from the best of. The first is always asked, the others while there is time
 (best_start.py)."""
 
