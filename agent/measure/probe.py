@@ -61,8 +61,8 @@ one link differ by, and plans for equal directions are simpler."""
 BURST = 16
 """Number of small echoes that go together, to measure the cost of one more message."""
 
-ROOM_BYTES = 700 << 20
-"""Free memory that the largest trials need: they take 475 MB beside the interpreter, and the system needs some."""
+ROOM_BYTES = 350 << 20
+"""Free memory that the largest trials need: they take 130 MB beside the interpreter, and the system needs some."""
 UNKNOWN_MEMORY_BYTES = 1 << 30
 """Free memory that is assumed if the system does not tell: what the smallest devices have."""
 _SHARE_OF_MEMORY = 0.8
