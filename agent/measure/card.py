@@ -2,8 +2,9 @@
 device, echoes.py makes round trips to other devices.
 
 The device is probed at the start. A new member measures its links, one at a time so that two measurements do not share a
-wire. The member with the largest node id measures how much all devices can send at once, whenever the members have changed:
-if they share a wireless channel, a hub or a processor, that is less than their links can carry one by one.
+wire, and members that were there before leave it in peace meanwhile. When that is done, the member with the largest node id
+measures how much all devices can send at once: if they share a wireless channel, a hub or a processor, that is less than
+their links can carry one by one.
 
 A link that is measured while one of its ends is starved of the CPU (starvation.py) appears slower than it is. The result is
 told all the same, because no plan can be made without one, and the link is measured again when both ends have the CPU.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
@@ -41,7 +43,8 @@ FIRST_S = 2.0
 NEWCOMER_S = 30.0
 """Seconds after its start in which a device measures all its links itself; afterwards newcomers measure theirs to it."""
 RETRY_S = 10.0
-"""Seconds after which a link that neither end has measured is tried again, by the end with the larger node id."""
+"""Seconds that a member has to measure its links; then a link that neither end has measured is measured by the end with the
+larger node id, and tried again as often."""
 QUIET_S = 1.0
 """Seconds without a change of members before all members echo together: by then the links are measured."""
 ECHO_S = 18.0
@@ -53,6 +56,11 @@ BURSTS = 5
 """Number of bursts of echoes without payload that measure a link; the median counts."""
 LARGE_ECHOES_AT_ONCE = 3
 """Large echoes under way at once: devices that exchange borders load both directions, and both ends' processors."""
+LINK_S = 0.5
+"""Seconds after which only LEAST_ECHOES of each size are sent: on a slow link each takes so long that it is exact enough,
+and a device that joins has a link with each member to measure."""
+LEAST_ECHOES = 2
+"""The least number of echoes of a size, and of each direction alone, of which the median counts."""
 ONE_WAY_ECHOES = 5
 """Number of middle echoes in each direction alone; the medians count."""
 LEAST_RING = 3
@@ -118,11 +126,14 @@ class CardMeasurement:
         """Members whose links are those that an earlier start measured."""
         self._told: MeasuredDevice | None = None
         self._present: set[str] = set()
+        self._came_at: dict[str, float] = {}
+        """The time since when each member has been present."""
         self._changed = asyncio.Event()
 
     def members(self, nodes: Iterable[str]) -> None:
         """Take the node ids of the current members, without this device."""
-        self._present = set(nodes)
+        self._present, now = set(nodes), time.monotonic()
+        self._came_at = {node: self._came_at.get(node, now) for node in self._present}
         self._changed.set()
 
     def device_measured(self, device: Device) -> None:
@@ -153,10 +164,13 @@ class CardMeasurement:
             await self._measure_all(time.monotonic() < newcomer_until)
             await asyncio.to_thread(give_back_all)  # The large echoes took much memory.
             self._tell()
-            if self._is_to_crowd() and not await self._change(QUIET_S):
+            while self._is_to_crowd() and not await self._change(QUIET_S):
+                if self._awaited():
+                    continue
                 await self._measure_together()
                 await asyncio.to_thread(give_back_all)
                 self._tell()
+                break
             waiting = self._unmeasured_members() or self._hasty or self._recalled or self._is_to_crowd()
             await self._change(RETRY_S if waiting else None)
 
@@ -173,6 +187,11 @@ class CardMeasurement:
         unknown = self._present - self._measured.links.keys()
         known = {node for node in unknown if self._node in getattr(self._theirs(node), "links", ())}
         return unknown - known
+
+    def _awaited(self) -> set[str]:
+        """Members that came lately and have not told yet what they measured."""
+        began = time.monotonic() - RETRY_S
+        return {node for node in self._unmeasured_members() if self._came_at[node] > began}
 
     def _is_disturbed(self, node: str) -> bool:
         """Whether measurements between that member and this device do not count now."""
@@ -199,7 +218,9 @@ class CardMeasurement:
         again = {node for node in self._hasty if not self._is_disturbed(node)}
         again |= set() if newcomer else self._recalled
         self._recall()
-        for node in sorted(self._unmeasured_members() | again):
+        # Who has told a card was there before, unless it is new itself.
+        theirs = self._awaited() if self._told is not None and not newcomer else set()
+        for node in sorted(self._unmeasured_members() - theirs | again):
             if not newcomer and node > self._node and node not in again:
                 continue
             try:
@@ -229,13 +250,16 @@ class CardMeasurement:
 
     async def measure(self, node: str) -> tuple[Link, Link]:
         """Measure the link to another end and the link from it: echoes without payload go one at a time and in bursts,
-        middle ones one at a time, large ones LARGE_ECHOES_AT_ONCE together, and middle ones of one way last. Raises
-        Unavailable if the other end does not answer."""
-        probe = LinkProbe()
+        middle ones one at a time, large ones LARGE_ECHOES_AT_ONCE together, and middle ones of one way last. After LINK_S
+        there are fewer. Raises Unavailable if the other end does not answer."""
+        probe, sent, until = LinkProbe(), Counter[int](), time.monotonic() + LINK_S
         await self._trip_s(node, 0)  # The first echo meets cold caches, and does not count.
         for _ in range(BURSTS):
             probe.add_burst(BURST, await self._trip_s(node, 0, BURST))
         for size in echo_sizes():
+            if sent[size] >= LEAST_ECHOES and time.monotonic() >= until:
+                continue
+            sent[size] += 1
             await asyncio.sleep(PAUSE_S)
             if size == ECHO_BYTES:
                 # An echo starts back when all of it has arrived: n together take as long as n + 1 in one direction.
@@ -245,7 +269,9 @@ class CardMeasurement:
                 )
             else:
                 probe.add(size, await self._trip_s(node, size))
-        for _ in range(ONE_WAY_ECHOES if self._one_way(node) else 0):
+        for number in range(ONE_WAY_ECHOES if self._one_way(node) else 0):
+            if number >= LEAST_ECHOES and time.monotonic() >= until:
+                break
             await asyncio.sleep(PAUSE_S)
             probe.there_s.append(await self._trip_s(node, BORDER_BYTES, back_bytes=0))
             await asyncio.sleep(PAUSE_S)

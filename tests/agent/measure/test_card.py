@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from edgepart.agent.cluster.state.cards import MeasuredDevice, parse_card
 from edgepart.agent.cluster.state.events import CardReady
 from edgepart.agent.measure import card as measuring
 from edgepart.agent.measure.card import CardMeasurement
-from edgepart.agent.measure.probe import BORDER_BYTES
+from edgepart.agent.measure.probe import BORDER_BYTES, ECHO_BYTES
 from edgepart.agent.wire.queries import EchoedTogether, EchoTogether
 from edgepart.planner.devices.cluster import Device, Link
 from edgepart.planner.errors import Unavailable
@@ -194,6 +195,60 @@ def test_later_on_newcomers_measure_and_of_two_old_ones_the_larger(monkeypatch: 
         assert (await others.next()).links.keys() == {"a"}
         await asyncio.sleep(0.1)
         assert others.measured == {"a"}
+
+    run(work)
+
+
+def test_members_that_were_there_before_wait_for_a_newcomers_measurements(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(measuring, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(measuring, "RETRY_S", 10.0)
+
+    async def work(made: CardMeasurement, others: Others) -> None:
+        made.members(["a"])
+        assert (await others.next()).links.keys() == {"a"}
+        now[0] = measuring.NEWCOMER_S
+        others.echoes.clear()
+        made.members(["a", "b"])
+        await asyncio.sleep(0.1)
+        assert others.echoes == [] and others.together == []
+        others.theirs["b"] = MeasuredDevice(DEVICE, {"m": Link(1e8, 1e-3)})
+        found = (await others.next()).together
+        assert found is not None and found.nodes == {"a", "b", "m"}
+        assert ("b", 0) not in others.echoes
+        made.members(["a", "b", "c"])
+        await asyncio.sleep(0.1)
+        assert others.measured == {"a"}  # in the ring
+        now[0] += 10.0  # It has not measured its links in that time.
+        made.members(["a", "b", "c"])
+        assert (await others.next()).links.keys() == {"a", "c"}
+
+    run(work)
+
+
+@pytest.mark.parametrize(("echo_s", "large"), [(0.001, 5), (0.3, 2)])
+def test_a_slow_link_is_measured_with_fewer_echoes(
+    monkeypatch: pytest.MonkeyPatch, echo_s: float, large: int
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(measuring, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    async def work(made: CardMeasurement, others: Others) -> None:
+        trip_s = others.trip_s
+
+        def pass_time(node: str, nbytes: int, *rest: Any) -> float:
+            now[0] += echo_s if nbytes else 0.0
+            return trip_s(node, nbytes, *rest)
+
+        monkeypatch.setattr(others, "trip_s", pass_time)
+        others.one_way = {"a"}
+        link, _ = await made.measure("a")
+        counts = Counter(nbytes for _, nbytes in others.echoes)
+        assert counts[ECHO_BYTES] == large
+        at_once = measuring.LARGE_ECHOES_AT_ONCE  # One after the other, as these others echo them.
+        assert link.bytes_per_s == pytest.approx(2e8 * (at_once + 1) / 2 / at_once)
 
     run(work)
 
