@@ -125,6 +125,12 @@ class Driver:
             self._doors.witness(event)
             self._run(self.core.handle(event, self._loop.time()))
 
+    def expect_plan(self) -> None:
+        """Start the planning process, because a plan is likely to be wanted soon. What that fails with, the order itself
+        will fail with."""
+        if not self._stopped:
+            self._planning.submit(self._doors.planwork.get_ready)
+
     def caught_up(self) -> None:
         """Tell the core which deployments are on disk now, if writing them had failed and no file is behind
         any more."""

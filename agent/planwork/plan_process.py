@@ -48,6 +48,12 @@ class PlanProcess:
         self._unwanted: ComputePlan | None = None
         self._stopped = False
 
+    def get_ready(self) -> None:
+        """Start the process if it does not run: an order is likely to follow, and would have to wait for that."""
+        with self._lock:
+            if not self._stopped:
+                self._ensure_running()
+
     def compute(self, order: ComputePlan) -> Answer:
         """Wait for the answer to `order`. Raises Unavailable if the order was aborted, or the process died."""
         while True:

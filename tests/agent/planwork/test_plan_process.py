@@ -154,6 +154,20 @@ def test_killed_in_the_middle_given_up_and_stopped(
     assert processes() == []
 
 
+def test_it_can_be_started_before_there_is_an_order(
+    planwork: PlanProcess, store: Store, tmp_path: Path
+) -> None:
+    planwork.get_ready()
+    (process,) = processes()
+    planwork.get_ready()
+    model = store.put_model(model_files(model_in(tmp_path / "m")))
+    assert isinstance(planwork.compute(order(model, shapes={"x": (1, 300)})), PlanComputed)
+    assert processes() == [process]
+    planwork.stop()
+    planwork.get_ready()
+    assert processes() == []
+
+
 def test_ctrl_c_in_the_terminal_is_the_agents_to_answer(
     planwork: PlanProcess, store: Store, tmp_path: Path
 ) -> None:
