@@ -111,6 +111,9 @@ class SimNet:
         self.alone_is_right = True
         """Whether a plan on one device counts as the model itself."""
         self.plan_error: Callable[[ComputePlan], tuple[str, bool]] = lambda order: ("", False)
+        self.card_s = 0.0
+        """Seconds from the start of a box until it has measured its links and tells its card."""
+        self.search_s: Callable[[ComputePlan], float] = lambda order: self.random.uniform(0.05, 0.5)
 
     @property
     def now(self) -> float:
@@ -184,7 +187,11 @@ class SimNet:
         box.members = frozenset({box.node})
         box.device = Device(self, box)
         self.note(box, "starts")
-        self.give(box, CardReady(f"card of {box.node}".encode()))
+        card = CardReady(f"card of {box.node}".encode())
+        if self.card_s:
+            driver.later(self, box, self.card_s, lambda: self.give(box, card))
+        else:
+            self.give(box, card)
         for other in self.boxes:
             if other != box.node:
                 found_s = self.random.uniform(0.05, 0.8)

@@ -301,10 +301,11 @@ def _compute(net: SimNet, box: Box, order: ComputePlan) -> None:
         best,
         1 / len(best),
         current_s,
+        order.quick,
         structure=made,
         is_model_itself=net.alone_is_right and len(best) == 1,
     )
-    later(net, box, net.random.uniform(0.05, 0.5), lambda: net.give(box, result))
+    later(net, box, net.search_s(order), lambda: net.give(box, result))
 
 
 def _stand(net: SimNet, box: Box, standing: Standing) -> None:

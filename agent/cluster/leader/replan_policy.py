@@ -31,8 +31,9 @@ class PlanningTiming:
     """A serving deployment is replanned when the cluster has not changed for this long: several changes often
     come together."""
     flap_s: float = 10.0
-    """Each change within this time of the previous one doubles that wait, unless it comes during the wait and only what is
-    known of the same devices has changed: when a box has joined, each member measures its link to it."""
+    """Each change within this time of the previous one doubles that wait, unless it comes during the wait and devices that
+    were planned for before are all still there: boxes that join together come and are linked one after the other, and then
+    measure their links."""
     most_hold_s: float = 30.0
     """The longest such wait, however often the cluster changes."""
     gain: float = 0.95
@@ -114,9 +115,13 @@ class ReplanPolicy:
         self._timing = timing
         self._results: dict[PlanKey, PlanComputed | PlanFailed] = {}
         self._compared: dict[PlanKey, bytes] = {}
+        self._hasty: set[PlanKey] = set()
+        """The keys for which the last search was a quick one."""
         self._settled: tuple[PlanKey, bytes] | None = None
         self._key: PlanKey | None = None
         self._key_at = -math.inf
+        self._lasting: set[str] = set()
+        """The nodes of all keys since it was calm that were wanted for longer than the wait."""
         self._hold_s = timing.hold_s
         self._retry_at = -math.inf
         self._retry_s = timing.retry_s
@@ -156,12 +161,16 @@ class ReplanPolicy:
         replanning grows."""
         if key == self._key:
             return
+        nodes = {*_nodes(key)}
         if self._key is not None:
-            since_s = now - self._key_at
+            since_s, before = now - self._key_at, {*_nodes(self._key)}
+            outlasted = since_s >= self._hold_s
             if since_s >= self._timing.flap_s:
-                self._hold_s = self._timing.hold_s
-            elif since_s >= self._hold_s or {*_nodes(key)} != {*_nodes(self._key)}:
+                self._hold_s, self._lasting = self._timing.hold_s, before
+            elif outlasted or not self._lasting <= nodes & before:
                 self._hold_s = min(2 * self._hold_s, self._timing.most_hold_s)
+            if outlasted:
+                self._lasting = self._lasting | before
         if self._key is None or self._key.version != key.version:
             self._retry_s = self._timing.retry_s
         self._retry_at = -math.inf
@@ -202,19 +211,49 @@ class ReplanPolicy:
 
     def better(self, current: bytes, now: float) -> PlanComputed | None:
         """A plan that is worth the move from `current`; None if there is none. If the comparison is made,
-        None also settles it."""
+        None also settles it, unless the search was a quick one: then a thorough one follows."""
         assert self._key is not None
-        result = self._results.get(self._key)
-        if result is None or self.is_settled(current) or self._compared.get(self._key) != current:
+        if self.is_settled(current):
             return None
+        result = self._results.get(self._key) if self.is_compared(self._key, current) else None
+        if result is None or self._key in self._hasty:
+            return self._hasty_gain(current)
         if (
             isinstance(result, PlanComputed)
             and result.plan != current
             and self.is_gain(result.latency_s, result.current_latency_s)
         ):
             return result
-        self._settled = (self._key, current)
+        self.settle(current)
         return None
+
+    def _hasty_gain(self, current: bytes) -> PlanComputed | None:
+        """The best that quick searches found for these devices, even if they have been measured again since: a thorough
+        search will go by that, and a box that joins need not wait until nothing is measured any more."""
+        results = (self._results.get(key) for key in self._hasty_keys() if self.is_compared(key, current))
+        gains = [
+            result
+            for result in results
+            if isinstance(result, PlanComputed)
+            and result.plan != current
+            and self.is_gain(result.latency_s, result.current_latency_s)
+        ]
+        return min(gains, key=lambda one: (one.latency_s, one.plan), default=None)
+
+    def _hasty_keys(self) -> list[PlanKey]:
+        """The keys for the wanted devices for which the last search was a quick one."""
+        assert self._key is not None
+        return [key for key in self._hasty if _is_for_same_devices(key, self._key)]
+
+    def is_compared(self, key: PlanKey, current: bytes) -> bool:
+        """Whether a search that was to beat `current` was begun for the key."""
+        return self._compared.get(key) == current
+
+    def has_newcomers(self, key: PlanKey, made_for: PlanKey) -> bool:
+        """Whether the key has a device for which nothing was searched yet: the serving plan was `made_for` others, and was
+        last settled without it."""
+        settled_for = () if self._settled is None else _nodes(self._settled[0])
+        return not {*_nodes(key)} <= {*_nodes(made_for), *settled_for}
 
     def is_gain(self, latency_s: float, over_s: float) -> bool:
         """Whether `latency_s` is enough below `over_s` to be worth a move."""
@@ -225,38 +264,59 @@ class ReplanPolicy:
         return self._settled == (self._key, current)
 
     def settle(self, current: bytes) -> None:
-        """Note that `current` needs no comparison for the wanted key."""
+        """Note that `current` needs no comparison for the wanted key, or no more than a thorough one if all that was found
+        for it came from quick searches."""
         assert self._key is not None
-        self._settled = (self._key, current)
+        hasty = self._hasty_keys()
+        for key in hasty:
+            if key == self._key:
+                self._results.pop(key, None)  # It stays known that the next search is to be a thorough one.
+            else:
+                self._drop(key)
+        if not hasty or (self._key in self._compared and self._key not in hasty):
+            self._settled = (self._key, current)
 
     def refuse(self, plan: bytes) -> None:
         """Drop the plan, which did not pass its trial."""
         for key, result in list(self._results.items()):
             if isinstance(result, PlanComputed) and result.plan == plan:
-                del self._results[key]
-                self._compared.pop(key, None)
+                self._drop(key)
 
     def forget(self) -> None:
         """Drop the result for the wanted key, which cannot be used any more."""
         if self._key is not None:
-            self._results.pop(self._key, None)
-            self._compared.pop(self._key, None)
+            self._drop(self._key)
 
-    def ask(self, key: PlanKey, now: float, current: bytes, *, urgent: bool, held: bool = True) -> bool:
-        """Whether to compute a plan for the key now; if so, it counts as under way. `held`: wait until the
-        cluster has not changed for a while."""
+    def _drop(self, key: PlanKey) -> None:
+        self._results.pop(key, None)
+        self._compared.pop(key, None)
+        self._hasty.discard(key)
+
+    def ask(
+        self,
+        key: PlanKey,
+        now: float,
+        current: bytes,
+        *,
+        urgent: bool,
+        quick: bool = False,
+        held: bool = True,
+    ) -> bool:
+        """Whether to compute a plan for the key now; if so, it counts as under way. `quick`: whether the search is a quick
+        one, which a thorough one may follow. `held`: wait until the cluster has not changed for a while."""
         if not key.devices or (held and now < self.ask_at(current, urgent=urgent)):
             return False
-        if self.computing == key and self._compared.get(key) == current:
+        if self.computing == key and self.is_compared(key, current):
             return False
-        known = self._results.get(key)
-        if known is not None and (urgent or not current or self._compared.get(key) == current):
+        searched = self.is_compared(key, current) and (quick or key not in self._hasty)
+        if self._results.get(key) is not None and (urgent or not current or searched):
             return False
         if self.computing is not None and not urgent:
             return False
         self.computing = key
         self._results.pop(key, None)
         self._compared[key] = current
+        (self._hasty.add if quick else self._hasty.discard)(key)
         return True
 
     def ask_at(self, current: bytes, *, urgent: bool) -> float:
@@ -272,9 +332,7 @@ class ReplanPolicy:
             self._retry_at = now + self._retry_s
             self._retry_s = min(2 * self._retry_s, self._timing.most_retry_s)
         while len(self._results) > MAX_RESULTS:
-            oldest = next(iter(self._results))
-            del self._results[oldest]
-            self._compared.pop(oldest, None)
+            self._drop(next(iter(self._results)))
 
     def wake_at(self, now: float) -> float:
         """The next time when something may become due without an event; inf if nothing may."""
@@ -284,6 +342,12 @@ class ReplanPolicy:
 
 def _nodes(key: PlanKey) -> Iterator[str]:
     return (node for node, _, _ in key.devices)
+
+
+def _is_for_same_devices(one: PlanKey, other: PlanKey) -> bool:
+    """Whether two keys differ at most in what was measured, also of the devices themselves."""
+    nodes = {*_nodes(one)} == {*_nodes(other)}
+    return nodes and replace(one, devices=other.devices, drifts=other.drifts) == other
 
 
 def differs_only_in_measurements(before: PlanKey | None, now: PlanKey) -> bool:

@@ -345,7 +345,11 @@ class DeploymentRollout:
         lacking = [n for n in world.nodes if n not in holders and (n in staying or n == world.node)]
         lacking.sort(key=lambda n: (n != world.node, n))
         copies = len(staying) if size <= MAX_EVERYWHERE_BYTES else status.count_needed_copies(world)
-        missing = copies - len(world.safe_holders(model))
+        safe = len(world.safe_holders(model))
+        missing = copies - safe
+        if safe >= status.count_needed_copies(world):
+            # A copy on its way would make the links seem slow that a newcomer measures before it tells its card.
+            lacking = [node for node in lacking if node in world.cluster.cards or node == world.node]
         if world.node not in holders:
             missing = max(missing, 1)
         wanted = [(node, model, size) for node in (lacking[: max(missing, 0)] if holders else [])]
@@ -410,15 +414,22 @@ class DeploymentRollout:
     def _compare(
         self, current: PlanRollout, key: PlanKey, world: LeaderView, now: float
     ) -> Iterator[ComputePlan]:
-        """Compare the serving plan with the best one possible."""
-        plan = current.order.plan
-        if self.planning.ask(key, now, plan, urgent=False):
+        """Compare the serving plan with the best one possible. When a device has joined, a quick search comes first, so
+        that it takes part soon, and a thorough one follows."""
+        plan, made_for = current.order.plan, current.made_for
+        quick = (
+            made_for is not None
+            and self.planning.has_newcomers(key, made_for)
+            and not self.planning.is_compared(key, plan)
+        )
+        if self.planning.ask(key, now, plan, urgent=False, quick=quick):
             yield make_compute_plan(
                 key,
                 self.deployment,
                 world.cluster,
                 plan,
                 urgent=False,
+                quick=quick,
                 profiles=world.profiles.profiles(),
                 measured_s=self.judge.seconds(current.epoch),
                 taken=self._reserved_memory(world),

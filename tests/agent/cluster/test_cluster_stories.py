@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from edgepart.agent.cluster.leader.replan_policy import PlanningTiming
 from edgepart.agent.cluster.state.events import (
     ComputePlan,
     LeaveAnnounced,
@@ -217,6 +219,81 @@ def test_a_joiner_is_used_and_takes_over_nothing() -> None:
     took_s = net.until(lambda: uses(net, A, B, C, D), 30)
     assert net.core(A).leader == B
     assert took_s < 10
+
+
+def test_a_joiner_takes_part_before_a_thorough_search_is_over() -> None:
+    for seed in range(4):
+        net = SimNet(4, seed)
+        searched: list[tuple[float, ComputePlan]] = []
+
+        def search_s(order: ComputePlan, net: SimNet = net, searched: list[Any] = searched) -> float:
+            searched.append((net.now, order))
+            return 1.0 if order.quick else 10.0
+
+        net.start(B, C, D)
+        net.until(lambda net=net: not net.settled_faults(), 10)  # type: ignore[misc]
+        net.deploy(B)
+        net.until(lambda net=net: uses(net, B, C, D), 30)  # type: ignore[misc]
+        net.run(30)
+        net.search_s, began = search_s, net.now
+        net.start(A)
+        took_s = net.until(lambda net=net: uses(net, A, B, C, D), 30)  # type: ignore[misc]
+        assert took_s < 5
+        net.run(60)
+        with_all = [order for _, order in searched if len(order.key.devices) == 4]
+        assert [order.quick for order in with_all] == [True, False]
+        assert net.settled_faults() == []
+        assert searched[0][0] >= began + PlanningTiming().hold_s
+
+
+def test_joiners_that_come_together_are_searched_for_together() -> None:
+    net = SimNet(6, 10)
+    boxes = [node_id(number) for number in range(1, 7)]
+    net.start(*boxes[:3])
+    net.until(lambda: not net.settled_faults(), 10)
+    net.deploy(B)
+    net.until(lambda: uses(net, *boxes[:3]), 30)
+    net.run(30)
+    asked: list[ComputePlan] = []
+
+    def search_s(order: ComputePlan) -> float:
+        asked.append(order)
+        return 1.0 if order.quick else 10.0
+
+    net.search_s, net.card_s = search_s, 2.0
+    for joiner in boxes[3:]:
+        net.start(joiner)
+        net.run(0.5)
+    took_s = net.until(lambda: bool(asked), 5)
+    assert took_s == pytest.approx(2.0 - 0.5 + PlanningTiming().hold_s, abs=0.1)
+    net.run(5)
+    (compared,) = (order for order in asked if order.current and order.quick)
+    assert len(compared.key.devices) == 6
+
+
+def test_a_joiner_measures_its_links_before_it_gets_a_copy_that_is_not_needed_for_safety() -> None:
+    net = SimNet(3, 10)
+    net.start(B, C)
+    net.until(lambda: not net.settled_faults(), 10)
+    net.deploy(B)
+    net.until(lambda: uses(net, B, C), 30)
+    net.card_s = 4.0
+    net.start(A)
+    net.run(3.5)
+    assert A in net.boxes[B].members
+    assert not net.boxes[A].disk.models
+    net.until(lambda: bool(net.boxes[A].disk.models), 5)
+
+
+def test_a_copy_that_is_needed_for_safety_waits_for_no_measurement() -> None:
+    net = SimNet(2, 10)
+    net.start(B)
+    net.run(3)
+    net.deploy(B)
+    net.until(lambda: uses(net, B), 30)
+    net.card_s = 20.0
+    net.start(A)
+    net.until(lambda: bool(net.boxes[A].disk.models), 10)
 
 
 def test_one_that_leaves_is_out_at_once_and_not_dialled() -> None:

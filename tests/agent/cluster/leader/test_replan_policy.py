@@ -96,6 +96,79 @@ def test_a_serving_one_moves_only_for_a_clear_gain(latency_s: float, moves: bool
         assert not planning.ask(key, 99.0, b"old", urgent=False)  # it was compared
 
 
+@pytest.mark.parametrize("gains", [True, False])
+def test_a_quick_search_is_followed_by_a_thorough_one(gains: bool) -> None:
+    planning = ReplanPolicy(TIMING)
+    key = looking(planning, "a", "b", now=0.0)
+    assert planning.ask(key, 1.0, b"old", urgent=False, quick=True)
+    assert not planning.ask(key, 1.1, b"old", urgent=False)  # under way
+    hasty = replace(computed(key, b"hasty", 0.5 if gains else 2.0, 1.0), quick=True)
+    planning.answered(hasty, 2.0)
+    assert planning.better(b"old", 2.0) == (hasty if gains else None)
+    serving = b"hasty" if gains else b"old"
+    assert not planning.is_settled(serving)
+    assert planning.ask(key, 2.0, serving, urgent=False)
+    planning.answered(computed(key, b"new", 1.5, 1.0), 12.0)
+    assert planning.better(serving, 12.0) is None
+    assert planning.is_settled(serving)
+    assert not planning.ask(key, 99.0, serving, urgent=False)
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_what_a_quick_search_found_counts_though_links_were_measured_meanwhile(quick: bool) -> None:
+    planning = ReplanPolicy(TIMING)
+    key = looking(planning, "a", "b", now=0.0)
+    assert planning.ask(key, 1.0, b"old", urgent=False, quick=quick)
+    again = replace(key, devices=tuple((node, name, "again") for node, name, _ in key.devices))
+    planning.look(again, 1.5)
+    found = replace(computed(key, b"new", 0.5, 1.0), quick=quick)
+    planning.answered(found, 2.0)
+    assert planning.better(b"old", 2.0) == (found if quick else None)
+    assert planning.better(b"other", 2.0) is None  # It was compared with the old one.
+    looking(planning, "a", "b", "c", now=3.0)
+    assert planning.better(b"old", 3.0) is None
+
+
+def test_a_quick_plan_that_was_given_up_does_not_come_again_and_a_thorough_search_follows() -> None:
+    planning = ReplanPolicy(TIMING)
+    key = looking(planning, "a", "b", now=0.0)
+    assert planning.ask(key, 1.0, b"old", urgent=False, quick=True)
+    planning.answered(replace(computed(key, b"hasty", 0.5, 1.0), quick=True), 2.0)
+    planning.settle(b"old")  # Its segments were timed, and it is slower than predicted.
+    assert planning.better(b"old", 2.0) is None
+    assert not planning.is_settled(b"old")
+    assert planning.is_compared(key, b"old")  # quickly
+    assert planning.ask(key, 2.0, b"old", urgent=False)
+    planning.answered(computed(key, b"new", 2.0, 1.0), 12.0)
+    assert planning.better(b"old", 12.0) is None
+    assert planning.is_settled(b"old")
+    again = replace(key, devices=tuple((node, name, "again") for node, name, _ in key.devices))
+    planning.look(again, 20.0)
+    assert planning.better(b"old", 20.0) is None
+
+
+def test_a_quick_search_that_fails_settles_nothing() -> None:
+    planning = ReplanPolicy(TIMING)
+    key = looking(planning, "a", "b", now=0.0)
+    assert planning.ask(key, 1.0, b"old", urgent=False, quick=True)
+    planning.answered(PlanFailed(key, "no time", "Infeasible", True), 2.0)
+    assert planning.better(b"old", 2.0) is None
+    assert planning.ask(key, 2.0, b"old", urgent=False)
+
+
+def test_who_was_searched_for_is_no_newcomer_any_more() -> None:
+    planning = ReplanPolicy(TIMING)
+    before = looking(planning, "a", "b", now=0.0)
+    assert not planning.has_newcomers(before, before)
+    joined = looking(planning, "a", "b", "c", now=20.0)
+    assert planning.has_newcomers(joined, before)
+    assert planning.ask(joined, 21.0, b"old", urgent=False)
+    planning.answered(computed(joined, b"new", 2.0, 1.0), 31.0)
+    assert planning.better(b"old", 31.0) is None  # It serves on without c.
+    assert not planning.has_newcomers(joined, before)
+    assert not planning.has_newcomers(looking(planning, "a", "c", now=40.0), before)
+
+
 def test_the_same_plan_again_is_no_move() -> None:
     planning = ReplanPolicy(TIMING)
     key = looking(planning, "a", now=0.0)
@@ -114,6 +187,20 @@ def test_flapping_makes_it_wait_longer_and_calm_forgives() -> None:
     assert waits == [1, 2, 4, 8, 16, 30, 30, 30]
     looking(planning, "a", "c", now=now + 20.0)
     assert planning.ask_at(b"old", urgent=False) == now + 21.0
+
+
+def test_boxes_that_join_together_are_waited_for_no_longer_than_one() -> None:
+    planning = ReplanPolicy(TIMING)
+    looking(planning, "a", now=0.0)
+    for n, nodes in enumerate(["ab", "abc", "abcd"]):
+        looking(planning, *nodes, now=20.0 + 0.5 * n)
+        assert planning.ask_at(b"old", urgent=False) == 21.0 + 0.5 * n
+    looking(planning, *"abd", now=21.5)  # Of two newcomers, the link is not up yet.
+    assert planning.ask_at(b"old", urgent=False) == 22.5
+    looking(planning, *"bcd", now=22.0)
+    assert planning.ask_at(b"old", urgent=False) == 24.0  # One that was there is lost,
+    looking(planning, *"abcd", now=22.5)
+    assert planning.ask_at(b"old", urgent=False) == 26.5  # and comes back.
 
 
 def test_links_that_a_newcomer_measures_count_as_one_change() -> None:
