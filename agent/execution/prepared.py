@@ -4,6 +4,7 @@ made, in this process or in a worker. Rules: no door."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
@@ -66,6 +67,10 @@ class Loader(Protocol):
         """Load the program's sessions. This takes long: call it from a thread of its own. `model` is the digest of the
         plan's model. Raises InternalError, which names the segment that ONNX Runtime refuses, and CrashError if
         loading ends the process."""
+
+    def getting_ready(self, deployment: str, model: str) -> AbstractContextManager[None]:
+        """Start, beside the block, what takes time before `prepare` can begin. In the block is what a program of this
+        deployment waits for, such as its weights, and then the call of `prepare`. Never waits."""
 
     def release(self, prepared: RunnableProgram) -> None:
         """Forget a program. Never waits."""

@@ -273,17 +273,18 @@ class LoadedPlans:
     ) -> RunnableProgram:
         """Fetch the program's weights, and make its sessions in a thread. If this task is cancelled meanwhile, they are
         released."""
-        await self._fetch(plan, weights_of([program]), order.sources, arrived)
-        deployment = order.deployment
-        making = asyncio.ensure_future(
-            asyncio.to_thread(self._loader.prepare, deployment, plan.model_digest, program, plan.transfers)
-        )
-        try:
-            return await asyncio.shield(making)
-        except asyncio.CancelledError:
-            making.add_done_callback(self._release_unwanted)
-            self._loader.abandon(deployment, plan.model_digest)
-            raise
+        deployment, model = order.deployment, plan.model_digest
+        with self._loader.getting_ready(deployment, model):
+            await self._fetch(plan, weights_of([program]), order.sources, arrived)
+            making = asyncio.ensure_future(
+                asyncio.to_thread(self._loader.prepare, deployment, model, program, plan.transfers)
+            )
+            try:
+                return await asyncio.shield(making)
+            except asyncio.CancelledError:
+                making.add_done_callback(self._release_unwanted)
+                self._loader.abandon(deployment, model)
+                raise
 
     def _release_unwanted(self, made: asyncio.Future[RunnableProgram]) -> None:
         if not made.cancelled() and made.exception() is None:

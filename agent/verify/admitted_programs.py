@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Protocol
 
@@ -53,6 +54,10 @@ class AdmittedPrograms:
         for segment in unknown.values():
             self.note(segment, compare_times(replace(self._trials.verdict(segment), model=model)))
         return self._loader.prepare(deployment, model, self._book.settle(program), transfers)
+
+    def getting_ready(self, deployment: str, model: str) -> AbstractContextManager[None]:
+        """The same as `Loader.getting_ready`."""
+        return self._loader.getting_ready(deployment, model)
 
     def note(self, segment: Segment, verdict: EngineVerdict) -> None:
         """Take over a verdict about a segment, from a trial or from a run that served."""

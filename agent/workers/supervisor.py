@@ -168,6 +168,14 @@ class Worker:
 
     # Programs
 
+    def get_ready(self) -> None:
+        """Start the process if there is none. What that fails with, the next program that is prepared meets again."""
+        try:
+            with self._ordering:
+                self._alive()
+        except (EdgepartError, WorkerEnded) as error:
+            log.info("the worker of %s is not started in advance: %s", self.name, error)
+
     def prepare(
         self, number: int, program: Program, transfers: Sequence[Transfer], rest: Callable[[float], None]
     ) -> RemoteProgram:
@@ -683,6 +691,30 @@ class Workers:
     ) -> RemoteProgram:
         """The same as `Loader.prepare`."""
         key = parent_of(deployment), model
+        worker, number = self._enter(key), next(self._numbers)
+        try:
+            with self._preparing:
+                made = worker.prepare(number, program, transfers, self._rest)
+        except BaseException:
+            self._leave(key)
+            raise
+        with self._lock:
+            self._keys[number] = key
+        return made
+
+    @contextmanager
+    def getting_ready(self, deployment: str, model: str) -> Iterator[None]:
+        """The same as `Loader.getting_ready`."""
+        key = parent_of(deployment), model
+        worker = self._enter(key)
+        threading.Thread(target=worker.get_ready, name="get ready", daemon=True).start()
+        try:
+            yield
+        finally:
+            self._leave(key)
+
+    def _enter(self, key: tuple[str, str]) -> Worker:
+        """The worker, made if there is none, with one program more. Raises Unavailable if the agent stops."""
         with self._lock:
             if self._stopped:
                 raise Unavailable("this agent stops")
@@ -696,16 +728,7 @@ class Workers:
                     replace(self._engines, noted=lambda *told: self._note_engine(key[1], *told)),
                 )
             self._users[key] = self._users.get(key, 0) + 1
-            number = next(self._numbers)
-        try:
-            with self._preparing:
-                made = worker.prepare(number, program, transfers, self._rest)
-        except BaseException:
-            self._leave(key)
-            raise
-        with self._lock:
-            self._keys[number] = key
-        return made
+            return worker
 
     def _note_engine(self, model: str, segment: Segment, verdict: EngineVerdict) -> None:
         self._engines.noted(segment, replace(verdict, model=model))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -71,14 +72,27 @@ class Loading:
     def __init__(self) -> None:
         self.sessions = Sessions(1, read_weight)
         self.abandoned: list[tuple[str, str]] = []
+        self.ready: list[str] = []
+        """What it was to get ready for now."""
+        self.prepared_ready = 0
+        """Number of programs for which it was to get ready before."""
 
     def prepare(
         self, deployment: str, model: str, program: Program, transfers: Sequence[Transfer]
     ) -> RunnableProgram:
+        self.prepared_ready += deployment in self.ready
         return self.sessions.prepare(program, transfers)
 
     def release(self, prepared: Any) -> None:
         self.sessions.release(prepared)
+
+    @contextmanager
+    def getting_ready(self, deployment: str, model: str) -> Iterator[None]:
+        self.ready.append(deployment)
+        try:
+            yield
+        finally:
+            self.ready.remove(deployment)
 
     def abandon(self, deployment: str, model: str) -> None:
         self.abandoned.append((deployment, model))
@@ -182,8 +196,10 @@ def test_it_tells_how_far_the_weights_are_that_a_plan_needs_here() -> None:
             while not bench.arrived:
                 await asyncio.sleep(0)
         assert bench.arrived == [WeightsArrived("m", EPOCH, 0, sum(needed.values()))]
+        assert bench.loading.ready == ["m"] and not bench.loading.prepared_ready
         bench.fetching.set()
         await bench.answer()
+        assert bench.loading.ready == [] and bench.loading.prepared_ready == 1
         assert bench.arrived[-1] == WeightsArrived("m", EPOCH, sum(needed.values()), sum(needed.values()))
 
     assert run(work).arrived

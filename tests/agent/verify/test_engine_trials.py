@@ -4,6 +4,7 @@ processes with an engine that is made up; its faults are real."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,10 @@ class FakeLoader:
         self.loaded.append(program)
 
     def release(self, prepared: Any) -> None: ...
+
+    def getting_ready(self, deployment: str, model: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def abandon(self, deployment: str, model: str) -> None: ...
 
 

@@ -33,6 +33,7 @@ from edgepart.planner.errors import (
 from edgepart.planner.plans.plan import Piece, Port, Program, Receive, Run, Segment
 from edgepart.planner.region import Array, Region
 from tests.agent import handmade
+from tests.waiting import eventually
 
 LOWEST = np.iinfo(np.int64).min
 """Divided by -1 it ends the process that divides."""
@@ -347,6 +348,32 @@ def test_a_released_program_is_not_run_and_the_last_one_ends_the_worker(bench: B
     assert process.death().ordered
     with pytest.raises(Unavailable):
         divide(program, 4, 2)
+
+
+def test_a_worker_can_be_started_before_there_is_a_program(bench: Bench) -> None:
+    with bench.workers.getting_ready("net", "digest"):
+        eventually(lambda: len(bench.workers.processes()) == 1)
+        (process,) = bench.workers.processes()
+        program = bench.prepare(division())
+    assert divide(program, 9, 3) == [3, 3]
+    assert bench.workers.processes() == [process]
+    bench.workers.release(program)
+    assert bench.workers.processes() == []
+
+
+def test_a_worker_for_which_no_program_came_ends(bench: Bench) -> None:
+    with bench.workers.getting_ready("net", "digest"):
+        eventually(lambda: len(bench.workers.processes()) == 1)
+        (process,) = bench.workers.processes()
+    eventually(
+        lambda: not psutil.pid_exists(process) or psutil.Process(process).status() == psutil.STATUS_ZOMBIE
+    )
+    with bench.workers.getting_ready("net", "digest"):
+        pass  # It may be starting when the block ends.
+    assert bench.workers.processes() == [] and not bench.workers.deaths()
+    bench.workers.stop()
+    with pytest.raises(Unavailable, match="stops"), bench.workers.getting_ready("net", "digest"):
+        pass
 
 
 def test_loading_that_never_ends_ends_when_nobody_waits_for_it(
