@@ -69,6 +69,8 @@ MAX_EVERYWHERE_BYTES = 256_000_000
 not fetch them first."""
 
 
+HASTY = "found by a quick search, as a device has joined; a thorough one follows"
+"""What is said of the plan that serves until the thorough search is over."""
 MOST_NOTE = 2000
 """The longest note about a deployment, in characters."""
 REREADING_S = 30.0
@@ -491,6 +493,7 @@ class DeploymentRollout:
             order,
             instead_of_s=found.current_latency_s,
             made_for=found.key,
+            hasty=found.quick and weighed,
             chosen=found.chosen,
             note="; ".join(filter(None, (*(why for _, why in self.refused), found.note))),
             tolerance=found.tolerance,
@@ -675,9 +678,12 @@ class DeploymentRollout:
         return self._taken_over == self.deployment.version
 
     def _describe_note(self, world: LeaderView) -> str:
-        """Why the serving plan is not the one that was first predicted to be the best, and what engines are refused."""
+        """Why the serving plan is not the one that was first predicted to be the best, what engines are refused, and
+        whether a better plan is still searched for."""
         engines = status.describe_refused_engines(self.active, self.deployment.model, world)
-        return "; ".join(filter(None, (self.note, engines)))[:MOST_NOTE]
+        active = self.active
+        searching = active and active.hasty and not self.planning.is_settled(active.order.plan)
+        return "; ".join(filter(None, (self.note, engines, HASTY if searching else "")))[:MOST_NOTE]
 
     def _describe_rounding(self) -> str:
         known = self.rounding

@@ -113,6 +113,8 @@ class PlanRollout:
     """The choices from which the plan was made, as in PlanComputed; empty if they are not known."""
     note: str = ""
     """Why this is not the plan that was first predicted to be the best."""
+    hasty: bool = False
+    """Whether a quick search found it when a device had joined."""
     tolerance: float | None = None
     """How far the plan's answers may be off, as in PlanComputed."""
     structure: str = ""

@@ -239,7 +239,9 @@ def test_a_joiner_takes_part_before_a_thorough_search_is_over() -> None:
         net.start(A)
         took_s = net.until(lambda net=net: uses(net, A, B, C, D), 30)  # type: ignore[misc]
         assert took_s < 5
+        net.until(lambda net=net: "a quick search" in net.standings["net"].note, 1)  # type: ignore[misc]
         net.run(60)
+        assert net.standings["net"].note == ""
         with_all = [order for _, order in searched if len(order.key.devices) == 4]
         assert [order.quick for order in with_all] == [True, False]
         assert net.settled_faults() == []

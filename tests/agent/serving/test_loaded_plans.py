@@ -196,7 +196,7 @@ def test_it_tells_how_far_the_weights_are_that_a_plan_needs_here() -> None:
             while not bench.arrived:
                 await asyncio.sleep(0)
         assert bench.arrived == [WeightsArrived("m", EPOCH, 0, sum(needed.values()))]
-        assert bench.loading.ready == ["m"] and not bench.loading.prepared_ready
+        assert bench.loading.ready == ["m"]
         bench.fetching.set()
         await bench.answer()
         assert bench.loading.ready == [] and bench.loading.prepared_ready == 1
