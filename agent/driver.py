@@ -304,6 +304,8 @@ class Driver:
         if order.urgent and self._computing is not None and not self._computing.urgent:
             grace_s = GRACE_S if is_variant(order.key.deployment) else 0.0
             self._spawn(self._abort(self._computing, grace_s))
+        elif self._computing is not None and _replaces(order, self._computing):
+            self._spawn(self._abort(self._computing, 0.0))
         if self._planner is None or self._planner.done():
             self._planner = self._loop.create_task(self._plan_all(), name="plan")
             self._planner.add_done_callback(self._ended)
@@ -324,11 +326,25 @@ class Driver:
                 if any(urgent for _, urgent in self._orders):
                     self._orders.setdefault(key, order)  # set aside for something more urgent
                     continue
+                if key in self._orders:
+                    continue  # A newer order has replaced it.
                 answer = events.PlanFailed(order.key, str(error), "Unavailable", final=False)
             finally:
                 self._computing = None
             _tell(order, answer)
             self.post(answer)
+
+
+def _replaces(order: events.ComputePlan, computing: events.ComputePlan) -> bool:
+    """Whether nothing needs the answer that is being computed any more: a quick comparison replaces a thorough one of the
+    same plan, as a device has joined."""
+    same = (order.key.deployment, order.urgent, order.current)
+    return (
+        order.quick
+        and not computing.quick
+        and bool(order.current)
+        and same == (computing.key.deployment, computing.urgent, computing.current)
+    )
 
 
 def news_of(before: tuple[events.Member, ...], now: tuple[events.Member, ...]) -> Iterator[str]:

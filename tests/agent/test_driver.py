@@ -376,6 +376,29 @@ def test_what_is_urgent_sets_aside_what_is_not() -> None:
     assert [call[1] for call in fakes.told if call[0] == "compute"] == ["a", "b", "a"]
 
 
+@pytest.mark.parametrize("current", [b"", b"serves"])
+def test_a_quick_comparison_replaces_a_thorough_one_under_way(current: bytes) -> None:
+    async def work(driver: Driver, script: Script, fakes: Fakes) -> None:
+        script.effects = [replace(plan_for("a"), current=current)]
+        driver.post(events.LeaveRequested())
+        await script.next()
+        await asyncio.to_thread(fakes.planning.acquire, timeout=10)
+        script.effects = [replace(plan_for("a", quick=True), current=current)]
+        driver.post(events.LeaveRequested())
+        await script.next()
+        if not current:  # That is no comparison.
+            fakes.plan.set()
+        await asyncio.to_thread(fakes.planning.acquire, timeout=10)
+        fakes.plan.set()
+        assert (await script.next()).kind == "Infeasible"
+        if not current:
+            assert (await script.next()).kind == "Infeasible"
+        assert script.heard.empty()
+
+    fakes = run(work)
+    assert [call[3] for call in fakes.told if call[0] == "compute"] == [False, True]
+
+
 @pytest.mark.parametrize(("grace_s", "order"), [(0.0, ["a", "a@1", "a"]), (60.0, ["a", "a@1"])])
 def test_a_plan_for_a_new_shape_gives_one_in_the_background_some_time(
     monkeypatch: pytest.MonkeyPatch, grace_s: float, order: list[str]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import MappingProxyType
@@ -245,15 +245,17 @@ class ReplanPolicy:
         assert self._key is not None
         return [key for key in self._hasty if _is_for_same_devices(key, self._key)]
 
-    def is_compared(self, key: PlanKey, current: bytes) -> bool:
+    def is_compared(self, key: PlanKey | None, current: bytes) -> bool:
         """Whether a search that was to beat `current` was begun for the key."""
-        return self._compared.get(key) == current
+        return key is not None and self._compared.get(key) == current
 
-    def has_newcomers(self, key: PlanKey, made_for: PlanKey) -> bool:
-        """Whether the key has a device for which nothing was searched yet: the serving plan was `made_for` others, and was
-        last settled without it."""
-        settled_for = () if self._settled is None else _nodes(self._settled[0])
-        return not {*_nodes(key)} <= {*_nodes(made_for), *settled_for}
+    def has_newcomers(self, key: PlanKey, made_for: PlanKey | None, used: Iterable[str]) -> bool:
+        """Whether the key has a device for which nothing was searched yet: the serving plan uses others, was `made_for`
+        others (None: that is not known), and was last settled without it."""
+        searched = chain.from_iterable(
+            _nodes(one) for one in (made_for, self._settled and self._settled[0]) if one
+        )
+        return not {*_nodes(key)} <= {*used, *searched}
 
     def is_gain(self, latency_s: float, over_s: float) -> bool:
         """Whether `latency_s` is enough below `over_s` to be worth a move."""
@@ -303,7 +305,8 @@ class ReplanPolicy:
         held: bool = True,
     ) -> bool:
         """Whether to compute a plan for the key now; if so, it counts as under way. `quick`: whether the search is a quick
-        one, which a thorough one may follow. `held`: wait until the cluster has not changed for a while."""
+        one, which a thorough one may follow, and which takes the place of a thorough one for other devices. `held`: wait
+        until the cluster has not changed for a while."""
         if not key.devices or (held and now < self.ask_at(current, urgent=urgent)):
             return False
         if self.computing == key and self.is_compared(key, current):
@@ -311,7 +314,8 @@ class ReplanPolicy:
         searched = self.is_compared(key, current) and (quick or key not in self._hasty)
         if self._results.get(key) is not None and (urgent or not current or searched):
             return False
-        if self.computing is not None and not urgent:
+        replaced = quick and self.computing not in self._hasty and self.is_compared(self.computing, current)
+        if self.computing is not None and not urgent and not replaced:
             return False
         self.computing = key
         self._results.pop(key, None)

@@ -418,12 +418,9 @@ class DeploymentRollout:
     ) -> Iterator[ComputePlan]:
         """Compare the serving plan with the best one possible. When a device has joined, a quick search comes first, so
         that it takes part soon, and a thorough one follows."""
-        plan, made_for = current.order.plan, current.made_for
-        quick = (
-            made_for is not None
-            and self.planning.has_newcomers(key, made_for)
-            and not self.planning.is_compared(key, plan)
-        )
+        plan, planning = current.order.plan, self.planning
+        joined = planning.has_newcomers(key, current.made_for, current.nodes)
+        quick = joined and not planning.is_compared(key, plan)
         if self.planning.ask(key, now, plan, urgent=False, quick=quick):
             yield make_compute_plan(
                 key,

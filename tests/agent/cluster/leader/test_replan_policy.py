@@ -147,6 +147,26 @@ def test_a_quick_plan_that_was_given_up_does_not_come_again_and_a_thorough_searc
     assert planning.better(b"old", 20.0) is None
 
 
+def test_a_quick_search_takes_the_place_of_a_thorough_one_for_other_devices() -> None:
+    planning = ReplanPolicy(TIMING)
+    before = looking(planning, "a", "b", now=0.0)
+    assert planning.ask(before, 1.0, b"old", urgent=False)
+    joined = looking(planning, "a", "b", "c", now=20.0)
+    assert not planning.ask(joined, 21.0, b"old", urgent=False)
+    assert planning.ask(joined, 21.0, b"old", urgent=False, quick=True)
+    last = looking(planning, "a", "b", "c", "d", now=40.0)
+    assert not planning.ask(last, 41.0, b"old", urgent=False, quick=True)  # The quick one is soon over.
+
+
+def test_a_quick_search_does_not_take_the_place_of_a_contingency_plan_s() -> None:
+    planning = ReplanPolicy(TIMING)
+    looking(planning, "a", "b", now=0.0)
+    spare = planning.key(cluster("a", "b"), deployment(), 5.0, without="b")
+    assert planning.ask(spare, 5.0, b"", urgent=False)
+    joined = looking(planning, "a", "b", "c", now=20.0)
+    assert not planning.ask(joined, 21.0, b"old", urgent=False, quick=True)
+
+
 def test_a_quick_search_that_fails_settles_nothing() -> None:
     planning = ReplanPolicy(TIMING)
     key = looking(planning, "a", "b", now=0.0)
@@ -159,14 +179,16 @@ def test_a_quick_search_that_fails_settles_nothing() -> None:
 def test_who_was_searched_for_is_no_newcomer_any_more() -> None:
     planning = ReplanPolicy(TIMING)
     before = looking(planning, "a", "b", now=0.0)
-    assert not planning.has_newcomers(before, before)
+    assert not planning.has_newcomers(before, before, "a")
+    assert not planning.has_newcomers(before, None, "ab")  # of another leader
+    assert planning.has_newcomers(before, None, "a")
     joined = looking(planning, "a", "b", "c", now=20.0)
-    assert planning.has_newcomers(joined, before)
+    assert planning.has_newcomers(joined, before, "a")
     assert planning.ask(joined, 21.0, b"old", urgent=False)
     planning.answered(computed(joined, b"new", 2.0, 1.0), 31.0)
     assert planning.better(b"old", 31.0) is None  # It serves on without c.
-    assert not planning.has_newcomers(joined, before)
-    assert not planning.has_newcomers(looking(planning, "a", "c", now=40.0), before)
+    assert not planning.has_newcomers(joined, before, "a")
+    assert not planning.has_newcomers(looking(planning, "a", "c", now=40.0), before, "a")
 
 
 def test_the_same_plan_again_is_no_move() -> None:
