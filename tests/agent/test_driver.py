@@ -332,6 +332,22 @@ def plan_for(name: str, *, urgent: bool = False, quick: bool = False) -> events.
     return events.ComputePlan(key, ENTRY, (), b"", urgent=urgent, quick=quick)
 
 
+def test_the_planning_process_is_started_when_a_plan_is_expected() -> None:
+    async def work(driver: Driver, script: Script, fakes: Fakes) -> None:
+        driver.expect_plan()
+        script.effects = [plan_for("a")]
+        fakes.plan.set()
+        driver.post(events.LeaveRequested())
+        for _ in range(2):
+            await script.next()
+        driver.stop()
+        driver.expect_plan()
+
+    told = [call[0] for call in run(work).told]
+    assert told.index("get_ready") < told.index("compute")
+    assert told.count("get_ready") == 1
+
+
 def test_urgent_plans_come_first_and_newer_orders_replace_older_ones() -> None:
     async def work(driver: Driver, script: Script, fakes: Fakes) -> None:
         script.effects = [
