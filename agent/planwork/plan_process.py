@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 NICENESS = 10
 """How much lower the priority of contingency plans and comparisons is than the agent's, which answers heartbeats and
 requests meanwhile."""
+HASTY_NICENESS = 5
+"""The same for a quick comparison, for which a device that has joined waits to take part. With more, it gets next to
+nothing of a busy leader; with less, requests that the leader computes take longer meanwhile."""
 IDLE_S = 30.0
 """Seconds without an order after which the process ends, so that models can use its memory. A longer time more often saves
 starting it again."""
@@ -119,5 +122,6 @@ def _compute(computing: PlanComputer, order: ComputePlan) -> Answer:
     and only root may raise it again."""
     if order.urgent:
         return computing.compute(order)
-    with ThreadPoolExecutor(1, initializer=lower_priority, initargs=(NICENESS,)) as thread:
+    niceness = HASTY_NICENESS if order.quick and order.current else NICENESS
+    with ThreadPoolExecutor(1, initializer=lower_priority, initargs=(niceness,)) as thread:
         return thread.submit(computing.compute, order).result()

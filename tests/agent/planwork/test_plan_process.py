@@ -108,8 +108,18 @@ def test_plans_are_computed_compared_and_refused(planwork: PlanProcess, store: S
     assert len(processes()) == 1
 
 
-@pytest.mark.parametrize(("urgent", "lower"), [(True, 0), (False, plan_process.NICENESS)])
-def test_only_plans_that_nothing_waits_for_have_low_priority(urgent: bool, lower: int) -> None:
+@pytest.mark.parametrize(
+    ("urgent", "quick", "current", "lower"),
+    [
+        (True, True, b"", 0),
+        (False, True, b"", plan_process.NICENESS),
+        (False, False, b"serves", plan_process.NICENESS),
+        (False, True, b"serves", plan_process.HASTY_NICENESS),
+    ],
+)
+def test_only_plans_that_nothing_waits_for_have_low_priority(
+    urgent: bool, quick: bool, current: bytes, lower: int
+) -> None:
     """Each thread has a niceness of its own, so the next urgent order is not slowed down by the last."""
 
     class Computing:
@@ -117,7 +127,7 @@ def test_only_plans_that_nothing_waits_for_have_low_priority(urgent: bool, lower
             return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
     here = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-    asked = replace(order("0" * 64), urgent=urgent)
+    asked = replace(order("0" * 64), urgent=urgent, quick=quick, current=current)
     for _ in range(2):
         assert plan_process._compute(Computing(), asked) == min(here + lower, 19)  # type: ignore[arg-type, comparison-overlap]
 
