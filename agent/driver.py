@@ -38,8 +38,8 @@ NAMED_LINES, NAMED_S, NAMED_LETTERS = 8, 60.0, 500
 """The log gets at most NAMED_LINES lines in NAMED_S seconds about one distrusted member, each with a reason
 of at most NAMED_LETTERS characters, because that member decides how much it sends."""
 GRACE_S = 2.0
-"""How long planning that nobody waits for may delay a plan for new shapes: about the time that a new planning
-process takes to start."""
+"""How long planning that nobody waits for may delay a plan for new shapes, and a search for a quick plan any plan:
+about the time that a new planning process takes to start."""
 
 
 class DriverLinks(Protocol):
@@ -302,7 +302,8 @@ class Driver:
     def _order(self, order: events.ComputePlan) -> None:
         self._orders[order.key.deployment, order.urgent] = order
         if order.urgent and self._computing is not None and not self._computing.urgent:
-            grace_s = GRACE_S if is_variant(order.key.deployment) else 0.0
+            patient = is_variant(order.key.deployment) or self._computing.quick
+            grace_s = GRACE_S if patient else 0.0
             self._spawn(self._abort(self._computing, grace_s))
         elif self._computing is not None and _replaces(order, self._computing):
             self._spawn(self._abort(self._computing, 0.0))

@@ -130,6 +130,12 @@ def models(state: State = None, agent: Agent = None, as_json: Json = False) -> N
         _print_card(card)
 
 
+def _not_prepared(card: Mapping[str, Any]) -> list[str]:
+    """The devices of a plan on several for whose loss no other plan is loaded."""
+    devices = card["devices"]
+    return [name for name in devices if name not in card.get("covered", ())] if len(devices) > 1 else []
+
+
 def _print_card(card: Mapping[str, Any]) -> None:
     say(f"{card['name']}: {card['state']}, {_versions(card)}")
     if card.get("weights"):
@@ -143,6 +149,8 @@ def _print_card(card: Mapping[str, Any]) -> None:
             say(f"  {line}", prose=True)
         if card.get("covered"):
             say(f"  prepared for the loss of {', '.join(card['covered'])}", prose=True)
+        if missing := _not_prepared(card):
+            say(f"  not prepared yet for the loss of {', '.join(missing)}: requests would wait", prose=True)
         if card.get("note"):
             say(f"  note: {card['note']}", prose=True)
     if card.get("quantised"):
@@ -156,8 +164,10 @@ def _print_card(card: Mapping[str, Any]) -> None:
     for side in ("inputs", "outputs"):
         for value in card[side]:
             say(f"  {side[:-1]:6} {value['name']}  {value['dtype']} {shape(value['shape'])}")
-    for bound in card.get("bindings") or ():
+    for number, bound in enumerate(card.get("bindings") or ()):
         say(f"  {_bound(bound)}", prose=True)
+        for line in str(bound.get("why", "")).splitlines() if number else ():  # The first one's is above.
+            say(f"    {line}", prose=True)
 
 
 def _versions(card: Mapping[str, Any]) -> str:

@@ -366,6 +366,7 @@ class NodeApi:
                 held.plan.strategy,
                 tuple(held.plan.programs),
                 held.plan.predicted_latency_s,
+                held.plan.why,
             )
             for epoch, held in (first, *self._plans.variants(name))
         ]

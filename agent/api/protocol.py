@@ -38,6 +38,8 @@ class BindingStatus:
     strategy: str = ""
     devices: tuple[str, ...] = ()
     predicted_latency_s: float | None = None
+    why: str = ""
+    """Why its plan is what it is, in sentences; a first plan says that requests waited for it."""
 
 
 @dataclass(frozen=True)

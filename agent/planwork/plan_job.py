@@ -58,6 +58,9 @@ MOST_REFUSED = 2
 TOKEN_BY_TOKEN = "prompts are read token by token"
 """What happens to prompts if a plan reads no blocks."""
 
+ALONE = "it was planned on one device alone first, so that requests need not wait for a search"
+"""The note about a plan that was made without a search."""
+
 CHOSEN_BY_USER = frozenset(strategies()) - {"auto", "single"}
 """Strategies that divide a model because the user wants it, whatever is predicted."""
 
@@ -108,7 +111,9 @@ class PlanComputer:
         study = Study(self._problem(order, graph), to_planner_profiles(order.profiles))
         search = partial(_search, study, order, digests, forms)
         refused = frozenset(structure for structure, _ in order.key.refused)
-        found_best = search(options.strategy) if not refused else _next_best(search, order, refused)
+        found_best = _on_one_device(search, order, refused) or (
+            search(options.strategy) if not refused else _next_best(search, order, refused)
+        )
         plan, simulation, chosen = found_best
         asked = plan if options.strategy in CHOSEN_BY_USER else None
         current_s = _seconds_of(order.current, study, asked)
@@ -239,6 +244,27 @@ def _search(
     return plan, simulation, choices.write(study.candidates, found)
 
 
+def _on_one_device(
+    search: Callable[[str], tuple[Plan, Simulation, bytes]], order: ComputePlan, refused: frozenset[str]
+) -> tuple[Plan, Simulation, bytes] | None:
+    """The plan on one device alone that is asked for, or that comes first because requests wait; None if another plan is to
+    be found. Raises Infeasible if only a plan on one device will do, and there is none."""
+    if not (order.key.alone or order.awaited):
+        return None
+    try:
+        plan, simulation, chosen = search("single")
+    except Infeasible:
+        if order.key.alone:
+            raise
+        log.info("%s has room on no device alone, so requests wait for a search", order.key.deployment)
+        return None
+    if plan.structure not in refused:
+        return replace(plan, why="\n".join([plan.why, as_sentence(ALONE)])), simulation, chosen
+    if order.key.alone:
+        raise Infeasible("the plan on one device alone did not give the model's own answers.")
+    return None
+
+
 def _next_best(
     search: Callable[..., tuple[Plan, Simulation, bytes]], order: ComputePlan, refused: frozenset[str]
 ) -> tuple[Plan, Simulation, bytes]:
@@ -280,6 +306,8 @@ def _replace_by_single(order: ComputePlan, found: PlanComputed, alone: Plan, cho
 def _note(order: ComputePlan, found: PlanComputed) -> str:
     """The note about a plan that was made because of measurements; "" for other plans."""
     devices = len(plan_from_bytes(found.plan).programs)
+    if (order.key.alone or order.awaited) and devices == 1 < len(order.key.devices):
+        return ALONE
     return _replacement_note(order, devices, found.latency_s) or _refinement_note(order, found)
 
 

@@ -3,7 +3,8 @@
 Planning takes seconds of pure Python. In the agent's own process it would slow down every heartbeat and every request, and
 could not be stopped for something more urgent. The process is started when it is first needed, and ends with the agent,
 which closes the pipe. Contingency plans and comparisons are computed at a lower priority. Plans that a deployment waits for
-are not: beside other programs that compute all the time, a process of low priority gets next to nothing.
+are not, nor those on one device alone, which take no search: beside programs that compute all the time, a process of low
+priority gets next to nothing.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ NICENESS = 10
 """How much lower the priority of contingency plans and comparisons is than the agent's, which answers heartbeats and
 requests meanwhile."""
 HASTY_NICENESS = 5
-"""The same for a quick comparison, for which a device that has joined waits to take part. With more, it gets next to
-nothing of a busy leader; with less, requests that the leader computes take longer meanwhile."""
+"""The same for a quick comparison, for which a device that has joined waits to take part, or requests that one device
+answers alone since another was lost. With more, it gets next to nothing of a busy leader; with less, requests that the
+leader computes take longer meanwhile."""
 IDLE_S = 30.0
 """Seconds without an order after which the process ends, so that models can use its memory. A longer time more often saves
 starting it again."""
@@ -118,9 +120,9 @@ def run_plan_process(orders: Connection[Answer, ComputePlan], store: Path, here:
 
 
 def _compute(computing: PlanComputer, order: ComputePlan) -> Answer:
-    """Compute a plan, in a thread of lower priority unless the order is urgent. On Linux each thread has its own priority,
-    and only root may raise it again."""
-    if order.urgent:
+    """Compute a plan, in a thread of lower priority unless the order is urgent or takes no search. On Linux each thread has
+    its own priority, and only root may raise it again."""
+    if order.urgent or order.key.alone:
         return computing.compute(order)
     niceness = HASTY_NICENESS if order.quick and order.current else NICENESS
     with ThreadPoolExecutor(1, initializer=lower_priority, initargs=(niceness,)) as thread:

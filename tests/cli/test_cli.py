@@ -22,8 +22,8 @@ from rich.console import Console
 from typer import Context
 from typer.main import get_command
 
-from edgepart.agent.api.protocol import SequenceFigures
-from edgepart.agent.wire.inference import DeployOptions
+from edgepart.agent.api.protocol import BindingStatus, SequenceFigures
+from edgepart.agent.wire.inference import DeployOptions, Epoch
 from edgepart.cli import options, output, tensors, verification
 from edgepart.cli.main import COMMANDS, app, main
 from edgepart.client import model_files
@@ -308,6 +308,24 @@ def test_models_says_which_losses_are_prepared(
     assert "prepared for the loss of pi-a, pi-b" in edgepart("models", "--state", str(member))[1]
     (card,) = document(edgepart("models", "--state", str(member), "--json"))["models"]
     assert card["covered"] == ["pi-a", "pi-b"]
+    cards = [replace(card, covered=("pi-a",), devices=("pi-a", "pi-b")) for card in cards]
+    assert "not prepared yet for the loss of pi-b: requests" in edgepart("models", "--state", str(member))[1]
+
+
+def test_models_says_why_the_plan_of_other_shapes_is_what_it_is(
+    edgepart: Edgepart, member: Path, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, other = (
+        BindingStatus(
+            {"x": (rows, 3)}, "serving", Epoch(1, rows), "single", ("pi-a",), 0.002, f"Plan {rows}."
+        )
+        for rows in (1, 2)
+    )
+    cards = [replace(card, bindings=(first, other)) for card in served.node.models() if card.name == "add"]
+    monkeypatch.setattr(served.node, "models", lambda: cards)
+    lines = [line.strip() for line in edgepart("models", "--state", str(member))[1].splitlines()]
+    assert lines[lines.index("shapes x=2,3: pi-a, predicted 2 ms") + 1] == "Plan 2."
+    assert "Plan 1." not in lines
 
 
 def test_status_says_who_is_starved_and_who_was_when_it_fell_silent(

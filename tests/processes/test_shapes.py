@@ -120,10 +120,15 @@ def test_pictures_of_every_size_while_an_agent_is_killed(victims: LocalCluster, 
 
     assert asyncio.run(run()) == []
     assert not killed.alive
-    card = victims_card(asked, "blur")
-    bound = {tuple(b["shapes"]["x"]): b for b in card["bindings"]}
-    assert set(bound) == set(shapes)
-    assert all(len(b["devices"]) == 2 for b in bound.values())  # split, each as its shape allows
+
+    def bound() -> dict[tuple[int, ...], Any]:
+        return {tuple(b["shapes"]["x"]): b for b in victims_card(asked, "blur")["bindings"]}
+
+    assert set(bound()) == set(shapes)
+    # Each is on one device first, and then split as its shape allows.
+    victims.wait(
+        lambda: all(len(b["devices"]) == 2 for b in bound().values()), "every shape to be split", asked
+    )
     assert fetch(asked, "/v2/models/blur")["inputs"][0]["shape"] == [-1, 3, -1, -1]
     assert fetch(asked, "/v2/models/blur")["outputs"][0]["shape"] == [-1, 8, -1, -1]
     assert [model["name"] for model in fetch(asked, "/v2/models")] == ["blur"]

@@ -110,6 +110,8 @@ class SimNet:
         """Whether plans of decoders may have mirrors."""
         self.alone_is_right = True
         """Whether a plan on one device counts as the model itself."""
+        self.alone_fits = True
+        """Whether a device has room for the whole model."""
         self.plan_error: Callable[[ComputePlan], tuple[str, bool]] = lambda order: ("", False)
         self.card_s = 0.0
         """Seconds from the start of a box until it has measured its links and tells its card."""

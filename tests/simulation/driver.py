@@ -289,6 +289,8 @@ def _compute(net: SimNet, box: Box, order: ComputePlan) -> None:
     best = names
     if len(names) > MOST_DEVICES:
         best = tuple(sorted(sorted(names, key=lambda name: crc32(name.encode()))[:MOST_DEVICES]))
+    if order.key.alone or (order.awaited and net.alone_fits):
+        best = (min(names, key=lambda name: crc32(name.encode())),)
     refused = {structure for structure, _ in order.key.refused}
     while json.dumps(best) in refused and len(best) > 1:
         best = best[:-1]

@@ -40,6 +40,11 @@ from edgepart.agent.wire.control import (
 )
 from edgepart.agent.wire.inference import NO_EPOCH, Epoch
 
+SHARED_S = 5.0
+"""How long plans are kept that were ready to take over and are older than the one that serves now, in seconds. The leader
+orders those that can still take over under a later epoch at once, and these share their sessions. With less time they
+would be loaded again; with more, memory is free later."""
+
 Order = Prepare | Activate | Retire | FetchModel
 
 
@@ -189,6 +194,8 @@ class Follower:
         for other in [e for n, e in self._held if n == name and e < epoch]:
             if other == before:
                 self._held[name, other].drop_at = now + self._linger_s
+            elif self._held[name, other].state == READY and self._held[name, other].drop_at == math.inf:
+                self._held[name, other].drop_at = now + SHARED_S
             else:
                 yield from self._drop(name, other)
 

@@ -6,6 +6,10 @@ fewer. When another plan begins to serve, contingency plans are made anew, and t
 that plan stay loaded. Until then the old ones, and the plan that served before, are used: they may be slower,
 but they are loaded.
 
+A plan for a loss takes seconds to find, and longer to load, and each device needs one. Before that there are
+**refuges**: plans on one device alone. They take no search and compile nothing, and two of them cover the
+loss of any device. They are dropped when a plan is loaded for each loss.
+
 Two members may also lose each other while other members reach both. The loss of a device is settled in tenths
 of a second. A cut between two devices lasts longer, and a plan that needs both cannot answer, although all of
 its devices are members.
@@ -14,11 +18,12 @@ its devices are members.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from edgepart.agent.cluster.leader.rollout_state import LeaderView, PlanRollout
 from edgepart.agent.cluster.state.events import RIGHT
 from edgepart.agent.wire.control import Prepare
+from edgepart.agent.wire.inference import Epoch
 
 
 class ContingencyPlans:
@@ -31,11 +36,20 @@ class ContingencyPlans:
         """Devices without a contingency plan, because it could not be loaded or there was no room."""
         self._borrowed: set[str] = set()
         """Devices whose loss is covered by a plan that was not made for it."""
+        self._refuges: dict[str, PlanRollout] = {}
+        """Plans on one device alone, by the device without which each was made."""
+        self._unsheltered: set[str] = set()
+        """Devices without which no refuge could be loaded, or had room."""
         nodes = {node for _, node in serving.names} if serving else set()
         for order in held:
-            without = nodes - {node for _, node in order.names}
-            if serving is not None and order.version == serving.version and without:
-                self._kept.setdefault(min(without), PlanRollout(order, verdict=RIGHT))
+            placement = PlanRollout(order, verdict=RIGHT)
+            without = sorted(nodes.difference(placement.nodes))
+            if serving is None or order.version != serving.version:
+                continue
+            if _is_refuge(placement, nodes):
+                self._shelter(placement, without)
+            elif lost := [node for node in without if node not in self]:
+                self._kept[lost[0]] = placement
 
     def __contains__(self, lost: str) -> bool:
         """Whether the loss of that device is covered, or cannot be."""
@@ -44,7 +58,35 @@ class ContingencyPlans:
         )
 
     def __iter__(self) -> Iterator[PlanRollout]:
-        return iter(self._kept.values())
+        """All of them; those that give way last, first."""
+        yield from self._kept.values()
+        yield from self._refuges.values()
+
+    def __len__(self) -> int:
+        """The number of plans that are no refuges."""
+        return len(self._kept)
+
+    def shelters(self, lost: str) -> bool:
+        """Whether the loss of that device is covered by any plan, or no refuge can cover it."""
+        return lost in self._unsheltered or any(lost not in placement.nodes for placement in self)
+
+    def add_refuge(self, lost: str, placement: PlanRollout) -> None:
+        self._refuges[lost] = placement
+
+    def _shelter(self, refuge: PlanRollout, without: Iterable[str]) -> None:
+        """Keep a refuge that was made by another leader, or for a plan before, if it covers a loss that no plan covers."""
+        lost = [node for node in without if not self.shelters(node)]
+        if lost:
+            self._refuges[lost[0]] = refuge
+
+    def are_complete(self, serving: PlanRollout, world: LeaderView) -> bool:
+        """Whether a plan that is no refuge is ready for the loss of each device that serves."""
+        ready = [placement for placement in self._kept.values() if placement.is_ready(world)]
+        return all(any(node not in placement.nodes for placement in ready) for node in serving.nodes)
+
+    def drop_refuges(self) -> None:
+        """Do without refuges, as other plans cover all losses that are to be covered."""
+        self._refuges.clear()
 
     def add(self, lost: str, placement: PlanRollout) -> None:
         self._kept[lost] = placement
@@ -64,10 +106,11 @@ class ContingencyPlans:
         loss."""
         self.clear()
         for placement in sorted(others, key=lambda other: (other.order.latency_s, other.epoch)):
-            lost = [
-                node for node in sorted(serving.nodes) if node not in placement.nodes and node not in self
-            ]
-            if lost:
+            without = [node for node in sorted(serving.nodes) if node not in placement.nodes]
+            lost = [node for node in without if node not in self]
+            if _is_refuge(placement, serving.nodes):
+                self._shelter(placement, without)
+            elif lost:
                 self._kept[lost[0]] = placement
                 self._borrowed.add(lost[0])
 
@@ -82,33 +125,71 @@ class ContingencyPlans:
         return tuple(name for name, node in serving.order.names if any(node not in p.nodes for p in ready))
 
     def give_up(self, world: LeaderView) -> None:
-        """Give up plans that cannot run, or that a later plan of another leader has overtaken."""
-        for lost, placement in list(self._kept.items()):
-            if not placement.can_run(world) or placement.is_overtaken(world):
-                self.drop(lost)
+        """Give up plans that cannot run, or that a later plan of another leader has overtaken. Where only a device of
+        theirs is gone, others may be made."""
 
-    def drop(self, lost: str | None = None) -> None:
-        """Do without the plan for one loss, or without the newest, until another plan serves."""
-        lost = lost or next(reversed(self._kept))
+        def is_over(placement: PlanRollout) -> bool:
+            return not placement.can_run(world) or placement.is_overtaken(world)
+
+        here = {*world.nodes}
+        for placement in [one for one in self if not here.issuperset(one.nodes)]:
+            self._remove(placement)
+        for lost in [lost for lost, placement in self._refuges.items() if is_over(placement)]:
+            self._drop_refuge(lost)
+        for lost in [lost for lost, placement in self._kept.items() if is_over(placement)]:
+            self._drop(lost)
+
+    def drop(self) -> None:
+        """Do without the newest plan, refuges first, until another plan serves."""
+        if self._refuges:
+            self._drop_refuge(next(reversed(self._refuges)))
+        else:
+            self._drop(next(reversed(self._kept)))
+
+    def _drop_refuge(self, lost: str) -> None:
+        del self._refuges[lost]
+        self._unsheltered.add(lost)
+
+    def _drop(self, lost: str) -> None:
         del self._kept[lost]
         self._borrowed.discard(lost)
         self._unavailable.add(lost)
 
     def refuse(self, placement: PlanRollout) -> None:
         """Drop a plan that did not pass its trial; another one may be made."""
-        for lost in [lost for lost, kept in self._kept.items() if kept is placement]:
-            del self._kept[lost]
-            self._borrowed.discard(lost)
+        self._unsheltered.update(lost for lost, refuge in self._refuges.items() if refuge is placement)
+        self._remove(placement)
+
+    def _remove(self, placement: PlanRollout) -> None:
+        """Forget a plan; another one may be made for the same loss."""
+        self._refuges = {lost: one for lost, one in self._refuges.items() if one is not placement}
+        self._kept = {lost: one for lost, one in self._kept.items() if one is not placement}
+        self._borrowed &= self._kept.keys()
 
     def clear(self) -> None:
         """Forget all contingency plans."""
         self._kept, self._unavailable, self._borrowed = {}, set(), set()
+        self._refuges, self._unsheltered = {}, set()
 
-    def best(self, world: LeaderView) -> PlanRollout | None:
-        """The plan to serve after a loss, now or soon: a ready one before others, then the quickest; None if
-        there is none."""
-        fine = [p for p in self if p.can_run(world) and not p.loses(world)]
-        return min(fine, key=lambda p: (not p.is_ready(world), p.order.latency_s, p.epoch), default=None)
+    def best(self, world: LeaderView, *, waiting: bool) -> PlanRollout | None:
+        """The plan to serve after a loss, now or soon; None if there is none. Of those that are ready it is the quickest;
+        of others a refuge, which is loaded soonest, and then the quickest. Refuges are only for requests that are
+        `waiting`: others are answered by a plan that does without its devices a little later."""
+
+        def rank(placement: PlanRollout) -> tuple[bool, bool, float, Epoch]:
+            loading = not placement.is_ready(world)
+            slow_to_load = loading and placement not in refuges
+            return loading, slow_to_load, placement.order.latency_s, placement.epoch
+
+        refuges = [*self._refuges.values()]
+        usable = self if waiting else self._kept.values()
+        fine = [placement for placement in usable if placement.can_run(world) and not placement.loses(world)]
+        return min(fine, key=rank, default=None)
+
+
+def _is_refuge(placement: PlanRollout, serving: Collection[str]) -> bool:
+    """Whether the plan runs on one device although two or more of those that serve are left after a loss."""
+    return len(placement.nodes) == 1 and len(serving) > 2
 
 
 Pair = tuple[str, str]

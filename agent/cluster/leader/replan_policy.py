@@ -188,11 +188,11 @@ class ReplanPolicy:
             if not result.final and now >= self._retry_at:
                 del self._results[self._key]
             return None
-        return result or self._for_some(self._key, waiting)
+        return result or self._for_some(self._key, waiting, alone=waiting)
 
-    def _for_some(self, key: PlanKey, waiting: bool) -> PlanComputed | None:
-        """The quickest of the plans for devices that are all here and, unless requests are `waiting`, have
-        not changed since."""
+    def _for_some(self, key: PlanKey, waiting: bool, *, alone: bool) -> PlanComputed | None:
+        """The quickest of the plans for devices that are all here and, unless requests are `waiting`, have not changed
+        since; if plans on one device `alone` are wanted, one of them before others, as it is loaded soonest."""
         here = set(key.devices)
         nodes = {node for node, _, _ in here}
         found = [
@@ -200,14 +200,26 @@ class ReplanPolicy:
             for made_for, result in self._results.items()
             if isinstance(result, PlanComputed)
             and made_for.version == key.version
+            and (alone or not made_for.alone)
             and (here.issuperset(made_for.devices) or (waiting and nodes.issuperset(_nodes(made_for))))
         ]
-        return min(found, key=lambda one: one.latency_s, default=None)
+        return min(found, key=lambda one: (not one.key.alone, one.latency_s), default=None)
+
+    def find_faster(self, than_s: float) -> PlanComputed | None:
+        """A plan that takes enough less than `than_s` to be worth a move, for the wanted devices or some of them: while a
+        stopgap serves, a search for devices that have changed since is not in vain. None if there is none."""
+        assert self._key is not None
+        found = self._for_some(self._key, waiting=True, alone=False)
+        return found if found is not None and self.is_gain(found.latency_s, than_s) else None
 
     def found(self, key: PlanKey) -> PlanComputed | None:
         """The plan for the key; None if there is none."""
         result = self._results.get(key)
         return result if isinstance(result, PlanComputed) else None
+
+    def has_failed(self, key: PlanKey) -> bool:
+        """Whether there was no plan for the key."""
+        return isinstance(self._results.get(key), PlanFailed)
 
     def better(self, current: bytes, now: float) -> PlanComputed | None:
         """A plan that is worth the move from `current`; None if there is none. If the comparison is made,
@@ -369,6 +381,7 @@ def make_compute_plan(
     *,
     urgent: bool,
     quick: bool = False,
+    awaited: bool = False,
     profiles: tuple[Profile, ...] = (),
     measured_s: float = 0.0,
     taken: Mapping[str, int] = MappingProxyType({}),
@@ -378,5 +391,5 @@ def make_compute_plan(
     cards = tuple(cluster.cards[node] for node, _, _ in key.devices)
     others = tuple(sorted(taken.items()))
     return ComputePlan(
-        key, deployment, cards, current, urgent, quick, profiles, measured_s, others, chosen, refines
+        key, deployment, cards, current, urgent, quick, profiles, measured_s, others, chosen, refines, awaited
     )

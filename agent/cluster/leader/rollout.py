@@ -120,6 +120,8 @@ class DeploymentRollout:
         self._trouble = ""
         self._requests_wait = awaited
         """Whether a plan that served cannot run any more, so that requests wait for the next one."""
+        self._is_new = awaited
+        """Whether requests waited for the first plan and no plan was lost since: it is a variant that may not last."""
 
     @property
     def serving(self) -> bool:
@@ -229,7 +231,7 @@ class DeploymentRollout:
                     self._trouble = f"{placement.name_of(node)} could not load its part: {holding.error}"
         self.spares.give_up(world)
         if self.active is not None and not self.active.can_run(world):
-            self.active, self._requests_wait = None, True
+            self.active, self._requests_wait, self._is_new = None, True, False
         if self.next is None:
             return
         outdated = self.next.order.version != self.deployment.version or self.next.is_overtaken(world)
@@ -246,10 +248,13 @@ class DeploymentRollout:
         lost = self.active is None and self._requests_wait
         if not lost and (self.next is not None or self.active is None or not self.active.loses(world)):
             return
-        spare = self.spares.best(world)
+        waiting = lost or (self.active is not None and self.active.is_cut(world))
+        spare = self.spares.best(world, waiting=waiting)
         if spare is None or spare.order.version != self.deployment.version:
             return
         if spare.is_ready(world):
+            if any(self.next is one for one in self.spares):
+                self.next = None  # It was to take over, too.
             self._serve(spare, world, new_epoch)
         elif self.next is None:
             self.next = spare  # Less of it is missing than of any new plan.
@@ -389,6 +394,7 @@ class DeploymentRollout:
                     b"",
                     urgent=True,
                     quick=self._requests_wait or (current is not None and current.loses(world)),
+                    awaited=self._requests_wait,
                     profiles=known,
                     taken=taken,
                 )
@@ -401,13 +407,30 @@ class DeploymentRollout:
         if (found := planning.better(plan, now)) is not None and self._has_room(found, world):
             self._start_next(found, world, new_epoch)
         elif not variant and self._is_safer(
-            asked := [*self._contingency(current, world, new_epoch, now)], world
+            asked := [*self._find_refuges(current, world, new_epoch, now)], world
         ):
             yield from asked  # Safety comes before speed.
+        elif self._is_stopgap(current, key) and self.spares.shelters(current.nodes[0]):
+            found = planning.find_faster(current.order.latency_s)
+            if found is not None and self._has_room(found, world):
+                self._start_next(found, world, new_epoch)
+            else:
+                yield from self._compare(current, key, world, now)
+        elif not variant and self._is_safer(
+            asked := [*self._contingency(current, world, new_epoch, now)], world
+        ):
+            yield from asked
         elif not planning.is_settled(plan):
             yield from self._compare(current, key, world, now)
         elif variant:
             yield from self._contingency(current, world, new_epoch, now)
+
+    def _is_stopgap(self, current: PlanRollout, key: PlanKey) -> bool:
+        """Whether the plan is on one device only because there was no time for a better one after a loss: a variant that is
+        new has to last first."""
+        hasty = current.quick or current.made_for is None
+        unsettled = not self.planning.is_settled(current.order.plan)
+        return len(current.nodes) == 1 < len(key.devices) and hasty and unsettled and not self._is_new
 
     def _is_safer(self, asked: Sequence[ComputePlan], world: LeaderView) -> bool:
         """Whether a contingency plan is being computed or prepared."""
@@ -417,11 +440,12 @@ class DeploymentRollout:
         self, current: PlanRollout, key: PlanKey, world: LeaderView, now: float
     ) -> Iterator[ComputePlan]:
         """Compare the serving plan with the best one possible. When a device has joined, a quick search comes first, so
-        that it takes part soon, and a thorough one follows."""
+        that it takes part soon, and a thorough one follows. The same holds for a stopgap, which is compared at once."""
         plan, planning = current.order.plan, self.planning
-        joined = planning.has_newcomers(key, current.made_for, current.nodes)
-        quick = joined and not planning.is_compared(key, plan)
-        if self.planning.ask(key, now, plan, urgent=False, quick=quick):
+        stopgap = self._is_stopgap(current, key)
+        hasty = stopgap or planning.has_newcomers(key, current.made_for, current.nodes)
+        quick = hasty and not planning.is_compared(key, plan)
+        if planning.ask(key, now, plan, urgent=False, quick=quick, held=not (stopgap and quick)):
             yield make_compute_plan(
                 key,
                 self.deployment,
@@ -495,8 +519,45 @@ class DeploymentRollout:
             note="; ".join(filter(None, (*(why for _, why in self.refused), found.note))),
             tolerance=found.tolerance,
             step_bytes=found.step_bytes,
+            quick=found.quick,
             structure=found.structure,
             verdict=RIGHT if found.is_model_itself else "",
+        )
+
+    def _find_refuges(
+        self, current: PlanRollout, world: LeaderView, new_epoch: Iterator[Epoch], now: float
+    ) -> Iterator[ComputePlan]:
+        """Plan a refuge for the first loss that no plan covers yet, and have it prepared. Where the user limits the number
+        of plans for losses, there are only those that are made for one."""
+        if self._most_spares < math.inf:
+            return
+        for node in _in_order(current, world):
+            key = self._key_alone(node, world, now)
+            if self.spares.shelters(node) or len(key.devices) < 2 or self.planning.has_failed(key):
+                continue  # With one device left, the plan for the loss is on one device, too.
+            if (found := self.planning.found(key)) is not None:
+                self.spares.add_refuge(node, self._placement(found, world, new_epoch))
+            elif self.planning.ask(key, now, b"", urgent=False, held=False):
+                yield self._order_spare(key, world)
+            return
+
+    def _key_alone(self, lost: str, world: LeaderView, now: float) -> PlanKey:
+        """The key of a refuge without that device. It is on a member that stores the model, if there is one, so that no
+        weights have to be moved."""
+        key = self._key_without(lost, world, now)
+        holders = world.holders(self.deployment.model)
+        devices = tuple(device for device in key.devices if device[0] in holders)
+        return replace(key, devices=devices or key.devices, alone=True)
+
+    def _key_without(self, node: str, world: LeaderView, now: float) -> PlanKey:
+        key = self._key(world, now, without=node)
+        return replace(key, drifts=self.refining.drifts(node for node, _, _ in key.devices))
+
+    def _order_spare(self, key: PlanKey, world: LeaderView) -> ComputePlan:
+        """The order for a plan that takes over after a loss. The deployment's own plan will not serve any more then."""
+        taken = memory_budget.sum_memory_bytes(self._others(world))
+        return make_compute_plan(
+            key, self.deployment, world.cluster, b"", urgent=False, quick=True, taken=taken
         )
 
     def _contingency(
@@ -504,14 +565,13 @@ class DeploymentRollout:
     ) -> Iterator[ComputePlan]:
         """Plan for the loss of one device, and have that plan prepared."""
         variant = is_variant(self.deployment.name)
-        for node in sorted(current.nodes, key=lambda node: (node == world.node, node)):
+        for node in _in_order(current, world):
             borrowed = self.spares.borrow(node)
             if node in self.spares and borrowed is None:
                 continue
-            if len([*self.spares]) >= self._most_spares and borrowed is None:
+            if len(self.spares) >= self._most_spares and borrowed is None:
                 return
-            key = self._key(world, now, without=node)
-            key = replace(key, drifts=self.refining.drifts(node for node, _, _ in key.devices))
+            key = self._key_without(node, world, now)
             found = self.planning.found(key)
             if found is not None and not variant:
                 if borrowed is not None and not self.planning.is_gain(
@@ -521,18 +581,15 @@ class DeploymentRollout:
                 elif not self.spares.has_pending(world):
                     self.spares.add(node, self._placement(found, world, new_epoch))
             elif self.planning.ask(key, now, b"", urgent=False, held=variant):
-                taken = memory_budget.sum_memory_bytes(
-                    self._others(world)
-                )  # Its own plan will not serve any more then.
-                yield make_compute_plan(
-                    key, self.deployment, world.cluster, b"", urgent=False, quick=True, taken=taken
-                )
+                yield self._order_spare(key, world)
                 return
+        if self.spares.are_complete(current, world):
+            self.spares.drop_refuges()
 
     def _make_room(self, world: LeaderView) -> None:
         """Drop contingency plans while devices have no room for all plans."""
         others = [*self._others(world), *(o for o in world.spares if o.deployment != self.deployment.name)]
-        while [*self.spares] and not memory_budget.plans_fit(
+        while any(self.spares) and not memory_budget.plans_fit(
             [*others, *(p.order for p in self._placements())], world.cluster.cards
         ):
             self.spares.drop()
@@ -705,3 +762,8 @@ class DeploymentRollout:
                 return "failed", self._trouble  # Its devices are here, but none can load it.
             return "waiting", status.explain_no_devices(self.deployment, world)
         return "planning", "computing a plan"
+
+
+def _in_order(serving: PlanRollout, world: LeaderView) -> list[str]:
+    """The devices of the serving plan in the order in which their losses are seen to: the leader, who sees to it, last."""
+    return sorted(serving.nodes, key=lambda node: (node == world.node, node))

@@ -123,6 +123,8 @@ class PlanRollout:
     """The bytes by which states grow in a step, as in PlanComputed; 0 if that is not known."""
     verdict: str = ""
     """The verdict of the plan's trial, as in PlanTried; "" if the plan was not tried yet."""
+    quick: bool = False
+    """Whether it is a quick plan, as in PlanComputed."""
     waits_since: float = math.inf
     """The time since when the plan, which is ready, has waited for sequences to end; inf if it has not."""
 
@@ -168,8 +170,11 @@ class PlanRollout:
 
     def loses(self, world: LeaderView) -> bool:
         """Whether a device of the plan is leaving, or two of its devices do not reach each other any more."""
-        nodes = set(self.nodes)
-        return not world.leaving.isdisjoint(nodes) or any(nodes.issuperset(pair) for pair in world.apart)
+        return not world.leaving.isdisjoint(self.nodes) or self.is_cut(world)
+
+    def is_cut(self, world: LeaderView) -> bool:
+        """Whether two devices of the plan do not reach each other any more, so that it answers nothing."""
+        return any({*self.nodes}.issuperset(pair) for pair in world.apart)
 
 
 class Epochs(Iterator[Epoch]):

@@ -234,6 +234,8 @@ class PlanKey:
     refused: tuple[tuple[str, str], ...] = ()
     """(structure, fault) of each plan that was tried and gave wrong answers. The structure is that of
     planner/plans/plan.py."""
+    alone: bool = False
+    """Whether the plan runs on one of these devices alone, the best one, whatever the options say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -606,6 +608,9 @@ class ComputePlan:
     """The choices from which `current` was made, as in PlanComputed; empty if they are not known."""
     refines: bool = False
     """Whether only measurements are new since `current` was planned."""
+    awaited: bool = False
+    """Whether requests wait for the plan now. It is then on one device alone if any has room, which takes no
+    search."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 
+from edgepart.agent.cluster.state.events import ComputePlan
 from edgepart.agent.options import AgentOptions
 from edgepart.planner.errors import UsageError
 from tests.agent.cluster.simnet import SimNet, node_id
@@ -89,3 +91,96 @@ def test_after_a_loss_the_next_one_is_seen_to_before_a_better_plan() -> None:
 def test_a_number_below_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--spares -1"):
         AgentOptions(state=tmp_path, spares=-1)
+
+
+def orders_of(net: SimNet) -> list[ComputePlan]:
+    """Every order to compute a plan from now on."""
+    orders: list[ComputePlan] = []
+
+    def note(order: ComputePlan) -> tuple[str, bool]:
+        orders.append(order)
+        return "", False
+
+    net.plan_error = note
+    return orders
+
+
+def covered(net: SimNet) -> set[str]:
+    """The devices, by name, for whose loss members are told that another plan is loaded."""
+    return set(net.standings["net"].covered)
+
+
+def newly_serving(count: int, seed: int) -> tuple[SimNet, list[ComputePlan]]:
+    """A cluster at the moment when a plan on all its boxes begins to serve, and the orders to compute plans so far and from
+    then on."""
+    net = SimNet(count, seed)
+    net.start()
+    net.until(lambda: not net.settled_faults(), 10)
+    orders = orders_of(net)
+    net.deploy(A)
+    net.until(lambda: len(net.devices(net.boxes[A], "net")) == count, 20)
+    return net, orders
+
+
+def test_two_plans_on_one_device_each_cover_every_loss_before_plans_are_made_for_each() -> None:
+    for seed in range(5):
+        net, orders = newly_serving(4, seed)
+        net.until(lambda net=net: len(covered(net)) == 4, 10)  # type: ignore[misc]
+        assert [order.key.alone for order in orders if not order.urgent][:2] == [True, True]
+        assert len([order for order in orders if order.key.alone]) == 2
+
+
+@pytest.mark.parametrize("loss", ["kill", "power"])
+def test_a_loss_soon_after_the_first_plan_serves_is_taken_over_without_a_search(loss: str) -> None:
+    for seed, victim in product(range(3), (A, B, C, D)):
+        net, orders = newly_serving(4, seed)
+        net.until(lambda net=net: len(covered(net)) == 4, 10)  # type: ignore[misc]
+        before = len(orders)
+        net.crash(victim, power=loss == "power")
+        survivors = {A, B, C, D} - {victim}
+        took_s = net.until(lambda net=net, some=survivors: answers_on(net, some), 10)  # type: ignore[misc]
+        assert not any(order.urgent for order in orders[before:])
+        assert took_s < (1.0 if loss == "kill" else 4.0)  # Silence is noticed after about 2 s.
+        net.until(lambda net=net, some=survivors: uses(net, *sorted(some)), 60)  # type: ignore[misc]
+
+
+def answers_on(net: SimNet, some: set[str]) -> bool:
+    """Whether each of these boxes starts requests on a plan that needs none but them."""
+    return all(
+        net.devices(net.boxes[node], "net") and net.devices(net.boxes[node], "net") <= some for node in some
+    )
+
+
+def test_refuges_are_done_without_once_a_plan_is_loaded_for_each_loss() -> None:
+    net = kept(4, None)
+    assert {len(order.names) for order in net.boxes[A].plans.values()} == {3, 4}
+    assert len(covered(net)) == 4
+
+
+def test_where_plans_for_losses_are_limited_there_are_no_refuges() -> None:
+    net = kept(4, 1)
+    assert sorted(len(order.names) for order in net.boxes[A].plans.values()) == [3, 4]
+    assert len(covered(net)) == 1
+
+
+def test_where_no_device_has_room_alone_plans_for_losses_are_made_all_the_same() -> None:
+    net = SimNet(4, 5)
+    net.start()
+    net.until(lambda: not net.settled_faults(), 10)
+    net.plan_error = lambda order: ("no memory", True) if order.key.alone else ("", False)
+    net.deploy(A)
+    net.run(60)
+    assert len(covered(net)) == 4
+    assert {len(order.names) for order in net.boxes[A].plans.values()} == {3, 4}
+
+
+def test_two_losses_at_once_wait_for_a_plan_on_one_device_only_and_a_better_one_follows() -> None:
+    for seed in range(5):
+        net = kept(4, 0)
+        orders = orders_of(net)
+        net.crash(C)
+        net.crash(D)
+        net.until(lambda net=net: answers_on(net, {A, B}), 10)  # type: ignore[misc]
+        urgent = [order for order in orders if order.urgent]
+        assert urgent and all(order.awaited and order.quick for order in urgent), seed
+        net.until(lambda net=net: uses(net, A, B), 60)  # type: ignore[misc]

@@ -69,11 +69,23 @@ def test_a_loss_waits_for_no_trial() -> None:
 
 def test_what_had_to_serve_is_tried_then_and_left_where_it_is_wrong() -> None:
     net = deployed(SimNet(3, 4))
+    net.alone_fits = False
     net.verdict = lambda order: (WRONG, "y is missing")
     net.crash(C)  # before anything was tried for that
     net.until(lambda: net.devices(net.boxes[A], "net") == {A, B}, 10)
     net.until(lambda: len(net.devices(net.boxes[A], "net") or ()) == 1, 60)  # the model itself is right
     assert "y is missing" in net.standings["net"].note
+
+
+def test_where_a_device_has_room_for_the_model_nothing_has_to_serve_untried() -> None:
+    net = deployed(SimNet(3, 4))
+    net.verdict = lambda order: (WRONG, "y is missing")
+    net.crash(C)
+    net.until(lambda: len(net.devices(net.boxes[A], "net") or ()) == 1, 10)
+    net.run(60)
+    assert len(net.devices(net.boxes[A], "net")) == 1
+    assert not any("switches" in line and line.endswith("on 1 2") for line in net.log)
+    assert net.tried[-1][1].epoch != net.boxes[A].active["net"]
 
 
 def test_two_plans_that_fail_where_nobody_knows_better_are_the_inputs_fault() -> None:

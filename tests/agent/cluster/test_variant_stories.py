@@ -63,6 +63,22 @@ def test_a_shape_is_planned_once_in_haste_and_every_gateway_may_use_it() -> None
         assert [entry.name for entry in net.core(B).deployments] == ["net"]
 
 
+def test_a_new_shape_is_on_one_device_first_and_one_that_lasts_gets_a_better_plan() -> None:
+    for seed in range(3):
+        net = calm(seed=seed)
+        orders = orders_of(net)
+        name = net.want(C, rows(2), 60)
+        net.until(lambda net=net, name=name: serve(net, name), 5)  # type: ignore[misc]
+        assert [order.awaited for order in orders] == [True]
+        assert len(net.devices(net.boxes[C], name)) == 1
+        before = net.boxes[C].active[name]
+        net.until(lambda net=net, name=name: net.devices(net.boxes[C], name) == {A, B, C}, 30)  # type: ignore[misc]
+        assert not any(
+            order.urgent or order.quick for order in orders if order.current
+        )  # a thorough search, later
+        assert net.boxes[C].active[name] > before
+
+
 def test_nothing_is_made_before_the_deployment_itself_serves() -> None:
     net = SimNet(3, 1)
     net.start()

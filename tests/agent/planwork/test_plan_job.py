@@ -14,7 +14,14 @@ from edgepart.agent.cluster.state.cards import MeasuredDevice, with_verdicts, wr
 from edgepart.agent.cluster.state.events import ComputePlan, PlanComputed, PlanFailed, PlanKey
 from edgepart.agent.engines.verdicts import CRASHES, FAILS, EngineVerdict
 from edgepart.agent.planwork.model_process import examine_model
-from edgepart.agent.planwork.plan_job import LIKELY_BYTES, QUICK_S, THOROUGH_S, PlanComputer, search_budget_s
+from edgepart.agent.planwork.plan_job import (
+    ALONE,
+    LIKELY_BYTES,
+    QUICK_S,
+    THOROUGH_S,
+    PlanComputer,
+    search_budget_s,
+)
 from edgepart.agent.wire.control import Card, Deployment, Profile, Version
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.devices.cluster import Device
@@ -347,3 +354,45 @@ def test_what_a_text_needs_of_the_logits_is_all_that_is_taken_to_travel(tmp_path
 
     assert to_gateway(replace(options, text=False)) == [300 * 4]
     assert to_gateway(options) == [LIKELY_BYTES]
+
+
+def with_memory(one: ComputePlan, nbytes: float) -> ComputePlan:
+    device = replace(DEVICE, memory_bytes=nbytes)
+    return replace(
+        one, cards=tuple(Card(card.node, write_card(MeasuredDevice(device))) for card in one.cards)
+    )
+
+
+@pytest.mark.parametrize("strategy", ["auto", "bbgrap"])
+def test_what_requests_wait_for_is_on_one_device_and_says_so(strategy: str) -> None:
+    made = order(3, strategy)
+    assert len(computed(made).names) == 3
+    for hasty in (replace(made, urgent=True, awaited=True), replace(made, key=replace(made.key, alone=True))):
+        found = computed(hasty)
+        assert len(found.names) == 1 and found.is_model_itself and found.quick
+        assert found.note == ALONE
+        assert as_sentence(ALONE) in plan_from_bytes(found.plan).why.splitlines()
+    assert computed(replace(order(1, strategy), awaited=True)).note == ""  # There is no other device.
+
+
+def test_where_no_device_has_room_alone_requests_wait_for_a_search_and_a_refuge_is_refused() -> None:
+    made = order(3, "auto")
+    ((_, peak_bytes),) = computed(order(1, "single")).memory_bytes
+    tight = with_memory(made, 0.8 * peak_bytes)
+    found = computed(replace(tight, urgent=True, awaited=True))
+    assert len(found.names) > 1 and found.note == ""
+    refuge = replace(tight, key=replace(tight.key, alone=True))
+    failed = PlanComputer(lambda _: light("squeezenet"), NODES[0]).compute(refuge)
+    assert isinstance(failed, PlanFailed)
+    assert failed.kind == "Infeasible" and failed.final
+
+
+def test_a_plan_on_one_device_that_gave_wrong_answers_is_not_made_again() -> None:
+    made = replace(order(2, "auto"), awaited=True)
+    refused = computed(made).structure
+    key = replace(made.key, refused=((refused, "y differs"),))
+    assert computed(replace(made, key=key)).structure != refused
+    failed = PlanComputer(lambda _: light("squeezenet"), NODES[0]).compute(
+        replace(made, key=replace(key, alone=True))
+    )
+    assert isinstance(failed, PlanFailed) and failed.kind == "Infeasible"

@@ -130,6 +130,8 @@ def test_only_plans_that_nothing_waits_for_have_low_priority(
     asked = replace(order("0" * 64), urgent=urgent, quick=quick, current=current)
     for _ in range(2):
         assert plan_process._compute(Computing(), asked) == min(here + lower, 19)  # type: ignore[arg-type, comparison-overlap]
+    refuge = replace(asked, key=replace(asked.key, alone=True))
+    assert plan_process._compute(Computing(), refuge) == here  # type: ignore[arg-type, comparison-overlap]
 
 
 def test_killed_in_the_middle_given_up_and_stopped(

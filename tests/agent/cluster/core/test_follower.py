@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from edgepart.agent.cluster.core.follower import Follower, Order
+from edgepart.agent.cluster.core.follower import SHARED_S, Follower, Order
 from edgepart.agent.cluster.state.deployments import DeploymentMap
 from edgepart.agent.cluster.state.events import (
     DropPlan,
@@ -115,6 +115,18 @@ def test_the_replaced_plan_lingers_and_the_one_before_that_does_not(member: Memb
     assert member.follower.wake_at() == 40.0
     assert member.serve(3, now=20.0) == [SwitchTo("net", Epoch(TERM, 3)), DropPlan("net", Epoch(TERM, 1))]
     assert member.follower.wake(50.0) == [DropPlan("net", Epoch(TERM, 2))]
+
+
+def test_what_was_ready_to_take_over_stays_a_moment_so_that_a_later_epoch_shares_its_sessions(
+    member: Member,
+) -> None:
+    member.serve(1, now=0.0)
+    for number in (2, 3):
+        member.obey(prepare(number))
+    member.follower.note(PlanLoaded("net", Epoch(TERM, 2)))  # the other one is still loading
+    assert member.serve(4, now=10.0) == [SwitchTo("net", Epoch(TERM, 4)), DropPlan("net", Epoch(TERM, 3))]
+    assert member.follower.wake(10.0 + SHARED_S - 0.1) == []
+    assert member.follower.wake(10.0 + SHARED_S) == [DropPlan("net", Epoch(TERM, 2))]
 
 
 def test_a_failed_load_is_reported_with_its_reason(member: Member) -> None:

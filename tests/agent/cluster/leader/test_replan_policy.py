@@ -275,6 +275,37 @@ def test_a_contingency_plan_is_there_when_its_device_is_lost() -> None:
     assert found is not None and found.plan == b"alone"
 
 
+def test_what_serves_after_a_loss_may_be_left_for_a_plan_on_some_of_the_devices_that_are_here_by_now() -> (
+    None
+):
+    planning = ReplanPolicy(TIMING)
+    before = looking(planning, "a", "b", now=0.0)
+    planning.answered(computed(before, b"two", 0.5, 1.0), 1.0)
+    alone = replace(before, alone=True)
+    planning.answered(computed(alone, b"one", 0.4, float("inf")), 1.5)
+    looking(planning, "a", "b", "c", now=2.0)  # c came while the search ran
+    found = planning.find_faster(1.0)
+    assert found is not None and found.plan == b"two"  # of those on several devices
+    assert planning.find_faster(0.5 / TIMING.gain) is None  # no gain
+    needed = planning.find_needed_plan(2.0, waiting=True)
+    assert needed is not None and needed.plan == b"one"  # as it is loaded soonest
+    looking(planning, "a", "c", now=3.0)
+    assert planning.find_faster(1.0) is None
+
+
+def test_a_quick_search_that_finds_nothing_better_is_followed_by_a_thorough_one() -> None:
+    planning = ReplanPolicy(TIMING)
+    key = looking(planning, "a", "b", now=0.0)
+    assert planning.ask(key, 0.0, b"one", urgent=False, quick=True, held=False)
+    planning.answered(replace(computed(key, b"two", 1.0, 1.0), quick=True), 0.5)
+    assert planning.better(b"one", 0.5) is None and not planning.is_settled(b"one")
+    assert not planning.ask(key, 9.0, b"one", urgent=False, quick=True)
+    assert planning.ask(key, 9.0, b"one", urgent=False)
+    planning.answered(computed(key, b"two", 1.0, 1.0), 19.0)
+    assert planning.better(b"one", 19.0) is None
+    assert planning.is_settled(b"one")
+
+
 def test_a_device_that_could_not_load_is_avoided_for_longer_each_time() -> None:
     planning = ReplanPolicy(TIMING)
     planning.avoid("a", 0.0)
