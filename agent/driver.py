@@ -338,7 +338,7 @@ class Driver:
 
 def _replaces(order: events.ComputePlan, computing: events.ComputePlan) -> bool:
     """Whether nothing needs the answer that is being computed any more: a quick comparison replaces a thorough one of the
-    same plan, as a device has joined."""
+    same plan, as devices have come or gone."""
     same = (order.key.deployment, order.urgent, order.current)
     return (
         order.quick

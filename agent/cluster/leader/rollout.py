@@ -69,7 +69,7 @@ MAX_EVERYWHERE_BYTES = 256_000_000
 not fetch them first."""
 
 
-HASTY = "found by a quick search, as a device has joined; a thorough one follows"
+HASTY = "found by a quick search, as devices have come or gone; a thorough one follows"
 """What is said of the plan that serves until the thorough search is over."""
 MOST_NOTE = 2000
 """The longest note about a deployment, in characters."""

@@ -114,7 +114,7 @@ class PlanRollout:
     note: str = ""
     """Why this is not the plan that was first predicted to be the best."""
     hasty: bool = False
-    """Whether a quick search found it when a device had joined."""
+    """Whether a quick search found it when devices had come or gone."""
     tolerance: float | None = None
     """How far the plan's answers may be off, as in PlanComputed."""
     structure: str = ""
