@@ -210,7 +210,9 @@ def test_a_step_that_differs_is_named(
     nodes = [helper.make_node("Mean", ["x", "h"], ["y"]), helper.make_node("Identity", ["y"], ["hn"])]
     path.write_bytes(model(nodes, {"x": (4, 6), "h": (4, 6)}, ["y", "hn"], {}))
     keep = Progress.keep_state
-    monkeypatch.setattr(Progress, "keep_state", lambda self: [2 * value for value in keep(self)])
+    monkeypatch.setattr(
+        Progress, "keep_state", lambda self, **named: [2 * value for value in keep(self, **named)]
+    )
     assert check(path) == FAILED
     assert "split along channel: step 2: y differs by" in capsys.readouterr().out
 

@@ -54,7 +54,7 @@ def test_a_lost_sequence_that_goes_on_from_zeros_is_noticed(monkeypatch: pytest.
 
     begins = kept.KeptSequences.begin
     monkeypatch.setattr(kept.KeptSequences, "begin", begin)
-    noticed(WRONG, first=160, seeds=170)
+    noticed(WRONG)
 
 
 def test_states_before_a_step_that_are_those_after_it_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
