@@ -146,7 +146,12 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     concurrencies = [int(part) for part in given.concurrency.split(",")]
-    every = measure(given.model, given.rounds, concurrencies, given.events.split(","))
+    asked, known = given.events.split(","), [name for name in EVENTS if name != "join"]
+    if strange := [name for name in asked if name not in known]:
+        parser.error(
+            f"--events {strange[0]!r}: there are {', '.join(known)}; a join follows each that ends an agent"
+        )
+    every = measure(given.model, given.rounds, concurrencies, asked)
     rows = [row for row in every if row.stall_s < STALL_S]
     say(f"On {sentence()}.\n")
     show(rows, given.markdown)

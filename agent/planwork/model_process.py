@@ -163,8 +163,8 @@ def examine_model(
 def _look_for_blocks(
     path: Path, options: DeployOptions, graph: Graph, context: int
 ) -> tuple[Mapping[str, tuple[int, ...]] | None, tuple[str, ...]]:
-    """The shapes of steps that read a block of rows into the states of `graph`; None if there can be none, with a note
-    that says why if that is not plain."""
+    """The shapes of steps that read a block of rows into the states of `graph`; None if there can be none. A note says why
+    if the model does not take blocks, though its states would."""
     from edgepart.planner.model.context_shapes import context_of_block, load_with_context
 
     wide = context_of_block(graph, context, ROWS)

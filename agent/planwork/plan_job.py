@@ -244,15 +244,25 @@ def _search(
     return plan, simulation, choices.write(study.candidates, found)
 
 
+def _search_again(
+    search: Callable[..., tuple[Plan, Simulation, bytes]], strategy: str, refused: frozenset[str]
+) -> tuple[Plan, Simulation, bytes]:
+    """The best plan of a strategy. One that was refused may be right if it reads tokens one by one, and then does."""
+    found = search(strategy)
+    if found[0].structure in refused and found[0].prefill is not None:
+        return search(strategy, in_blocks=False)
+    return found
+
+
 def _on_one_device(
-    search: Callable[[str], tuple[Plan, Simulation, bytes]], order: ComputePlan, refused: frozenset[str]
+    search: Callable[..., tuple[Plan, Simulation, bytes]], order: ComputePlan, refused: frozenset[str]
 ) -> tuple[Plan, Simulation, bytes] | None:
     """The plan on one device alone that is asked for, or that comes first because requests wait; None if another plan is to
     be found. Raises Infeasible if only a plan on one device will do, and there is none."""
     if not (order.key.alone or order.awaited):
         return None
     try:
-        plan, simulation, chosen = search("single")
+        plan, simulation, chosen = _search_again(search, "single", refused)
     except Infeasible:
         if order.key.alone:
             raise
@@ -268,16 +278,13 @@ def _on_one_device(
 def _next_best(
     search: Callable[..., tuple[Plan, Simulation, bytes]], order: ComputePlan, refused: frozenset[str]
 ) -> tuple[Plan, Simulation, bytes]:
-    """The fastest plan that was not refused yet. One that was refused may be right if it reads tokens one by one. If
-    several were refused, something that they have in common is wrong: then only plans on one device are tried. Raises
-    Infeasible if no other plan fits."""
+    """The fastest plan that was not refused yet. If several were refused, something that they have in common is wrong:
+    then only plans on one device are tried. Raises Infeasible if no other plan fits."""
     names = dict.fromkeys((order.deployment.options.strategy, *FALLBACK_STRATEGIES))
     found, why = [], [text for _, text in order.key.refused]
     for name in names if len(refused) < MOST_REFUSED else ("single",):
         try:
-            one = search(name)
-            if one[0].structure in refused and one[0].prefill is not None:
-                one = search(name, in_blocks=False)
+            one = _search_again(search, name, refused)
         except (Infeasible, NotInstalled) as error:
             log.info("%s is no way out: %s", name, error)
             continue

@@ -157,9 +157,7 @@ def _port_faults(plan: Plan) -> Iterator[str]:
         if program.kept and not plan.states:
             yield f"{name} keeps states, and the plan has none"
         for kept in program.kept:
-            if kept.read.region.rank != kept.written.region.rank or not _may_become(
-                kept, short=not plan.outputs
-            ):
+            if not _may_become(kept, short=not plan.outputs):
                 yield f"{name}: {kept.read} is kept from {kept.written}, which has another shape"
         for n, segment in enumerate(program.segments):
             names = [port.name for port in (*segment.inputs, *segment.outputs)]
@@ -173,6 +171,8 @@ def _port_faults(plan: Plan) -> Iterator[str]:
 
 def _may_become(kept: KeptPiece, *, short: bool) -> bool:
     """Whether what is written can be what is read next; steps of which nothing is answered may be `short`."""
+    if kept.read.region.rank != kept.written.region.rank:
+        return False
     return not kept.longer or (short and len(kept.longer) == 1 and kept.longer[0][1] > 0)
 
 

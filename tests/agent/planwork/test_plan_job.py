@@ -339,6 +339,10 @@ def test_a_plan_whose_blocks_were_wrong_reads_tokens_one_by_one_and_says_so(tmp_
     assert replace(first, prefill=None).structure == second.structure != first.structure
     assert "Prompts are read token by token: a plan that read them in blocks" in second.why
     assert "token by token" not in first.why
+    # The same holds for a plan that is to be on one device alone.
+    alone = replace(made.key, refused=((first.structure, "it was wrong"),), alone=True)
+    found = computer.compute(replace(made, key=alone))
+    assert isinstance(found, PlanComputed) and found.structure == second.structure
 
 
 def test_what_a_text_needs_of_the_logits_is_all_that_is_taken_to_travel(tmp_path: Path) -> None:
