@@ -17,7 +17,19 @@ from edgepart.planner.errors import EdgepartError, Infeasible
 from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.lowering.segment import Digests
 from edgepart.planner.model.graph import Graph
-from edgepart.planner.plans.plan import GATEWAY, Plan, Program, Receive, Run, Send, Step, Transfer, widen
+from edgepart.planner.plans.join import join_plans
+from edgepart.planner.plans.plan import (
+    GATEWAY,
+    Plan,
+    Program,
+    Receive,
+    Replica,
+    Run,
+    Send,
+    Step,
+    Transfer,
+    widen,
+)
 from edgepart.planner.region import Region, span
 from edgepart.planner.search.study import Study
 
@@ -36,6 +48,9 @@ def add_prefill(
         prefill = drop_answers(_make_form(study, strategy, plan, graph, model_digest, digests, answers=False))
     except EdgepartError as error:
         return plan, str(error)
+    # A device that only computes answers, such as the last of a pipeline may, has nothing to do for a block.
+    idle = {name: _rest(one) for name, one in plan.programs.items() if not one.kept}
+    prefill = replace(prefill, programs={**idle, **prefill.programs})
     fault = _misfit(study, plan, prefill, 1, "blocks of rows", 1.0)
     return (plan, fault) if fault else (replace(_with_form(plan, prefill), prefill=prefill), "")
 
@@ -66,6 +81,12 @@ def _make_form(
     answers: bool = True,
 ) -> Plan:
     """The plan of the other kind of steps, which has the replicas of `plan`."""
+    if strategy.replicas:
+        made = [
+            _make_form(study, one, _part_of(plan, part), graph, model_digest, digests, answers=answers)
+            for one, part in zip(strategy.replicas, plan.replicas, strict=True)
+        ]
+        return replace(join_plans(made, strategy.name, strategy.why), replicas=plan.replicas)
     layer_of = study.memo.coarse.layer_of
     if {op.name for op in graph.operators} != layer_of.keys():
         raise Infeasible("such steps have other operators")
@@ -75,9 +96,18 @@ def _make_form(
     # A device that runs the model's own file does so for these steps too, with the session that it has already.
     wide = Study(problem)
     choices = study.candidates.choices_of(strategy)
-    made = wide.candidates.make(strategy.name, choices, "", strategy.sync, strategy.hub)
-    found = wide.memo.lowering.plan(made, model_digest=model_digest, digests=digests)
-    return replace(found, replicas=plan.replicas)
+    same = wide.candidates.make(strategy.name, choices, "", strategy.sync, strategy.hub)
+    return wide.memo.lowering.plan(same, model_digest=model_digest, digests=digests)
+
+
+def _part_of(plan: Plan, replica: Replica) -> Plan:
+    """The plan with the programs of one replica only."""
+    return replace(plan, programs={name: plan.programs[name] for name in replica.devices}, replicas=())
+
+
+def _rest(program: Program) -> Program:
+    """The program of its device for steps in which it has nothing to do."""
+    return Program(program.device, (), (), 0, 0, flops_per_s=program.flops_per_s, sequences=program.sequences)
 
 
 def _kept_regions(plan: Plan, graph: Graph) -> dict[str, dict[str, tuple[Region, ...]]]:

@@ -14,7 +14,7 @@ from edgepart.agent.wire.tensors import Value
 from edgepart.planner.devices.cluster import Cluster, Device
 from edgepart.planner.errors import InternalError
 from edgepart.planner.layout.choices import Choice, Whole
-from edgepart.planner.layout.strategy import Problem, Strategy
+from edgepart.planner.layout.strategy import Problem, Strategy, deal_to_replicas
 from edgepart.planner.model.context_shapes import load_with_context
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.planner import choose_plan
@@ -43,14 +43,16 @@ def study_of(graph: Graph, memory_bytes: float = 1e12) -> Study:
 
 
 def divided(study: Study, way: str, shares: Sequence[float]) -> Strategy:
-    """The model in two stages of layers, or every layer that has the axis `way` divided along it."""
+    """The model in two stages of layers, or every layer that has the axis `way` divided along it. With "answers", the last
+    stage is the last layer alone, which leaves no states."""
     layers = [layer for layer in study.memo.layers if layer.exits]
     parts = tuple(zip(("a", "b", "c"), shares, strict=False))
     choices: dict[int, Choice] = {}
+    staged = {"layers": len(layers) // 2, "answers": len(layers) - 2}
     for place, layer in enumerate(layers):
-        stage = Whole((parts[-1][0] if place > len(layers) // 2 else "a",))
-        cut = None if way == "layers" else study.candidates.divide(layer, way, parts, second=False)
-        choices[layer.number] = cut or (stage if way == "layers" else Whole(("a",)))
+        stage = Whole((parts[-1][0] if place > staged.get(way, len(layers)) else "a",))
+        cut = None if way in staged else study.candidates.divide(layer, way, parts, second=False)
+        choices[layer.number] = cut or stage
     return study.candidates.make(way, choices, "")
 
 
@@ -76,7 +78,7 @@ def step_on(devices: LocalRun, states: SequenceStates, start: int, end: int) -> 
 
 
 @pytest.mark.parametrize("shares", [(1.0,), (1.0, 1.0), (3.0, 2.0)])
-@pytest.mark.parametrize("way", ["head", "feature", "layers"])
+@pytest.mark.parametrize("way", ["head", "feature", "layers", "answers"])
 @pytest.mark.parametrize("block", [ROWS, ROWS - 3])
 def test_blocks_leave_what_single_steps_leave(
     graphs: tuple[Graph, Graph], way: str, shares: tuple[float, ...], block: int
@@ -107,6 +109,27 @@ def test_no_state_travels_and_blocks_are_answered_with_nothing(graphs: tuple[Gra
     assert not any(transfer.target == GATEWAY for transfer in plan.prefill.transfers)
     operators = {name for p in plan.prefill.programs.values() for s in p.segments for name in s.operators}
     assert not {"unbiased", "logits", "y1"} & operators, "What only answers depend on is not computed."
+
+
+def test_a_device_that_only_answers_has_nothing_to_do_for_a_block(graphs: tuple[Graph, Graph]) -> None:
+    one, many = graphs
+    study = study_of(one)
+    plan = both(study, divided(study, "answers", (1.0, 1.0)), many)
+    assert plan.prefill is not None and plan.programs["b"].segments and not plan.programs["b"].kept
+    program = plan.prefill.programs["b"]
+    assert not program.steps and not program.segments
+    assert not any("b" in (transfer.source, transfer.target) for transfer in plan.prefill.transfers)
+
+
+def test_every_replica_reads_blocks(graphs: tuple[Graph, Graph]) -> None:
+    one, many = graphs
+    study = study_of(one)
+    alone = study.candidates.make("single", study.candidates.keep_whole("c"), "")
+    strategy = deal_to_replicas("replicas", (divided(study, "layers", (1.0, 1.0)), alone), "")
+    plan = both(study, strategy, many)
+    assert plan.prefill is not None and plan.prefill.replicas == plan.replicas
+    assert [sorted(replica.devices) for replica in plan.replicas] == [["a", "b"], ["c"]]
+    assert all(program.segments for program in plan.prefill.programs.values())
 
 
 def test_a_device_alone_has_one_session_for_both(graphs: tuple[Graph, Graph]) -> None:

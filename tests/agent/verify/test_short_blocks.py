@@ -64,7 +64,7 @@ class Devices:
 
 
 @pytest.mark.parametrize("shares", [(1.0,), (1.0, 1.0), (3.0, 2.0)])
-@pytest.mark.parametrize("way", ["head", "layers"])
+@pytest.mark.parametrize("way", ["head", "layers", "answers"])
 def test_blocks_of_any_size_leave_what_single_steps_leave(
     graphs: tuple[Graph, Graph], way: str, shares: tuple[float, ...]
 ) -> None:
