@@ -425,6 +425,10 @@ def _make_token_sequences(compute: ComputeParts, core: Core, router: ShapeRouter
         entry = core.deployments.get(deployment)
         return entry.options.sequences if entry is not None else 1
 
+    def tolerance(deployment: str) -> float | None:
+        entry = core.deployments.get(deployment)
+        return entry.options.batch_tolerance if entry is not None else None
+
     return TokenSequences(
         router.infer,
         requester.run,
@@ -433,6 +437,7 @@ def _make_token_sequences(compute: ComputeParts, core: Core, router: ShapeRouter
         room,
         requester.serving,
         compute.resumptions.resume,
+        tolerance,
     )
 
 

@@ -408,7 +408,8 @@ class NodeApi:
     def _note(self, entry: Deployment) -> str:
         """The leader's note on the deployment's plan, and this gateway's on batches; "" if there is none."""
         standing = self._find_standing(entry)
-        notes = (standing.note if standing else "", self._inference.gatherer.note(entry.name))
+        batches = self._inference.gatherer.note(entry.name), self._inference.tokens.note(entry.name)
+        notes = (standing.note if standing else "", *batches)
         return "; ".join(filter(None, notes))
 
     def _describe_rounding(self, entry: Deployment) -> str:

@@ -151,7 +151,7 @@ def examine_model(
         states=tuple((state.output, state.input) for state in graph.states) or None,
         context=context,
         text=bool(companions),
-        batch_tolerance=tolerance_for(graph) if options.batch_rows > 1 else None,
+        batch_tolerance=tolerance_for(graph) if options.batch_rows > 1 or batch is not None else None,
     )
     ends = (
         tuple(value_info(graph, name) for name in graph.request_inputs),

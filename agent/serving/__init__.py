@@ -8,6 +8,7 @@ __all__ = [
     "active_plan",
     "candidate_figures",
     "continued_sequences",
+    "gathering",
     "loaded_plans",
     "request_gatherer",
     "requester",

@@ -104,9 +104,9 @@ class GatherLine:
 
 @dataclass(slots=True)
 class PlanVerdict:
-    """What is known of the answers of a plan for gathered requests."""
+    """What is known of the answers of a plan for requests that are run together, or for texts that are read together."""
 
     is_right: bool = False
-    """Whether answers of a run were those of its requests alone."""
+    """Whether the answers of such a run were those of its requests alone."""
     fault: str = ""
-    """Why requests are not gathered; "" if they may be."""
+    """Why that is not done; "" if it may be."""

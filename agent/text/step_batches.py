@@ -2,22 +2,32 @@
 
 Sequences that lie side by side on the devices are a row. While one request of a row is under way, further tokens wait; then
 they are read together. So several texts at the same time take turns of all at once, and a text that is alone never waits.
+
+The first request of this kind on a plan is made again by single steps, whose answers count. If the two differ, texts take
+turns for as long as that plan serves.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import logging
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+
+from edgepart.agent.serving.gathering import PlanVerdict
 from edgepart.agent.serving.requester import AnswerInfo
 from edgepart.agent.serving.sequences import RunStep
 from edgepart.agent.text.decoder import Decoder, Logits
-from edgepart.agent.wire.inference import SequenceStep
+from edgepart.agent.verify.same_answer import differences
+from edgepart.agent.wire.inference import Epoch, SequenceStep
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import EdgepartError, InternalError, StateLost
+
+log = logging.getLogger(__name__)
 
 GATHER_S = 0.005
 """Seconds for which a token waits for those of the texts that took part in the last request. Between two tokens of a text
@@ -124,15 +134,34 @@ class Row:
 class StepBatches:
     """Reads single tokens of the sequences of one gateway. For the event loop's thread."""
 
-    def __init__(self, run: RunStep, run_steps: RunSteps, within_s: float) -> None:
-        """`run` makes the step of one sequence, and `run_steps` those of several; each may take `within_s` seconds."""
+    def __init__(
+        self,
+        run: RunStep,
+        run_steps: RunSteps,
+        within_s: float,
+        tolerance: Callable[[str], float | None],
+    ) -> None:
+        """`run` makes the step of one sequence, and `run_steps` those of several; each may take `within_s` seconds.
+        `tolerance` returns that of a deployment's logits (agent/verify/same_answer.py)."""
         self._run = run
         self._run_steps = run_steps
         self._within_s = within_s
+        self._tolerance = tolerance
+        self._judged: dict[str, tuple[Epoch, PlanVerdict]] = {}
+        """The plan that each deployment's last answer came from, and what is known of its common requests."""
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self.made = 0
         """The number of requests that read tokens of several sequences."""
+
+    def note(self, deployment: str) -> str:
+        """Why the deployment's plan does not read texts together; "" if it may."""
+        return self._known(deployment).fault
+
+    def keep(self, deployments: Collection[str]) -> None:
+        """Forget what is known of the plans of all other deployments."""
+        for gone in self._judged.keys() - set(deployments):
+            del self._judged[gone]
 
     async def read(self, row: Row, sequence: Placed, decoder: Decoder, token: int, likely: int = 0) -> Logits:
         """Read a token of a sequence; returns the logits of the one after it, or so many of the most likely ones. Raises
@@ -141,7 +170,7 @@ class StepBatches:
         if not row.busy and not row.waiting and row.expected <= {sequence}:
             self._begin(row)
             try:
-                return await self._read_alone(row, one)
+                return await self._read_alone(row, one, one.likely)
             finally:
                 self._end(row, [one])
         row.waiting.append(one)
@@ -199,8 +228,8 @@ class StepBatches:
             tried = self._may_be_together(row, ones)
             if tried and await self._read_together(row, ones):
                 return
-            found = await asyncio.gather(*(self._settle(row, one) for one in ones))
-            if all(found) and tried:
+            found = await asyncio.gather(*(self._settle(row, one, one.likely) for one in ones))
+            if tried and all(logits is not None for logits in found):
                 # No states were lost: devices do not have them side by side, or cannot do this now.
                 row.apart_until_s = self._loop.time() + APART_S
         finally:
@@ -209,7 +238,19 @@ class StepBatches:
             self._end(row, ones)
 
     def _may_be_together(self, row: Row, ones: Sequence[WaitingToken]) -> bool:
-        return len(ones) > 1 and not row.reading and self._loop.time() >= row.apart_until_s
+        if len(ones) < 2 or row.reading or self.note(row.deployment):
+            return False
+        return self._loop.time() >= row.apart_until_s
+
+    def _verdict(self, deployment: str, epoch: Epoch) -> PlanVerdict:
+        """What is known of the common requests of the plan from which an answer came."""
+        if deployment not in self._judged or self._judged[deployment][0] != epoch:
+            self._judged[deployment] = epoch, PlanVerdict()
+        return self._judged[deployment][1]
+
+    def _known(self, deployment: str) -> PlanVerdict:
+        """What is known of the common requests of the plan from which the deployment's last answer came."""
+        return self._judged[deployment][1] if deployment in self._judged else PlanVerdict()
 
     async def _read_together(self, row: Row, ones: Sequence[WaitingToken]) -> bool:
         """Read the tokens by one request; False if devices cannot do so now."""
@@ -228,9 +269,11 @@ class StepBatches:
                 tokens.append((one.token, one.position))
                 steps.append(one.step)
         inputs, names = decoder.feed_batch(tokens), (decoder.logits,)
-        likely = max(one.likely for one in ones) if all(one.likely for one in ones) else 0
+        # Whole logits can be compared.
+        proven = self._known(row.deployment).is_right
+        likely = max(one.likely for one in ones) if proven and all(one.likely for one in ones) else 0
         try:
-            outputs, _ = await self._run_steps(
+            outputs, info = await self._run_steps(
                 row.deployment, inputs, self._within_s, names, steps=tuple(steps), likely=likely
             )
             logits = decoder.read_batch(outputs)
@@ -241,23 +284,59 @@ class StepBatches:
                 one.fail(error)
             return True
         self.made += 1
+        verdict = self._verdict(row.deployment, info.epoch)
+        if not verdict.is_right:
+            await self._compare_with_single_steps(row, ones, logits, verdict)
+            return True
         for one in ones:
             one.answer(logits[one.sequence.place])
         return True
 
-    async def _read_alone(self, row: Row, one: WaitingToken) -> Logits:
+    async def _compare_with_single_steps(
+        self, row: Row, ones: Sequence[WaitingToken], logits: Sequence[Logits], verdict: PlanVerdict
+    ) -> None:
+        """Read the tokens one by one, though a common request gave `logits` for them, and judge its plan by that."""
+        waited_for = [one for one in ones if not one.logits.done()]
+        alone = await asyncio.gather(*(self._settle(row, one, 0) for one in waited_for))
+        pairs = [
+            (logits[one.sequence.place], right)
+            for one, right in zip(waited_for, alone, strict=True)
+            # A text that was given up meanwhile may have been continued elsewhere.
+            if not one.logits.cancelled()
+        ]
+        compared = [
+            (got, right)
+            for got, right in pairs
+            if isinstance(got, np.ndarray) and isinstance(right, np.ndarray)
+        ]
+        tolerance = self._tolerance(row.deployment)
+        found = [
+            text
+            for got, right in compared
+            for text in differences({"logits": got}, {"logits": right}, tolerance)
+        ]
+        if found:
+            why = f"a common step does not give what single steps do: {found[0]}"
+            verdict.fault = f"texts at the same time take turns: {why}"
+            log.warning("%s: %s", row.deployment, verdict.fault)
+        elif compared:
+            verdict.is_right = True
+
+    async def _read_alone(self, row: Row, one: WaitingToken, likely: int) -> Logits:
         decoder = one.decoder
         inputs = decoder.feed([one.token], one.position)
-        outputs, _ = await self._run(
-            row.deployment, inputs, self._within_s, (decoder.logits,), one.step, one.likely
+        outputs, info = await self._run(
+            row.deployment, inputs, self._within_s, (decoder.logits,), one.step, likely
         )
+        self._verdict(row.deployment, info.epoch)
         return decoder.read(outputs)
 
-    async def _settle(self, row: Row, one: WaitingToken) -> bool:
-        """Read the token alone for whoever waits for it; returns whether it was read."""
+    async def _settle(self, row: Row, one: WaitingToken, likely: int) -> Logits | None:
+        """Read the token alone for whoever waits for it; returns its logits, or None if it was not read."""
         try:
-            one.answer(await self._read_alone(row, one))
-            return True
+            logits = await self._read_alone(row, one, likely)
         except EdgepartError as error:
             one.fail(error)
-            return False
+            return None
+        one.answer(logits)
+        return logits

@@ -84,12 +84,14 @@ class TokenSequences:
         room: Callable[[str], int],
         serving: Callable[[str], str | None],
         resume: Resume,
+        tolerance: Callable[[str], float | None],
     ) -> None:
         """`run` makes steps that read one token; `run_block` sends steps that read a block of them, without an answer, and
         makes those that read a token in each of several sequences. `make_name` returns a name that no other sequence has.
         `end(deployment, name)` tells devices that they need to keep a sequence no longer. `room(deployment)` is the most
         sequences that a deployment may have. `serving(deployment)` is the digest of the model that serves under this name;
-        None if none does now. `resume` lets the devices that make the next step have states that others have."""
+        None if none does now. `resume` lets the devices that make the next step have states that others have.
+        `tolerance` is that of StepBatches."""
         self._run = run
         self._run_block = run_block
         self._make_name = make_name
@@ -105,7 +107,7 @@ class TokenSequences:
         """The turns of those who wait for a sequence, the first one first."""
         self._speeds: dict[str, deque[float]] = {}
         self._rows: dict[str, list[Row]] = {}
-        self._batches = StepBatches(run, run_block, STEP_S)
+        self._batches = StepBatches(run, run_block, STEP_S, tolerance)
         self.replays = 0
         self.resumed = 0
         """How often a text went on with states that devices had from others."""
@@ -118,6 +120,10 @@ class TokenSequences:
     def batches(self) -> int:
         """The number of requests that read a token in each of several sequences."""
         return self._batches.made
+
+    def note(self, deployment: str) -> str:
+        """Why texts of the deployment are not read together although they could be; "" if they may be."""
+        return self._batches.note(deployment)
 
     def speed(self, deployment: str) -> float | None:
         """The average speed of the deployment's last answers, in tokens per second; None before the first one."""
@@ -222,6 +228,7 @@ class TokenSequences:
             del self._idle[gone]
             self._speeds.pop(gone, None)
             self._rows.pop(gone, None)
+        self._batches.keep(deployments)
 
     def _end_idle(self, sequence: TokenSequence) -> None:
         self._idle[sequence.deployment].remove(sequence)

@@ -94,6 +94,7 @@ class Texts:
                 lambda _: SEQUENCES,
                 lambda _: DECODER.model if device.box.active.get(CHAT) else None,
                 self._resume,
+                lambda _: None,
             )
 
     def begin(self, prompt: Sequence[int], count: int) -> TextClient:

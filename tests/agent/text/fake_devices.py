@@ -89,6 +89,10 @@ class FakeDevices:
         """The numbers of tokens of the requests that read one in each of several sequences."""
         self.side_by_side = True
         """Whether they have memory for several sequences side by side."""
+        self.error_together = 0.0
+        """How far off the logits of a request are that reads a token in each of several sequences, as a part of them."""
+        self.epoch = NO_EPOCH
+        """The epoch of the plan that they compute."""
         self.losses: list[int] = []
         """The numbers of steps, counted over all, before which all states are lost."""
         self.failure: Exception | None = None
@@ -130,7 +134,7 @@ class FakeDevices:
 
     @property
     def _info(self) -> AnswerInfo:
-        return AnswerInfo(NO_EPOCH, 0, "by hand", side=self._side)
+        return AnswerInfo(self.epoch, 0, "by hand", side=self._side)
 
     async def resume(self, deployment: str, name: str, revision: int, position: int) -> int:
         self.resumes += 1
@@ -143,6 +147,9 @@ class FakeDevices:
 
     def room(self, _: str) -> int:
         return self.rooms
+
+    def tolerance(self, _: str) -> float | None:
+        return None
 
     def serving(self, _: str) -> str | None:
         return self.model
@@ -247,7 +254,8 @@ class FakeDevices:
             raise StateLost("they are not kept side by side")
         logits = np.zeros((len(steps), 1, VOCABULARY), np.float32)
         for place, one in made:
-            logits[place, 0] = self._step({name: of[place : place + 1] for name, of in inputs.items()}, one)
+            right = self._step({name: of[place : place + 1] for name, of in inputs.items()}, one)
+            logits[place, 0] = right * np.float32(1 + self.error_together)
         self.together.append(len(made))
         row = made[0][1].sequence.rpartition("/")[0]
         for place, one in enumerate(steps):

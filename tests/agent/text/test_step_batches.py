@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from edgepart.agent.text import step_batches, token_sequences
 from edgepart.agent.text.decoder import read_decoder
 from edgepart.agent.text.step_batches import APART_S
+from edgepart.agent.wire.inference import Epoch
 from edgepart.agent.wire.likely_entries import LikelyEntries
 from edgepart.planner.errors import RunError
 from tests.agent.serving.virtual_time import run_virtually
@@ -90,6 +93,67 @@ def test_texts_at_the_same_time_are_read_together_in_rows() -> None:
     run(story)
 
 
+def test_the_first_common_step_of_a_plan_is_made_again_one_by_one() -> None:
+    async def story(desk: Desk) -> None:
+        for epoch in (Epoch(1, 1), Epoch(1, 2)):
+            desk.devices.epoch, desk.devices.together = epoch, []
+            before = len(desk.devices.read)
+            await asyncio.gather(*(write(desk, [epoch.number, number, 1], 10) for number in range(3)))
+            made = Counter(desk.devices.read[before:])
+            twice = [step for step, count in made.items() if count > 1]
+            assert len(twice) == desk.devices.together[0]
+            assert sum(desk.devices.together) > 2 * len(twice)
+
+    run(story)
+
+
+@pytest.mark.parametrize("error", [-2.0, -0.5, 0.001, math.nan])
+def test_texts_take_turns_on_a_plan_whose_common_steps_are_wrong(error: float) -> None:
+    async def story(desk: Desk) -> None:
+        desk.devices.error_together = error
+
+        async def write_all() -> None:
+            # `write` looks at all logits.
+            await asyncio.gather(*(write(desk, [number, 1], 12) for number in range(3)))
+
+        await write_all()
+        await write_all()
+        assert len(desk.devices.together) == 1
+        assert "take turns" in desk.sequences.note("chat") and desk.sequences.note("another") == ""
+        desk.devices.epoch, desk.devices.error_together = Epoch(1, 2), 0.0
+        await write_all()
+        assert len(desk.devices.together) > 2 and desk.sequences.note("chat") == ""
+
+    run(story)
+
+
+def test_a_difference_within_the_tolerance_is_none() -> None:
+    async def story(desk: Desk) -> None:
+        desk.devices.error_together = 1e-5
+
+        async def say(token: int) -> None:
+            async with desk.take([token, 1]) as sequence:
+                await desk.read(sequence, [token, 1])
+                for _ in range(12):
+                    await desk.step(sequence, token)
+
+        await asyncio.gather(*map(say, range(3)))
+        assert len(desk.devices.together) > 2 and desk.sequences.note("chat") == ""
+
+    run(story)
+
+
+def test_what_is_known_of_a_plan_is_forgotten_with_its_deployment() -> None:
+    async def story(desk: Desk) -> None:
+        desk.devices.error_together = 1.0
+        await asyncio.gather(*(write(desk, [number, 1], 12) for number in range(3)))
+        assert desk.sequences.note("chat")
+        desk.sequences.keep(["another"])
+        assert not desk.sequences.note("chat")
+
+    run(story)
+
+
 def test_devices_without_memory_for_a_row_are_asked_for_one_step_after_the_other() -> None:
     async def story(desk: Desk) -> None:
         desk.devices.side_by_side = False
@@ -119,7 +183,7 @@ def test_devices_that_get_ready_are_asked_for_common_steps_again_before_long(ste
 def test_an_error_is_that_of_all_texts_that_were_read_together() -> None:
     async def story(desk: Desk) -> None:
         writers = [asyncio.ensure_future(write(desk, [number, 1], 40)) for number in range(3)]
-        while not desk.devices.together:
+        while len(desk.devices.together) < 3:
             await asyncio.sleep(0)
         desk.devices.failure = RunError("segment 3 failed")
         found = await asyncio.gather(*writers, return_exceptions=True)

@@ -81,7 +81,14 @@ class House:
         self.templates = FakeTemplates()
         made = self.devices
         self.sequences = TokenSequences(
-            made, made.block, made.name, made.end, made.room, made.serving, made.resume
+            made,
+            made.block,
+            made.name,
+            made.end,
+            made.room,
+            made.serving,
+            made.resume,
+            made.tolerance,
         )
         self.generator = TextGenerator(
             self, self.sequences, cast(TemplateProcess, self.templates), lambda: datetime(2026, 5, 4)

@@ -33,7 +33,14 @@ class Desk:
     def __init__(self, *, in_place: bool = True, block: int = 0, batch: int = 0) -> None:
         self.devices = made = FakeDevices(in_place=in_place)
         self.sequences = TokenSequences(
-            made, made.block, made.name, made.end, made.room, made.serving, made.resume
+            made,
+            made.block,
+            made.name,
+            made.end,
+            made.room,
+            made.serving,
+            made.resume,
+            made.tolerance,
         )
         self.decoder = read_decoder("chat", decoder_plan(in_place=in_place, block=block, batch=batch))
 
