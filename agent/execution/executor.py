@@ -24,9 +24,10 @@ from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.execution.carried_states import CarriedStates, PlanId
 from edgepart.agent.execution.counters import Counters, SegmentTime
 from edgepart.agent.execution.lanes import EXCLUSIVE_STEP_S, BorrowedConnection, Lane
+from edgepart.agent.execution.places import make_first_states
 from edgepart.agent.execution.prepared import RunnableProgram, describe_segment
 from edgepart.agent.execution.schedule import Progress, ReadyStep
-from edgepart.agent.execution.sequences import KeptSequences, SequenceKey, make_first_states
+from edgepart.agent.execution.sequences import KeptSequences, SequenceKey
 from edgepart.agent.execution.tasks import (
     START_TRANSFER,
     EndedRequest,
@@ -468,7 +469,8 @@ class Executor:
     def _finish(self, task: RequestTask) -> None:
         prepared, now = task.installed.prepared, time.monotonic()
         if task.kind is StepKind.BATCH:
-            self._sequences.finish_batch(task.by_sequence, now)
+            ended = () if prepared.program.in_place else task.progress.keep_state(prepared.empty)
+            self._sequences.finish_batch(task.by_sequence, prepared, ended, now)
         elif prepared.program.kept:
             for key, step in task.by_sequence.items():
                 # Where the worker finds them: it would need a copy otherwise.

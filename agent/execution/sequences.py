@@ -7,8 +7,8 @@ A step begins with the states that the step before it has left. It may also be a
 answer may have been lost: states that are written in place still have the rows before any earlier step, and of others the
 values before the last step are kept too.
 
-Sequences of which one request may make steps together lie side by side: each has a place in a row of arrays that as many
-sequences share as the programs of a batch take. Their names say which, as all devices have to agree.
+Sequences of which one request may make steps together have places in a row (places.py). States that are written in place
+lie there from their first step on. Others do so after such a request, which leaves them side by side for the next one.
 """
 
 from __future__ import annotations
@@ -21,12 +21,20 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from edgepart.agent.execution.places import (
+    Row,
+    copy_states,
+    home_of,
+    join_states,
+    make_first_states,
+    make_states,
+    place_of,
+)
 from edgepart.agent.execution.prepared import RunnableProgram
-from edgepart.agent.wire.dtypes import element_dtype
 from edgepart.agent.wire.inference import Epoch, SequenceStep
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import StateLost, Unavailable
-from edgepart.planner.plans.plan import IN_PLACE_ROWS, KeptPiece, Program
+from edgepart.planner.plans.plan import IN_PLACE_ROWS, Program
 from edgepart.planner.region import Array
 
 log = logging.getLogger(__name__)
@@ -44,28 +52,13 @@ REMEMBERED = 4096
 device could be kept for nothing; more take memory."""
 
 
-@dataclass(eq=False)
-class _Row:
-    """The arrays of the sequences that lie side by side, in the order of the batch's kept pieces."""
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """A sequence before its last step, as in _Kept."""
 
-    arrays: Sequence[Array]
-
-
-def place_of(sequence: str) -> tuple[str, int] | None:
-    """The name of a sequence's row and its place there; None if it lies by itself.
-
-    >>> place_of("00ff00ff00ff00ff/5e8f10a2/row-9c01d3be/5f7a2260.2")
-    ('00ff00ff00ff00ff/5e8f10a2/row-9c01d3be', 2)
-    """
-    row, _, name = sequence.rpartition("/")
-    _, dot, place = name.rpartition(".")
-    return (row, int(place)) if dot and place.isascii() and place.isdecimal() and len(place) < 5 else None
-
-
-def home_of(sequence: str) -> str:
-    """What a sequence and those beside it are called together; its own name if it lies by itself."""
-    place = place_of(sequence)
-    return place[0] if place is not None else sequence
+    position: int
+    values: Sequence[Value]
+    row: Row | None = None
 
 
 @dataclass(slots=True)
@@ -74,10 +67,10 @@ class _Kept:
     """What its steps have brought the sequence to."""
     values: Sequence[Value]
     """The kept pieces, in the program's order."""
-    before: tuple[int, Sequence[Value]] | None
-    """The position and the pieces before the last step; None if all pieces are written in place."""
+    before: _Before | None
+    """What there was before the last step; None if all pieces are written in place."""
     used_at_s: float
-    row: _Row | None = None
+    row: Row | None = None
     """The arrays of which its pieces are parts; None if they are by themselves."""
     revision: int = 0
     """The revision of the step that came last (SequenceStep.revision)."""
@@ -128,7 +121,7 @@ class KeptSequences:
 
     def __init__(self) -> None:
         self._kept: dict[SequenceKey, _Kept] = {}
-        self._rows: WeakValueDictionary[SequenceKey, _Row] = WeakValueDictionary()
+        self._rows: WeakValueDictionary[SequenceKey, Row] = WeakValueDictionary()
         """Rows of places, which are freed with the last sequence in them."""
         self._ended: OrderedDict[str, None] = OrderedDict()
         """Names of sequences that have ended. A gateway may have the last answer, and end the sequence, before this device
@@ -144,7 +137,11 @@ class KeptSequences:
     @property
     def nbytes(self) -> int:
         """Bytes of all states; those that a step may still need from before the last one included."""
-        every = (value for one in self._kept.values() for value in (*one.values, *(one.before or (0, ()))[1]))
+        every = (
+            value
+            for one in self._kept.values()
+            for value in (*one.values, *(one.before.values if one.before is not None else ()))
+        )
         # A piece that is written in place is the same array before and after a step.
         arrays = {id(value): value for value in every if isinstance(value, np.ndarray)}
         return sum(value.nbytes for value in arrays.values())
@@ -189,11 +186,11 @@ class KeptSequences:
         self, key: SequenceKey, batch: Program | None, prepared: RunnableProgram, now: float
     ) -> _Kept | None:
         """Keep a new sequence at its place in a row; None if it has to lie by itself."""
-        row = self._row_of(key, batch, prepared) if batch is not None else None
+        row = self._row_of(key, batch, prepared) if batch is not None and batch.in_place else None
         place = place_of(key[2])
         if row is None or place is None:
             return None
-        values = [array[place[1] : place[1] + 1] for array in row.arrays]
+        values = row.states_at(place[1])
         for value in values:
             value.fill(0)
         made = self._kept[key] = _Kept(0, values, None, now, row)
@@ -204,25 +201,60 @@ class KeptSequences:
     ) -> Sequence[Value]:
         """The kept pieces of the row in which these sequences lie, with which a step in each of them begins. Raises
         StateLost if one is not here, or they do not lie side by side."""
-        rows: list[_Row] = []
         self._adopting.difference_update(steps)
+        in_place, found = batch.program.in_place, list[_Kept]()
         for key, step in steps.items():
             known = self._kept.get(key)
-            if known is None or known.row is None:
+            if known is None or (in_place and known.row is None):
                 raise StateLost(f"sequence {step.sequence} is not kept here (any more)")
-            _continue(known, step, batch, now, in_place=True)
-            rows.append(known.row)
-        if not rows or any(row is not rows[0] for row in rows):
+            _continue(known, step, None, now, in_place=in_place)
+            found.append(known)
+        row = found[0].row if found else None
+        if row is not None and all(one.row is row for one in found):
+            return row.arrays
+        states = {place: one.values for place, one in zip(_places_of(steps), found, strict=False)}
+        if in_place or not states or len(states) < len(steps) or max(states) >= _rows_of(batch):
             raise StateLost("the sequences of one request do not lie side by side here")
-        return rows[0].arrays
+        # They lie side by side from now on, and so does what will have been before this step.
+        row = Row(join_states(states, batch))
+        for place, one in zip(states, found, strict=True):
+            one.values, one.row = row.states_at(place), row
+        return row.arrays
 
-    def finish_batch(self, steps: Mapping[SequenceKey, SequenceStep], now: float) -> None:
-        """Note that a step was made in each of these sequences, as far as they are kept."""
+    def finish_batch(
+        self,
+        steps: Mapping[SequenceKey, SequenceStep],
+        batch: RunnableProgram,
+        ended: Sequence[Value],
+        now: float,
+    ) -> None:
+        """Note that a step was made in each of these sequences, as far as they are kept. It left `ended`, unless states are
+        written in place."""
+        row = None if batch.program.in_place else Row(ended)
         for key, step in steps.items():
-            if (known := self._kept.get(key)) is not None:
-                known.position, known.used_at_s = step.after, now
+            known, place = self._kept.get(key), place_of(key[2])
+            if known is None or (row is not None and known.position != step.position):
+                continue
+            if row is not None and place is not None:
+                known.before = _Before(known.position, known.values, known.row)
+                known.values, known.row = row.states_at(place[1]), row
+            known.position, known.used_at_s = step.after, now
+        if row is not None:
+            self._let_go(steps, batch)
 
-    def _row_of(self, key: SequenceKey, batch: Program, prepared: RunnableProgram) -> _Row | None:
+    def _let_go(self, steps: Collection[SequenceKey], batch: RunnableProgram) -> None:
+        """Let sequences that took no part in these steps have arrays of their own, so that they do not keep those of whole
+        rows in memory."""
+        rows = {(*key[:2], home_of(key[2])) for key in steps}
+        for key, known in self._kept.items():
+            if key in steps or (*key[:2], home_of(key[2])) not in rows:
+                continue
+            if known.before is not None and known.before.row is not None:
+                known.before = _by_itself(known.before, batch)
+            if known.row is not None and (own := copy_states(known.values, batch)) is not None:
+                known.values, known.row = own, None
+
+    def _row_of(self, key: SequenceKey, batch: Program, prepared: RunnableProgram) -> Row | None:
         """The row in which a new sequence has its place; None if its name does not say so, or there is no memory for a
         whole row."""
         place, pieces = place_of(key[2]), batch.kept
@@ -232,7 +264,7 @@ class KeptSequences:
         row = self._rows.get(name)
         if row is None:
             try:
-                row = self._rows[name] = _Row(_make_states(pieces, prepared))
+                row = self._rows[name] = Row(make_states(pieces, prepared))
             except Unavailable as error:
                 log.info("sequence %s lies by itself: %s", key[2], error)
         return row
@@ -249,10 +281,13 @@ class KeptSequences:
         """Keep what the step left, unless its sequence has ended. `began` are the pieces with which it began."""
         if step.sequence in self._ended:
             return
-        if (known := self._kept.get(key)) is not None and known.row is not None:
+        known, in_place = self._kept.get(key), prepared.program.in_place
+        if known is not None and known.row is not None and in_place:
             known.position, known.used_at_s = step.after, now
             return
-        before = None if prepared.program.in_place else (step.position, began)
+        before = None if in_place else _Before(step.position, began, known.row if known is not None else None)
+        if before is not None and before.row is not None:  # It was left in a row, and has just gone on alone.
+            before = _by_itself(before, prepared)
         mirrored = known.mirrored if known is not None else (0, 0)
         self._kept[key] = _Kept(step.after, ended, before, now, None, step.revision, mirrored)
 
@@ -362,11 +397,32 @@ class KeptSequences:
             del self._kept[key]
 
 
+def _places_of(steps: Collection[SequenceKey]) -> list[int]:
+    """The places of these sequences; none if they are not all of one row."""
+    places = [place_of(key[2]) for key in steps]
+    homes = {place[0] for place in places if place is not None}
+    return (
+        [place[1] for place in places if place is not None] if len(homes) == 1 and None not in places else []
+    )
+
+
+def _rows_of(batch: RunnableProgram) -> int:
+    """The number of places of a row."""
+    return batch.program.kept[0].read.region.shape[0]
+
+
+def _by_itself(before: _Before, prepared: RunnableProgram) -> _Before | None:
+    """What was before a step, in arrays of its own; None if there is no memory for them: the step cannot be made again
+    then, and its sequence has to begin once more."""
+    own = copy_states(before.values, prepared)
+    return None if own is None else _Before(before.position, own)
+
+
 def _continue(
-    known: _Kept, step: SequenceStep, prepared: RunnableProgram, now: float, *, in_place: bool
+    known: _Kept, step: SequenceStep, prepared: RunnableProgram | None, now: float, *, in_place: bool
 ) -> None:
     """Let the sequence go on with this step. Raises StateLost if it has not come to the step's position, or what is kept
-    here may be of steps that were given up since."""
+    here may be of steps that were given up since. Only with `prepared` can it begin once more."""
     known.used_at_s = now
     same = step.since if step.revision == known.revision + 1 else 0
     if step.revision != known.revision and step.position > min(same, known.position):
@@ -378,38 +434,19 @@ def _continue(
     known.revision = step.revision
 
 
-def _go_back(known: _Kept, step: SequenceStep, prepared: RunnableProgram, *, in_place: bool) -> None:
+def _go_back(known: _Kept, step: SequenceStep, prepared: RunnableProgram | None, *, in_place: bool) -> None:
     """Undo the steps from this one's position on: it may have other inputs than they had. Raises StateLost if that cannot
     be done."""
     if step.position < known.position and in_place:
         known.position = step.position
         # Rows from here on will be others, and the mirror has to get them again.
         known.mirrored = known.mirrored[0], min(known.mirrored[1], step.position)
-    elif known.before is not None and step.position == known.before[0]:
-        known.position, known.values = known.before
+    elif known.before is not None and step.position == known.before.position:
+        known.position, known.values, known.row = known.before.position, known.before.values, known.before.row
         known.before = None
-    elif step.position == 0:
-        known.position, known.values, known.before = 0, make_first_states(prepared), None
+    elif step.position == 0 and prepared is not None:
+        known.position, known.values, known.before, known.row = 0, make_first_states(prepared), None, None
     else:
         raise StateLost(
             f"sequence {step.sequence} is kept here up to {known.position}, and the step begins at {step.position}"
         )
-
-
-def make_first_states(prepared: RunnableProgram) -> list[Value]:
-    """The kept pieces before the first step of a sequence: zeros. Raises Unavailable if there is no memory for them."""
-    made: list[Value] = []
-    for value in _make_states(prepared.program.kept, prepared):
-        value.fill(0)
-        made.append(value)
-    return made
-
-
-def _make_states(pieces: Sequence[KeptPiece], prepared: RunnableProgram) -> list[Array]:
-    """Arrays for these pieces, with whatever was in that memory. Raises Unavailable if there is none."""
-    try:
-        return [
-            prepared.empty(piece.read.region.shape, np.dtype(element_dtype(piece.dtype))) for piece in pieces
-        ]
-    except MemoryError as error:
-        raise Unavailable(f"this device has no memory for the states of another sequence: {error}") from error

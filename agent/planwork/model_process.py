@@ -127,7 +127,6 @@ def examine_model(
     how text is made with it, from the model's folder. Raises ModelError and UsageError."""
     from edgepart.agent.planwork.batches import check_batches
     from edgepart.agent.verify.same_answer import tolerance_for
-    from edgepart.planner.model.context_shapes import load_with_context
     from edgepart.planner.model.load import model_files
     from edgepart.planner.model.stateful import load_with_states
     from edgepart.planner.plans.model_ends import value_info
@@ -138,10 +137,8 @@ def examine_model(
     prefill = batch = None
     if companions and context is not None:  # Only texts have steps of several rows.
         prefill, more = _look_for_blocks(path, options, graph, context)
-        notes = (*notes, *more)
-        in_place = bool(graph.states) and all(one.in_place for one in graph.states)
-        if in_place and options.sequences > 1 and not options.shapes:
-            batch = load_with_context(path, {}, context, batch=min(BATCH, options.sequences))[1]
+        batch, further = _look_for_batches(path, options, graph, context)
+        notes = (*notes, *more, *further)
     found = replace(
         options,
         prefill=None if prefill is None else {**options.shapes, **prefill},
@@ -174,6 +171,23 @@ def _look_for_blocks(
         return load_with_context(path, options.shapes, wide, ROWS)[1], ()
     except ModelError as error:
         return None, (f"prompts are read token by token: {error}",)
+
+
+def _look_for_batches(
+    path: Path, options: DeployOptions, graph: Graph, context: int
+) -> tuple[dict[str, tuple[int, ...]] | None, tuple[str, ...]]:
+    """The shapes of requests that make a step in each of several sequences, with the states of `graph`; None if there can
+    be none. A note says why if the model does not take several, though its states would."""
+    from edgepart.planner.model.context_shapes import load_with_context
+
+    in_place = [state.in_place for state in graph.states]
+    alike = bool(in_place) and (all(in_place) or all(state.grows is not None for state in graph.states))
+    if not alike or options.sequences < 2 or options.shapes:
+        return None, ()
+    try:
+        return load_with_context(path, {}, context, batch=min(BATCH, options.sequences))[1], ()
+    except ModelError as error:
+        return None, (f"texts at the same time are computed one after the other: {error}",)
 
 
 def _look_for_text(

@@ -19,8 +19,8 @@ from math import inf
 from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.cluster.state.judging import LoneRequests
 from edgepart.agent.execution.executor import SendValues
+from edgepart.agent.execution.places import home_of
 from edgepart.agent.execution.schedule import check_pieces
-from edgepart.agent.execution.sequences import home_of
 from edgepart.agent.execution.tasks import StepKind
 from edgepart.agent.serving import request_state as rules
 from edgepart.agent.serving.active_plan import (

@@ -31,14 +31,16 @@ NAME = "tiny"
 QUESTION: Any = [{"role": "user", "content": "the sea"}]
 
 
-def deploy_tiny(cluster: LocalCluster, folder: Path, *more: str) -> None:
-    """Divide a language model over agents b and c; agent a serves it without computing."""
+def deploy_tiny(cluster: LocalCluster, folder: Path, *more: str, optimum: bool = False) -> None:
+    """Divide a language model over agents b and c; agent a serves it without computing. With `optimum`, it puts its past
+    before new rows."""
     options = (
         *("--context", str(CONTEXT), "--devices", "b,c"),
         *("--strategy", "pipeline", "--objective", "throughput"),
         *more,
     )
-    assert deploy(cluster, tiny_language(folder), NAME, *options)["devices"] == ["b", "c"]
+    path = tiny_optimum(folder).path if optimum else tiny_language(folder)
+    assert deploy(cluster, path, NAME, *options)["devices"] == ["b", "c"]
 
 
 @pytest.fixture
@@ -154,25 +156,37 @@ def mirrored_bytes(cluster: LocalCluster, agent: str) -> int:
     return found
 
 
-def test_texts_at_the_same_time_are_what_they_are_alone(talkers: LocalCluster) -> None:
+@pytest.mark.parametrize("optimum", [False, True])
+def test_texts_at_the_same_time_are_what_they_are_alone(
+    trio: LocalCluster, tmp_path: Path, optimum: bool
+) -> None:
     def write(first: int) -> list[str]:
-        with client_of(talkers) as client:
+        with client_of(trio) as client:
             answer: Any = client.completions.create(
                 model=NAME, prompt=[first, 20, 21], max_tokens=60, temperature=0, logprobs=0
             )
         return list(answer.choices[0].logprobs.tokens)
 
-    alone = [write(first) for first in range(30, 34)]
-    assert len({tuple(tokens) for tokens in alone}) == 4
+    def batches() -> int:
+        return int(trio.status(trio.first)["sequences"]["batches"])
 
-    def write_all() -> bool:
-        """Write them at the same time; returns whether some tokens were read together: the devices get ready for that
-        when nothing else is to be done."""
-        with ThreadPoolExecutor(4) as pool:
-            assert list(pool.map(write, range(30, 34))) == alone
-        return bool(talkers.status(talkers.first)["sequences"]["batches"] > 20)
+    deploy_tiny(trio, tmp_path / "tiny", optimum=optimum)
+    try:
+        alone, before = [write(first) for first in range(30, 34)], batches()
+        assert len({tuple(tokens) for tokens in alone}) == 4
 
-    talkers.wait(write_all, "texts to be read together")
+        def write_all() -> bool:
+            """Write them at the same time; returns whether some tokens were read together: the devices get ready for
+            that when nothing else is to be done."""
+            with ThreadPoolExecutor(4) as pool:
+                assert list(pool.map(write, range(30, 34))) == alone
+            return batches() > before + 20
+
+        trio.wait(write_all, "texts to be read together")
+        (card,) = [one for one in trio.status(trio.first)["deployments"] if one["name"] == NAME]
+        assert "take turns" not in card["note"]
+    finally:
+        undeploy(trio, NAME)
 
 
 def test_a_client_that_hangs_up_frees_the_sequence(talkers: LocalCluster) -> None:

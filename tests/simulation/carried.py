@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgepart.agent.execution.carried_states import CarriedStates, Fill, PlanId
-from edgepart.agent.execution.sequences import home_of
+from edgepart.agent.execution.places import home_of
 from edgepart.agent.serving.mirrored_states import MirroredKey
 from edgepart.agent.serving.state_exchange import StateExchange
 from edgepart.agent.wire.inference import Epoch, StateMessage

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.cluster.state.events import LoadPlan
-from edgepart.agent.execution.sequences import home_of
+from edgepart.agent.execution.places import home_of
 from edgepart.agent.execution.tasks import StepKind
 from edgepart.agent.serving import request_state as rules
 from edgepart.agent.serving.sequence_history import SequenceHistories

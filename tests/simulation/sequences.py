@@ -77,7 +77,7 @@ class States:
         else:
             made, ended = mine.compute(began, job.steps[0].position, value)
         if job.kind is StepKind.BATCH:
-            self.kept.finish_batch(job.by_sequence, now)
+            self.kept.finish_batch(job.by_sequence, mine, (), now)
         elif mine.program.kept:
             ((key, step),) = job.by_sequence.items()
             self.kept.finish(key, step, mine, began, ended, now)

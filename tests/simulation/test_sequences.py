@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from edgepart.agent.execution import sequences as kept
+from edgepart.agent.execution.places import make_first_states
 from edgepart.agent.serving.request_state import Requests
 from edgepart.agent.serving.sequence_history import SequenceHistories, StepUnderWay
 from tests.simulation.layers import LAYERS, part, undisturbed
@@ -20,7 +21,7 @@ WRONG = "and in an undisturbed run it has"
 def test_the_layers_give_the_same_answers_on_any_number_of_devices(count: int) -> None:
     parts = [part(number, count) for number in range(count)]
     assert tuple(layer for one in parts for layer in one.layers) == LAYERS
-    states = [kept.make_first_states(one) for one in parts]
+    states = [make_first_states(one) for one in parts]
     answers = []
     for position in range(5):
         value = position % 2
@@ -46,11 +47,7 @@ def test_a_step_that_begins_with_the_states_of_another_position_is_noticed(
 
 def test_a_lost_sequence_that_goes_on_from_zeros_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def begin(self: kept.KeptSequences, key, step, prepared, *rest):  # type: ignore[no-untyped-def]
-        return (
-            begins(self, key, step, prepared, *rest)
-            if key in self._kept
-            else kept.make_first_states(prepared)
-        )
+        return begins(self, key, step, prepared, *rest) if key in self._kept else make_first_states(prepared)
 
     begins = kept.KeptSequences.begin
     monkeypatch.setattr(kept.KeptSequences, "begin", begin)

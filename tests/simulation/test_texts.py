@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgepart.agent.execution import places
 from edgepart.agent.execution import sequences as kept
 from edgepart.agent.serving.state_exchange import StateExchange
 from edgepart.agent.text.decoder import Decoder
@@ -68,8 +69,8 @@ def test_texts_grow_in_every_way_and_are_read_again_in_some_runs() -> None:
 def test_a_request_of_several_texts_that_brings_one_of_them_nowhere_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def finish_batch(self: kept.KeptSequences, steps, now):  # type: ignore[no-untyped-def]
-        finishes(self, dict(list(steps.items())[1:]), now)
+    def finish_batch(self: kept.KeptSequences, steps, batch, ended, now):  # type: ignore[no-untyped-def]
+        finishes(self, dict(list(steps.items())[1:]), batch, ended, now)
 
     finishes = kept.KeptSequences.finish_batch
     monkeypatch.setattr(kept.KeptSequences, "finish_batch", finish_batch)
@@ -81,8 +82,9 @@ def test_two_texts_in_one_place_are_noticed(monkeypatch: pytest.MonkeyPatch) -> 
         found = finds(sequence)
         return found and (found[0], min(found[1], 1))
 
-    finds = kept.place_of
-    monkeypatch.setattr(kept, "place_of", place_of)
+    finds = places.place_of
+    for module in (kept, places):
+        monkeypatch.setattr(module, "place_of", place_of)
     noticed(WRONG, step=WITH_TEXTS)
 
 

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from edgepart.agent.execution.sequences import SPARED_S, KeptSequences, SequenceKey, make_first_states
+from edgepart.agent.execution.places import make_first_states
+from edgepart.agent.execution.sequences import SPARED_S, KeptSequences, SequenceKey
 from edgepart.agent.wire.inference import Epoch, SequenceStep
 from edgepart.planner.errors import StateLost, Unavailable
 from edgepart.planner.plans.plan import KeptPiece, Piece, Program, widen
@@ -300,7 +301,7 @@ def test_sequences_that_lie_side_by_side_share_arrays_each_at_its_place() -> Non
     assert [value.shape for value in began] == [(PLACES, ROWS)] * 2
     assert all(value[2, 0] == 3 and value[0, 0] == 1 for value in began)
     began[1][2, 1] = 9
-    device.finish_batch(steps, 1.0)
+    device.finish_batch(steps, batch, (), 1.0)
     assert device.nbytes == 2 * 2 * ROWS * 8
     # Each goes on alone with what the common step has left.
     alone: Any = begin(device, program, placed(2, 2), batch)
@@ -326,6 +327,119 @@ def test_a_step_of_several_needs_all_of_them_side_by_side_and_at_the_right_posit
         device.begin_batch(of(placed(0, 1), placed(1, 1)), batch, 1.0)
 
 
+def one_number(sequences: int = 99) -> Any:
+    """A program with a number that depends on all tokens, which have an axis of sequences."""
+    region = Region.full((1, 1))
+    kept = KeptPiece(Piece("past sum", region), Piece("sum", region), "double", 8)
+    return Prepared(Program("a", (), (), 0, 0, kept=(kept,), sequences=sequences))
+
+
+@dataclass(frozen=True)
+class CommonMove:
+    """A step in each of the sequences at these places: alone if there is one, else by one request."""
+
+    places: frozenset[int]
+    again: bool
+    """Whether the steps are those that were made last, if they can be made again."""
+    token: int
+    finished: bool
+
+
+common_moves = st.builds(
+    CommonMove,
+    st.frozensets(st.integers(0, PLACES - 1), min_size=1),
+    st.booleans(),
+    st.integers(1, 3),
+    st.booleans() | st.just(True),
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(common_moves, max_size=20))
+def test_states_that_are_not_written_in_place_go_through_common_steps_and_single_ones(
+    story: list[CommonMove],
+) -> None:
+    device, program = KeptSequences(), one_number()
+    batch, twins = side_by_side(program), [Twin() for _ in range(PLACES)]
+    for place in range(PLACES):
+        step = placed(place)
+        ((key, _),) = of(step).items()
+        began: Any = device.begin(key, step, program, 0.0, batch=batch.program)
+        device.finish(key, step, program, began, [began[0] * 4 + 1], 0.0)
+        twins[place].tokens.append(1)
+    for move in story:
+        for place in move.places:
+            twin = twins[place]
+            if move.again and twin.before < len(twin.tokens):
+                del twin.tokens[twin.before :]
+        steps = of(*(placed(place, len(twins[place].tokens)) for place in sorted(move.places)))
+        together = len(move.places) > 1
+        if together:
+            began = device.begin_batch(steps, batch, 0.0)
+            seen = {place: began[0][place, 0] for place in move.places}
+        else:
+            ((key, step),) = steps.items()
+            began = device.begin(key, step, program, 0.0, batch=batch.program)
+            seen = dict.fromkeys(move.places, began[0][0, 0])
+        assert seen == {place: digest(twins[place].tokens) for place in move.places}
+        # An unfinished step leaves what was before it, which cannot be undone once more.
+        for place in move.places:
+            twins[place].before = len(twins[place].tokens)
+        if not move.finished:
+            continue
+        ended = [began[0] * 4 % 2**48 + move.token]
+        if together:
+            device.finish_batch(steps, batch, ended, 0.0)
+        else:
+            device.finish(key, step, program, began, ended, 0.0)
+        for place in move.places:
+            twins[place].tokens.append(move.token)
+        kept = device._kept.values()
+        rows = {one.row for one in kept} | {one.before.row for one in kept if one.before is not None}
+        assert not together or len(rows - {None}) <= 2, "Arrays of earlier rows are not kept in memory."
+
+
+def test_a_row_of_states_that_are_not_written_in_place_is_read_where_the_last_common_step_left_it() -> None:
+    device, program = KeptSequences(), one_number()
+    batch = side_by_side(program)
+    for place in (0, 2):
+        begin(device, program, placed(place), batch)
+    steps = of(placed(0, 1), placed(2, 1))
+    ended = [np.arange(3.0).reshape(3, 1)]
+    device.finish_batch(steps, batch, ended, 0.0)
+    assert device.nbytes == 4 * 8
+    assert device.begin_batch(of(placed(0, 2), placed(2, 2)), batch, 0.0)[0] is ended[0]
+    with pytest.raises(StateLost):  # Nobody knows what was before.
+        device.begin_batch(of(placed(0, 0), placed(2, 2)), batch, 0.0)
+
+
+def test_common_steps_need_a_row_with_their_places() -> None:
+    device, program = KeptSequences(), one_number()
+    batch = side_by_side(program)
+    for step in (placed(0), placed(PLACES), placed(1, row="another row"), step_of("by itself")):
+        begin(device, program, step, batch)
+    for wrong in (placed(PLACES, 1), placed(1, 1, row="another row"), step_of("by itself", 1), placed(2, 1)):
+        with pytest.raises(StateLost):
+            device.begin_batch(of(placed(0, 1), wrong), batch, 1.0)
+
+
+def test_without_memory_for_copies_a_step_cannot_be_made_again() -> None:
+    device, program = KeptSequences(), one_number()
+    batch = side_by_side(program)
+    for place in (0, 1):
+        begin(device, program, placed(place), batch)
+    steps = of(placed(0, 1), placed(1, 1))
+    device.finish_batch(steps, batch, [np.ones((3, 1))], 0.0)
+    step = placed(0, 2)
+    ((key, _),) = of(step).items()
+    began = device.begin(key, step, program, 0.0, batch=batch.program)
+    full: Any = Prepared(program.program, full=True)
+    device.finish(key, step, full, began, [np.ones((1, 1))], 0.0)
+    assert device.begin(key, placed(0, 3), program, 0.0)
+    with pytest.raises(StateLost):
+        device.begin(key, placed(0, 2), program, 0.0)
+
+
 def revised(place: int, position: int, revision: int) -> SequenceStep:
     return replace(placed(place, position), revision=revision, since=position)
 
@@ -344,7 +458,7 @@ def test_rows_tell_the_revision_of_the_step_that_came_last() -> None:
     steps = of(revised(0, 1, 1), revised(1, 0, 4))
     device.begin_batch(steps, batch, 1.0)
     assert told(1) == (4, 0)  # The rows of the revision before are given up when the step begins.
-    device.finish_batch(steps, 1.0)
+    device.finish_batch(steps, batch, (), 1.0)
     assert (told(0), told(1)) == ((1, 2), (4, 1))
     begin(device, program, revised(1, 1, 5), batch)
     assert told(1) == (5, 2)

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from edgepart.agent.text.decoder import read_decoder
 from edgepart.agent.verify.local_run import LocalRun, SequenceStates
 from edgepart.planner.errors import InternalError
 from edgepart.planner.model.context_shapes import load_with_context
@@ -16,17 +17,20 @@ from edgepart.planner.model.graph import Graph
 from edgepart.planner.plans.check import check_plan
 from edgepart.planner.plans.plan import Plan, plan_from_bytes, plan_to_bytes
 from edgepart.planner.search.prefill import add_batch
-from tests.agent.verify.test_prefill import CONTEXT, DIGEST, TOKENS, divided, inputs_of, study_of
-from tests.processes.tiny_language import tiny_language
+from tests.agent.verify.test_prefill import CONTEXT, DIGEST, TOKENS, divided, study_of
+from tests.processes.tiny_language import tiny_language, tiny_optimum
 
 BATCH = 3
 
 
-@pytest.fixture(scope="module")
-def graphs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Graph, Graph]:
-    """The graphs of steps in one sequence, and in BATCH sequences."""
-    path = tiny_language(tmp_path_factory.mktemp("language") / "tiny") / "model.onnx"
-    one, many = (load_with_context(path, {}, CONTEXT, batch=batch)[0] for batch in (1, BATCH))
+@pytest.fixture(scope="module", params=["written in place", "put before new rows"])
+def graphs(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> tuple[Graph, Graph]:
+    """The graphs of steps in one sequence, and in BATCH sequences, of models that keep their past in either way."""
+    path = tmp_path_factory.mktemp("language") / "tiny"
+    model = (
+        tiny_language(path) if request.param == "written in place" else tiny_optimum(path).path
+    ) / "model.onnx"
+    one, many = (load_with_context(model, {}, CONTEXT, batch=batch)[0] for batch in (1, BATCH))
     return one, many
 
 
@@ -50,19 +54,20 @@ def test_a_request_of_several_steps_does_what_as_many_requests_do(
     plan = planned(graphs, way, shares)
     assert plan.batch is not None
     single, batch = LocalRun(plan, one), LocalRun(plan.batch, many)
+    decoder = read_decoder("tiny", plan)
     # The sequences have read different numbers of tokens.
     lengths = (0, 5, 2)
     apart: list[SequenceStates] = []
     for length in lengths:
         apart.append(single.begin())
         for n in range(length):
-            single.run(inputs_of(TOKENS[n : n + 1], n, 1), sequence=apart[-1])
+            single.run(decoder.feed(TOKENS[n : n + 1], n), sequence=apart[-1])
     together = {
         name: [np.concatenate([states[name][n] for states in apart]) for n in range(len(pieces))]
         for name, pieces in apart[0].items()
     }
     for more in range(3):
-        steps = [inputs_of([TOKENS[-1 - more - place]], n + more, 1) for place, n in enumerate(lengths)]
+        steps = [decoder.feed([TOKENS[-1 - more - place]], n + more) for place, n in enumerate(lengths)]
         inputs = {name: np.concatenate([step[name] for step in steps]) for name in steps[0]}
         got = batch.run(inputs, sequence=together)["logits"]
         for place, (step, states) in enumerate(zip(steps, apart, strict=True)):
