@@ -37,7 +37,7 @@ def home_of(sequence: str) -> str:
 
 
 @dataclass(eq=False)
-class Row:
+class RowArrays:
     """The arrays of the sequences that lie side by side, in the order of the batch's kept pieces."""
 
     arrays: Sequence[Array]

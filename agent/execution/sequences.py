@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from edgepart.agent.execution.places import (
-    Row,
+    RowArrays,
     copy_states,
     home_of,
     join_states,
@@ -58,7 +58,7 @@ class _Before:
 
     position: int
     values: Sequence[Value]
-    row: Row | None = None
+    row: RowArrays | None = None
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class _Kept:
     before: _Before | None
     """What there was before the last step; None if all pieces are written in place."""
     used_at_s: float
-    row: Row | None = None
+    row: RowArrays | None = None
     """The arrays of which its pieces are parts; None if they are by themselves."""
     revision: int = 0
     """The revision of the step that came last (SequenceStep.revision)."""
@@ -121,7 +121,7 @@ class KeptSequences:
 
     def __init__(self) -> None:
         self._kept: dict[SequenceKey, _Kept] = {}
-        self._rows: WeakValueDictionary[SequenceKey, Row] = WeakValueDictionary()
+        self._rows: WeakValueDictionary[SequenceKey, RowArrays] = WeakValueDictionary()
         """Rows of places, which are freed with the last sequence in them."""
         self._ended: OrderedDict[str, None] = OrderedDict()
         """Names of sequences that have ended. A gateway may have the last answer, and end the sequence, before this device
@@ -216,7 +216,7 @@ class KeptSequences:
         if in_place or not states or len(states) < len(steps) or max(states) >= _rows_of(batch):
             raise StateLost("the sequences of one request do not lie side by side here")
         # They lie side by side from now on, and so does what will have been before this step.
-        row = Row(join_states(states, batch))
+        row = RowArrays(join_states(states, batch))
         for place, one in zip(states, found, strict=True):
             one.values, one.row = row.states_at(place), row
         return row.arrays
@@ -230,7 +230,7 @@ class KeptSequences:
     ) -> None:
         """Note that a step was made in each of these sequences, as far as they are kept. It left `ended`, unless states are
         written in place."""
-        row = None if batch.program.in_place else Row(ended)
+        row = None if batch.program.in_place else RowArrays(ended)
         for key, step in steps.items():
             known, place = self._kept.get(key), place_of(key[2])
             if known is None or (row is not None and known.position != step.position):
@@ -254,7 +254,7 @@ class KeptSequences:
             if known.row is not None and (own := copy_states(known.values, batch)) is not None:
                 known.values, known.row = own, None
 
-    def _row_of(self, key: SequenceKey, batch: Program, prepared: RunnableProgram) -> Row | None:
+    def _row_of(self, key: SequenceKey, batch: Program, prepared: RunnableProgram) -> RowArrays | None:
         """The row in which a new sequence has its place; None if its name does not say so, or there is no memory for a
         whole row."""
         place, pieces = place_of(key[2]), batch.kept
@@ -264,7 +264,7 @@ class KeptSequences:
         row = self._rows.get(name)
         if row is None:
             try:
-                row = self._rows[name] = Row(make_states(pieces, prepared))
+                row = self._rows[name] = RowArrays(make_states(pieces, prepared))
             except Unavailable as error:
                 log.info("sequence %s lies by itself: %s", key[2], error)
         return row

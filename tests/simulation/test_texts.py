@@ -13,6 +13,7 @@ import pytest
 from edgepart.agent.execution import places
 from edgepart.agent.execution import sequences as kept
 from edgepart.agent.serving.state_exchange import StateExchange
+from edgepart.agent.text import step_batches
 from edgepart.agent.text.decoder import Decoder
 from edgepart.agent.text.step_batches import Row, StepBatches
 from edgepart.agent.text.token_sequences import TokenSequences
@@ -126,6 +127,8 @@ def test_answers_that_are_given_to_the_wrong_texts_are_noticed(monkeypatch: pyte
 
     reads = Decoder.read_batch
     monkeypatch.setattr(Decoder, "read_batch", read_batch)
+    # The gateway compares the first of them with single steps, and makes no others if they differ.
+    monkeypatch.setattr(step_batches, "differences", lambda *_: [])
     noticed(WRONG, step=WITH_TEXTS)
 
 
