@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from edgepart.agent.cluster.core.core import Core
@@ -37,9 +37,6 @@ DIALLERS = 8
 NAMED_LINES, NAMED_S, NAMED_LETTERS = 8, 60.0, 500
 """The log gets at most NAMED_LINES lines in NAMED_S seconds about one distrusted member, each with a reason
 of at most NAMED_LETTERS characters, because that member decides how much it sends."""
-GRACE_S = 2.0
-"""How long planning that nobody waits for may delay a plan for new shapes, and a search for a quick plan any plan:
-about the time that a new planning process takes to start."""
 
 
 class DriverLinks(Protocol):
@@ -89,10 +86,11 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._dialling = ThreadPoolExecutor(DIALLERS, thread_name_prefix="dial")
-        self._planning = ThreadPoolExecutor(1, thread_name_prefix="plan")
+        self._planning = ThreadPoolExecutor(2, thread_name_prefix="plan")
         self._orders: dict[tuple[str, bool], events.ComputePlan] = {}
-        self._planner: asyncio.Task[None] | None = None
-        self._computing: events.ComputePlan | None = None
+        self._planners: dict[bool, asyncio.Task[None]] = {}
+        """What has plans computed: those that take no search, and others."""
+        self._searching: events.ComputePlan | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._members: tuple[events.Member, ...] = ()
         self._named: dict[str, tuple[float, int]] = {}
@@ -112,7 +110,7 @@ class Driver:
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
-        for task in (*self._tasks, *filter(None, [self._planner])):
+        for task in (*self._tasks, *self._planners.values()):
             task.cancel()
         self._dialling.shutdown(wait=False, cancel_futures=True)
         self._planning.shutdown(wait=False, cancel_futures=True)
@@ -297,55 +295,46 @@ class Driver:
             log.warning("a plan for %s could not be tried: %s", order.deployment, found.text)
         self.post(found)
 
-    # Plans: one at a time, urgent ones first, deployments before their variants; a newer order replaces an older one
+    # Plans: one search at a time, and beside it one plan that takes no search. Urgent ones come first, deployments before
+    # their variants; a newer order replaces an older one.
 
     def _order(self, order: events.ComputePlan) -> None:
         self._orders[order.key.deployment, order.urgent] = order
-        if order.urgent and self._computing is not None and not self._computing.urgent:
-            patient = is_variant(order.key.deployment) or self._computing.quick
-            grace_s = GRACE_S if patient else 0.0
-            self._spawn(self._abort(self._computing, grace_s))
-        elif self._computing is not None and _replaces(order, self._computing):
-            self._spawn(self._abort(self._computing, 0.0))
-        if self._planner is None or self._planner.done():
-            self._planner = self._loop.create_task(self._plan_all(), name="plan")
-            self._planner.add_done_callback(self._ended)
+        if self._searching is not None and _gives_way(self._searching, order):
+            self._spawn(asyncio.to_thread(self._doors.planwork.abort, self._searching))
+        planner = self._planners.get(order.prompt)
+        if planner is None or planner.done():
+            planner = self._loop.create_task(self._plan_all(prompt=order.prompt), name="plan")
+            planner.add_done_callback(self._ended)
+            self._planners[order.prompt] = planner
 
-    async def _abort(self, order: events.ComputePlan, grace_s: float) -> None:
-        """Abort planning that is still under way after `grace_s`, because something more urgent waits."""
-        await asyncio.sleep(grace_s)
-        if self._computing is order:
-            await asyncio.to_thread(self._doors.planwork.abort, order)
-
-    async def _plan_all(self) -> None:
-        while self._orders:
-            key = min(self._orders, key=lambda k: (not k[1], is_variant(k[0]), k[0]))
-            order = self._computing = self._orders.pop(key)
+    async def _plan_all(self, *, prompt: bool) -> None:
+        while orders := {key: one for key, one in self._orders.items() if one.prompt == prompt}:
+            key = min(orders, key=lambda k: (not k[1], not orders[k].hasty, is_variant(k[0]), k[0]))
+            order = self._orders.pop(key)
+            if not prompt:
+                self._searching = order
             try:
                 answer = await self._loop.run_in_executor(self._planning, self._doors.planwork.compute, order)
             except Unavailable as error:
-                if any(urgent for _, urgent in self._orders):
-                    self._orders.setdefault(key, order)  # set aside for something more urgent
+                if key in self._orders or any(_gives_way(order, one) for one in self._orders.values()):
+                    # It is made again, unless a newer order has replaced it. This one stays given up.
+                    self._orders.setdefault(key, replace(order))
                     continue
-                if key in self._orders:
-                    continue  # A newer order has replaced it.
                 answer = events.PlanFailed(order.key, str(error), "Unavailable", final=False)
             finally:
-                self._computing = None
+                if not prompt:
+                    self._searching = None
             _tell(order, answer)
             self.post(answer)
 
 
-def _replaces(order: events.ComputePlan, computing: events.ComputePlan) -> bool:
-    """Whether nothing needs the answer that is being computed any more: a quick comparison replaces a thorough one of the
-    same plan, as devices have come or gone."""
-    same = (order.key.deployment, order.urgent, order.current)
-    return (
-        order.quick
-        and not computing.quick
-        and bool(order.current)
-        and same == (computing.key.deployment, computing.urgent, computing.current)
-    )
+def _gives_way(searching: events.ComputePlan, order: events.ComputePlan) -> bool:
+    """Whether a search is given up for the order, and made again later unless the order replaces it. A deployment waits for
+    urgent plans, and devices or requests for quick comparisons; nothing waits for other searches."""
+    if order.prompt or searching.urgent:
+        return False
+    return order.urgent or (order.hasty and not searching.quick)
 
 
 def news_of(before: tuple[events.Member, ...], now: tuple[events.Member, ...]) -> Iterator[str]:

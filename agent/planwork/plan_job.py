@@ -75,10 +75,15 @@ class PlanComputer:
         self._here = here
         self._graphs: OrderedDict[tuple[str, str], tuple[Graph, Digests]] = OrderedDict()
 
-    def compute(self, order: ComputePlan) -> PlanComputed | PlanFailed:
-        """The plan, or the reason why there is none. Never raises."""
+    def compute(
+        self, order: ComputePlan, may_search: Callable[[], bool] = lambda: True
+    ) -> PlanComputed | PlanFailed | None:
+        """The plan, or the reason why there is none. Never raises. `may_search` is asked before a search begins; if it says
+        no, the result is None."""
         try:
-            found = self._compute(order)
+            found = self._compute(order, may_search)
+            if found is None:
+                return None
             plan = plan_from_bytes(found.plan)
             return replace(
                 found,
@@ -101,7 +106,7 @@ class PlanComputer:
             text = f"the planner failed inside ({error!r}); the leader's log says where"
             return PlanFailed(order.key, text, "InternalError", final=True)
 
-    def _compute(self, order: ComputePlan) -> PlanComputed:
+    def _compute(self, order: ComputePlan, may_search: Callable[[], bool]) -> PlanComputed | None:
         options = order.deployment.options
         graph, digests = self._load(order.deployment, options.shapes)
         forms = tuple(
@@ -111,9 +116,11 @@ class PlanComputer:
         study = Study(self._problem(order, graph), to_planner_profiles(order.profiles))
         search = partial(_search, study, order, digests, forms)
         refused = frozenset(structure for structure, _ in order.key.refused)
-        found_best = _on_one_device(search, order, refused) or (
-            search(options.strategy) if not refused else _next_best(search, order, refused)
-        )
+        found_best = _on_one_device(search, order, refused)
+        if found_best is None:
+            if not may_search():
+                return None
+            found_best = search(options.strategy) if not refused else _next_best(search, order, refused)
         plan, simulation, chosen = found_best
         asked = plan if options.strategy in CHOSEN_BY_USER else None
         current_s = _seconds_of(order.current, study, asked)
@@ -259,7 +266,7 @@ def _on_one_device(
 ) -> tuple[Plan, Simulation, bytes] | None:
     """The plan on one device alone that is asked for, or that comes first because requests wait; None if another plan is to
     be found. Raises Infeasible if only a plan on one device will do, and there is none."""
-    if not (order.key.alone or order.awaited):
+    if not order.prompt:
         return None
     try:
         plan, simulation, chosen = _search_again(search, "single", refused)
@@ -313,7 +320,7 @@ def _replace_by_single(order: ComputePlan, found: PlanComputed, alone: Plan, cho
 def _note(order: ComputePlan, found: PlanComputed) -> str:
     """The note about a plan that was made because of measurements; "" for other plans."""
     devices = len(plan_from_bytes(found.plan).programs)
-    if (order.key.alone or order.awaited) and devices == 1 < len(order.key.devices):
+    if order.prompt and devices == 1 < len(order.key.devices):
         return ALONE
     return _replacement_note(order, devices, found.latency_s) or _refinement_note(order, found)
 

@@ -63,6 +63,8 @@ class Fakes:
         self.plan = threading.Event()
         self.planning = threading.Semaphore(0)
         self.aborted: list[events.ComputePlan] = []
+        self.unwanted: list[events.ComputePlan] = []
+        """All that were ever aborted: the planning process takes none of these again."""
         self.behind: frozenset[str] = frozenset()
         self.disk = threading.Event()
         """Set while the disk gets on."""
@@ -110,7 +112,10 @@ class Fakes:
 
     def compute(self, order: events.ComputePlan) -> events.PlanFailed:
         self.told.append(("compute", order.key.deployment, order.urgent, order.quick))
+        assert not any(one is order for one in self.unwanted)
         self.planning.release()
+        if order.prompt:
+            return events.PlanFailed(order.key, "no room", "Infeasible", final=True)
         assert self.plan.wait(10)
         if order in self.aborted:
             self.plan.clear()
@@ -122,6 +127,7 @@ class Fakes:
 
     def abort(self, order: events.ComputePlan) -> None:
         self.aborted.append(order)
+        self.unwanted.append(order)
         self.plan.set()
 
 
@@ -415,29 +421,62 @@ def test_a_quick_comparison_replaces_a_thorough_one_under_way(current: bytes) ->
     assert [call[3] for call in fakes.told if call[0] == "compute"] == [False, True]
 
 
-@pytest.mark.parametrize(("grace_s", "order"), [(0.0, ["a", "a@1", "a"]), (60.0, ["a", "a@1"])])
-def test_a_plan_for_a_new_shape_gives_one_in_the_background_some_time(
-    monkeypatch: pytest.MonkeyPatch, grace_s: float, order: list[str]
+@pytest.mark.parametrize(
+    ("order", "set_aside"),
+    [
+        (plan_for("b", urgent=True), True),
+        (plan_for("a@1", urgent=True), True),
+        (replace(plan_for("b", quick=True), current=b"serves"), True),
+        (plan_for("b", quick=True), False),
+        (replace(plan_for("b"), current=b"serves"), False),
+    ],
+)
+def test_searches_give_way_to_those_that_something_waits_for(
+    order: events.ComputePlan, set_aside: bool
 ) -> None:
-    monkeypatch.setattr("edgepart.agent.driver.GRACE_S", grace_s)
-
     async def work(driver: Driver, script: Script, fakes: Fakes) -> None:
         script.effects = [plan_for("a")]
         driver.post(events.LeaveRequested())
         await script.next()
         await asyncio.to_thread(fakes.planning.acquire, timeout=10)
-        script.effects = [plan_for("a@1", urgent=True)]
+        script.effects = [order]
         driver.post(events.LeaveRequested())
         await script.next()
-        if grace_s:
+        if not set_aside:
             fakes.plan.set()
         await asyncio.to_thread(fakes.planning.acquire, timeout=10)
         fakes.plan.set()
         for _ in range(2):
             await script.next()
 
-    fakes = run(work)
-    assert [call[1] for call in fakes.told if call[0] == "compute"] == order
+    computed = [call[1] for call in run(work).told if call[0] == "compute"]
+    assert computed == ["a", order.key.deployment, *(["a"] if set_aside else [])]
+
+
+def test_plans_that_take_no_search_are_made_beside_a_search() -> None:
+    """The search under way ends last, though all others come later, some of them less urgent than another."""
+    refuge = plan_for("a")
+
+    async def work(driver: Driver, script: Script, fakes: Fakes) -> None:
+        script.effects = [plan_for("b", urgent=True), plan_for("c", urgent=True)]
+        driver.post(events.LeaveRequested())
+        await script.next()
+        await asyncio.to_thread(fakes.planning.acquire, timeout=10)
+        script.effects = [
+            replace(refuge, key=replace(refuge.key, alone=True)),
+            replace(plan_for("a@1", urgent=True), awaited=True),
+        ]
+        driver.post(events.LeaveRequested())
+        await script.next()
+        for name in ("a@1", "a"):
+            answer = await script.next()
+            assert (answer.key.deployment, answer.error) == (name, "no room")
+        assert fakes.aborted == []
+        fakes.plan.set()
+        for name in "bc":
+            assert (await script.next()).key.deployment == name
+
+    run(work)
 
 
 def test_a_planning_process_that_dies_is_an_answer_too() -> None:

@@ -612,6 +612,17 @@ class ComputePlan:
     """Whether requests wait for the plan now. It is then on one device alone if any has room, which takes no
     search."""
 
+    @property
+    def prompt(self) -> bool:
+        """Whether the plan is to be on one device alone if any has room, and so takes no search."""
+        return self.awaited or self.key.alone
+
+    @property
+    def hasty(self) -> bool:
+        """Whether this is a quick comparison: a device that has joined waits to take part, or requests that one device
+        answers alone since another was lost."""
+        return self.quick and bool(self.current)
+
 
 @dataclass(frozen=True, slots=True)
 class TryPlan:
