@@ -126,6 +126,8 @@ class ReplanPolicy:
         self._retry_at = -math.inf
         self._retry_s = timing.retry_s
         self._avoided: dict[str, tuple[float, float]] = {}  # node: (until, for how long)
+        self._again: dict[PlanKey, tuple[float, float]] = {}
+        """For refuges whose planning failed for a reason that may pass: when it is tried again, and after how long."""
 
     def avoid(self, node: str, now: float) -> None:
         """Leave out a device that could not load its program, twice as long each time."""
@@ -217,9 +219,13 @@ class ReplanPolicy:
         result = self._results.get(key)
         return result if isinstance(result, PlanComputed) else None
 
-    def has_failed(self, key: PlanKey) -> bool:
-        """Whether there was no plan for the key."""
-        return isinstance(self._results.get(key), PlanFailed)
+    def has_failed(self, key: PlanKey, now: float) -> bool:
+        """Whether there was no plan for the key, which is not to be tried again yet."""
+        failed = isinstance(self._results.get(key), PlanFailed)
+        if failed and key in self._again and now >= self._again[key][0]:
+            del self._results[key]
+            return False
+        return failed
 
     def better(self, current: bytes, now: float) -> PlanComputed | None:
         """A plan that is worth the move from `current`; None if there is none. If the comparison is made,
@@ -305,6 +311,7 @@ class ReplanPolicy:
         self._results.pop(key, None)
         self._compared.pop(key, None)
         self._hasty.discard(key)
+        self._again.pop(key, None)
 
     def ask(
         self,
@@ -345,14 +352,20 @@ class ReplanPolicy:
             self.computing = None
         self._results[result.key] = result
         if isinstance(result, PlanFailed) and not result.final:
-            self._retry_at = now + self._retry_s
-            self._retry_s = min(2 * self._retry_s, self._timing.most_retry_s)
+            if result.key.alone:  # Nothing that is wanted now has to wait because of it.
+                _, wait_s = self._again.get(result.key, (0.0, self._timing.retry_s / 2))
+                wait_s = min(2 * wait_s, self._timing.most_retry_s)
+                self._again[result.key] = now + wait_s, wait_s
+            else:
+                self._retry_at = now + self._retry_s
+                self._retry_s = min(2 * self._retry_s, self._timing.most_retry_s)
         while len(self._results) > MAX_RESULTS:
             self._drop(next(iter(self._results)))
 
     def wake_at(self, now: float) -> float:
         """The next time when something may become due without an event; inf if nothing may."""
-        times = [self._retry_at, self._key_at + self._hold_s, *(until for until, _ in self._avoided.values())]
+        times = [self._retry_at, self._key_at + self._hold_s]
+        times += [at for at, _ in (*self._avoided.values(), *self._again.values())]
         return min((time for time in times if time > now), default=math.inf)
 
 

@@ -533,7 +533,7 @@ class DeploymentRollout:
             return
         for node in _in_order(current, world):
             key = self._key_alone(node, world, now)
-            if self.spares.shelters(node) or len(key.devices) < 2 or self.planning.has_failed(key):
+            if self.spares.shelters(node) or len(key.devices) < 2 or self.planning.has_failed(key, now):
                 continue  # With one device left, the plan for the loss is on one device, too.
             if (found := self.planning.found(key)) is not None:
                 self.spares.add_refuge(node, self._placement(found, world, new_epoch))

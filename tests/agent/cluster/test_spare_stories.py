@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
 
-from edgepart.agent.cluster.state.events import ComputePlan
+from edgepart.agent.cluster.state.events import ComputePlan, PlanKey
 from edgepart.agent.options import AgentOptions
 from edgepart.planner.errors import UsageError
 from tests.agent.cluster.simnet import SimNet, node_id
@@ -172,6 +172,36 @@ def test_where_no_device_has_room_alone_plans_for_losses_are_made_all_the_same()
     net.run(60)
     assert len(covered(net)) == 4
     assert {len(order.names) for order in net.boxes[A].plans.values()} == {3, 4}
+
+
+@pytest.mark.parametrize("final", [False, True])
+def test_a_refuge_whose_planning_failed_is_tried_again_after_longer_and_longer_if_that_may_pass(
+    final: bool,
+) -> None:
+    """No plan for a single loss is found either, which refuges would be done without."""
+    net = SimNet(4, 5)
+    net.start()
+    net.until(lambda: not net.settled_faults(), 10)
+    tried: dict[PlanKey, list[float]] = {}
+
+    def note(order: ComputePlan) -> tuple[str, bool]:
+        if not order.key.alone:
+            return ("no memory", True) if len(order.key.devices) < 4 else ("", False)
+        times = tried.setdefault(order.key, [])
+        times.append(net.now)
+        return "the planning process ended" if len(times) < 4 else "", final
+
+    net.plan_error = note
+    net.deploy(A)
+    net.run(60)
+    if final:
+        assert {len(times) for times in tried.values()} == {1} and not covered(net)
+        return
+    assert len(covered(net)) == 4
+    for times in tried.values():
+        waits = [after - before for before, after in pairwise(times)]
+        assert all(wait >= least for wait, least in zip(waits, (1.0, 2.0, 4.0), strict=False))
+    assert max(len(times) for times in tried.values()) == 4
 
 
 def test_two_losses_at_once_wait_for_a_plan_on_one_device_only_and_a_better_one_follows() -> None:
