@@ -129,8 +129,9 @@ class PlanProcess:
         with self._lock:
             if not self._is_wanted(order):
                 raise Unavailable("planning was given up before it began")
+            running = self._ensure_running()
             self._lines[line] = order
-            return self._ensure_running()
+            return running
 
     def _is_wanted(self, order: ComputePlan) -> bool:
         return not self._stopped and self._unwanted is not order
@@ -158,7 +159,7 @@ def run_plan_process(lines: Connection[Any, Any], store: Path, here: str) -> Non
         while (comes := lines.poll(IDLE_S)) or _is_searching():
             if comes:
                 _answer(lines, Connection(recv_handle(lines)), computing)
-                gc.collect()  # Nothing waits for this process now; what the order left is freed.
+                gc.collect()  # What the order left is freed, in hundredths of a second.
     except (EOFError, OSError):
         return
 

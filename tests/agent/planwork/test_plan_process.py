@@ -17,6 +17,7 @@ from benchmarks.models import light
 
 from edgepart.agent.cluster.state import cards
 from edgepart.agent.cluster.state.events import ComputePlan, PlanComputed, PlanFailed, PlanKey
+from edgepart.agent.host.child_process import start_child
 from edgepart.agent.planwork import plan_process
 from edgepart.agent.planwork.plan_process import Answer, PlanProcess
 from edgepart.agent.storage.store import Store
@@ -243,6 +244,25 @@ def test_a_search_outlives_the_planning_process(planwork: PlanProcess, store: St
         os.kill(processes()[0], signal.SIGKILL)
         assert isinstance(future.result(BOUND_S), PlanComputed)
         assert is_gone(search)
+
+
+def agent(_: object, store: Path, long: ComputePlan) -> None:
+    PlanProcess(store, "node-0").compute(long)
+
+
+def test_neither_the_process_nor_its_searches_outlive_the_agent(store: Store) -> None:
+    long = order(store.put_model(model_files(light("resnet50"))), 3, quick=False)
+    child, _pipe = start_child(agent, store.root, long, name="edgepart-agent")
+    try:
+        for _ in range(BOUND_S * 20):
+            both = psutil.Process(child.pid).children(recursive=True)
+            if len(both) == 2:
+                break
+            threading.Event().wait(0.05)
+        assert len(both) == 2
+    finally:
+        child.kill()
+    assert all(is_gone(one) for one in both)
 
 
 def hurried(*arguments: Any) -> None:
