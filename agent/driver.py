@@ -183,6 +183,8 @@ class Driver:
                         doors.plans.set_aside(entry.name, entry.fault)
                 # Models and their requests leave free memory in the heap, and pages of libraries that are seldom needed.
                 self._spawn(asyncio.to_thread(give_back_all))
+            case events.PersistPlan(name, order):
+                doors.disk.put(f"plan of {name}", lambda: doors.files.keep_plan(name, order))
             case events.PersistDrains(drains):
                 doors.disk.put("drains", lambda: doors.files.keep_drains(drains))
             case events.RemovedFromCluster(why):

@@ -297,9 +297,9 @@ class Agent:
         others = {member.node for member in members} - {me}
         for node in {member.node for member in self._members} - others - {me}:
             self._forget(node)  # Its link may still be up although it is silent.
-        core = self.core()
         joined = others - {member.node for member in self._members}
-        if joined and core.leader == me and core.deployments.in_use():
+        # Where nothing serves yet, planning has begun, or the plan that served before takes no search.
+        if joined and self._led_plans():
             self._logic.driver.expect_plan()  # While they measure their links.
         self._members = members
         self._names = self._names | {member.node: member.name for member in members}

@@ -5,6 +5,7 @@ deployments.json  the versioned map, tombstones included
 drains.json       the versioned map of devices that were drained or removed
 cluster.json      addresses of members when last seen: hints for dialling them
 http.json         where members serve HTTP: for clients on this machine, when this agent is gone
+plans/            the plan by which each deployment was served last
 profiles.json     how long segments took, by kind of device
 verdicts.json     what engines were tried with, and what they are refused for
 card.json         what this device measured of itself and its links
@@ -35,15 +36,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from edgepart import __version__
 from edgepart.agent.cluster.membership.election import MAX_TERM, term_beyond_any
-from edgepart.agent.cluster.state import deployments, drains, profiles
+from edgepart.agent.cluster.state import deployments, drains, kept_plans, profiles
 from edgepart.agent.cluster.state.cards import MeasuredDevice, parse_card
 from edgepart.agent.cluster.state.deployments import ReadResult, read_each
 from edgepart.agent.engines.verdicts import EngineVerdict, verdict_from_json, verdicts_to_json
 from edgepart.agent.storage.atomic_files import read_json, set_aside, set_aside_copy, sweep, write_atomic
 from edgepart.agent.wire.bounds import Addresses, NodeId
 from edgepart.agent.wire.codec import read_json_record
-from edgepart.agent.wire.control import Deployment, Drain, Profile
+from edgepart.agent.wire.control import Deployment, Drain, Prepare, Profile
 from edgepart.planner.errors import FrameError, UsageError
 
 log = logging.getLogger(__name__)
@@ -57,6 +59,8 @@ SPARE_BYTES = 64 << 20
 CHECK, CHECKED = "crc", frozenset({"term.json", "deployments.json", "drains.json"})
 """The field that holds a file's checksum, and the files that have one: all but those with hints, which may be
 wrong."""
+PLANS = "plans/"
+"""The folder of kept plans, whose files have checksums, too."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -150,6 +154,33 @@ class StateFiles:
     def keep_profiles(self, timings: Iterable[Profile]) -> bool:
         return self._write("profiles.json", profiles.to_json(timings))
 
+    def plans(self) -> tuple[Prepare, ...]:
+        """Read the orders that brought the plans by which deployments were served last. One that is damaged, or was kept by
+        another version of edgepart, is left out: another plan is made."""
+
+        def read(document: Any) -> Prepare | None:
+            try:
+                return kept_plans.from_json(document, __version__)
+            except kept_plans.OtherVersion as error:
+                log.info("a plan that served before is not used: %s", error)
+                return None
+
+        found = {
+            path.stem: self._read(PLANS + path.name, read)
+            for path in sorted((self.state / PLANS).glob("*.json"))
+        }
+        return tuple(order for name, order in found.items() if order is not None and order.deployment == name)
+
+    def keep_plan(self, deployment: str, order: Prepare | None) -> bool:
+        """Write the order that brought the plan by which the deployment is served; None deletes what was written. Return
+        whether that is on disk now."""
+        name = f"{PLANS}{deployment}.json"
+        if order is not None:
+            return self._write(name, kept_plans.to_json(order, __version__))
+        self._behind.pop(name, None)
+        (self.state / name).unlink(missing_ok=True)
+        return True
+
     def verdicts(self) -> tuple[EngineVerdict, ...]:
         """Read the verdicts about engines. There are none if the file is damaged: engines are tried again."""
 
@@ -228,6 +259,7 @@ class StateFiles:
                 f"an agent runs on {self.state} already; stop it, or give this one a directory of its own (--state)"
             ) from error
         sweep(self.state)
+        sweep(self.state / PLANS)
         return descriptor
 
     # A full disk
@@ -273,7 +305,7 @@ class StateFiles:
         return self.state / "ballast"
 
     def _write(self, name: str, document: Any) -> bool:
-        if name in CHECKED:
+        if name in CHECKED or name.startswith(PLANS):
             document = {**document, CHECK: _check(document)}
         return self._place(name, json.dumps(document, indent=1).encode() + b"\n")
 

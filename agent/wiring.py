@@ -512,6 +512,7 @@ def _make_core(base: AgentBase, links: LinkParts, compute: ComputeParts, listen:
         term=files.term,
         deployments=files.deployments(),
         models=base.store.models(),
+        kept=files.plans(),
         profiles=compute.profiles,
         drifts=compute.drifts,
         drains=base.drains,

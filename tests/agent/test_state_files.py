@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -23,12 +24,25 @@ from edgepart.agent.cluster.state.cards import MeasuredDevice, write_card
 from edgepart.agent.cluster.state.deployments import TooNew
 from edgepart.agent.state_files import StateFiles
 from edgepart.agent.storage.atomic_files import write_atomic
-from edgepart.agent.wire.control import DRAINED, Deployment, Drain, Version
-from edgepart.agent.wire.inference import DeployOptions
+from edgepart.agent.wire.control import DRAINED, Deployment, Drain, Prepare, Version
+from edgepart.agent.wire.inference import DeployOptions, Epoch
 from edgepart.planner.devices.cluster import Device, Link
 from edgepart.planner.errors import UsageError
 
 ENTRY = Deployment("net", "0" * 64, 5, DeployOptions(shapes={"x": (1, 3)}, devices=("a",)), Version(3, "n"))
+
+ORDER = Prepare(
+    3,
+    "net",
+    Version(1, "n"),
+    Epoch(3, 1),
+    b"plan",
+    (("a", "0" * 16),),
+    "1" * 64,
+    ("0" * 16,),
+    0.1,
+    {"x": (1, 3)},
+)
 
 DRAIN = Drain("0" * 16, "pi", DRAINED, Version(2, "n"))
 
@@ -129,7 +143,8 @@ def test_a_flipped_bit_or_a_cut_is_named(data: DataObject, tmp_path_factory: Tem
     files.keep_drains([DRAIN])
     files.keep_members({"b": ("1.2.3.4:5",)})
     files.keep_profiles([])
-    name = data.draw(sampled_from(["term", "deployments", "drains", "cluster", "profiles"]))
+    files.keep_plan("net", ORDER)
+    name = data.draw(sampled_from(["term", "deployments", "drains", "cluster", "profiles", "plans/net"]))
     whole = bytearray((folder / f"{name}.json").read_bytes())
     at = data.draw(integers(0, len(whole) - 1))
     if data.draw(booleans()):
@@ -141,6 +156,7 @@ def test_a_flipped_bit_or_a_cut_is_named(data: DataObject, tmp_path_factory: Tem
         again = StateFiles(folder, lambda: 1.8e9)
         found = (again.deployments(), again.drains(), again.term)
         again.members(), again.profiles()
+        assert again.plans() in ((ORDER,), ()) and (again.plans() or name == "plans/net")
     except TooNew:
         return
     aside = folder / f"{name}.json.damaged"
@@ -247,3 +263,23 @@ def test_the_card_is_read_as_it_was_written_or_measured_again(tmp_path: Path) ->
     for text in ("", "[]", "{}", '{"device": 1, "links": {}}', '{"links": {"b": {}}}'):
         (tmp_path / "card.json").write_text(text)
         assert files.card() is None and not (tmp_path / "card.json").exists()
+
+
+def test_a_kept_plan_is_read_by_the_version_that_wrote_it_and_by_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = StateFiles(tmp_path)
+    assert files.plans() == ()
+    files.keep_plan("net", ORDER)
+    other = replace(ORDER, deployment="a.b-c", plan=bytes(range(256)))
+    files.keep_plan("a.b-c", other)
+    assert files.plans() == (other, ORDER) and not files.damaged
+    with caplog.at_level("INFO"), monkeypatch.context() as patch:
+        patch.setattr(state_files, "__version__", "99.0")
+        assert files.plans() == () and not files.damaged
+    assert "is not used: it was kept by edgepart" in caplog.text
+    files.keep_plan("a.b-c", None)
+    files.keep_plan("a.b-c", None)
+    assert files.plans() == (ORDER,)
+    shutil.copy(tmp_path / "plans/net.json", tmp_path / "plans/other.json")
+    assert files.plans() == (ORDER,), "the name of the file is that of the deployment"

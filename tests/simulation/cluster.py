@@ -183,6 +183,7 @@ class SimNet:
             term=disk.term,
             deployments=disk.deployments,
             models=disk.models,
+            kept=disk.plans.values(),
             drains=disk.drains,
             tries=True,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from edgepart.agent.wire.control import Deployment, Drain, Version
+from edgepart.agent.wire.control import Deployment, Drain, Prepare, Version
 
 MODEL = "m" * 64
 
@@ -14,6 +14,8 @@ class Disk:
     incarnation: int = 0
     term: int = 0
     deployments: tuple[Deployment, ...] = ()
+    plans: dict[str, Prepare] = field(default_factory=dict)
+    """The order of the plan that served last, by deployment."""
     models: set[str] = field(default_factory=set)
     drains: tuple[Drain, ...] = ()
     write_s: float = 0.002

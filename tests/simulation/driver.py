@@ -26,6 +26,7 @@ from edgepart.agent.cluster.state.events import (
     PersistDeployments,
     PersistDrains,
     PersistIncarnation,
+    PersistPlan,
     PersistProfiles,
     PersistTerm,
     PlanComputed,
@@ -42,7 +43,7 @@ from edgepart.agent.cluster.state.events import (
     TryPlan,
 )
 from edgepart.agent.serving.request_state import Suspended
-from edgepart.agent.wire.control import REFUSED, ControlMessage, Deployment, Standing
+from edgepart.agent.wire.control import REFUSED, ControlMessage, Deployment, Prepare, Standing
 from tests.simulation.network import CONTROL
 from tests.simulation.trace import Broken, short
 
@@ -149,6 +150,8 @@ def _obey(net: SimNet, box: Box, effect: Effect) -> None:
             for gone in (entry.name for entry in entries if entry.deleted):
                 box.device.undeployed(gone)
             _write(net, box, "deployments", lambda: _keep_deployments(net, box, entries))
+        case PersistPlan(name, order):
+            _write(net, box, f"plan of {name}", lambda: _keep_plan(box, name, order))
         case PersistDrains(drains):
             _write(net, box, "drains", lambda: setattr(box.disk, "drains", drains))
         case PersistProfiles():
@@ -240,6 +243,13 @@ def _keep_deployments(net: SimNet, box: Box, entries: tuple[Deployment, ...]) ->
     if not box.disk.full:
         box.disk.deployments = entries
         net.give(box, DeploymentsKept(box.disk.versions()))
+
+
+def _keep_plan(box: Box, name: str, order: Prepare | None) -> None:
+    if order is None:
+        box.disk.plans.pop(name, None)
+    elif not box.disk.full:
+        box.disk.plans[name] = order
 
 
 def _load(net: SimNet, box: Box, order: LoadPlan) -> None:

@@ -147,6 +147,7 @@ class Core:
         term: int = 0,
         deployments: Iterable[Deployment] = (),
         models: Iterable[str] = (),
+        kept: Iterable[Prepare] = (),
         profiles: ProfileBook | None = None,
         drifts: DriftBook | None = None,
         timing: CoreTiming | None = None,
@@ -156,9 +157,9 @@ class Core:
         genuine: Callable[[Drain], bool] = lambda entry: True,
         tries: bool = False,
     ) -> None:
-        """`term`, `deployments`, `models`, `profiles` and `drains` are as they were on disk; `drifts` is
-        filled here. `spares`: the most contingency plans that are kept ready for each deployment; None is one
-        for each device that serves. `card_fault` returns what is wrong with a card's document; "" if nothing
+        """`term`, `deployments`, `models`, `kept` (the plans that served last), `profiles` and `drains` are as they were
+        on disk; `drifts` is filled here. `spares`: the most contingency plans that are kept ready for each deployment;
+        None is one for each device that serves. `card_fault` returns what is wrong with a card's document; "" if nothing
         is. `genuine` returns whether the CA has signed a drain. `tries`: whether plans are tried before they
         serve."""
         self.timing = timing or CoreTiming()
@@ -170,7 +171,7 @@ class Core:
         self.membership = Membership(facts, now, self.timing.membership)
         self.election = Election(facts.node, term, now, self.timing.election, facts.boot)
         self.deployments = DeploymentMap(deployments)
-        self.follower = Follower(facts.boot, linger_s=self.timing.linger_s)
+        self.follower = Follower(facts.boot, linger_s=self.timing.linger_s, kept=kept)
         self.follower.models = tuple(sorted(models))
         self.draining = Draining(facts.node, drains, genuine)
         self.membership.refusals.removed = self.draining.is_removed
@@ -473,8 +474,10 @@ class Core:
                 leads = effect.leader == self.node
                 adopt, variants = self.follower.active, self.follower.variants
                 timing = self.timing.planning
-                spares = self.follower.spares
-                self.controller = Controller(effect.term, adopt, timing, variants, spares) if leads else None
+                spares, kept = self.follower.spares, self.follower.kept.get
+                self.controller = (
+                    Controller(effect.term, adopt, timing, variants, spares, kept) if leads else None
+                )
         election = self.election
         self.membership.announce(election.leader, election.term, election.seen_term, now)
         yield from self._watch_quietly(now)

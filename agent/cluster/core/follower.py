@@ -9,7 +9,7 @@ later term than the order's own.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from edgepart.agent.cluster.state.bindings import is_variant, parent_of
@@ -19,6 +19,7 @@ from edgepart.agent.cluster.state.events import (
     Effect,
     LoadPlan,
     ModelsStored,
+    PersistPlan,
     PlanLoaded,
     SequencesContinued,
     StoreModel,
@@ -62,7 +63,10 @@ class KeptPlan:
 class Follower:
     """The plans that this device holds, by deployment and epoch."""
 
-    def __init__(self, boot: str, *, linger_s: float) -> None:
+    def __init__(self, boot: str, *, linger_s: float, kept: Iterable[Prepare] = ()) -> None:
+        """`kept`: the orders of plans that served before this start, as they are on disk."""
+        self.kept = {order.deployment: order for order in kept}
+        """The order of the plan that served last here, by deployment; it is on disk, or will be soon."""
         self.models: tuple[str, ...] = ()
         self.continued: Mapping[tuple[str, Epoch], int] = {}
         """The plans on which sequences were continued here in the last seconds, as in SequencesContinued."""
@@ -155,7 +159,11 @@ class Follower:
     def deployments_changed(self, deployments: DeploymentMap) -> list[Effect]:
         """Drop plans of deployments that are gone or set aside."""
         gone = [key for key in self._held if deployments.usable(parent_of(key[0])) is None]
-        return [effect for key in gone for effect in self._drop(*key)]
+        effects = [effect for key in gone for effect in self._drop(*key)]
+        for name in [name for name in self.kept if deployments.usable(name) is None]:
+            del self.kept[name]
+            effects.append(PersistPlan(name, None))
+        return effects
 
     def wake_at(self) -> float:
         return min((held.drop_at for held in self._held.values()), default=math.inf)
@@ -191,6 +199,9 @@ class Follower:
         self._active[name] = self._latest[name] = epoch
         held.drop_at = math.inf
         yield SwitchTo(name, epoch)
+        if not is_variant(name) and not _brings_the_same(held.order, self.kept.get(name)):
+            self.kept[name] = held.order
+            yield PersistPlan(name, held.order)
         for other in [e for n, e in self._held if n == name and e < epoch]:
             if other == before:
                 self._held[name, other].drop_at = now + self._linger_s
@@ -224,3 +235,10 @@ class Follower:
             if all(other != name for other, _ in self._held):
                 self._latest.pop(name, None)
             yield DropPlan(name, epoch)
+
+
+def _brings_the_same(order: Prepare, kept: Prepare | None) -> bool:
+    """Whether both orders bring the same plan of the same version to the same devices, whoever gave them."""
+    if kept is None:
+        return False
+    return (order.version, order.plan, order.names) == (kept.version, kept.plan, kept.names)

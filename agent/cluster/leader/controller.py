@@ -38,15 +38,18 @@ class Controller:
         timing: PlanningTiming | None = None,
         variants: Callable[[], Iterable[Prepare]] = tuple,
         spares: Callable[[str], Iterable[Prepare]] = lambda name: (),
+        kept: Callable[[str], Prepare | None] = lambda name: None,
     ) -> None:
         """`adopt` returns the order of the plan by which this device serves a deployment already; that plan
         goes on if it can still run. `variants` returns the orders of all variants that this device serves.
         `spares` returns the orders of a deployment's plans that this device has ready beside the serving
-        one."""
+        one. `kept` returns the order of the plan by which this device served a deployment last, also before its
+        agent was started."""
         self.term = term
         self._adopt = adopt
         self._held_variants = variants
         self._held_spares = spares
+        self._kept = kept
         self._timing = timing or PlanningTiming()
         self._epochs = epochs(term)
         self._cutovers: dict[str, DeploymentRollout] = {}
@@ -64,7 +67,11 @@ class Controller:
         for name, entry in living.items():
             if name not in self._cutovers:
                 self._cutovers[name] = DeploymentRollout(
-                    entry, self._adopt(name), self._timing, held=self._held_spares(name)
+                    entry,
+                    self._adopt(name),
+                    self._timing,
+                    held=self._held_spares(name),
+                    kept=self._kept(name),
                 )
                 held = [order for order in self._held_variants() if parent_of(order.deployment) == name]
                 self._variants[name] = Variants(entry, held, now, self._timing)

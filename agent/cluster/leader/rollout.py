@@ -15,6 +15,7 @@ from hashlib import sha256
 from edgepart.agent.cluster.leader import memory_budget, status
 from edgepart.agent.cluster.leader.contingency import ContingencyPlans
 from edgepart.agent.cluster.leader.drift_policy import DriftPolicy
+from edgepart.agent.cluster.leader.kept_plan import SERVED_BEFORE, KeptOnDisk
 from edgepart.agent.cluster.leader.link_rates import slowest_bytes_per_s
 from edgepart.agent.cluster.leader.replan_policy import (
     PlanningTiming,
@@ -90,14 +91,16 @@ class DeploymentRollout:
         *,
         awaited: bool = False,
         held: Iterable[Prepare] = (),
+        kept: Prepare | None = None,
     ) -> None:
         """`adopted`: the order of the plan that serves already. `awaited`: whether requests wait for the
         first plan, which is then a quick plan. `held`: the orders of plans that this device has ready beside
-        `adopted`."""
+        `adopted`. `kept`: the order of the plan that served last, which counts if nothing is adopted."""
         self.deployment = deployment
         self.active = PlanRollout(adopted, verdict=RIGHT) if adopted else None
         self.next: PlanRollout | None = None
         self.spares = ContingencyPlans(adopted, held)
+        self.kept = KeptOnDisk(None if adopted else kept)
         self.planning = ReplanPolicy(timing)
         self._most_spares = math.inf if timing.spares is None else timing.spares
         self.refining = DriftPolicy(timing.refining)
@@ -118,7 +121,7 @@ class DeploymentRollout:
         self._taken_over: Version | None = None
         """The last version of the deployment that all members have taken over."""
         self._trouble = ""
-        self._requests_wait = awaited
+        self._requests_wait = awaited or self.kept.order is not None
         """Whether a plan that served cannot run any more, so that requests wait for the next one."""
         self._is_new = awaited
         """Whether requests waited for the first plan and no plan was lost since: it is a variant that may not last."""
@@ -209,7 +212,7 @@ class DeploymentRollout:
         resend = [at + RESEND_S for placement in self._placements() for at in placement.sent_at.values()]
         fetch = [at + RESEND_S for at in self._fetch_at.values()]
         later = min((at for at in resend + fetch if at > now), default=math.inf)
-        return min(later, self.planning.wake_at(now), self.refining.wake_at(now))
+        return min(later, self.planning.wake_at(now), self.refining.wake_at(now), self.kept.wake_at(now))
 
     def _placements(self) -> list[PlanRollout]:
         """All plans of this deployment, the active one first."""
@@ -227,8 +230,11 @@ class DeploymentRollout:
             for node in placement.nodes:
                 holding = world.find_holding(node, self.deployment.name, placement.epoch)
                 if holding is not None and holding.state == FAILED:
-                    self.planning.avoid(node, now)
                     self._trouble = f"{placement.name_of(node)} could not load its part: {holding.error}"
+                    if placement is self.next and placement.was_kept:
+                        self.kept.refuse(self._trouble)  # The plan may be to blame, and not the device.
+                    else:
+                        self.planning.avoid(node, now)
         self.spares.give_up(world)
         if self.active is not None and not self.active.can_run(world):
             self.active, self._requests_wait, self._is_new = None, True, False
@@ -375,10 +381,12 @@ class DeploymentRollout:
         key = replace(key, drifts=self.refining.drifts(node for node, _, _ in key.devices))
         key = replace(key, disappointed=self._disappointment(key))
         planning.look(key, now)
-        if self.next is not None or world.node not in world.holders(self.deployment.model):
+        if self.next is not None or world.is_outranked(self.deployment.name):
+            return  # Outranked, until this leader follows the other, or leads with a later term.
+        if self._take_kept(key, world, new_epoch, now):
             return
-        if world.is_outranked(self.deployment.name):
-            return  # Until this leader follows the other, or leads with a later term.
+        if world.node not in world.holders(self.deployment.model):
+            return
         current = self.active
         if current is None or current.order.version != self.deployment.version or current.loses(world):
             if (
@@ -424,6 +432,29 @@ class DeploymentRollout:
             yield from self._compare(current, key, world, now)
         elif variant:
             yield from self._contingency(current, world, new_epoch, now)
+
+    def _take_kept(self, key: PlanKey, world: LeaderView, new_epoch: Iterator[Epoch], now: float) -> bool:
+        """Have the plan prepared that was kept on disk, if it can serve and nothing but a stopgap does. Returns whether it
+        is, or its devices are still waited for."""
+        current, kept = self.active, self.kept
+        if current is not None and not self._is_stopgap(current, key):
+            kept.forget()
+        order = kept.look(key, self.deployment.version, now)
+        if order is None:
+            return current is None and bool(kept.missing)
+        kept.forget()
+        if current is not None and not self.planning.is_gain(order.latency_s, current.order.latency_s):
+            return False
+        own = [] if current is None else [current.order]
+        if not memory_budget.plans_fit([*self._others(world), *own, order], world.cluster.cards):
+            kept.refuse("its devices have not enough memory for it beside the other plans")
+            return False
+        self.next = PlanRollout(
+            replace(order, term=world.term, epoch=next(new_epoch), weighed=False),
+            instead_of_s=math.inf if current is None else current.order.latency_s,
+            was_kept=True,
+        )
+        return True
 
     def _is_stopgap(self, current: PlanRollout, key: PlanKey) -> bool:
         """Whether the plan is on one device only because there was no time for a better one after a loss: a variant that is
@@ -736,8 +767,11 @@ class DeploymentRollout:
         whether a better plan is still searched for."""
         engines = status.describe_refused_engines(self.active, self.deployment.model, world)
         active = self.active
-        searching = active and active.hasty and not self.planning.is_settled(active.order.plan)
-        return "; ".join(filter(None, (self.note, engines, HASTY if searching else "")))[:MOST_NOTE]
+        searching = active is not None and not self.planning.is_settled(active.order.plan)
+        texts = [self.note, engines]
+        if active is not None and searching:
+            texts += [self.kept.fault, SERVED_BEFORE if active.was_kept else HASTY if active.hasty else ""]
+        return "; ".join(filter(None, texts))[:MOST_NOTE]
 
     def _describe_rounding(self) -> str:
         known = self.rounding
@@ -751,6 +785,8 @@ class DeploymentRollout:
         if self.active is not None and self.serving:
             later = "; a faster plan is ready, and waits for sequences to end" if waits else ""
             return "serving", f"{status.describe_serving(self.active)}{later}"
+        if missing := self.kept.missing:
+            return "waiting", f"{', '.join(missing)} served it before, and may come back"
         if not holders:
             return "waiting", "no member here stores its model; start one that does"
         if world.node not in holders:

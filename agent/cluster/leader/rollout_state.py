@@ -115,6 +115,8 @@ class PlanRollout:
     """Why this is not the plan that was first predicted to be the best."""
     hasty: bool = False
     """Whether a quick search found it when devices had come or gone."""
+    was_kept: bool = False
+    """Whether it served before a power cut, and was kept on disk."""
     tolerance: float | None = None
     """How far the plan's answers may be off, as in PlanComputed."""
     structure: str = ""

@@ -15,6 +15,7 @@ __all__ = [
     "drift",
     "events",
     "judging",
+    "kept_plans",
     "model_versions",
     "profiles",
 ]

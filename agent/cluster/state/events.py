@@ -14,6 +14,7 @@ from edgepart.agent.wire.control import (
     ControlMessage,
     Deployment,
     Drain,
+    Prepare,
     Profile,
     Standing,
     Starved,
@@ -501,6 +502,15 @@ class PersistDeployments:
 
 
 @dataclass(frozen=True, slots=True)
+class PersistPlan:
+    """Write the plan by which a deployment is served from now on; losing it only costs a search."""
+
+    deployment: str
+    order: Prepare | None
+    """The order that brought the plan; None if the deployment is gone, and what was written is to be deleted."""
+
+
+@dataclass(frozen=True, slots=True)
 class PersistDrains:
     """Write the whole map of drains (drains.to_json)."""
 
@@ -656,6 +666,7 @@ Effect = (
     | PersistTerm
     | PersistIncarnation
     | PersistDeployments
+    | PersistPlan
     | PersistDrains
     | RemovedFromCluster
     | MemberDistrusted

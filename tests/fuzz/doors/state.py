@@ -13,8 +13,9 @@ from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
+from edgepart import __version__
 from edgepart.agent.cluster.membership.election import MAX_TERM
-from edgepart.agent.cluster.state import deployments, drains, profiles
+from edgepart.agent.cluster.state import deployments, drains, kept_plans, profiles
 from edgepart.agent.cluster.state.deployments import DeploymentMap
 from edgepart.agent.cluster.state.profiles import ProfileBook
 from edgepart.agent.execution.compile.cache import Compiled, CompiledEntry
@@ -23,9 +24,18 @@ from edgepart.agent.security.charter import Charter, Credential, Revocation
 from edgepart.agent.state_files import StateFiles
 from edgepart.agent.storage.store import Manifest, ModelFile, Store, manifest_to_json
 from edgepart.agent.wire.codec import message_to_frame
-from edgepart.agent.wire.control import Deployment, Deployments, Drain, Drains, Profile, Timed, Version
+from edgepart.agent.wire.control import (
+    Deployment,
+    Deployments,
+    Drain,
+    Drains,
+    Prepare,
+    Profile,
+    Timed,
+    Version,
+)
 from edgepart.agent.wire.frames import encode
-from edgepart.agent.wire.inference import DeployOptions
+from edgepart.agent.wire.inference import DeployOptions, Epoch
 from edgepart.client.target import target_of
 from edgepart.planner.errors import NotAuthorised, PeerError, Unavailable, UsageError
 from tests.fuzz.forms import Bytes, Form, Json, MessagePack
@@ -129,6 +139,14 @@ def _profiles(state: Path) -> None:
     encode(message_to_frame(Timed(book.profiles())))
     files.keep_profiles(book.profiles())
     expect(files.profiles() == book.profiles(), "profiles are others after a round trip")
+
+
+def _kept_plans(state: Path) -> None:
+    files = StateFiles(state)
+    for order in files.plans():
+        encode(message_to_frame(order))
+        files.keep_plan(order.deployment, order)
+        expect(repr(files.plans()) == repr((order,)), "a kept plan is another after a round trip")
 
 
 def _members(state: Path) -> None:
@@ -256,6 +274,20 @@ def _json(document: object) -> list[bytes]:
     return [json.dumps(document).encode()]
 
 
+KEPT = Prepare(
+    3,
+    "net",
+    Version(1, "n"),
+    Epoch(3, 1),
+    b"plan",
+    (("a", "0" * 16),),
+    "1" * 64,
+    ("0" * 16,),
+    0.1,
+    {"x": (1, 3)},
+)
+
+
 def _deployed() -> object:
     return deployments.to_json(ENTRIES)
 
@@ -302,6 +334,14 @@ TARGETS = (
         lambda: _json({"issued": [asdict(issued.IssuedEntry("0" * 16, "a", "t", 1.5))]}),
         _file("identity/issued.json", _issued),
         (UsageError,),
+        Json(),
+        0.3,
+    ),
+    Target(
+        "plans/net.json",
+        lambda: _json(kept_plans.to_json(KEPT, __version__)),
+        _file("plans/net.json", _kept_plans),
+        (),
         Json(),
         0.3,
     ),

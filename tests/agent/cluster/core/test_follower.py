@@ -11,6 +11,7 @@ from edgepart.agent.cluster.state.deployments import DeploymentMap
 from edgepart.agent.cluster.state.events import (
     DropPlan,
     LoadPlan,
+    PersistPlan,
     PlanLoaded,
     SequencesContinued,
     StoreModel,
@@ -76,7 +77,7 @@ def test_prepare_load_switch(member: Member) -> None:
     assert member.obey(activate(1)) == []  # not loaded yet
     assert [holding.state for holding in member.holdings] == [LOADING]
     member.follower.note(PlanLoaded("net", Epoch(TERM, 1)))
-    assert member.obey(activate(1)) == [SwitchTo("net", Epoch(TERM, 1))]
+    assert member.obey(activate(1)) == [SwitchTo("net", Epoch(TERM, 1)), PersistPlan("net", prepare(1))]
     assert member.holdings == (Holding("net", Epoch(TERM, 1), READY, True),)
     assert member.obey(prepare(1)) == [] and member.obey(activate(1)) == []  # again is no harm
 
@@ -180,7 +181,9 @@ def test_a_variant_that_only_loads_is_dropped_at_once_and_goes_with_its_deployme
 def test_what_was_undeployed_is_dropped_and_not_prepared_again(member: Member) -> None:
     member.serve(1)
     member.deployments.delete("a", "net")
-    assert member.follower.deployments_changed(member.deployments) == [DropPlan("net", Epoch(TERM, 1))]
+    dropped = [DropPlan("net", Epoch(TERM, 1)), PersistPlan("net", None)]
+    assert member.follower.deployments_changed(member.deployments) == dropped
+    assert member.follower.deployments_changed(member.deployments) == []
     assert member.obey(prepare(2)) == []
 
 
@@ -198,3 +201,17 @@ def test_a_member_says_on_which_of_its_plans_sequences_are_continued(member: Mem
     assert [(one.epoch.number, one.continued) for one in member.holdings] == [(1, 0), (2, 8)]
     member.follower.note(SequencesContinued({}))
     assert not any(one.continued for one in member.holdings)
+
+
+def test_the_plan_that_served_last_is_kept_once_whatever_its_epoch(member: Member) -> None:
+    kept = PersistPlan("net", prepare(1))
+    assert member.serve(1)[1:] == [kept]
+    assert PersistPlan not in map(type, member.serve(2))  # the same plan
+    other = replace(prepare(3), plan=b"other")
+    member.obey(other)
+    assert member.follower.kept == {"net": kept.order}, "it does not serve yet"
+    member.follower.note(PlanLoaded("net", other.epoch))
+    assert PersistPlan("net", other) in member.obey(activate(3))
+    assert PersistPlan not in map(type, member.serve(4, name="net@x")), "variants are made again"
+    after = Follower("later boot", linger_s=30.0, kept=[other])
+    assert after.kept == {"net": other} and after.active("net") is None and after.report(()).holdings == ()
