@@ -169,7 +169,8 @@ class Core:
             self.timing = replace(self.timing, planning=replace(self.timing.planning, tries=True))
         self.node = facts.node
         self.membership = Membership(facts, now, self.timing.membership)
-        self.election = Election(facts.node, term, now, self.timing.election, facts.boot)
+        meeting = self.membership.is_meeting
+        self.election = Election(facts.node, term, now, self.timing.election, facts.boot, meeting)
         self.deployments = DeploymentMap(deployments)
         self.follower = Follower(facts.boot, linger_s=self.timing.linger_s, kept=kept)
         self.follower.models = tuple(sorted(models))

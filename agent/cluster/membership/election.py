@@ -13,7 +13,7 @@ leads when `kept` says that the term is on disk, if it is still its turn.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -39,6 +39,10 @@ class ElectionTiming:
     start_s: float = 1.5
     """The time that a device looks for others after its start before it leads alone. In the simulation 1,000 agents
     find each other in 0.6 s."""
+    meeting_s: float = 4.0
+    """The same while a device that it knows of has neither been reached nor found unreachable. A busy box takes seconds for
+    its first link, and by then it would lead with a term that the leader of all others has to give way to, and know nothing
+    of their plans. With a longer time, one whose neighbours stay silent serves later after a power cut."""
     hold_s: float = 0.3
     """The time after a device came in during which nobody takes over, because the members' views may differ for a
     moment."""
@@ -104,9 +108,16 @@ class Election:
     "" and 0 while nobody leads."""
 
     def __init__(
-        self, node: str, term: int, now: float, timing: ElectionTiming | None = None, boot: str = ""
+        self,
+        node: str,
+        term: int,
+        now: float,
+        timing: ElectionTiming | None = None,
+        boot: str = "",
+        meeting: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`boot`: the id of this start; two starts make different terms."""
+        """`boot`: the id of this start; two starts make different terms. `meeting` returns whether this device may be about
+        to meet others that it knows of."""
         self.node = node
         self._who = sha256(f"{node} {boot}".encode()).hexdigest()[:16] if boot else node
         self.seen_term = term
@@ -133,6 +144,9 @@ class Election:
         """Term and node of the member with the largest term among those that claim to lead; (0, "") if none
         does, None if it has to be looked up."""
         self._not_before = now + self._timing.start_s
+        self._meeting = meeting
+        self._met_by = now + self._timing.meeting_s
+        """The time from which on it leads alone, whoever may still answer."""
         self._decided_at = now
         self._undecided = True
         """Whether anything but time has changed since the last decision."""
@@ -143,7 +157,8 @@ class Election:
 
     def wake_at(self) -> float:
         """The time from which on the passing of time alone may change who leads; inf if it cannot."""
-        return self._not_before if not self.leader and self._not_before > self._decided_at else math.inf
+        due = (at for at in (self._not_before, self._met_by) if at > self._decided_at)
+        return math.inf if self.leader else min(due, default=math.inf)
 
     def members_changed(self, alive: Collection[str], now: float) -> list[Effect]:
         """Take the members as they are now. `alive`: the other members, suspects included."""
@@ -191,7 +206,7 @@ class Election:
 
     def wake(self, now: float) -> list[Effect]:
         doubts, self._unreported_doubts = self._unreported_doubts, []
-        due = self._undecided or now >= self.wake_at()
+        due = self._undecided or now >= self.wake_at() or self._waits_to_meet(self._decided_at)
         return [*doubts, *self._decide(now)] if due else [*doubts]
 
     def _read_claim(self) -> tuple[int, str]:
@@ -222,9 +237,17 @@ class Election:
     def _may_lead(self, now: float) -> bool:
         """Whether this device may take over: it has the smallest node id, and no member still hears a leader
         whom this device does not hear."""
-        if now < self._not_before or not self._has_smallest_id:
+        if (
+            now < self._not_before
+            or not self._has_smallest_id
+            or (self._waits_to_meet(now) and self._meeting())
+        ):
             return False
         return all(claim.leader in ("", self.node) for claim in self._claims.values())
+
+    def _waits_to_meet(self, now: float) -> bool:
+        """Whether it is alone, and leads only if nobody may be about to answer."""
+        return not self.leader and not self._alive and now < self._met_by
 
     def _lead(self, seen: int) -> Iterator[Effect]:
         self.seen_term = seen

@@ -138,6 +138,11 @@ class Membership:
             self._alive = sorted(node for node, peer in self.peers.items() if peer.status == ALIVE)
         return self._alive
 
+    def is_meeting(self) -> bool:
+        """Whether this device may be about to meet another one: it dials one that has neither answered nor failed to, or
+        has a link over which no Hello has come yet."""
+        return self._dialing.is_trying() or any(peer.status == "" for peer in self.peers.values())
+
     def starvation_of(self, node: str, now: float) -> Starved:
         """Whether a member, or this device, is starved of the CPU, as far as it has said."""
         if node == self.facts.node:

@@ -109,6 +109,10 @@ class Redialer:
     def knows(self, node: str) -> bool:
         return node in self._targets
 
+    def is_trying(self) -> bool:
+        """Whether a device is being dialled of which no answer and no failure is known yet."""
+        return any(target.failures == 0 and target.due_at != math.inf for target in self._targets.values())
+
     def linked(self, node: str, via: str) -> None:
         if target := self._targets.get(node):
             target.due_at, target.failures = math.inf, 0

@@ -9,7 +9,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgepart.agent.cluster.membership.election import MAX_TERM, Election, next_term, term_round
+from edgepart.agent.cluster.membership.election import (
+    MAX_TERM,
+    Election,
+    ElectionTiming,
+    next_term,
+    term_round,
+)
 from edgepart.agent.cluster.state.events import Effect, LeaderChanged, PersistTerm
 from edgepart.agent.wire.control import Heartbeat
 from edgepart.agent.wire.inference import NODE_BITS
@@ -52,6 +58,26 @@ def test_alone_it_waits_for_others_and_then_leads_with_the_term_on_disk_first() 
     assert election.wake(election.wake_at()) == [PersistTerm(term)]
     assert election.wake(5.0) == [] and election.seen_term == 7, "nobody hears of a term that is not on disk"
     assert election.kept(term, 6.0) == [LeaderChanged(A, term)]
+
+
+def test_alone_it_waits_longer_while_somebody_may_be_about_to_answer() -> None:
+    meeting, timing = True, ElectionTiming()
+    election = Election(A, 7, 0.0, timing, meeting=lambda: meeting)
+    assert election.wake(election.wake_at()) == [] == election.wake(timing.start_s + 1.0)
+    meeting = False
+    assert election.wake(timing.start_s + 1.1) == [PersistTerm(next_term(7, A))], "all have failed to answer"
+    election = Election(A, 7, 0.0, timing, meeting=lambda: True)
+    assert election.wake(timing.start_s) == []
+    assert election.wake_at() == timing.meeting_s
+    assert election.wake(timing.meeting_s) == [PersistTerm(next_term(7, A))], "nobody waits for ever"
+
+
+def test_who_is_met_late_keeps_the_lead() -> None:
+    b, a = leader_of(B, next_term(0, C)), Election(A, next_term(0, C), 0.0, meeting=lambda: True)
+    assert a.wake(2.0) == []
+    a.members_changed([B], 2.1)
+    assert a.heard(B, beat(B, b.term), 2.1) == [PersistTerm(b.term), LeaderChanged(B, b.term)]
+    assert a.wake(9.0) == []
 
 
 def test_whoever_waits_for_its_disk_follows_a_leader_that_comes_meanwhile() -> None:
