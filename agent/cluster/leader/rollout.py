@@ -460,8 +460,15 @@ class DeploymentRollout:
         """Whether the plan is on one device only because there was no time for a better one after a loss: a variant that is
         new has to last first."""
         hasty = current.quick or current.made_for is None
+        chosen = current.instead_of_s < math.inf  # A search found it to be better than the plan before it.
         unsettled = not self.planning.is_settled(current.order.plan)
-        return len(current.nodes) == 1 < len(key.devices) and hasty and unsettled and not self._is_new
+        return (
+            len(current.nodes) == 1 < len(key.devices)
+            and hasty
+            and not chosen
+            and unsettled
+            and not self._is_new
+        )
 
     def _is_safer(self, asked: Sequence[ComputePlan], world: LeaderView) -> bool:
         """Whether a contingency plan is being computed or prepared."""

@@ -11,10 +11,11 @@ import pytest
 
 from edgepart.agent.cluster.leader.replan_policy import ClusterView, PlanningTiming
 from edgepart.agent.cluster.leader.rollout import REREADING_S, DeploymentRollout
-from edgepart.agent.cluster.leader.rollout_state import LeaderView, epochs
+from edgepart.agent.cluster.leader.rollout_state import LeaderView, PlanRollout, epochs
 from edgepart.agent.cluster.state.cards import MeasuredDevice, write_card
 from edgepart.agent.cluster.state.drift import DriftBook
 from edgepart.agent.cluster.state.events import (
+    RIGHT,
     ComputePlan,
     Effect,
     Member,
@@ -74,6 +75,8 @@ class Story:
     """How many steps a sequence has made that is continued on the plan that serves."""
     step_bytes: float = 0.0
     """The bytes by which its states grow in a step."""
+    links_s: float = 0.0
+    """The latency of the links."""
 
     def __post_init__(self) -> None:
         self.cutover = DeploymentRollout(self.entry, None, PlanningTiming())
@@ -82,9 +85,9 @@ class Story:
     @property
     def world(self) -> LeaderView:
         members = tuple(Member(n, n, "boot", ALIVE, (), "", "0") for n in NODES)
-        links = {n: {other: Link(RATE, 0.0) for other in NODES if other != n} for n in NODES}
+        links = {n: {other: Link(RATE, self.links_s) for other in NODES if other != n} for n in NODES}
         cards = {n: Card(n, write_card(MeasuredDevice(replace(DEVICE, name=n), links[n]))) for n in NODES}
-        cluster = ClusterView(members, cards, {n: f"digest-{n}" for n in NODES}, frozenset())
+        cluster = ClusterView(members, cards, {n: f"digest-{n}-{self.links_s}" for n in NODES}, frozenset())
         holdings = tuple(
             Holding("net", epoch, READY, active, continued=self.continued if active else 0)
             for epoch, active in self.held.items()
@@ -119,6 +122,7 @@ class Story:
         single_s: float = 1.0,
         note: str = "",
         chosen: bytes = b"",
+        quick: bool = False,
     ) -> None:
         """To the last order."""
         known = plan_from_bytes(made)
@@ -131,7 +135,7 @@ class Story:
                 names,
                 latency_s,
                 current_s,
-                False,
+                quick,
                 single_s,
                 note,
                 chosen=chosen,
@@ -293,6 +297,24 @@ def test_a_plan_that_is_slower_than_one_device_is_planned_again_once_and_says_wh
     for _ in range(3):
         story.step()
     assert [one for one in story.orders[asked:] if one.current] == []  # one device it is
+
+
+def test_one_device_that_a_quick_search_found_better_is_not_left_for_what_was_predicted_before() -> None:
+    story = Story()
+    split, alone = plan(0.5, a=0.3, b=0.4), plan(0.8, a=0.8)
+    story.serve(split, single_s=0.8)
+    story.links_s = 1.0  # They are measured again, and slower.
+    assert settled(story).key != story.orders[0].key
+    story.answer(alone, current_s=2.5, single_s=0.8, quick=True)
+    story.step()
+    story.activate()
+    assert story.cutover.active is not None and story.cutover.active.order.plan == alone
+    spare = replace(story.prepared[0], epoch=next(story.epochs), plan=plan(0.8, b=0.8), names=(("b", "b"),))
+    story.cutover.spares.add("a", PlanRollout(spare, verdict=RIGHT))  # Safety comes before speed.
+    prepared = len(story.prepared)
+    for _ in range(5):
+        story.step()
+    assert not any(one.plan == split for one in story.prepared[prepared:])
 
 
 @pytest.mark.parametrize("options", [DeployOptions(strategy="bbgrap"), DeployOptions(objective="throughput")])
