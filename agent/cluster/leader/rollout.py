@@ -17,6 +17,7 @@ from edgepart.agent.cluster.leader.contingency import ContingencyPlans
 from edgepart.agent.cluster.leader.drift_policy import DriftPolicy
 from edgepart.agent.cluster.leader.kept_plan import SERVED_BEFORE, KeptOnDisk
 from edgepart.agent.cluster.leader.link_rates import slowest_bytes_per_s
+from edgepart.agent.cluster.leader.remembered_plans import RememberedPlan, RememberedPlans
 from edgepart.agent.cluster.leader.replan_policy import (
     PlanningTiming,
     ReplanPolicy,
@@ -101,6 +102,7 @@ class DeploymentRollout:
         self.next: PlanRollout | None = None
         self.spares = ContingencyPlans(adopted, held)
         self.kept = KeptOnDisk(None if adopted else kept)
+        self.remembered = RememberedPlans()
         self.planning = ReplanPolicy(timing)
         self._most_spares = math.inf if timing.spares is None else timing.spares
         self.refining = DriftPolicy(timing.refining)
@@ -394,7 +396,7 @@ class DeploymentRollout:
             ) is not None and self._has_room(found, world):
                 self._start_next(found, world, new_epoch)
             elif planning.ask(key, now, b"", urgent=True):
-                known, taken = world.profiles.profiles(), self._reserved_memory(world)
+                times, taken = world.profiles.profiles(), self._reserved_memory(world)
                 yield make_compute_plan(
                     key,
                     self.deployment,
@@ -403,7 +405,7 @@ class DeploymentRollout:
                     urgent=True,
                     quick=self._requests_wait or (current is not None and current.loses(world)),
                     awaited=self._requests_wait,
-                    profiles=known,
+                    profiles=times,
                     taken=taken,
                 )
             return
@@ -412,8 +414,11 @@ class DeploymentRollout:
             self.next = replace(current, order=order, sent_at={}, instead_of_s=math.inf)
             return
         plan, variant = current.order.plan, is_variant(self.deployment.name)
+        self._remember(current, key, world)
         if (found := planning.better(plan, now)) is not None and self._has_room(found, world):
             self._start_next(found, world, new_epoch)
+        elif (known := self._find_remembered(current, key, world, now)) is not None:
+            self._return_to(known, key, current, world, new_epoch)
         elif not variant and self._is_safer(
             asked := [*self._find_refuges(current, world, new_epoch, now)], world
         ):
@@ -469,6 +474,53 @@ class DeploymentRollout:
             and unsettled
             and not self._is_new
         )
+
+    def _remember(self, current: PlanRollout, key: PlanKey, world: LeaderView) -> None:
+        """Remember the serving plan for the key's devices, unless it was made for others and a better one may be found."""
+        settled = self.planning.is_settled(current.order.plan)
+        if settled or key == current.made_for:
+            took_s = self._known_latency_s(current)
+            self.remembered.note(current, key, world.cluster.cards, best=settled, latency_s=took_s)
+
+    def _known_latency_s(self, serving: PlanRollout) -> float:
+        """The seconds that a request takes, as predicted or, if that is more, as measured; the predicted seconds between two
+        requests if throughput is the objective."""
+        many = self.deployment.options.objective == "throughput"
+        return max(serving.order.latency_s, 0.0 if many else self.judge.seconds(serving.epoch))
+
+    def _find_remembered(
+        self, current: PlanRollout, key: PlanKey, world: LeaderView, now: float
+    ) -> RememberedPlan | None:
+        """The plan that served before, when just these devices were there, if `current` was made for others and is slower;
+        None if there is none."""
+        made_for = {node for node, _, _ in (current.made_for or key).devices}
+        if made_for == {node for node, _, _ in key.devices}:
+            return None
+        if now < self.planning.ask_at(current.order.plan, urgent=False):
+            return None
+        known, cards = self.remembered.find(key, world.cluster.cards), world.cluster.cards
+        if known is None or not self.planning.is_gain(known.latency_s, self._known_latency_s(current)):
+            return None
+        orders = [*self._others(world), current.order, known.placement.order]
+        return known if memory_budget.plans_fit(orders, cards) else None
+
+    def _return_to(
+        self,
+        known: RememberedPlan,
+        key: PlanKey,
+        current: PlanRollout,
+        world: LeaderView,
+        new_epoch: Iterator[Epoch],
+    ) -> None:
+        """Have a plan prepared that served before. It needs no search if nothing has changed since the last one."""
+        sources = tuple(world.holders(self.deployment.model))
+        order = replace(
+            known.placement.order, term=world.term, epoch=next(new_epoch), sources=sources, weighed=False
+        )
+        self.next = known.again(order, key, self._known_latency_s(current))
+        self.remembered.forget(key)  # Until it serves: it may fall short, or fail its trial.
+        if known.best and known.key == key:
+            self.planning.settle(order.plan)
 
     def _is_safer(self, asked: Sequence[ComputePlan], world: LeaderView) -> bool:
         """Whether a contingency plan is being computed or prepared."""

@@ -297,4 +297,38 @@ def is_clearly_different(old: MeasuredDevice, new: MeasuredDevice) -> bool:
         *([(was.bytes_per_s, now.bytes_per_s), (was.message_s, now.message_s)] if was and now else []),
         *((old.links[node].latency_s + 1e-3, link.latency_s + 1e-3) for node, link in new.links.items()),
     ]
+    return _has_moved(pairs)
+
+
+def _has_moved(pairs: Iterable[tuple[float, float]]) -> bool:
+    """Whether a number differs from the one before it by more than CHANGE_SHARE."""
     return any(abs(a - b) > CHANGE_SHARE * max(a, b) for a, b in pairs)
+
+
+def are_alike(before: Iterable[Card], now: Iterable[Card]) -> bool:
+    """Whether a plan for the devices of `before` suits those of `now`: they are the same, each of them and each link is
+    about as fast, whichever end measured it, and engines are refused for the same. What all can send at once does not
+    count, as a device that has just come has not measured it. A card that cannot be read is only like itself."""
+    before, now = [*before], [*now]
+    if before == now:
+        return True
+    try:
+        then, here = ({card.node: parse_card(card.document) for card in cards} for cards in (before, now))
+    except FrameError:
+        return False
+    was, links = (_build_links(cards, {node: node for node in cards}) for cards in (then, here))
+    if then.keys() != here.keys() or was.keys() != links.keys():
+        return False
+    if any(
+        (old.refused, old.left_out) != (here[node].refused, here[node].left_out) for node, old in then.items()
+    ):
+        return False
+    devices = [(old.device, here[node].device) for node, old in then.items()]
+    return not _has_moved(
+        [
+            *((old.flops_per_s, new.flops_per_s) for old, new in devices),
+            *((old.memory_bytes_per_s, new.memory_bytes_per_s) for old, new in devices),
+            *((old.bytes_per_s, links[ends].bytes_per_s) for ends, old in was.items()),
+            *((old.latency_s + 1e-3, links[ends].latency_s + 1e-3) for ends, old in was.items()),
+        ]
+    )
