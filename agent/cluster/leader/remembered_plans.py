@@ -8,7 +8,7 @@ only has to be loaded and tried; a search would take longer, and might find a wo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from edgepart.agent.cluster.leader.rollout_state import PlanRollout
@@ -34,6 +34,13 @@ class RememberedPlan:
     """Whether a thorough search found nothing better for the key."""
     latency_s: float
     """The seconds that a request takes, as predicted or, if that is more, as measured."""
+
+    def latency_with(self, drifts: Iterable[tuple[str, float]]) -> float:
+        """The most seconds that a request takes if devices now compute as many times as long as calibrated: as if all of it
+        took longer by what the device has slowed down that has done so most since. `drifts` are as in PlanKey; devices that
+        are not in it compute as calibrated."""
+        before = dict(self.key.drifts)
+        return self.latency_s * max([1.0, *(now / before.get(node, 1.0) for node, now in drifts)])
 
     def again(self, order: Prepare, key: PlanKey, instead_of_s: float) -> PlanRollout:
         """The plan, to be prepared again by that order for the key, in place of one that takes `instead_of_s` seconds. It
@@ -72,15 +79,14 @@ class RememberedPlans:
 
     def find(self, key: PlanKey, cards: Mapping[str, Card]) -> RememberedPlan | None:
         """The plan that served on the key's devices; None if there is none, or if it may not suit them any more: the
-        deployment, the devices or their links have changed, or a plan was refused since. Devices that have started again
-        count as calibrated, until they have drifted again."""
+        deployment, the devices or their links have changed, or a plan was refused since. What devices have drifted since is
+        left to `latency_with`."""
         known = self._plans.get(_devices(key))
         if known is None:
             return None
         before = known.key
         same = replace(before, devices=key.devices, drifts=key.drifts, disappointed=key.disappointed) == key
-        drifted = not {*key.drifts} <= {*before.drifts}
-        if not same or drifted or not are_alike(known.cards, [cards[node] for node, _, _ in key.devices]):
+        if not same or not are_alike(known.cards, [cards[node] for node, _, _ in key.devices]):
             return None
         return known
 

@@ -383,6 +383,7 @@ class DeploymentRollout:
         key = replace(key, drifts=self.refining.drifts(node for node, _, _ in key.devices))
         key = replace(key, disappointed=self._disappointment(key))
         planning.look(key, now)
+        yield from self._give_way(key, world, now)
         if self.next is not None or world.is_outranked(self.deployment.name):
             return  # Outranked, until this leader follows the other, or leads with a later term.
         if self._take_kept(key, world, new_epoch, now):
@@ -483,8 +484,8 @@ class DeploymentRollout:
             self.remembered.note(current, key, world.cluster.cards, best=settled, latency_s=took_s)
 
     def _known_latency_s(self, serving: PlanRollout) -> float:
-        """The seconds that a request takes, as predicted or, if that is more, as measured; the predicted seconds between two
-        requests if throughput is the objective."""
+        """The seconds that a request takes, as predicted or, if that is more, as measured; the predicted seconds between
+        two requests if throughput is the objective."""
         many = self.deployment.options.objective == "throughput"
         return max(serving.order.latency_s, 0.0 if many else self.judge.seconds(serving.epoch))
 
@@ -499,10 +500,29 @@ class DeploymentRollout:
         if now < self.planning.ask_at(current.order.plan, urgent=False):
             return None
         known, cards = self.remembered.find(key, world.cluster.cards), world.cluster.cards
-        if known is None or not self.planning.is_gain(known.latency_s, self._known_latency_s(current)):
+        if known is None:
+            return None
+        if not self.planning.is_gain(known.latency_with(key.drifts), self._known_latency_s(current)):
             return None
         orders = [*self._others(world), current.order, known.placement.order]
         return known if memory_budget.plans_fit(orders, cards) else None
+
+    def _give_way(self, key: PlanKey, world: LeaderView, now: float) -> Iterator[Effect]:
+        """Give up a plan on its way for one that is remembered for the devices that have come since, and is better than it
+        and than the serving one."""
+        serving, coming = self.active, self.next
+        if (
+            not self.serving
+            or serving is None
+            or serving.loses(world)
+            or coming is None
+            or coming.is_ready(world)
+        ):
+            return
+        if all(self._find_remembered(one, key, world, now) is not None for one in (coming, serving)):
+            self.next = None
+            order = Retire(world.term, self.deployment.name, coming.epoch)
+            yield from (SendMessage(node, order) for node in world.nodes)
 
     def _return_to(
         self,

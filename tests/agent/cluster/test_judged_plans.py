@@ -77,6 +77,12 @@ class Story:
     """The bytes by which its states grow in a step."""
     links_s: float = 0.0
     """The latency of the links."""
+    here: tuple[str, ...] = NODES
+    """The devices that are there."""
+    alone_s: float = 0.0
+    """What a plan for the loss of one device takes; 0: there is none."""
+    slow: bytes = b""
+    """A plan that does not get ready."""
 
     def __post_init__(self) -> None:
         self.cutover = DeploymentRollout(self.entry, None, PlanningTiming())
@@ -84,7 +90,7 @@ class Story:
 
     @property
     def world(self) -> LeaderView:
-        members = tuple(Member(n, n, "boot", ALIVE, (), "", "0") for n in NODES)
+        members = tuple(Member(n, n, "boot", ALIVE, (), "", "0") for n in self.here)
         links = {n: {other: Link(RATE, self.links_s) for other in NODES if other != n} for n in NODES}
         cards = {n: Card(n, write_card(MeasuredDevice(replace(DEVICE, name=n), links[n]))) for n in NODES}
         cluster = ClusterView(members, cards, {n: f"digest-{n}-{self.links_s}" for n in NODES}, frozenset())
@@ -94,21 +100,28 @@ class Story:
         )
         report = Report("boot", holdings, ("m",), (("net", VERSION),))
         return LeaderView(
-            "a", 1, cluster, dict.fromkeys(NODES, report), self.book, drifts=self.book_of_drifts
+            "a", 1, cluster, dict.fromkeys(self.here, report), self.book, drifts=self.book_of_drifts
         )
 
     def step(self, wait_s: float = 2.0) -> list[Effect]:
         self.now += wait_s
         effects = self.cutover.step(self.world, self.epochs, self.now)
         for order in [one for one in effects if isinstance(one, ComputePlan)]:
-            if len(order.key.devices) < len(NODES):  # for the loss of one
+            if len(order.key.devices) < len(self.here) and self.alone_s:  # for the loss of one
+                (name,) = (name for _, name, _ in order.key.devices)
+                spare = plan(self.alone_s, **{name: self.alone_s})
+                self.cutover.answered(
+                    PlanComputed(order.key, spare, (name,), self.alone_s, math.inf, True), self.now
+                )
+            elif len(order.key.devices) < len(self.here):
                 self.cutover.answered(PlanFailed(order.key, "no memory", "Infeasible", True), self.now)
             else:
                 self.orders.append(order)
         sent = [one.message for one in effects if isinstance(one, SendMessage)]
         for message in sent:
             if isinstance(message, Prepare) and message.epoch not in self.held:
-                self.held[message.epoch] = False
+                if message.plan != self.slow:
+                    self.held[message.epoch] = False
                 self.prepared.append(message)
             elif isinstance(message, Retire):
                 self.held.pop(message.epoch, None)
