@@ -414,7 +414,8 @@ class Prepare:
     shapes: Shapes
     """The shapes of the inputs that the user gave or, for a variant, that a request brought."""
     weighed: bool = False
-    """Whether this plan has to beat one that serves now; its segments are then timed before it is READY."""
+    """Whether this plan has to beat one that serves now, and there is time for that; its segments are then timed before it
+    is READY."""
     memory_bytes: Annotated[tuple[tuple[Name, Large], ...], Many(MOST_MEMBERS)] = ()
     """The predicted peak memory of each device's program, by device name."""
     number: Count = field(default=0, metadata=OPTIONAL)

@@ -616,7 +616,8 @@ class DeploymentRollout:
             sources=tuple(world.holders(self.deployment.model)),
             latency_s=found.latency_s,
             shapes=self.deployment.options.shapes,
-            weighed=weighed,
+            weighed=weighed
+            and not found.quick,  # Who waits for a quick plan waits for no timing: requests time it.
             memory_bytes=found.memory_bytes,
             number=self.deployment.number,
         )

@@ -195,6 +195,7 @@ def better_offered(
     current_s: float = 1.0,
     weighed: bool = True,
     step_bytes: float = 0.0,
+    quick: bool = False,
 ) -> Story:
     """A plan serves in 1 s; another one is predicted to take 0.5 s, of which 0.4 s are b's work."""
     story = Story(step_bytes=step_bytes)
@@ -206,7 +207,7 @@ def better_offered(
     story.cutover._disappointed = (story.orders[-1].key, "news")
     story.step()
     assert story.orders[-1].current == plan(1.0, a=1.0)
-    story.answer(plan(0.5, a=0.3, b=0.4), current_s=current_s)
+    story.answer(plan(0.5, a=0.3, b=0.4), current_s=current_s, quick=quick)
     story.step()
     assert story.prepared[-1].weighed == weighed
     story.step()
@@ -217,6 +218,11 @@ def test_the_first_plan_serves_without_being_timed() -> None:
     story = Story()
     story.serve(plan(1.0, a=1.0))
     assert not story.prepared[0].weighed
+
+
+def test_what_a_quick_search_found_is_not_timed_before_it_serves_but_what_is_known_of_it_counts() -> None:
+    assert serves(better_offered([], weighed=False, quick=True)) == 0.5
+    assert serves(better_offered(timed([("a", 0.3), ("b", 0.95)]), weighed=False, quick=True)) == 1.0
 
 
 def test_a_candidate_that_keeps_its_promise_serves() -> None:
