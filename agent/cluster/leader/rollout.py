@@ -377,12 +377,11 @@ class DeploymentRollout:
                 yield SendMessage(node, FetchModel(world.term, model, size, tuple(world.holders(model))))
 
     def _request_plan(self, world: LeaderView, new_epoch: Iterator[Epoch], now: float) -> Iterator[Effect]:
-        planning, cluster = self.planning, world.cluster
         key = self._key(world, now)
         self._refine(key, world, now)
         key = replace(key, drifts=self.refining.drifts(node for node, _, _ in key.devices))
         key = replace(key, disappointed=self._disappointment(key))
-        planning.look(key, now)
+        self.planning.look(key, now)
         yield from self._give_way(key, world, now)
         if self.next is not None or world.is_outranked(self.deployment.name):
             return  # Outranked, until this leader follows the other, or leads with a later term.
@@ -392,28 +391,44 @@ class DeploymentRollout:
             return
         current = self.active
         if current is None or current.order.version != self.deployment.version or current.loses(world):
-            if (
-                found := planning.find_needed_plan(now, waiting=self._requests_wait)
-            ) is not None and self._has_room(found, world):
-                self._start_next(found, world, new_epoch)
-            elif planning.ask(key, now, b"", urgent=True):
-                times, taken = world.profiles.profiles(), self._reserved_memory(world)
-                yield make_compute_plan(
-                    key,
-                    self.deployment,
-                    cluster,
-                    b"",
-                    urgent=True,
-                    quick=self._requests_wait or (current is not None and current.loses(world)),
-                    awaited=self._requests_wait,
-                    profiles=times,
-                    taken=taken,
-                )
-            return
-        if current.is_overtaken(world):  # By a leader across a split: ours must be later.
+            yield from self._request_needed_plan(key, world, new_epoch, now)
+        elif current.is_overtaken(world):  # By a leader across a split: ours must be later.
             order = replace(current.order, term=world.term, epoch=next(new_epoch))
             self.next = replace(current, order=order, sent_at={}, instead_of_s=math.inf)
-            return
+        else:
+            yield from self._request_better_plan(current, key, world, new_epoch, now)
+
+    def _request_needed_plan(
+        self, key: PlanKey, world: LeaderView, new_epoch: Iterator[Epoch], now: float
+    ) -> Iterator[Effect]:
+        """Have a plan computed, or prepared if there is one, as none serves the deployment's version."""
+        current, planning = self.active, self.planning
+        found = planning.find_needed_plan(now, waiting=self._requests_wait)
+        if found is not None and self._has_room(found, world):
+            self._start_next(found, world, new_epoch)
+        elif planning.ask(key, now, b"", urgent=True):
+            yield make_compute_plan(
+                key,
+                self.deployment,
+                world.cluster,
+                b"",
+                urgent=True,
+                quick=self._requests_wait or (current is not None and current.loses(world)),
+                awaited=self._requests_wait,
+                profiles=world.profiles.profiles(),
+                taken=self._reserved_memory(world),
+            )
+
+    def _request_better_plan(
+        self,
+        current: PlanRollout,
+        key: PlanKey,
+        world: LeaderView,
+        new_epoch: Iterator[Epoch],
+        now: float,
+    ) -> Iterator[Effect]:
+        """Have plans computed or prepared that are safer or faster than the serving one."""
+        planning = self.planning
         plan, variant = current.order.plan, is_variant(self.deployment.name)
         self._remember(current, key, world)
         if (found := planning.better(plan, now)) is not None and self._has_room(found, world):
