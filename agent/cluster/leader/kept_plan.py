@@ -13,7 +13,7 @@ import math
 from edgepart.agent.cluster.state.events import PlanKey
 from edgepart.agent.wire.control import Prepare, Version
 
-AWAITED_S = 2.0
+AWAITED_S = 3.0
 """How long after the begin of a leadership the devices of a kept plan are waited for before a plan is made without them.
 With less, boxes that start a moment after the leader are planned without; with more, requests wait longer if a box does
 not come back."""
