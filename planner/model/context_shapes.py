@@ -13,6 +13,7 @@ from pathlib import Path
 from onnx import ModelProto, ValueInfoProto
 
 from edgepart.planner.errors import ModelError, UsageError
+from edgepart.planner.model.counted_positions import counted_positions
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import free_of, inputs_of, load_graph, read_model
 from edgepart.planner.model.states import find_states, suggested_pairs
@@ -22,6 +23,8 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 MASK = "attention_mask"
 """The input that has an entry for each row of the context, whatever its dimension is called."""
+POSITIONS = "position_ids"
+"""The input that says which token of its sequence each row is."""
 
 
 def has_growing_states(path: Path | bytes) -> bool:
@@ -50,7 +53,7 @@ def load_with_context(
     these are buffers; otherwise if `context` is `context_of_block`.
 
     Raises UsageError if no state of the model grows, or if `rows` are more than `context`; ModelError if the model cannot
-    have these shapes."""
+    have these shapes, or counts positions by the rows of its past."""
     if not 0 < rows <= context:
         raise UsageError(f"--context {context}: has to be at least {rows}, the rows of a step")
     model = read_model(path)
@@ -67,10 +70,15 @@ def load_with_context(
         for name in (free_of(value.type) or ())[written[value.name] : written[value.name] + 1]
         if name
     }
+
+    def fit(past: int, total: int) -> dict[str, tuple[int, ...]]:
+        made = {one.name: _shape(one, growing, totals, (batch, past, total, rows)) for one in inputs}
+        return {name: shape for name, shape in made.items() if shape}
+
     fault: ModelError | None = None
     for past in (context, context - rows):
-        made = {one.name: _shape(one, growing, totals, (batch, past, context, rows)) for one in inputs}
-        bound = {**{name: shape for name, shape in made.items() if shape}, **shapes}
+        fitting = fit(past, context)
+        bound = {**fitting, **shapes}
         try:
             graph = find_states(load_graph(path, shapes=bound, operators=operators))
         except ModelError as error:
@@ -80,11 +88,24 @@ def load_with_context(
             (graph.shape_of(one.output), growing[one.input]) for one in graph.states if one.input in growing
         ]
         if len(ends) == len(growing) and all(end is not None and end[axis] == context for end, axis in ends):
+            if 0 < past < context and POSITIONS not in bound:
+                longer = dict(fit(past + 1, context + 1).items() - fitting.items())
+                _refuse_counting(graph, load_graph(path, shapes={**bound, **longer}, operators=operators))
             return graph, bound
     name = path.name if isinstance(path, Path) else "model"
     raise fault or ModelError(
         f"{name}: its states do not have {context} rows after a step; give --shape for each input"
     )
+
+
+def _refuse_counting(graph: Graph, longer: Graph) -> None:
+    """Raises ModelError if the model takes the number of rows of its past for the position of its token."""
+    if counted := next(counted_positions(graph, longer), None):
+        raise ModelError(
+            f"{graph.name}: it takes the number of rows in its past for the position of its token ({counted!r} depends on "
+            f"it), and that number is the same in all steps here; export it with an input {POSITIONS!r}, or with the "
+            "builder of onnxruntime-genai"
+        )
 
 
 def context_of_block(graph: Graph, context: int, rows: int) -> int | None:

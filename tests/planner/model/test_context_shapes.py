@@ -172,3 +172,65 @@ def test_what_cannot_be_is_refused() -> None:
         load_with_context(concatenating(), {}, 2, 3)
     with pytest.raises(ModelError):
         load_with_context(concatenating(), {"attention_mask": (1, 5)}, 16)
+
+
+def counting(positions: str) -> bytes:
+    """A decoder that turns its rows by their positions: those that it is told, those that the mask says, or the number of
+    rows in the past. All of them read a causal mask as well, whose values change with the length of the past."""
+    past: list[int | str] = ["batch", "past", SIZE]
+    nodes = [
+        helper.make_node("Concat", ["past_0", "x"], ["present_0"], axis=1),
+        helper.make_node("Shape", ["past_0"], ["past_shape"], start=1, end=2),
+        helper.make_node("Shape", ["present_0"], ["present_shape"], start=1, end=2),
+        helper.make_node("Squeeze", ["present_shape"], ["total"]),
+        helper.make_node("Range", ["zero", "total", "one"], ["keys"]),
+        helper.make_node("LessOrEqual", ["keys", "past_shape"], ["is_before"]),
+        helper.make_node("Where", ["is_before", "nothing", "never"], ["bias"]),
+        helper.make_node("Transpose", ["present_0"], ["columns"], perm=[0, 2, 1]),
+        helper.make_node("ReduceSum", ["attention_mask", "one_axis"], ["counted"], keepdims=1),
+        {
+            "past": helper.make_node("Unsqueeze", ["past_shape", "zero_axis"], ["angle"]),
+            "mask": helper.make_node("Sub", ["counted", "one"], ["angle"]),
+            "told": helper.make_node("Identity", ["position_ids"], ["angle"]),
+        }[positions],
+        helper.make_node("Cast", ["angle"], ["angle_float"], to=FLOAT),
+        helper.make_node("Cos", ["angle_float"], ["cosine"]),
+        helper.make_node("Mul", ["x", "cosine"], ["turned"]),
+        helper.make_node("MatMul", ["turned", "columns"], ["scores"]),
+        helper.make_node("Add", ["scores", "bias"], ["y"]),
+    ]
+    takes: Declared = {
+        "x": (FLOAT, ["batch", "rows", SIZE]),
+        "attention_mask": (INT, ["batch", "total"]),
+        "position_ids": (INT, ["batch", "rows"]),
+        "past_0": (FLOAT, past),
+    }
+    if positions != "told":
+        takes = {name: value for name, value in takes.items() if name != "position_ids"}
+    constants: Mapping[str, Array] = {
+        "zero": np.array(0),
+        "one": np.array(1),
+        "zero_axis": np.array([0]),
+        "one_axis": np.array([1]),
+        "nothing": np.array(0, np.float32),
+        "never": np.array(-1e30, np.float32),
+    }
+    gives: Declared = {
+        "y": (FLOAT, ["batch", "rows", "total"]),
+        "present_0": (FLOAT, ["batch", "total", SIZE]),
+    }
+    return decoder(nodes, takes, gives, constants)
+
+
+@pytest.mark.parametrize("positions", ["told", "mask"])
+def test_positions_may_be_told_or_be_counted_in_the_mask(positions: str) -> None:
+    graph, _ = load_with_context(counting(positions), {}, 16)
+    assert [(one.input, one.grows) for one in graph.states] == [("past_0", 1)]
+
+
+def test_positions_that_are_the_number_of_rows_in_the_past_are_refused() -> None:
+    with pytest.raises(ModelError, match="number of rows in its past for the position") as refused:
+        load_with_context(counting("past"), {}, 16)
+    assert "position_ids" in str(refused.value) and "onnxruntime-genai" in str(refused.value)
+    # Without a past, all rows are there.
+    load_with_context(counting("past"), {}, 16, 16)
