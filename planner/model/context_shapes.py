@@ -16,7 +16,7 @@ from edgepart.planner.errors import ModelError, UsageError
 from edgepart.planner.model.counted_positions import counted_positions
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import free_of, inputs_of, load_graph, read_model
-from edgepart.planner.model.states import find_states, suggested_pairs
+from edgepart.planner.model.states import Pair, find_states, suggested_pairs
 from edgepart.planner.tdl.description import OperatorDescription
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -35,9 +35,9 @@ def has_growing_states(path: Path | bytes) -> bool:
 
 def _growing_states(model: ModelProto, inputs: Sequence[ValueInfoProto]) -> dict[str, int]:
     """The inputs of states that grow, each with the axis along which it does."""
-    pairs = suggested_pairs([one.name for one in model.graph.output], [one.name for one in inputs])
-    kept = {read for _, read in pairs}
-    return {value.name: axis for value in inputs if value.name in kept for axis in _growing(value)}
+    after, before = ({one.name: one for one in values} for values in (model.graph.output, inputs))
+    pairs = suggested_pairs(after, before)
+    return {read: axis for output, read in pairs for axis in _growing(before[read], after[output])}
 
 
 def load_with_context(
@@ -80,7 +80,11 @@ def load_with_context(
         fitting = fit(past, context)
         bound = {**fitting, **shapes}
         try:
-            graph = find_states(load_graph(path, shapes=bound, operators=operators))
+            graph = load_graph(path, shapes=bound, operators=operators)
+            if written_so := dict(_as_written(graph, pairs, growing)):
+                bound |= written_so
+                graph = load_graph(path, shapes=bound, operators=operators)
+            graph = find_states(graph)
         except ModelError as error:
             fault = error  # The past is no buffer: with as many rows as the mask it is too long.
             continue
@@ -119,11 +123,30 @@ def context_of_block(graph: Graph, context: int, rows: int) -> int | None:
     return context - 1 + rows if all(state.grows is not None for state in graph.states) else None
 
 
-def _growing(value: ValueInfoProto) -> Iterator[int]:
-    """Yields the axis along which a state grows: its free axis besides the batch, if there is only one."""
-    free = [axis for axis, name in enumerate(free_of(value.type) or ()) if name is not None and axis > 0]
-    if len(free) == 1:
-        yield free[0]
+def _growing(before: ValueInfoProto, after: ValueInfoProto) -> Iterator[int]:
+    """Yields the axis along which a state grows: its free axis besides the batch, if there is only one. Of several it is
+    the one that has another name after a step."""
+    free, written = free_of(before.type) or (), free_of(after.type) or ()
+    found = [axis for axis, name in enumerate(free) if name is not None and axis > 0]
+    if len(found) > 1 and len(written) == len(free):
+        found = [axis for axis in found if written[axis] != free[axis]]
+    if len(found) == 1:
+        yield found[0]
+
+
+def _as_written(
+    graph: Graph, pairs: Sequence[Pair], growing: Mapping[str, int]
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yields the growing states of which an axis that is free, and does not grow, has another extent in what is written
+    (the size of a head, which ONNX Runtime's builder gives a name): each with the shape that it then has to have."""
+    for output, read in pairs:
+        before, after = graph.shape_of(read), graph.shape_of(output)
+        if read not in growing or before is None or after is None or len(before) != len(after):
+            continue
+        kept = [name is None or axis in (0, growing[read]) for axis, name in enumerate(graph.free[read])]
+        fitting = tuple(a if keep else b for keep, a, b in zip(kept, before, after, strict=True))
+        if fitting != before:
+            yield read, fitting
 
 
 def _shape(

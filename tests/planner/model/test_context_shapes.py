@@ -11,7 +11,7 @@ import pytest
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from edgepart.planner.errors import ModelError, UsageError
-from edgepart.planner.model.context_shapes import context_of_block, load_with_context
+from edgepart.planner.model.context_shapes import context_of_block, has_growing_states, load_with_context
 from edgepart.planner.region import Array
 from tests.planner.small_models import residual
 
@@ -55,10 +55,10 @@ def concatenating(total: str = "past_sequence_length + sequence_length") -> byte
     )
 
 
-def buffered(size: int = SIZE) -> bytes:
-    """As ONNX Runtime's builder writes it: the operator writes into the past."""
-    past: list[int | str] = ["batch_size", HEADS, "past_sequence_length", size]
-    present = [*past[:2], "total_sequence_length", size]
+def buffered(size: int = SIZE, named: str = "") -> bytes:
+    """As ONNX Runtime's builder writes it: the operator writes into the past. The size of a head may have a name, too."""
+    past: list[int | str] = ["batch_size", HEADS, "past_sequence_length", named or size]
+    present = [*past[:2], "total_sequence_length", named or size]
     nodes = [
         helper.make_node("ReduceSum", ["attention_mask", "one"], ["counted"], keepdims=0),
         helper.make_node("Sub", ["counted", "one"], ["last"]),
@@ -137,6 +137,15 @@ def test_a_buffer_is_as_long_as_the_context(rows: int) -> None:
     )
     assert graph.tensors["x"].shape == (1, rows, HEADS * SIZE)
     assert [one.grows for one in graph.states] == [None, None]
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_state_whose_head_has_a_named_size_has_the_size_that_is_written(rows: int) -> None:
+    model = buffered(named="kv_cache_dim")
+    graph, bound = load_with_context(model, {}, 16, rows)
+    plain, plainly = load_with_context(buffered(), {}, 16, rows)
+    assert has_growing_states(model) and bound == plainly and graph.states == plain.states and not graph.notes
+    assert graph.shape_of("past_key_values.0.key") == (1, HEADS, 16, SIZE)
 
 
 def test_each_state_grows_along_its_own_axis_in_whatever_order_they_stand() -> None:
