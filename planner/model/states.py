@@ -19,6 +19,7 @@ Pair = tuple[str, str]
 _FORMS: tuple[tuple[str, str], ...] = (
     (r"present\.(\d+)\.(.+)", r"past_key_values.\1.\2"),
     (r"present_key_values\.(\d+)\.(.+)", r"past_key_values.\1.\2"),
+    (r"present\.(\d+)\.(.+)", r"past.\1.\2"),
     (r"present_(\d+)", r"past_\1"),
     (r"present_(key|value)_(\d+)", r"past_\1_\2"),
     (r"present_(conv|recurrent)\.(\d+)", r"past_\1.\2"),

@@ -46,6 +46,7 @@ def passing(
         ("present_7", "past_7"),
         ("present_key_2", "past_key_2"),
         ("present_conv.1", "past_conv.1"),
+        ("present.1.conv", "past.1.conv"),
         ("present", "past"),
         ("stateN", "state"),
         ("hn", "h"),
