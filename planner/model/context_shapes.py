@@ -62,14 +62,7 @@ def load_with_context(
     growing = _growing_states(model, inputs)
     if not growing:
         raise UsageError("--context: no state of this model grows from step to step; leave the option out")
-    written = {output: growing[read] for output, read in pairs if read in growing}
-    totals = {
-        name
-        for value in model.graph.output
-        if value.name in written
-        for name in (free_of(value.type) or ())[written[value.name] : written[value.name] + 1]
-        if name
-    }
+    totals = _totals(model, {output: growing[read] for output, read in pairs if read in growing})
 
     def fit(past: int, total: int) -> dict[str, tuple[int, ...]]:
         made = {one.name: _shape(one, growing, totals, (batch, past, total, rows)) for one in inputs}
@@ -100,6 +93,17 @@ def load_with_context(
     raise fault or ModelError(
         f"{name}: its states do not have {context} rows after a step; give --shape for each input"
     )
+
+
+def _totals(model: ModelProto, written: Mapping[str, int]) -> set[str]:
+    """The names of the dimensions that count all rows: those along which the outputs `written` have grown."""
+    return {
+        name
+        for value in model.graph.output
+        if value.name in written
+        for name in (free_of(value.type) or ())[written[value.name] : written[value.name] + 1]
+        if name
+    }
 
 
 def _refuse_counting(graph: Graph, longer: Graph) -> None:
