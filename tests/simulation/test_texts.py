@@ -142,9 +142,9 @@ def test_a_lost_text_that_goes_on_from_zeros_is_noticed(monkeypatch: pytest.Monk
     noticed(WRONG, step=WITH_TEXTS)
 
 
-@pytest.mark.parametrize("agents", [3, 5])
+@pytest.mark.parametrize(("agents", "first"), [(3, 60), (5, 0)])
 def test_devices_that_go_on_with_the_rows_of_another_text_are_noticed(
-    monkeypatch: pytest.MonkeyPatch, agents: int
+    monkeypatch: pytest.MonkeyPatch, agents: int, first: int
 ) -> None:
     """Plans of three agents have one replica, and some of five have two."""
 
@@ -154,7 +154,7 @@ def test_devices_that_go_on_with_the_rows_of_another_text_are_noticed(
 
     goes_on = kept._continue
     monkeypatch.setattr(kept, "_continue", go_on)
-    noticed(WRONG, agents=agents, step=WITH_TEXTS)
+    noticed(WRONG, first=first, seeds=first + 40, agents=agents, step=WITH_TEXTS)
 
 
 def test_a_text_that_is_read_again_in_part_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

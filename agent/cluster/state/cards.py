@@ -35,6 +35,10 @@ CHANGE_SHARE = 0.3
 """The share by which a number of a link or device has to move before it counts as changed. With a smaller
 share every fluctuation would lead to a new plan."""
 
+MUCH_SLOWER = 3.0
+"""A plan of before is not loaded again if a link takes more than this many times as long as then. The first measurement of
+a link, by a device that has just started, is often off by a factor of two. A search that counts the new measurement follows,
+so with a larger factor a plan that has become slow serves until then; with a smaller one, devices wait for that search."""
 
 MOST_REFUSED = 256
 """The most refusals that a card tells, the newest: more than the engines of one box meet in all models of a cluster."""
@@ -306,9 +310,9 @@ def _has_moved(pairs: Iterable[tuple[float, float]]) -> bool:
 
 
 def are_alike(before: Iterable[Card], now: Iterable[Card]) -> bool:
-    """Whether a plan for the devices of `before` suits those of `now`: they are the same, each of them and each link is
-    about as fast, whichever end measured it, and engines are refused for the same. What all can send at once does not
-    count, as a device that has just come has not measured it. A card that cannot be read is only like itself."""
+    """Whether a plan for the devices of `before` suits those of `now`: they are the same and about as fast, engines are
+    refused for the same, and no link is much slower, whichever end measured it. What all can send at once does not count,
+    as a device that has just come has not measured it. A card that cannot be read is only like itself."""
     before, now = [*before], [*now]
     if before == now:
         return True
@@ -324,11 +328,14 @@ def are_alike(before: Iterable[Card], now: Iterable[Card]) -> bool:
     ):
         return False
     devices = [(old.device, here[node].device) for node, old in then.items()]
-    return not _has_moved(
+    slower = any(
+        links[ends].bytes_per_s * MUCH_SLOWER < old.bytes_per_s
+        or links[ends].latency_s + 1e-3 > MUCH_SLOWER * (old.latency_s + 1e-3)
+        for ends, old in was.items()
+    )
+    return not slower and not _has_moved(
         [
             *((old.flops_per_s, new.flops_per_s) for old, new in devices),
             *((old.memory_bytes_per_s, new.memory_bytes_per_s) for old, new in devices),
-            *((old.bytes_per_s, links[ends].bytes_per_s) for ends, old in was.items()),
-            *((old.latency_s + 1e-3, links[ends].latency_s + 1e-3) for ends, old in was.items()),
         ]
     )

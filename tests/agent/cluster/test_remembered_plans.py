@@ -108,9 +108,9 @@ def test_a_plan_that_is_still_being_loaded_gives_way_to_the_one_of_before() -> N
     assert serves(story) == 0.5
 
 
-def card(node: str, link: Link = LINK, **keys: Any) -> Card:
-    """A device with a link to `a`."""
-    links = {} if node == "a" else {"a": link}
+def card(node: str, link: Link = LINK, *, peer: str = "a", **keys: Any) -> Card:
+    """A device with a link to `peer`."""
+    links = {} if node == peer else {peer: link}
     return Card(node, write_card(MeasuredDevice(replace(DEVICE, **keys), links)))
 
 
@@ -133,12 +133,15 @@ CARDS = {node: card(node) for node in "abcd"}
         ({"b": card("b", flops_per_s=1.2e10)}, True),
         ({"b": card("b", flops_per_s=2e10)}, False),
         ({"b": card("b", memory_bytes_per_s=1e9)}, False),
+        ({"b": card("b", Link(4e7, 4e-3, 1e-4))}, True),
+        ({"b": card("b", Link(1e9, 0.0, 1e-4))}, True),
         ({"b": card("b", Link(2e7, 1e-3, 1e-4))}, False),
         ({"b": card("b", Link(1e8, 1e-2, 1e-4))}, False),
+        ({"a": card("a", Link(2e7, 1e-3, 1e-4), peer="b")}, False),  # Its other end has measured it again.
         ({"b": Card("b", write_card(MeasuredDevice(DEVICE)))}, False),
     ],
 )
-def test_a_plan_is_remembered_for_devices_and_links_that_are_about_as_fast(
+def test_a_plan_is_remembered_for_devices_that_are_as_fast_and_links_that_are_not_much_slower(
     cards: dict[str, Card], found: bool
 ) -> None:
     known = RememberedPlans()
