@@ -36,9 +36,10 @@ CHANGE_SHARE = 0.3
 share every fluctuation would lead to a new plan."""
 
 MUCH_SLOWER = 3.0
-"""A plan of before is not loaded again if a link takes more than this many times as long as then. The first measurement of
-a link, by a device that has just started, is often off by a factor of two. A search that counts the new measurement follows,
-so with a larger factor a plan that has become slow serves until then; with a smaller one, devices wait for that search."""
+"""A plan of before is not loaded again if a link takes more than this many times as long as then. The first measurement
+of a link, by a device that has just started, is often off by a factor of two. A search that counts the new measurement
+follows, so with a larger factor a plan that has become slow serves until then; with a smaller one, devices wait for that
+search."""
 
 MOST_REFUSED = 256
 """The most refusals that a card tells, the newest: more than the engines of one box meet in all models of a cluster."""
