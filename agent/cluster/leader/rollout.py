@@ -494,7 +494,7 @@ class DeploymentRollout:
     def _remember(self, current: PlanRollout, key: PlanKey, world: LeaderView) -> None:
         """Remember the serving plan for the key's devices, unless it was made for others and a better one may be found."""
         settled = self.planning.is_settled(current.order.plan)
-        if settled or key == current.made_for:
+        if settled or not _is_made_for_others(current, key):
             took_s = self._known_latency_s(current)
             self.remembered.note(current, key, world.cluster.cards, best=settled, latency_s=took_s)
 
@@ -509,8 +509,7 @@ class DeploymentRollout:
     ) -> RememberedPlan | None:
         """The plan that served before, when just these devices were there, if `current` was made for others and is slower;
         None if there is none."""
-        made_for = {node for node, _, _ in (current.made_for or key).devices}
-        if made_for == {node for node, _, _ in key.devices}:
+        if current.made_for is None or not _is_made_for_others(current, key):
             return None
         if now < self.planning.ask_at(current.order.plan, urgent=False):
             return None
@@ -893,6 +892,12 @@ class DeploymentRollout:
                 return "failed", self._trouble  # Its devices are here, but none can load it.
             return "waiting", status.explain_no_devices(self.deployment, world)
         return "planning", "computing a plan"
+
+
+def _is_made_for_others(placement: PlanRollout, key: PlanKey) -> bool:
+    """Whether the plan was not computed for just the key's devices, or that is not known."""
+    made_for = placement.made_for.devices if placement.made_for is not None else ()
+    return {node for node, _, _ in made_for} != {node for node, _, _ in key.devices}
 
 
 def _in_order(serving: PlanRollout, world: LeaderView) -> list[str]:

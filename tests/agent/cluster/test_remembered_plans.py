@@ -19,7 +19,7 @@ from edgepart.agent.wire.inference import Epoch
 from edgepart.planner.devices.cluster import Device, Link
 from tests.agent.cluster.simnet import SimNet, node_id
 from tests.agent.cluster.test_cluster_stories import calm, uses
-from tests.agent.cluster.test_judged_plans import NODES, Story, plan, serves
+from tests.agent.cluster.test_judged_plans import ENTRY, NODES, Story, plan, serves
 
 A, B, C, D = map(node_id, range(1, 5))
 LINK = Link(1e8, 1e-3, 1e-4)
@@ -66,6 +66,17 @@ def test_a_device_that_comes_back_takes_part_again_without_a_search(away_s: floa
         net.run(60)
         assert net.boxes[A].active["net"] == epoch and net.settled_faults() == []
         assert len(net.standings["net"].covered) == 4
+
+
+def test_a_plan_that_was_not_compared_since_links_were_measured_again_is_remembered_too() -> None:
+    story, split = Story(), plan(0.5, a=0.3, b=0.4)
+    story.serve(split)
+    story.links_s = 1e-4
+    story.cutover.remembered.forget(story.orders[0].key)  # As when it was itself remembered.
+    story.step(0.0)
+    wanted = story.cutover.planning.key(story.world.cluster, ENTRY, story.now)
+    found = story.cutover.remembered.find(wanted, story.world.cluster.cards)
+    assert found is not None and found.placement.order.plan == split and not found.best
 
 
 def test_a_plan_that_fails_its_trial_when_it_comes_back_is_not_taken_again() -> None:
