@@ -228,7 +228,7 @@ def test_an_epoch_that_shrinks_is_noticed(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_request_that_nobody_replays_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_state.Requests, "_replay_broken", lambda self, node, error, now: iter(()))
     monkeypatch.setattr(request_state.Requests, "_put_off", lambda self, request, now: iter(()))
-    noticed("of a calm cluster", first=230, seeds=250, agents=3)
+    noticed("of a calm cluster", first=20, seeds=30, agents=3)
 
 
 def test_a_request_that_outlives_its_deadline_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,7 +117,7 @@ def test_a_request_of_several_texts_while_one_reads_a_prompt_is_noticed(
 
     may = StepBatches._may_be_together
     monkeypatch.setattr(StepBatches, "_may_be_together", may_be_together)
-    noticed(WRONG, first=48, seeds=60, agents=3, step=WITH_TEXTS)
+    noticed(WRONG, first=99, seeds=110, agents=3, step=WITH_TEXTS)
 
 
 def test_answers_that_are_given_to_the_wrong_texts_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +175,7 @@ def test_copies_of_another_revision_are_noticed(monkeypatch: pytest.MonkeyPatch)
 
     finds = StateExchange._rows_here
     monkeypatch.setattr(StateExchange, "_rows_here", rows_here)
-    noticed(WRONG, first=42, seeds=60, agents=3, step=WITH_TEXTS)
+    noticed(WRONG, first=102, seeds=110, agents=3, step=WITH_TEXTS)
 
 
 def test_a_mirror_that_is_not_told_what_was_given_up_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +186,7 @@ def test_a_mirror_that_is_not_told_what_was_given_up_is_noticed(monkeypatch: pyt
 
     goes_back = kept._go_back
     monkeypatch.setattr(kept, "_go_back", go_back)
-    noticed(WRONG, first=369, seeds=390, agents=3, step=WITH_TEXTS)
+    noticed(WRONG, seeds=10, agents=3, step=WITH_TEXTS)
 
 
 def test_copies_of_texts_that_are_forgotten_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +203,7 @@ def test_states_that_come_when_their_sequence_goes_on_already_are_noticed(
 
     adopts = kept.KeptSequences.adopt
     monkeypatch.setattr(kept.KeptSequences, "adopt", adopt)
-    noticed("are written while a step reads them", first=498, seeds=510, step=WITH_TEXTS)
+    noticed("are written while a step reads them", first=432, seeds=440, step=WITH_TEXTS)
 
 
 def test_caches_of_texts_that_are_forgotten_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
