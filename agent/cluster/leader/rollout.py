@@ -630,8 +630,7 @@ class DeploymentRollout:
             sources=tuple(world.holders(self.deployment.model)),
             latency_s=found.latency_s,
             shapes=self.deployment.options.shapes,
-            weighed=weighed
-            and not found.quick,  # Who waits for a quick plan waits for no timing: requests time it.
+            weighed=weighed and not found.quick,  # Who waits for a quick plan does not wait for its times, too.
             memory_bytes=found.memory_bytes,
             number=self.deployment.number,
         )
