@@ -630,7 +630,8 @@ class DeploymentRollout:
             sources=tuple(world.holders(self.deployment.model)),
             latency_s=found.latency_s,
             shapes=self.deployment.options.shapes,
-            weighed=weighed and not found.quick,  # Who waits for a quick plan does not wait for its times, too.
+            # Who waits for a quick plan does not wait for its times, too.
+            weighed=weighed and not found.quick,
             memory_bytes=found.memory_bytes,
             number=self.deployment.number,
         )
