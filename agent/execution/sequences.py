@@ -215,8 +215,11 @@ class KeptSequences:
         states = {place: one.values for place, one in zip(_places_of(steps), found, strict=False)}
         if in_place or not states or len(states) < len(steps) or max(states) >= _rows_of(batch):
             raise StateLost("the sequences of one request do not lie side by side here")
+        try:
+            row = RowArrays(join_states(states, batch))
+        except Unavailable as error:  # Single steps need no such arrays.
+            raise StateLost(f"the sequences of one request cannot lie side by side here: {error}") from error
         # They lie side by side from now on, and so does what will have been before this step.
-        row = RowArrays(join_states(states, batch))
         for place, one in zip(states, found, strict=True):
             one.values, one.row = row.states_at(place), row
         return row.arrays

@@ -298,16 +298,13 @@ class StepBatches:
         """Read the tokens one by one, though a common request gave `logits` for them, and judge its plan by that."""
         waited_for = [one for one in ones if not one.logits.done()]
         alone = await asyncio.gather(*(self._settle(row, one, 0) for one in waited_for))
-        pairs = [
-            (logits[one.sequence.place], right)
+        compared = [
+            (got, right)
             for one, right in zip(waited_for, alone, strict=True)
             # A text that was given up meanwhile may have been continued elsewhere.
             if not one.logits.cancelled()
-        ]
-        compared = [
-            (got, right)
-            for got, right in pairs
-            if isinstance(got, np.ndarray) and isinstance(right, np.ndarray)
+            and isinstance(got := logits[one.sequence.place], np.ndarray)
+            and isinstance(right, np.ndarray)
         ]
         tolerance = self._tolerance(row.deployment)
         found = [

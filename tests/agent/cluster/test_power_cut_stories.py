@@ -5,24 +5,13 @@ from __future__ import annotations
 import pytest
 
 from edgepart.agent.cluster.leader.kept_plan import SERVED_BEFORE
-from edgepart.agent.cluster.state.events import RIGHT, WRONG, ComputePlan, TryPlan, UndeployRequested
+from edgepart.agent.cluster.state.events import RIGHT, WRONG, TryPlan, UndeployRequested
 from edgepart.agent.wire.inference import Epoch
 from tests.agent.cluster.simnet import SimNet, node_id
 from tests.agent.cluster.test_cluster_stories import calm, uses
+from tests.agent.cluster.test_spare_stories import orders_of
 
 A, B, C, D = map(node_id, range(1, 5))
-
-
-def orders_of(net: SimNet) -> list[ComputePlan]:
-    """Every order to compute a plan from now on."""
-    orders: list[ComputePlan] = []
-
-    def note(order: ComputePlan) -> tuple[str, bool]:
-        orders.append(order)
-        return "", False
-
-    net.plan_error = note
-    return orders
 
 
 def cut(net: SimNet, *back: str, after_s: float = 3.0) -> None:

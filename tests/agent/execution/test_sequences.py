@@ -423,6 +423,17 @@ def test_common_steps_need_a_row_with_their_places() -> None:
             device.begin_batch(of(placed(0, 1), wrong), batch, 1.0)
 
 
+def test_without_memory_for_a_row_that_is_joined_steps_are_made_one_by_one() -> None:
+    device, program = KeptSequences(), one_number()
+    batch = side_by_side(program)
+    for place in (0, 1):
+        begin(device, program, placed(place), batch)
+    full: Any = Prepared(batch.program, full=True)
+    with pytest.raises(StateLost, match="no memory"):
+        device.begin_batch(of(placed(0, 1), placed(1, 1)), full, 0.0)
+    begin(device, program, placed(0, 1), batch)  # Their states are where they were.
+
+
 def test_without_memory_for_copies_a_step_cannot_be_made_again() -> None:
     device, program = KeptSequences(), one_number()
     batch = side_by_side(program)
