@@ -164,13 +164,10 @@ class CardMeasurement:
             await self._measure_all(time.monotonic() < newcomer_until)
             await asyncio.to_thread(give_back_all)  # The large echoes took much memory.
             self._tell()
-            while self._is_to_crowd() and not await self._change(QUIET_S):
-                if self._awaited():
-                    continue
+            if await self._all_have_measured():
                 await self._measure_together()
                 await asyncio.to_thread(give_back_all)
                 self._tell()
-                break
             waiting = self._unmeasured_members() or self._hasty or self._recalled or self._is_to_crowd()
             await self._change(RETRY_S if waiting else None)
 
@@ -180,7 +177,22 @@ class CardMeasurement:
             async with asyncio.timeout(timeout_s):
                 return await self._changed.wait()
         except TimeoutError:
-            return False
+            return self._changed.is_set()  # Both may happen at once.
+
+    async def _all_have_measured(self) -> bool:
+        """Wait for the members that came lately to measure their links. Returns whether this device lets all echo together
+        now; not if the members change, or there are links to measure first, as some did not do so in time."""
+        while self._is_to_crowd():
+            awaited = self._awaited()
+            if await self._change(QUIET_S):
+                return False
+            if late := (awaited - self._awaited()) & self._unmeasured_members():
+                log.info("%s measured no links in time; this device measures them", ", ".join(sorted(late)))
+                self._changed.set()
+                return False
+            if not self._awaited():
+                return True
+        return False
 
     def _unmeasured_members(self) -> set[str]:
         """Members whose link with this device was measured by neither end."""

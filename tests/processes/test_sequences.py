@@ -46,7 +46,7 @@ def test_a_device_is_killed_in_the_middle_of_a_sequence_and_no_step_is_lost(
     asked, others = victims.living[0], victims.living[1:]
     names = ",".join(agent.name for agent in others)
     deployed = deploy(victims, model.path, "recurrent", "--devices", names, "--strategy", "bbgrap")
-    assert sorted(deployed["devices"]) == sorted(agent.name for agent in others)
+    assert sorted(deployed["devices"]) == sorted(agent.name for agent in others), deployed
 
     for number, (inputs, answer) in enumerate(zip(steps, expected, strict=True)):
         if number == STEPS // 2:

@@ -199,8 +199,9 @@ def test_later_on_newcomers_measure_and_of_two_old_ones_the_larger(monkeypatch: 
     run(work)
 
 
+@pytest.mark.parametrize("told_again", [True, False])
 def test_members_that_were_there_before_wait_for_a_newcomers_measurements(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, told_again: bool
 ) -> None:
     now = [0.0]
     monkeypatch.setattr(measuring, "time", SimpleNamespace(monotonic=lambda: now[0]))
@@ -222,7 +223,8 @@ def test_members_that_were_there_before_wait_for_a_newcomers_measurements(
         await asyncio.sleep(0.1)
         assert others.measured == {"a"}  # in the ring
         now[0] += 10.0  # It has not measured its links in that time.
-        made.members(["a", "b", "c"])
+        if told_again:
+            made.members(["a", "b", "c"])
         assert (await others.next()).links.keys() == {"a", "c"}
 
     run(work)
