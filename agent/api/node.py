@@ -638,19 +638,19 @@ class NodeApi:
                 continue
 
     def _answer(self, name: str, standing: Standing, notes: Sequence[str]) -> dict[str, Any]:
-        plan = self._plan(name)
+        plan, entry = self._plan(name), self._entry(name)
         return {
             "name": name,
-            "version": str(number_of(self._entry(name))),
+            "version": str(number_of(entry)),
             "devices": list(plan.programs),
             "strategy": plan.strategy,
             "predicted_latency_s": plan.predicted_latency_s,
             "why": plan.why,
             "transfer_dtype": plan.rounded_to or EXACT,
-            "rounding": self._describe_rounding(self._entry(name)),
-            "text": self._entry(name).options.text,
-            "quantised": _describe_weights(self._entry(name).options),
-            "notes": list(notes),
+            "rounding": self._describe_rounding(entry),
+            "text": entry.options.text,
+            "quantised": _describe_weights(entry.options),
+            "notes": [*notes, *filter(None, [self._note(entry)])],
             "epoch": list(astuple(readable(standing.epoch))),
             "url": f"{self._me.http()}/v2/models/{name}/infer",
         }

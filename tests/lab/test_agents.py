@@ -13,7 +13,7 @@ from benchmarks.models.model import save
 from tests.lab.cluster import cluster
 from tests.lab.hosts import Host
 from tests.lab.lab import Lab
-from tests.processes.asking import deploy, differences, infer, run_alone
+from tests.processes.asking import deploy_over, differences, infer, run_alone
 
 pytestmark = pytest.mark.processes
 
@@ -45,7 +45,7 @@ def test_they_find_each_other_answer_and_miss_who_is_cut_off(possible: None, den
             lambda: all(one["measured"] for one in running.status()["members"]), "pi-c to be measured"
         )
         before = lab.traffic()
-        assert len(deploy(running, dense, "dense", "--strategy", "bbgrap")["devices"]) == 3
+        deploy_over(running, ["pi-a", "pi-b", "pi-c"], dense, "dense", "--strategy", "bbgrap")
         inputs = {"x": np.random.default_rng(0).standard_normal((1, WIDTH), np.float32)}
         expected = run_alone(dense, inputs)
         for agent in running.living:

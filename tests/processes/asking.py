@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from edgepart.client.target import AgentTarget
 
 __all__ = [
     "deploy",
+    "deploy_over",
     "differences",
     "infer",
     "requests_during",
@@ -37,6 +38,19 @@ PATIENCE_S = 500.0
 def deploy(cluster: LocalCluster, path: Path, name: str, *options: str) -> Any:
     state = str(cluster.living[0].state)
     return edgepart("deploy", str(path), "--name", name, "--state", state, *options, timeout_s=PATIENCE_S)
+
+
+def deploy_over(cluster: LocalCluster, devices: Collection[str], path: Path, name: str, *options: str) -> Any:
+    """Deploy, and wait until the plan is on all of these devices. On a busy machine one of them may seem to be away for a
+    moment, and plans do without it until it is back."""
+    said = deploy(cluster, path, name, *options)
+
+    def is_on_all() -> bool:
+        (found,) = [one for one in cluster.status()["deployments"] if one["name"] == name]
+        return sorted(found["devices"]) == sorted(devices)
+
+    cluster.wait(is_on_all, f"{name} on {', '.join(devices)}", timeout_s=PATIENCE_S)
+    return said
 
 
 def undeploy(cluster: LocalCluster, name: str) -> None:

@@ -17,7 +17,7 @@ from edgepart.agent.host.process_memory import SERVING_BYTES, WORKER_BYTES
 from edgepart.agent.host.system import own_bytes
 from edgepart.cli.local import LocalAgent, LocalCluster
 from edgepart.planner.errors import ClusterError
-from tests.processes.asking import deploy, differences, infer, run_alone, undeploy, workers
+from tests.processes.asking import deploy, deploy_over, differences, infer, run_alone, undeploy, workers
 
 pytestmark = pytest.mark.processes
 
@@ -59,8 +59,8 @@ def predicted(cluster: LocalCluster, name: str) -> dict[str, int]:
 
 def test_it_deploys_answers_the_same_and_keeps_to_the_limit(trio: LocalCluster, large: Path) -> None:
     idle = resident(trio)
-    plan = deploy(trio, large, "large", "--memory-limit", str(LIMIT_BYTES))
-    assert len(plan["devices"]) == 3 and WEIGHT_BYTES > 2 * LIMIT_BYTES
+    assert WEIGHT_BYTES > 2 * LIMIT_BYTES
+    deploy_over(trio, ["a", "b", "c"], large, "large", "--memory-limit", str(LIMIT_BYTES))
     inputs = {"x": np.random.default_rng(0).standard_normal((1, WIDTH), np.float32)}
     expected = run_alone(large, inputs)
     for _ in range(ROUNDS):
@@ -81,6 +81,5 @@ def test_what_is_said_to_be_enough_is(trio: LocalCluster, large: Path) -> None:
         deploy(trio, large, "large", "--memory-limit", "15000000")
     enough = max(int(text.replace(",", "")) for text in re.findall(r"([\d,]+) would do", str(caught.value)))
     assert WEIGHT_BYTES / 3 < enough < WEIGHT_BYTES / 2
-    plan = deploy(trio, large, "large", "--memory-limit", str(enough))
-    assert len(plan["devices"]) == 3
+    deploy_over(trio, ["a", "b", "c"], large, "large", "--memory-limit", str(enough))
     undeploy(trio, "large")

@@ -11,7 +11,7 @@ from benchmarks.mosquitto import Mosquitto, program
 
 from edgepart.cli.local import LocalCluster
 from edgepart.planner.model.load import load_graph
-from tests.processes.asking import deploy, differences, infer, requests_during, run_alone
+from tests.processes.asking import deploy_over, differences, infer, requests_during, run_alone
 
 pytestmark = [
     pytest.mark.processes,
@@ -41,8 +41,7 @@ def test_a_split_model_answers_right_and_again_after_the_broker_was_gone(
     pair: LocalCluster, mosquitto: Mosquitto
 ) -> None:
     expected = run_alone(PATH, INPUTS)
-    plan = deploy(pair, PATH, "squeezenet", "--strategy", "bbgrap", "--axis", "height")
-    assert len(plan["devices"]) == 2
+    deploy_over(pair, ["a", "b"], PATH, "squeezenet", "--strategy", "bbgrap", "--axis", "height")
     for agent in pair.living:
         assert agent.addresses["listen"].startswith("mqtt:")
         assert not differences(infer(agent, "squeezenet", INPUTS), expected)

@@ -14,7 +14,7 @@ import pytest
 from edgepart.cli.local import LocalAgent, LocalCluster
 from edgepart.planner.region import Array
 from tests.agent.verify.test_states import recurrent
-from tests.processes.asking import deploy
+from tests.processes.asking import deploy_over
 
 pytestmark = pytest.mark.processes
 
@@ -44,9 +44,9 @@ def test_a_device_is_killed_in_the_middle_of_a_sequence_and_no_step_is_lost(
     steps = model.inputs(STEPS)
     expected = model.alone(steps)
     asked, others = victims.living[0], victims.living[1:]
-    names = ",".join(agent.name for agent in others)
-    deployed = deploy(victims, model.path, "recurrent", "--devices", names, "--strategy", "bbgrap")
-    assert sorted(deployed["devices"]) == sorted(agent.name for agent in others), deployed
+    names = [agent.name for agent in others]
+    options = ("--devices", ",".join(names), "--strategy", "bbgrap")
+    deploy_over(victims, names, model.path, "recurrent", *options)
 
     for number, (inputs, answer) in enumerate(zip(steps, expected, strict=True)):
         if number == STEPS // 2:

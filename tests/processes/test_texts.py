@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from edgepart.cli.demo.chat_scene import ANSWER_TOKENS, tell_chat
 from edgepart.cli.local import LocalCluster
-from tests.processes.asking import deploy, served, undeploy
+from tests.processes.asking import deploy, deploy_over, served, undeploy
 from tests.processes.tiny_language import tiny_language, tiny_optimum
 
 pytestmark = pytest.mark.processes
@@ -40,7 +40,7 @@ def deploy_tiny(cluster: LocalCluster, folder: Path, *more: str, optimum: bool =
         *more,
     )
     path = tiny_optimum(folder).path if optimum else tiny_language(folder)
-    assert deploy(cluster, path, NAME, *options)["devices"] == ["b", "c"]
+    deploy_over(cluster, ["b", "c"], path, NAME, *options)
 
 
 @pytest.fixture

@@ -154,9 +154,9 @@ class ReplanPolicy:
         """Whether the key is the one that is wanted now."""
         return key == self._key
 
-    def key_devices(self) -> bool:
-        """Whether there is any device to plan on."""
-        return self._key is not None and bool(self._key.devices)
+    def key_devices(self) -> tuple[str, ...]:
+        """The names of the devices to plan on."""
+        return () if self._key is None else tuple(name for _, name, _ in self._key.devices)
 
     def look(self, key: PlanKey, now: float) -> None:
         """Note the key that is wanted from now on. If keys change soon after each other, the wait before

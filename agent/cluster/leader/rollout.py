@@ -862,7 +862,8 @@ class DeploymentRollout:
         engines = status.describe_refused_engines(self.active, self.deployment.model, world)
         active = self.active
         searching = active is not None and not self.planning.is_settled(active.order.plan)
-        texts = [self.note, engines]
+        missing = status.describe_missing(self.deployment, self.planning.key_devices(), world.cluster)
+        texts = [self.note, missing, engines]
         if active is not None and searching:
             texts += [self.kept.fault, SERVED_BEFORE if active.was_kept else HASTY if active.hasty else ""]
         return "; ".join(filter(None, texts))[:MOST_NOTE]

@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from edgepart.agent.cluster.leader.replan_policy import ClusterView
 from edgepart.agent.cluster.leader.rollout_state import LeaderView, PlanRollout
 from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.cluster.state.cards import find_refusals
 from edgepart.agent.engines.verdicts import count_refusals
-from edgepart.agent.wire.control import VERSIONS, Deployment, DeviceWeights, Report, Version
+from edgepart.agent.wire.control import (
+    ALIVE,
+    DRAINED,
+    FLAPPING,
+    LEAVING,
+    SUSPECT,
+    VERSIONS,
+    Deployment,
+    DeviceWeights,
+    Report,
+    Version,
+)
 from edgepart.agent.wire.versions import understands
 from edgepart.planner.figures import format_count
 
 MOST_NAMED = 4
 """The most devices that a status names one by one."""
+ABSENCES = {
+    SUSPECT: "does not answer",
+    LEAVING: "is about to leave",
+    FLAPPING: "was lost several times lately",
+    DRAINED: "is drained",
+}
+"""Why a device gets no program, by its status."""
 MIN_COPIES = 2
 """A deployment is acknowledged when this many members (or all, if there are fewer) have its model and its
 entry: the deployment then survives the loss of any one device."""
@@ -110,6 +131,28 @@ def describe_refused_engines(placement: PlanRollout | None, model: str, world: L
             many = format_count(count, "segment")
             found.append(f"{last.engine} of {name} is not used for {many}: it {last.outcome} ({last.why})")
     return "; ".join(found)
+
+
+def describe_missing(deployment: Deployment, used: Collection[str], cluster: ClusterView) -> str:
+    """Why devices that the user has chosen get no program, apart from the plan; "" if plans are made for all of them.
+    `used` are the names of the devices for which plans are made."""
+    members = {member.name: member for member in cluster.members}
+    found = []
+    for name in deployment.options.devices:
+        if name in used:
+            continue
+        if (member := members.get(name)) is None:
+            why = "is not here"
+        elif member.status != ALIVE:
+            why = ABSENCES.get(member.status, f"is {member.status}")
+        elif member.node not in cluster.cards:
+            why = "has not measured itself yet"
+        else:
+            why = "does not reach the others, or could not load its part"
+        found.append(f"{name} {why}")
+    if not found:
+        return ""
+    return f"of the devices that it may use, {', '.join(found)}; plans do without until that has changed"
 
 
 def describe_storing(deployment: Deployment) -> str:

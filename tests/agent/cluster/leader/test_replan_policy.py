@@ -23,9 +23,13 @@ TIMING = PlanningTiming()
 
 
 def cluster(
-    *nodes: str, broken: frozenset[tuple[str, str]] = frozenset(), unmeasured: str = "", suspect: str = ""
+    *nodes: str,
+    broken: frozenset[tuple[str, str]] = frozenset(),
+    unmeasured: str = "",
+    state_of_b: str = ALIVE,
 ) -> ClusterView:
-    members = tuple(Member(n, f"box-{n}", "1", SUSPECT if n == suspect else ALIVE, (), "", "") for n in nodes)
+    states = {"b": state_of_b}
+    members = tuple(Member(n, f"box-{n}", "1", states.get(n, ALIVE), (), "", "") for n in nodes)
     cards = {n: Card(n, n.encode()) for n in nodes if n != unmeasured}
     return ClusterView(members, cards, {n: f"digest-{n}" for n in cards}, broken)
 
@@ -50,7 +54,10 @@ def names(rows: list[Member]) -> str:
 
 def test_only_living_measured_chosen_members_compute() -> None:
     assert names(select_members(cluster("a", "b", "c"), deployment(), {"b"})) == "ac"
-    assert names(select_members(cluster("a", "b", "c", unmeasured="a", suspect="b"), deployment(), ())) == "c"
+    assert (
+        names(select_members(cluster("a", "b", "c", unmeasured="a", state_of_b=SUSPECT), deployment(), ()))
+        == "c"
+    )
     assert names(select_members(cluster("a", "b", "c"), deployment("box-b", "box-x"), ())) == "b"
 
 
