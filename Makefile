@@ -255,7 +255,9 @@ failover: .venv/.dev | results  ## what clients notice when the agent that they 
 	$(BIN)/python -m benchmarks.failover --markdown > results/failover.md
 	$(call record,failover)
 
-chaos: .venv/.dev lab-commands | results  ## as root: five minutes of kills, freezes, cuts and full disks under four requests at once; CHAOS="--seed 2"
+CHAOS ?= --calm 5 --seed 1,2
+
+chaos: .venv/.dev lab-commands | results  ## as root: twice five minutes of kills, freezes, cuts and full disks under four requests at once; CHAOS="--seed 3"
 	$(BIN)/python -m benchmarks.chaos --markdown --json results/chaos.json $(CHAOS) > results/chaos.md
 	$(call record,chaos)
 

@@ -231,15 +231,15 @@ async def _deploy(running: LocalCluster, path: Path, model: str) -> None:
         await settle(client, model)
 
 
-def settings_of(given: Any) -> Settings:
-    """Return the settings for parsed arguments. Raises LabError if a kind is unknown."""
+def settings_of(given: Any, seed: int) -> Settings:
+    """Return the settings for parsed arguments and one of their seeds. Raises LabError if a kind is unknown."""
     kinds = tuple(given.kinds.split(","))
     if unknown := set(kinds) - set(KINDS):
         raise LabError(f"--kinds {sorted(unknown)}: there are {', '.join(KINDS)}")
     return Settings(
         model=given.model,
         seconds=given.seconds,
-        seed=given.seed,
+        seed=seed,
         kinds=kinds,
         hosts=given.hosts,
         slow=given.slow,
@@ -256,7 +256,12 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     made.add_argument("--model", default=usual.model, help="one of the light models")
     made.add_argument("--seconds", type=float, default=usual.seconds, help="how long things happen")
-    made.add_argument("--seed", type=int, default=usual.seed, help="the schedule is made of it")
+    made.add_argument(
+        "--seed",
+        type=lambda text: [int(seed) for seed in text.split(",")],
+        default=[usual.seed],
+        help="the schedule is made of it; of several (1,2) one run after the other",
+    )
     made.add_argument("--kinds", default=",".join(usual.kinds), help=f"of {','.join(KINDS)}")
     made.add_argument("--hosts", type=int, default=usual.hosts)
     made.add_argument("--slow", type=float, default=usual.slow, help="times as slow as this machine")
@@ -279,25 +284,36 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     given = parser().parse_args()
     try:
-        settings = settings_of(given)
+        every = [settings_of(given, seed) for seed in given.seed]
         if given.schedule:
-            print(json.dumps([asdict(one) for one in settings.incidents], indent=1))
+            print(json.dumps([asdict(one) for settings in every for one in settings.incidents], indent=1))
             return
-        reports = given.reports / f"seed-{settings.seed}"
-        found = run(settings, reports)
+        runs = {}
+        for settings in every:
+            runs[settings.seed] = found = run(settings, _reports(given, settings))
+            _print_run(settings, found, given.markdown)
     except (LabError, ClusterError) as error:
         sys.exit(f"error: {error}")
-    say(f"{settings.model} on {settings.hosts} hosts, seed {settings.seed}, on {machine()}.\n")
-    show_table(table(HEADS, list(lines(found.rows)), right=HEADS[1:]), given.markdown)
-    say(f"\n{sentence(found)}.")
-    for text in (*found.troubles, *found.ghosts, *found.errors):
-        say(f"! {text}")
     if given.json is not None:
         given.json.parent.mkdir(parents=True, exist_ok=True)
-        document = {"machine": describe(), "settings": asdict(settings), **found.document()}
-        given.json.write_text(json.dumps(document, indent=1))
-    if not found.fine:
-        sys.exit(f"The report is in {reports}; run it again with: {' '.join(settings.command())}")
+        documents = [asdict(one) | runs[one.seed].document() for one in every]
+        given.json.write_text(json.dumps({"machine": describe(), "runs": documents}, indent=1))
+    for settings in every:
+        if not runs[settings.seed].fine:
+            again = " ".join(settings.command())
+            sys.exit(f"The report is in {_reports(given, settings)}; run it again with: {again}")
+
+
+def _reports(given: Any, settings: Settings) -> Path:
+    return Path(given.reports) / f"seed-{settings.seed}"
+
+
+def _print_run(settings: Settings, found: Outcome, markdown: bool) -> None:
+    say(f"{settings.model} on {settings.hosts} hosts, seed {settings.seed}, on {machine()}.\n")
+    show_table(table(HEADS, list(lines(found.rows)), right=HEADS[1:]), markdown)
+    say(f"\n{sentence(found)}.\n")
+    for text in (*found.troubles, *found.ghosts, *found.errors):
+        say(f"! {text}")
 
 
 if __name__ == "__main__":

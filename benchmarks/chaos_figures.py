@@ -165,8 +165,15 @@ def silence_s(answers: Sequence[float], at: float, mended: float) -> float:
     return round(max(after - before for before, after in pairwise([at, *later]) if before <= mended), 9)
 
 
+SILENT_AIM = "p50 2 s, most 3 s"
+AIMS = {
+    **dict.fromkeys(("short freeze", "freeze", "cut off", "link cut"), SILENT_AIM),
+    **dict.fromkeys(("cut one way, nothing from it", "cut one way, nothing to it"), SILENT_AIM),
+    "power cut of all": "10 s",
+}
+"""The longest that there should be no answer, by kind of incident."""
 HEADS = (
-    *("event", "times", "no answer, p50", "most", "new plan after, p50", "most", "slowest request"),
+    *("event", "times", "no answer, p50", "most", "aim", "new plan after, p50", "most", "slowest request"),
     *("replays", "retries", "lost", "wrong"),
 )
 
@@ -188,6 +195,7 @@ def _line(name: str, some: Sequence[Row]) -> tuple[str, ...]:
         str(len(some)) + (f", {len(some) - len(calm)} disturbed" if len(calm) < len(some) else ""),
         _s(median(silent)) if silent else "",
         _s(max(silent)) if silent else "",
+        AIMS.get(name, ""),
         _s(median(plans)) if plans else "",
         _s(max(plans)) if plans else "",
         _s(max(row.slowest_s for row in calm)) if calm else "",

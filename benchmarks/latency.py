@@ -30,6 +30,19 @@ MODELS = ("vgg19", "resnet50", "inception_v1", "yolo_640")
 COUNTS = (2, 4)
 SLOW = 8.0
 RATE = "1gbit"
+AIMS = {
+    ("vgg19", 2): 1.93,
+    ("resnet50", 2): 1.85,
+    ("inception_v1", 2): 1.75,
+    ("yolo_640", 2): 1.9,
+    ("vgg19", 4): 3.7,
+    ("resnet50", 4): 3.4,
+    ("inception_v1", 4): 2.8,
+    ("yolo_640", 4): 3.6,
+}
+"""The speed-up that a model should gain on so many equal hosts."""
+UNEQUAL_AIMS = {"vgg19": 0.85, "resnet50": 0.75}
+"""The share of unequal hosts' summed speed that a model should reach."""
 
 
 def factors(text: str, most: int) -> tuple[float, ...]:
@@ -50,9 +63,18 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(text.split(","))
 
 
+def aim(row: Row) -> str:
+    """Return the speed-up that this row should reach; "" if nothing was said of it."""
+    model = row.case.model
+    wanted = AIMS.get((model, len(row.slow)))
+    if len(set(row.slow)) > 1:
+        wanted = row.ideal * UNEQUAL_AIMS[model] if model in UNEQUAL_AIMS else None
+    return f"{wanted:.2f}x" if wanted else ""
+
+
 def latencies(rows: Sequence[Row]) -> Table:
-    columns = ("model", "hosts", "speed-up", "of the ideal", "latency", "bare session", "predicted")
-    found = Table(*columns, "busiest computes", "rest", "exchanges", "moved", "difference")
+    columns = ("model", "hosts", "speed-up", "aim", "of the ideal", "latency", "bare session")
+    found = Table(*columns, "predicted", "busiest computes", "rest", "exchanges", "moved", "difference")
     for column in found.columns[1:]:
         column.justify = "right"
     for row in rows:
@@ -61,6 +83,7 @@ def latencies(rows: Sequence[Row]) -> Table:
             row.case.model,
             " ".join(f"{slow:g}" for slow in row.slow) if len(set(row.slow)) > 1 else str(len(row.slow)),
             f"{row.speedup:.2f}x",
+            aim(row),
             f"{row.speedup / row.ideal:.0%}",
             format_seconds(row.latency_s),
             format_seconds(row.bare_s),

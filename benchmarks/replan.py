@@ -87,20 +87,11 @@ def _tell(row: Row) -> None:
     )
 
 
+EXCESS_AIM_S, JOIN_AIM_S = 0.25, 5.0
+"""The longest that a request should wait for any event, and the time after which a device that joins should serve."""
 HEADS = (
-    *(
-        "event",
-        "at once",
-        "rounds",
-        "before",
-        "after",
-        "longest",
-        "excess",
-        "most",
-        "known after",
-        "served after",
-    ),
-    *("replays", "lost", "wrong"),
+    *("event", "at once", "rounds", "before", "after", "longest", "excess", "most", "aim", "known after"),
+    *("served after", "aim", "replays", "lost", "wrong"),
 )
 
 
@@ -122,8 +113,10 @@ def _line(some: Sequence[Row]) -> tuple[str, ...]:
             for name in ("before_s", "after_s", "longest_s", "excess_s")
         ),
         _ms(max(row.excess_s for row in some)),
+        _ms(EXCESS_AIM_S),
         _ms(median(known)) if known else "",
         _ms(median(row.served_s for row in some)),
+        _ms(JOIN_AIM_S) if some[0].event == "join" else "",
         *(str(sum(getattr(row, name) for row in some)) for name in ("replays", "lost", "wrong")),
     )
 
