@@ -12,7 +12,7 @@ CPU_TORCH = $(PIP) install --retries 0 --extra-index-url https://download.pytorc
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: dist deb machines install-check rooms screenshots figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency latency-slow-python slow-python throughput weights engines links messages truth dominance placing placing-scale placing-proofs placing-tight climb search tofu optcnn bbgrap learned learned-seeds learning transports ciphers start memory replan failover chaos generation answers exports models docs cases emulators processors avx2 aarch64 arm fuzz load simulate third lock clean
+.PHONY: dist deb machines install-check rooms screenshots figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency latency-slow-python latency-slower slow-python throughput weights engines links messages truth dominance placing placing-scale placing-proofs placing-tight climb search tofu optcnn bbgrap learned learned-seeds learning transports ciphers start memory replan failover chaos generation answers exports models docs cases emulators processors avx2 aarch64 arm fuzz load simulate third lock clean
 .DEFAULT_GOAL := test
 # Tests start hundreds of processes, and each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -123,13 +123,19 @@ latency-slow-python: .venv/.dev lab-commands | results  ## as root: the same on 
 	$(BIN)/python -m benchmarks.latency --slow-python 8 --models vgg19,resnet50 --markdown --json results/latencypython.json > results/latencypython.md
 	$(call record,latencypython)
 
+latency-slower: .venv/.dev lab-commands | results  ## as root: four hosts that are 16 and 32 times as slow, to show what of the difference to the ideal is this machine's; takes some minutes
+	$(BIN)/python -m benchmarks.latency --hosts 4 --slow 16 --markdown > results/latencyslower.md
+	$(BIN)/python -m benchmarks.latency --hosts 4 --slow 32 --markdown > results/latencyslowest.md
+	$(call record,latencyslower latencyslowest)
+
 slow-python: .venv/.dev | results  ## whether Python that the laboratory slows down is as slow as it should be; takes a minute
 	$(BIN)/python -m benchmarks.slow_python --markdown > results/slowpython.md
 	$(call record,slowpython)
 
 unequal: .venv/.dev lab-commands | results  ## as root: the same on unequal hosts, and on two to eight equal ones; takes half an hour
-	$(BIN)/python -m benchmarks.latency --models vgg19,resnet50 --hosts 4 --slow 4,8,8,16 --markdown
-	$(BIN)/python -m benchmarks.latency --models vgg19,resnet50 --hosts 2,3,4,5,6,7,8 --markdown
+	$(BIN)/python -m benchmarks.latency --models vgg19,resnet50 --hosts 4 --slow 4,8,8,16 --markdown > results/unequal.md
+	$(BIN)/python -m benchmarks.latency --models vgg19,resnet50 --hosts 2,3,4,5,6,7,8 --markdown > results/equal.md
+	$(call record,unequal equal)
 
 throughput: .venv/.dev lab-commands | results  ## as root: how many answers a second four hosts give; takes some minutes
 	$(BIN)/python -m benchmarks.throughput --markdown --json results/throughput.json > results/throughput.md
