@@ -1,6 +1,7 @@
 """How long requests wait when a device joins, leaves or dies: four emulated hosts, and a client that asks without pause.
 
-    python -m benchmarks.replan [--model NAME] [--rounds N] [--concurrency 1,2] [--events A,B] [--markdown] [--json FILE]
+    python -m benchmarks.replan [--model NAME] [--slow 32] [--rounds N] [--concurrency 1,2] [--events A,B] [--markdown]
+                                [--json FILE]
 
 The excess is the longest latency of any request from the event until the next plan has settled, minus the larger of the
 two medians before and after. For the event "nothing" it shows how far single requests deviate anyway. The client is on a
@@ -34,18 +35,20 @@ from edgepart.cli.local import LocalCluster
 from edgepart.cli.output import note, say, table
 from edgepart.planner.model.load import load_graph
 
-HOSTS, SLOW, RATE = 4, "8", "1gbit"
+HOSTS, RATE = 4, "1gbit"
 TRIES = 3
 """Times that an event is tried if the machine disturbs it."""
 
 
-def measure(model: str, rounds: int, concurrencies: Sequence[int], events: Sequence[str]) -> list[Row]:
+def measure(
+    model: str, slow: float, rounds: int, concurrencies: Sequence[int], events: Sequence[str]
+) -> list[Row]:
     rows: list[Row] = []
     path = light(model)
     inputs = sample_inputs(load_graph(path))
     with (
         tempfile.TemporaryDirectory(prefix="ereplan-") as folder,
-        Lab(numbered(HOSTS, SLOW, rate=RATE)) as lab,
+        Lab(numbered(HOSTS, f"{slow:g}", rate=RATE)) as lab,
         cluster(lab) as running,
     ):
         work = Path(folder) / "work.npz"
@@ -128,6 +131,12 @@ def _ms(seconds: float) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", default="resnet50")
+    parser.add_argument(
+        "--slow",
+        type=float,
+        default=32,
+        help="times as slow as this machine; a plan has to gain by each host, or nothing changes when one joins",
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--concurrency", default="1,2")
     parser.add_argument(
@@ -144,9 +153,9 @@ def main() -> None:
         parser.error(
             f"--events {strange[0]!r}: there are {', '.join(known)}; a join follows each that ends an agent"
         )
-    every = measure(given.model, given.rounds, concurrencies, asked)
+    every = measure(given.model, given.slow, given.rounds, concurrencies, asked)
     rows = [row for row in every if row.stall_s < STALL_S]
-    say(f"On {sentence()}.\n")
+    say(f"{given.model} on {HOSTS} hosts {given.slow:g} times as slow, on {sentence()}.\n")
     show(rows, given.markdown)
     if given.json is not None:
         given.json.parent.mkdir(parents=True, exist_ok=True)

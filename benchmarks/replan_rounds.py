@@ -119,7 +119,7 @@ class Rounds:
             at, wall = time.monotonic(), time.time()
             event.act(victim)
             wanted = {agent.name for agent in self._running.living if not event.ends or agent is not victim}
-            settled = self._settle(stays, wanted)
+            settled = self._settle(stays, wanted, {victim.name} if event.name == "join" else set())
             time.sleep(CALM_S)
         if event.ends:
             self._running.wait(lambda: not victim.alive, f"{victim.name} to end")
@@ -138,7 +138,7 @@ class Rounds:
     def settle_all(self) -> None:
         """Wait until the plan is settled, and until no agent has logged a loaded plan or program, contingency
         plans included, for `QUIET_S`."""
-        self._settle(self._running.living[0], set(self._running.agents))
+        self._settle(self._running.living[0], set(self._running.agents), set())
         last, since = -1, time.monotonic()
         while time.monotonic() < since + QUIET_S:
             logs = [agent.log.read_text() for agent in self._running.living]
@@ -169,9 +169,9 @@ class Rounds:
             process.terminate()
             process.wait()
 
-    def _settle(self, agent: LocalAgent, wanted: set[str]) -> float:
-        """Wait until a plan on `wanted` has been stable for `STAYED_S`; return when it came, on the monotonic
-        clock."""
+    def _settle(self, agent: LocalAgent, present: set[str], needed: set[str]) -> float:
+        """Wait until a plan on some of the devices that are `present`, and on all that are `needed`, has been stable for
+        `STAYED_S`; return when it came, on the monotonic clock."""
 
         async def look() -> float:
             until = time.monotonic() + SETTLE_WITHIN_S
@@ -181,10 +181,12 @@ class Rounds:
                     plan, now = await _plan(client, self._model), time.monotonic()
                     if plan != last:
                         last, since = plan, now
-                    elif plan is not None and set(plan[1]) == wanted and now - since >= STAYED_S:
+                    elif plan is not None and needed <= set(plan[1]) <= present and now - since >= STAYED_S:
                         return since
                     await asyncio.sleep(POLL_S)
-            raise ClusterError(f"no plan on {sorted(wanted)} settled; the last was {last}")
+            raise ClusterError(
+                f"no plan on {sorted(needed or present)} settled within {SETTLE_WITHIN_S:.0f} s; the last was {last}"
+            )
 
         return asyncio.run(look())
 
